@@ -35,6 +35,8 @@ os.environ[SCRIPT_VARIABLE] = str(Path(tempfile.mkdtemp(prefix="respsite-vllm-")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; the dummy model needs a hundredth
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # else each of them takes the first core
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What is compiled is the rank of a log probability: 13 s for each engine core, at the first request that asks for one.
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 write_script(Path(os.environ[SCRIPT_VARIABLE]), SCRIPT)
 os.environ[chat_servers.SCRIPT] = chat_servers.write_script(Path(os.environ[SCRIPT_VARIABLE]).with_name("chat.json"))
 
