@@ -84,24 +84,13 @@ async def _created(session: aiohttp.ClientSession, server: RemoteServer, path: P
             form = aiohttp.FormData({"purpose": "batch"})
             form.add_field("file", file, filename=path.name)
             errors().print(f"Uploading {path} ({os.fstat(file.fileno()).st_size:,} bytes) …")
-            uploaded = await _post(session, server, "/files", data=form)
+            uploaded = await fetch(session, server, "/files", "POST", data=form)
     except OSError as error:
         if isinstance(error, aiohttp.ClientError):
             raise
         raise CommandFailed(f"{path} cannot be read ({error.strerror}).") from None
     asked = {"input_file_id": uploaded["id"], "endpoint": endpoint, "completion_window": "24h"}
-    return await _post(session, server, "/batches", json=asked)
-
-
-async def _post(session: aiohttp.ClientSession, server: RemoteServer, path: str, **body: Any) -> dict[str, Any]:
-    try:
-        async with session.post(f"{server.base_url}{path}", **body) as answer:
-            told = await body_of(answer)
-            if answer.status != 200 or not isinstance(told, dict):
-                raise server.refused(answer.status, told)
-            return told
-    except aiohttp.ClientError as error:
-        raise server.unreachable(error) from None
+    return await fetch(session, server, "/batches", "POST", json=asked)
 
 
 async def _followed(session: aiohttp.ClientSession, server: RemoteServer, batch: dict[str, Any]) -> dict[str, Any]:

@@ -46,10 +46,12 @@ async def events_of(
         raise endpoint.unreachable(error) from None
 
 
-async def fetch(session: aiohttp.ClientSession, endpoint: RemoteServer, path: str) -> dict[str, Any]:
-    """Return the JSON object at a path. Raises `CommandFailed`."""
+async def fetch(
+    session: aiohttp.ClientSession, endpoint: RemoteServer, path: str, method: str = "GET", **asked: Any
+) -> dict[str, Any]:
+    """Return the JSON object that a path answers; `asked` are aiohttp's parameters. Raises `CommandFailed`."""
     try:
-        async with session.get(f"{endpoint.base_url}{path}") as answer:
+        async with session.request(method, f"{endpoint.base_url}{path}", **asked) as answer:
             if answer.status != 200:
                 raise endpoint.refused(answer.status, await body_of(answer))
             raw = bytearray()

@@ -1,5 +1,6 @@
 """The arguments of every command of `respsite`. Imports neither Django nor what a command does."""
 
+import json
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 
@@ -52,7 +53,7 @@ def build_parser() -> ArgumentParser:
     about = "Import a file of `respsite export` into the database; existing rows are not changed."
     reads = command("import", about, "transfer", "run_import")
     reads.add_argument("file", metavar="FILE", help="file that `respsite export` wrote; - is standard input")
-    about = "Export roll-outs for a trainer: `respsite rollouts export FILE`."
+    about = "List, show, reward, end, delete and export the roll-outs of a server."
     _rollouts(command("rollouts", about))
     about = "Diagnose this installation: what is wrong and what to do, in order."
     _doctor(command("doctor", about, "doctor", "run"))
@@ -206,13 +207,33 @@ def _export(parser: ArgumentParser) -> None:
 
 
 def _rollouts(parser: ArgumentParser) -> None:
-    about = "Write the roll-outs of a server to FILE, the oldest first, in the format of a trainer."
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
-    export: ArgumentParser = actions.add_parser("export", help=about, description=about, allow_abbrev=False)
-    export.set_defaults(runs=("rollout_export", "run"))
-    suggest(export)
-    export.add_argument("file", metavar="FILE", help="file to write; - is standard output")
-    add_endpoint(export)
+
+    def action(name: str, about: str, runs: str = "rollouts", argument: str = "id") -> ArgumentParser:
+        """Add an action; `runs` is the module that runs it, `argument` its first one, "" for none."""
+        added: ArgumentParser = actions.add_parser(name, help=about, description=about, allow_abbrev=False)
+        added.set_defaults(runs=(runs, "run"))
+        suggest(added)
+        if argument:
+            what = "file to write; - is standard output" if argument == "file" else "the roll-out's id"
+            added.add_argument(argument, metavar=argument.upper(), help=what)
+        add_endpoint(added)
+        return added
+
+    listed = action("list", "Print the roll-outs of a server, the newest first, each as a line of JSON.", argument="")
+    listed.add_argument("--group", metavar="NAME", help="only roll-outs of this group")
+    listed.add_argument(
+        "--limit", type=_tokens, default=100, metavar="N", help="at most so many (default: %(default)s)"
+    )
+    shown = action("show", "Print a roll-out as JSON.")
+    shown.add_argument("--tree", action="store_true", help="with the tree of its tokens")
+    rewarded = action("reward", "Add a reward to a roll-out.")
+    rewarded.add_argument("reward", metavar="REWARD", type=_reward, help="a number, or a JSON object of named numbers")
+    rewarded.add_argument("--turn", metavar="ID", help="reward this response of it (default: the whole roll-out)")
+    action("end", "End a roll-out: it takes no more requests.")
+    action("delete", "Delete a roll-out, with all its tokens.")
+    about = "Write the roll-outs of a server to FILE, the oldest first, in the format of a trainer."
+    export = action("export", about, "rollout_export", "file")
     export.add_argument("--format", choices=ROLLOUT_FORMATS, default="tree", help="default: %(default)s")
     about = "JSON Lines or Parquet (default: %(default)s)"
     export.add_argument("--file-type", choices=("jsonl", "parquet"), default="jsonl", help=about)
@@ -227,6 +248,17 @@ def _rollouts(parser: ArgumentParser) -> None:
         "--created-after", type=int, metavar="TIME", help="only those created at this Unix time or later"
     )
     export.add_argument("--created-before", type=int, metavar="TIME", help="only those created before this Unix time")
+
+
+def _reward(text: str) -> float | dict[str, float]:
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    # What numbers a reward may have, the server says.
+    if isinstance(given, bool) or not isinstance(given, (int, float, dict)):
+        raise ArgumentTypeError("a number, or a JSON object of named numbers")
+    return given
 
 
 def _doctor(parser: ArgumentParser) -> None:
