@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench import (
     admin,
+    agents,
     batches,
     browsing,
     calling,
@@ -64,6 +65,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "webhook": telling.webhook,
     "log": logs.log,
     "rollouts": rollouts.rollouts,
+    "agents": agents.agents,
     "takeover": logs.takeover,
     "replay": replay.replay,
     "cold": replay.cold,

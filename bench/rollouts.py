@@ -9,28 +9,44 @@ import httpx
 from bench.client import post
 from bench.report import Result
 from bench.servers import OURS, Bench, BenchServer
+from tests.kit.fake_vllm import MODEL
+from tests.kit.vllm_process import VllmProcess
 
 STREAMS = 50
 RATE = 60  # tokens per second and stream
 WORDS = 300  # about two tokens each
-ROUNDS = 5
+ROUNDS = 3
 COST_TARGET = 1.05
 BYTES_TARGET = 10.0
 SAID = f"<|channel|>final<|message|>{' '.join(str(number) for number in range(WORDS))}<|return|>"
 
 
 def rollouts(bench: Bench) -> list[Result]:
-    """What a token costs in a roll-out, over one that nobody records; and the bytes that are kept of one."""
-    recorded, plain, size = asyncio.run(_rollouts(bench))
-    ratios = [with_it / without for with_it, without in zip(recorded, plain, strict=True)]
+    """What a token costs in a roll-out, over one that nobody records; and the bytes that are kept of one.
+
+    Once with the scripted engine, which makes up log probabilities in the server's own process; and once with a server
+    that speaks vLLM's wire, whose log probabilities are read of its events, as those of real engines are.
+    """
+    results, said, size = [], {"say": SAID, "delay": 1 / RATE}, 0.0
+    script = bench.folder / "rollouts.json"
+    script.write_text(json.dumps([said]))
+    scripted = bench.fresh_server(OURS, "rollouts", engine="scripted", engine_script=script)
+    with VllmProcess(said) as vllm:
+        wired = bench.fresh_server(OURS, "rollouts-vllm", engine="vllm-server", engine_url=vllm.url, model=MODEL)
+        for engine, server in {"the scripted engine": scripted, "vLLM's wire": wired}.items():
+            recorded, plain, size = asyncio.run(_rollouts(bench, server))
+            ratios = [with_it / without for with_it, without in zip(recorded, plain, strict=True)]
+            results.append(
+                Result(
+                    name="rollouts",
+                    what=f"CPU a token, {STREAMS} streams of {engine}, recorded / not recorded",
+                    measured=median(ratios),
+                    target=COST_TARGET,
+                    details={"recorded µs": median(recorded), "plain µs": median(plain)},
+                )
+            )
     return [
-        Result(
-            name="rollouts",
-            what=f"CPU a token, {STREAMS} streams that are recorded / not recorded",
-            measured=median(ratios),
-            target=COST_TARGET,
-            details={"recorded µs": median(recorded), "plain µs": median(plain)},
-        ),
+        *results,
         Result(
             name="rollouts",
             what="bytes kept a sampled token, log probability included, prompts left out",
@@ -41,10 +57,7 @@ def rollouts(bench: Bench) -> list[Result]:
     ]
 
 
-async def _rollouts(bench: Bench) -> tuple[list[float], list[float], float]:
-    script = bench.folder / "rollouts.json"
-    script.write_text(json.dumps([{"say": SAID, "delay": 1 / RATE}]))
-    server = bench.fresh_server(OURS, "rollouts", engine="scripted", engine_script=script)
+async def _rollouts(bench: Bench, server: BenchServer) -> tuple[list[float], list[float], float]:
     costs: dict[bool, list[float]] = {True: [], False: []}
     with server:
         for number in range(ROUNDS + 1):

@@ -186,6 +186,8 @@ def _entries(place: Mapping[int, Any]) -> Place:
 
 def _logprob(token: int, position: Mapping[int, Any], top_logprobs: int) -> TokenLogprob:
     """Read one position: vLLM gives the sampled token, likely or not, and the `top_logprobs` likeliest ones."""
+    if not top_logprobs:  # as roll-outs ask for them
+        return TokenLogprob(token, position[token].logprob)
     # The sampled token has its own rank: where it is not among the likeliest it stands behind them, and is cut off.
     ranked = sorted(position.items(), key=lambda entry: entry[1].rank)[:top_logprobs]
     top = tuple((each, entry.logprob) for each, entry in ranked)

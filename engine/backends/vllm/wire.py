@@ -110,6 +110,8 @@ class GenerateWire(Wire):
         logprobs = choice.get("logprobs")
         if logprobs is None:
             return None
+        if not top:  # as roll-outs ask for them: one a token
+            return [TokenLogprob(_token_id(entry), entry["logprob"]) for entry in logprobs["content"]]
         read = []
         for entry in logprobs["content"]:
             # The rank tells the likeliest from the sampled token, which stands among them in any case.

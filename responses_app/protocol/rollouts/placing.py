@@ -14,7 +14,6 @@ them. A prompt of 142,000 tokens is placed in less than a millisecond, since blo
 only with generations that go on as the prompt does.
 """
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -184,8 +183,16 @@ def common(own: "Tokens[int]", prompt: "Tokens[int]", begin: int) -> int:
     return end
 
 
-def _common_in(first: "array[int]", second: "array[int]") -> int:
-    return next(place for place, (one, other) in enumerate(zip(first, second, strict=True)) if one != other)
+def _common_in(first: "Tokens[int]", second: "Tokens[int]") -> int:
+    """Return with how many tokens both begin; they differ. By halves: each is compared at once."""
+    same, differ = 0, len(first)
+    while differ - same > 1:
+        middle = (same + differ) // 2
+        if first[same:middle] == second[same:middle]:
+            same = middle
+        else:
+            differ = middle
+    return same
 
 
 def _whose(call: EngineCall) -> tuple[str, str | None]:
