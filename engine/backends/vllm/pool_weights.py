@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import orjson
 
@@ -71,8 +72,13 @@ class PoolWeights(BaseWeights):
             raise EngineUnavailable("No vLLM server could be resumed.")
 
     async def call(self, call: WeightsCall) -> None:
-        """Take a step at all of them at once."""
-        await self._everywhere(lambda replica: _step(replica, call))
+        """Take a step at all of them at once. A list that they connect by has what each one is told, in their order."""
+        own = {replica: call for replica in self._pool().replicas}
+        if call.step is WeightsStep.INIT and isinstance(call.info, list):
+            if len(call.info) != len(own):
+                raise WeightsRefused(f"'info' is for {len(call.info)} vLLM servers, and there are {len(own)}.")
+            own = {replica: replace(call, info=info) for replica, info in zip(own, call.info, strict=True)}
+        await self._everywhere(lambda replica: _step(replica, own[replica]))
 
     async def apply(self, calls: Sequence[WeightsCall], mode: PauseMode) -> None:
         """Change all of them at once."""

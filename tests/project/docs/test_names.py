@@ -18,7 +18,7 @@ OURS = {  # of make, of tests and of templates: no settings of the server
 }
 WORDS = {"LICENSE", "TMPDIR", "EXPLAIN", "POST", "DELETE", "AGENT", "FILE", "PROMPT", "WORD"}
 OF_OTHER_PROGRAMS = (
-    *("COPILOT_", "OTEL_", "VLLM_", "OPENAI_", "ANTHROPIC_", "LITELLM_", "MALLOC_", "NO_COLOR", "HTTP_PROXY"),
+    *("COPILOT_", "OTEL_", "OMP_", "VLLM_", "OPENAI_", "ANTHROPIC_", "LITELLM_", "MALLOC_", "NO_COLOR", "HTTP_PROXY"),
     *("HTTPS_PROXY", "SSL_CERT_FILE", "API_KEY"),
     *("AIDER_", "CLAUDE_", "CODEX_HOME", "QWEN_HOME", "XDG_CONFIG_HOME"),
 )

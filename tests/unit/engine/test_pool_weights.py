@@ -58,6 +58,20 @@ async def test_all_change_at_once(open_fake: OpenFake, vllm_over: OpenEngine) ->
     assert chunks[-1].weights == [WeightsSpan("v1", sum(len(chunk.token_ids) for chunk in chunks))]
 
 
+async def test_each_connects_to_the_trainer_in_its_own_way(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
+    fakes, engine = await three(open_fake, vllm_over)
+    infos = [{"rank_offset": offset} for offset in (1, 3, 5)]
+    await engine.weights.call(WeightsCall(step=WeightsStep.INIT, info=infos))
+    assert [fake.doors.asked for fake in fakes] == [
+        [("init_weight_transfer_engine", {"init_info": info})] for info in infos
+    ]
+    for info in (infos[:2], []):
+        with pytest.raises(WeightsRefused, match=f"is for {len(info)} vLLM servers, and there are 3"):
+            await engine.weights.call(WeightsCall(step=WeightsStep.INIT, info=info))
+    await engine.weights.call(WeightsCall(step=WeightsStep.INIT, info={"port": 1}))
+    assert [fake.doors.asked[1:] for fake in fakes] == [[("init_weight_transfer_engine", {"init_info": {"port": 1}})]] * 3
+
+
 async def test_others_serve_while_one_after_the_other_changes(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
     fakes, engine = await three(open_fake, vllm_over)
     begun = [asyncio.create_task(collect(engine, ask(prompt("slow")))) for _ in range(6)]
