@@ -73,7 +73,7 @@ class PoolWeights(BaseWeights):
 
     async def call(self, call: WeightsCall) -> None:
         """Take a step at all of them at once. A list that they connect by has what each one is told, in their order."""
-        own = {replica: call for replica in self._pool().replicas}
+        own = dict.fromkeys(self._pool().replicas, call)
         if call.step is WeightsStep.INIT and isinstance(call.info, list):
             if len(call.info) != len(own):
                 raise WeightsRefused(f"'info' is for {len(call.info)} vLLM servers, and there are {len(own)}.")

@@ -69,7 +69,9 @@ async def test_each_connects_to_the_trainer_in_its_own_way(open_fake: OpenFake, 
         with pytest.raises(WeightsRefused, match=f"is for {len(info)} vLLM servers, and there are 3"):
             await engine.weights.call(WeightsCall(step=WeightsStep.INIT, info=info))
     await engine.weights.call(WeightsCall(step=WeightsStep.INIT, info={"port": 1}))
-    assert [fake.doors.asked[1:] for fake in fakes] == [[("init_weight_transfer_engine", {"init_info": {"port": 1}})]] * 3
+    assert [fake.doors.asked[1:] for fake in fakes] == [
+        [("init_weight_transfer_engine", {"init_info": {"port": 1}})]
+    ] * 3
 
 
 async def test_others_serve_while_one_after_the_other_changes(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
