@@ -21,7 +21,7 @@ from tests.project.docs.pages import DOCS, blocks_of
 from tests.servers.vllm.server import START_SECONDS
 
 PYTHON, FOLDER = ".venv-vllm/bin/python", "var/walk"
-TRAIN_SECONDS = 400.0  # 40 on a quiet machine
+TRAIN_SECONDS = 900.0  # 60 on a quiet machine
 STEP = re.compile(r"^step (\d+) reward (\S+) ratio (\S+)", re.MULTILINE)
 
 
@@ -77,8 +77,10 @@ def trainer(tmp_path: Path) -> Trainer:
 @pytest.fixture
 def server(trainer: Trainer) -> Iterator[Server]:
     """The page's server."""
-    model = trainer.folder / "model"
-    with Server(trainer.folder / "server", start_seconds=START_SECONDS, **settings(model)) as server:
+    own = settings(trainer.folder / "model")
+    server = Server(trainer.folder / "server", start_seconds=START_SECONDS, **own)
+    del server.environ["PYTHONWARNINGS"]  # vLLM looks at a model in a process of its own, which warns
+    with server:
         yield server
 
 
@@ -100,7 +102,8 @@ def test_the_agent_learns(trainer: Trainer, server: Server) -> None:
         assert min(versions) == 1
         assert len(versions) > 10
         for row in rows:
-            assert sum(span["tokens"] for span in row["weights"]) == sum(row["completion_mask"])
+            # What two rows share is trained on in the first one.
+            assert sum(span["tokens"] for span in row["weights"]) >= sum(row["completion_mask"]) > 0
         # As the agent goes on, the server continues with the very tokens: most walks are one sequence.
         walks = {row["rollout_id"]: row for row in rows}
         assert len(rows) < 1.5 * len(walks)
