@@ -38,6 +38,7 @@ class ScriptEntry:
 
     when: str | None = None  # what must occur in the last message of the prompt
     told: str | None = None  # what must occur in what the developer says in the prompt
+    asked: str | None = None  # what must occur in what the user says in the prompt
     after_calls: int | None = None  # how many calls the assistant must have made in the prompt
     say: str | None = None  # a transcript of Harmony
     tokens: tuple[int, ...] | None = None  # the same as tokens
@@ -67,6 +68,7 @@ class ScriptEntry:
         entry = cls(
             when=options.text("when"),
             told=options.text("told"),
+            asked=options.text("asked"),
             after_calls=options.whole_number("after_calls", None, minimum=0),
             say=options.text("say"),
             tokens=options.token_ids("tokens"),
@@ -87,8 +89,9 @@ class ScriptEntry:
         """Whether it is played behind a prompt; `last` is the text of its last message."""
         if self.when is not None and self.when not in last:
             return False
-        if self.told is not None and not any(self.told in each.text() for each in transcript.of("developer")):
-            return False
+        for text, role in ((self.told, "developer"), (self.asked, "user")):
+            if text is not None and not any(text in each.text() for each in transcript.of(role)):
+                return False
         if self.after_calls is None:
             return True
         return self.after_calls == sum(message.called is not None for message in transcript.messages)

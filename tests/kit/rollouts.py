@@ -75,3 +75,9 @@ def assert_laws_of_trees(tree: Any, *, logprob: float | None = LOGPROB) -> None:
             assert node["logprobs"] is None
     for sequence in tree["sequences"]:
         assert sequence["token_ids"] == path_tokens(tree, sequence["nodes"])
+    assert could_have_been_one(tree) == 0, tree["breaks"]
+
+
+def could_have_been_one(tree: Any) -> int:
+    """Return how often a sequence ended that could have gone on: the client changed nothing, and the tokens differ."""
+    return sum(each["reason"] == "template" for each in tree["breaks"])

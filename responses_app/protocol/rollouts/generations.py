@@ -24,7 +24,8 @@ Break = Literal[
     "history_changed",  # what the client sends of the conversation differs from what was said
     "fork",  # an earlier prompt is answered once more
     "sub_agent",  # it begins another agent's or another session's conversation
-    "template",  # the server itself has rendered what was said as other tokens
+    "end_token",  # the format writes the token that ended an answer otherwise, once something follows it
+    "template",  # the server itself has rendered what was said as other tokens: such sequences could have been one
 ]
 Api = Literal["responses", "chat", "messages", "completions"]
 Tops = Sequence[Sequence[tuple[int, float]]]

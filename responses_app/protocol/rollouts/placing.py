@@ -23,6 +23,7 @@ from engine.formats.base import Tokens, as_tokens
 from responses_app.protocol.rollouts.generations import Break, EngineCall, Generation, Recorded
 
 BLOCK = 4096  # tokens that are compared at once
+SAME = 4  # tokens in a row behind one that differs, by which a text is known again
 TOKEN_BYTES = 4  # of memory
 GENERATION_BYTES = 600  # of memory beside its tokens
 
@@ -111,8 +112,8 @@ class Heads:
         before, shared = self._nearest(prompt, _whose(call))
         if before is None:
             near = self._latest.get(_whose(call), self._last)
-            return Placement(None, 0, _reason(near, call, len(prompt), 0), near.number)
-        cut = "" if shared == before.whole else _reason(before, call, len(prompt), shared)
+            return Placement(None, 0, self._reason(near, call, prompt, 0), near.number)
+        cut = "" if shared == before.whole else self._reason(before, call, prompt, shared)
         return Placement(before.number, shared, cut, before.number)
 
     def add(self, generation: Generation) -> None:
@@ -171,6 +172,28 @@ class Heads:
             waiting.extend(run.branches.matching(prompt, shared))
         return best, most[1]
 
+    def _reason(self, before: _Mark, call: EngineCall, prompt: "Tokens[int]", shared: int) -> Break:
+        """Return why a prompt that shares so many tokens with a generation does not continue it."""
+        if call.summary or (call.compacted and not before.compacted):
+            return "compaction"
+        if shared == len(prompt):
+            return "fork"
+        if _whose(call) != before.whose:
+            return "sub_agent"
+        if shared < before.prompt:
+            return "instructions_changed" if shared < before.instructions else "history_changed"
+        if shared == before.whole - 1:
+            return "end_token"
+        if before.reasoning and not self._is_said_again(before, prompt, shared):
+            return "reasoning_settled"
+        return "template" if call.response_id == before.response_id else "history_changed"
+
+    def _is_said_again(self, before: _Mark, prompt: "Tokens[int]", shared: int) -> bool:
+        """Whether but one token of a thought differs, such as where a client gives it back as an answer."""
+        run = self._run_of[before.number]
+        begin, end = shared + 1, shared + 1 + SAME
+        return end <= before.whole and run.tokens[begin - run.begin : end - run.begin] == prompt[begin:end]
+
 
 def common(own: "Tokens[int]", prompt: "Tokens[int]", begin: int) -> int:
     """Return how many tokens `own` begins with that stand in a prompt from the place `begin` on."""
@@ -197,20 +220,3 @@ def _common_in(first: "Tokens[int]", second: "Tokens[int]") -> int:
 
 def _whose(call: EngineCall) -> tuple[str, str | None]:
     return call.branch, call.agent
-
-
-def _reason(before: _Mark, call: EngineCall, prompt: int, shared: int) -> Break:
-    """Return why a prompt of so many tokens, which shares some with a generation, does not continue it."""
-    if call.summary or (call.compacted and not before.compacted):
-        return "compaction"
-    if shared == prompt:
-        return "fork"
-    if _whose(call) != before.whose:
-        return "sub_agent"
-    if shared < before.prompt:
-        return "instructions_changed" if shared < before.instructions else "history_changed"
-    if shared == before.whole - 1:  # all but the token that ended the turn, which some formats write otherwise later
-        return "template"
-    if before.reasoning:
-        return "reasoning_settled"
-    return "template" if call.response_id == before.response_id else "history_changed"

@@ -104,6 +104,7 @@ class PatchTools:
     """A shell that reads and searches, too, and apply_patch."""
 
     shell: Shell
+    argument: str = ""  # of apply_patch, where that is a function and no custom tool
 
     def call(self, step: Step, _work: Path) -> Call:
         """Return what does a step; paths are those in the working folder."""
@@ -113,13 +114,16 @@ class PatchTools:
             case Search(word):
                 return self.shell.search(word)
             case Edit(path, old, new):
-                return Call("apply_patch", patch(path, old=old, new=new))
+                return self._patch(patch(path, old=old, new=new))
             case Write(path, text):
-                return Call("apply_patch", patch(path, new=text))
+                return self._patch(patch(path, new=text))
             case Run(command):
                 return self.shell.run(command)
             case Answer():
                 raise ValueError("An answer is no call.")
+
+    def _patch(self, text: str) -> Call:
+        return Call("apply_patch", {self.argument: text} if self.argument else text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,9 +77,12 @@ _OPENCODE = Program(
 )
 
 
+_PACKAGES = {Way.RESPONSES: "@ai-sdk/openai", Way.CHAT: "@ai-sdk/openai-compatible", Way.MESSAGES: "@ai-sdk/anthropic"}
+
+
 def _opencode(folder: Path, address: str, way: Way) -> Configured:
     def changed(text: str) -> str:
-        return text.replace("@ai-sdk/openai", "@ai-sdk/openai-compatible") if way is Way.CHAT else text
+        return text.replace(_PACKAGES[Way.RESPONSES], _PACKAGES[way])
 
     return Configured(_OPENCODE, folder, base_url=address + VERSION, model=MODEL, changed=changed)
 
@@ -102,6 +105,10 @@ OPENCODE = Agent(
 def _copilot(folder: Path, address: str, way: Way) -> copilot.Copilot:
     transport = "websockets" if way is Way.WEBSOCKET else "http"
     variables = copilot.provider(base_url=address + VERSION, model=MODEL, transport=transport)
+    if way is Way.CHAT:
+        variables["COPILOT_PROVIDER_WIRE_API"] = "completions"
+    if way is Way.MESSAGES:  # it asks for /v1/messages below its base URL
+        variables |= {"COPILOT_PROVIDER_TYPE": "anthropic", "COPILOT_PROVIDER_BASE_URL": address}
     return copilot.Copilot(copilot.installed(), folder, variables)
 
 
@@ -121,8 +128,16 @@ _QWEN = Program(
 )
 
 
-def _qwen(folder: Path, address: str, _way: Way) -> Configured:
-    return Configured(_QWEN, folder, base_url=address + VERSION, model=MODEL)
+_PROTOCOLS = {Way.CHAT: "openai", Way.RESPONSES: "openai-responses", Way.MESSAGES: "anthropic"}
+
+
+def _qwen(folder: Path, address: str, way: Way) -> Configured:
+    def changed(text: str) -> str:
+        return text.replace(f'"{_PROTOCOLS[Way.CHAT]}"', f'"{_PROTOCOLS[way]}"')
+
+    # For messages it asks for /v1/messages below its base URL.
+    version = "" if way is Way.MESSAGES else VERSION
+    return Configured(_QWEN, folder, base_url=address + version, model=MODEL, changed=changed)
 
 
 QWEN = Agent(

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
@@ -13,10 +14,10 @@ HALF_WAY = len(STEPS) // 2
 BEGIN, THOUGHT = "<|start|>assistant", "<|channel|>analysis<|message|>"
 
 
-def script(agent: Agent, work: Path) -> list[Entry]:
+def script(agent: Agent, work: Path, steps: Sequence[Step] = STEPS) -> list[Entry]:
     """Return what the model says: a step for each call that the prompt has, whatever its tools printed."""
     asides: list[Entry] = [{"told": word, "say": _final(text)} for word, text in agent.asides.items()]
-    return [*asides, *(_turn(place, step, agent, work) for place, step in enumerate(STEPS))]
+    return [*asides, *(_turn(place, step, agent, work) for place, step in enumerate(steps))]
 
 
 def waiting_script(agent: Agent, work: Path, *, gate: Path, worker: str) -> list[Entry]:

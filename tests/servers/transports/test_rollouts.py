@@ -60,7 +60,7 @@ async def test_a_conversation_is_one_sequence_until_its_end_token_is_rendered_an
     tree = await tree_of(http, name)
     assert_tree_is_the_engines(tree, server)
     [cut] = tree["breaks"]
-    assert (cut["after"], cut["reason"]) == ("g1", "template")
+    assert (cut["after"], cut["reason"]) == ("g1", "end_token")
     assert tree["generations"][2]["response_id"] == third["id"]
 
 

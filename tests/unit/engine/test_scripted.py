@@ -101,6 +101,12 @@ class TestPlaying:
             asked = [*render_text("developer", told).tokens, *prompt("titles")]
             assert decode_tokens(joined(await collect(engine, ask(asked)))) == said
 
+    async def test_an_entry_waits_for_what_the_user_has_asked(self, open_engine: Open) -> None:
+        engine = await open_engine({"asked": "titles", "say": "A"}, {"say": "B"})
+        for asked, said in (("Make titles.", "A"), ("Help.", "B")):
+            whole = [*render_text("user", asked).tokens, *render_text("developer", "titles").tokens, *prompt("x")]
+            assert decode_tokens(joined(await collect(engine, ask(whole)))) == said
+
     async def test_an_entry_is_used_up(self, open_engine: Open) -> None:
         engine = await open_engine({"say": "A", "times": 2}, {"say": "B", "times": 1})
         assert [decode_tokens(joined(await collect(engine, ask(prompt(""))))) for _ in range(3)] == ["A", "A", "B"]
