@@ -16,7 +16,7 @@ BEGIN, THOUGHT = "<|start|>assistant", "<|channel|>analysis<|message|>"
 
 def script(agent: Agent, work: Path, steps: Sequence[Step] = STEPS) -> list[Entry]:
     """Return what the model says: a step for each call that the prompt has, whatever its tools printed."""
-    asides: list[Entry] = [{"told": word, "say": _final(text)} for word, text in agent.asides.items()]
+    asides: list[Entry] = [{"told": word, "say": final(text)} for word, text in agent.asides.items()]
     return [*asides, *(_turn(place, step, agent, work) for place, step in enumerate(steps))]
 
 
@@ -43,15 +43,16 @@ def place_of(generation: Entry) -> int | None:
 
 def _turn(place: int, step: Step, agent: Agent, work: Path) -> Entry:
     thought = f"{THOUGHT}Step {place + 1} of the work.<|end|>{BEGIN}"
-    said = _final(step.text) if isinstance(step, Answer) else _called(agent.tools.call(step, work), place)
+    said = final(step.text) if isinstance(step, Answer) else called(agent.tools.call(step, work), place)
     return {"after_calls": place, "say": f"{thought}{said}", "chunk_tokens": 4}
 
 
-def _final(text: str) -> str:
+def final(text: str) -> str:
+    """Return how an answer is said."""
     return f"<|channel|>final<|message|>{text}<|return|>"
 
 
-def _called(call: Call, place: int) -> str:
+def called(call: Call, place: int) -> str:
     """Return a call as models write it: with the recipient behind the channel, or before it, and JSON in either way."""
     custom, odd = isinstance(call.input, str), place % 2
     kind = "" if custom else " json" if odd else " <|constrain|>json"

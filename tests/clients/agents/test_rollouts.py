@@ -5,7 +5,6 @@ and they stand here.
 """
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.clients.agents.agent import Agent, PatchTools, Shell, Way
+from tests.clients.agents.agent import Agent, Call, PatchTools, Shell, Way
 from tests.clients.agents.every import CLAUDE, CODEX, COPILOT, MODEL, OPENCODE, QWEN
-from tests.clients.agents.playing import script
+from tests.clients.agents.playing import called, final, script
 from tests.clients.agents.task import DONE, PROMPT, TEST, Answer, Edit, Read, Run, Search, Step, make_repository
 from tests.kit.clients import http_client
 from tests.kit.rollouts import assert_tree_is_the_engines, tree_of
@@ -97,9 +96,7 @@ async def recording(folder: Path, entries: Sequence[Entry]) -> AsyncIterator[tup
 
 async def test_each_is_recorded_to_the_token_and_its_conversation_is_one_sequence(tmp_path: Path) -> None:
     folders = {name_of(agent, way): tmp_path / name_of(agent, way) for agent, way in RUNS}
-    entries = [
-        entry for agent, way in RUNS for entry in entries_of(agent, way, folders[name_of(agent, way)] / "work")
-    ]
+    entries = [entry for agent, way in RUNS for entry in entries_of(agent, way, folders[name_of(agent, way)] / "work")]
     places = asyncio.Semaphore(AT_ONCE)
 
     async def run(agent: Agent, way: Way, server: Server) -> None:
@@ -125,3 +122,51 @@ async def test_each_is_recorded_to_the_token_and_its_conversation_is_one_sequenc
     assert sum(len(tree["generations"]) for tree in trees.values()) == len(generated)
     of_api = Counter(API[way] for agent, way in {(agent.name, way) for agent, way in RUNS} if way is not Way.WEBSOCKET)
     assert min(of_api[api] for api in ("responses", "chat", "messages")) >= 3
+
+
+FOR_ANOTHER = "Say how many files there are."
+SUB_AGENTS = {  # what a tool is called with that has another agent do something
+    "Claude Code": Call(
+        "Agent",
+        {"description": "Count", "prompt": FOR_ANOTHER, "subagent_type": "general-purpose", "run_in_background": False},
+    ),
+    "OpenCode": Call("task", {"description": "Count", "prompt": FOR_ANOTHER, "subagent_type": "general"}),
+}
+
+
+@pytest.mark.parametrize(("agent", "way"), [(CLAUDE, Way.MESSAGES), (OPENCODE, Way.RESPONSES)])
+async def test_its_sub_agents_are_branches(agent: Agent, way: Way, tmp_path: Path) -> None:
+    count = agent.tools.call(Run("ls | wc -l"), tmp_path)
+    entries: list[Entry] = [
+        *({"told": word, "say": final(text)} for word, text in agent.asides.items()),
+        {"asked": FOR_ANOTHER, "after_calls": 0, "say": called(count, 0)},
+        {"asked": FOR_ANOTHER, "say": final("Three.")},
+        {"after_calls": 0, "say": called(SUB_AGENTS[agent.name], 0)},
+        {"say": final(DONE)},
+    ]
+    async with recording(tmp_path / "server", entries) as (server, http):
+        turn = await ask(agent, way, tmp_path / "agent", server, PROMPT)
+        assert (turn.exit_code, turn.last_message) == (0, DONE), turn
+        tree = await tree_of(http, name_of(agent, way))
+    assert_tree_is_the_engines(tree, server)
+    asides = OTHERS if agent is OPENCODE else 0
+    by_branch = Counter(each["branch"] for each in tree["generations"])
+    assert sorted(by_branch.values()) == [2, 2 + asides], by_branch
+    reasons = Counter(each["reason"] for each in tree["breaks"])
+    assert reasons == Counter({"sub_agent": 1, **({"instructions_changed": asides} if asides else {})})
+    assert len(tree["sequences"]) == 2 + asides
+
+
+async def test_a_second_question_drops_the_thoughts_before_the_answer(tmp_path: Path) -> None:
+    again, way = "Thank you. Is it good?", Way.RESPONSES
+    thought = "<|channel|>analysis<|message|>It is mended.<|end|><|start|>assistant"
+    entries: list[Entry] = [{"when": again, "say": final("It is.")}, {"say": f"{thought}{final(DONE)}"}]
+    async with recording(tmp_path / "server", entries) as (server, http):
+        name = name_of(CODEX, way)
+        codex: Any = CODEX.open(tmp_path / "agent", f"{server.url}/rollouts/{name}", way)
+        first = await codex.ask(PROMPT)
+        second = await codex.resume(first.thread_id, again)
+        assert (first.last_message, second.last_message) == (DONE, "It is."), (first, second)
+        tree = await tree_of(http, name)
+    assert_tree_is_the_engines(tree, server)
+    assert [each["reason"] for each in tree["breaks"]] == ["reasoning_settled"]
