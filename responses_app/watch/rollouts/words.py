@@ -17,6 +17,10 @@ REASONS: Mapping[Break, tuple[str, str]] = {
     "history_changed": ("History changed", "The client sent a different history from what was said before."),
     "fork": ("Fork", "The same prompt is answered again."),
     "sub_agent": ("Another agent", "The conversation of another agent or another session begins here."),
+    "end_token": (
+        "End token",
+        "The model's format writes the token that ended the answer differently once something follows.",
+    ),
     "template": (
         "Rendered differently",
         "The server rendered what was said as different tokens. The text may be the same.",
