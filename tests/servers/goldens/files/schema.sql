@@ -65,8 +65,7 @@ CREATE INDEX "rollout_group" ON "responses_app_rollout" ("project",
 CREATE INDEX "rollout_last" ON "responses_app_rollout" ("last_at");
 CREATE INDEX "rollout_project" ON "responses_app_rollout" ("project",
   "id");
-CREATE INDEX "rolloutgeneration_response" ON "responses_app_rolloutgeneration" ("rollout_id",
-  "response_id");
+CREATE INDEX "rolloutgeneration_of_response" ON "responses_app_rolloutgeneration" ("response_id");
 CREATE INDEX "sampleditem_response" ON "responses_app_sampleditem" ("response_id");
 CREATE INDEX "skill_project" ON "responses_app_skill" ("project",
   "id");
