@@ -416,7 +416,13 @@ def _runs(base: _Base) -> _Runs:
 
 def _machines(base: _Base) -> Machines:
     served = (
-        _served(model, base.engines[model.name], base.metrics.model(model.name), created=int(base.started_at))
+        _served(
+            model,
+            base.engines[model.name],
+            base.metrics.model(model.name),
+            created=int(base.started_at),
+            rollout_share=base.settings.rollout_share,
+        )
         for model in base.settings.served
     )
     models = ServedModels(served, told=told_of)
@@ -536,9 +542,11 @@ def _watch(base: _Base, service: ResponseService, upkeep: Upkeep) -> Watch:
 
 
 def _served(
-    model: ModelSettings, starter: EngineStarter[BaseEngine], meter: ModelMeter, *, created: int
+    model: ModelSettings, starter: EngineStarter[BaseEngine], meter: ModelMeter, *, created: int, rollout_share: float
 ) -> ServedModel:
-    turns = FairTurns(max_running=model.max_running, bounds=model.max_queued, waited=meter.waited)
+    turns = FairTurns(
+        max_running=model.max_running, bounds=model.max_queued, rollout_share=rollout_share, waited=meter.waited
+    )
     starter.when_started = lambda info: turns.bound(info.at_once)
     return ServedModel(
         model.name,

@@ -28,6 +28,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "PORT": (" 8001 ", 8001),
     "DEBUG": ("on", True),
     "DATA_DIR": ("data", "data"),
+    "ROLLOUT_ENGINE_PERCENT": ("30", 30),
     "WORKERS": ("4", 4),
     "WORKER_MAX_MEMORY_BYTES": ("1000000000", 10**9),
     "WORKER_START_SECONDS": ("2.5", 2.5),
@@ -148,6 +149,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     **RIGHT_OF_TOOLS,
 }
 WRONG: dict[str, tuple[list[str], str]] = {
+    "ROLLOUT_ENGINE_PERCENT": (["100", "-1", "a half"], "a whole number of at least 0 and at most 99"),
     "FILE_SEARCH_QUERY_SECONDS": (["0", "soon"], "a number of seconds of at least 0.01"),
     "FILE_SEARCH_EMBEDDING_SECONDS": (["0"], "a number of seconds of at least 0.1"),
     "FILE_SEARCH_EMBEDDING_AT_ONCE": (["0", "65"], "a whole number of at least 1 and at most 64"),

@@ -78,7 +78,8 @@ class Hand:
         self._note_speech = shared.note_speech
         self._note_wait = shared.note_wait
         # What it has of the engine.
-        self.place = shared.model.turns.place(*shared.plan().in_queue(shared.now()))
+        plan = shared.plan()
+        self.place = shared.model.turns.place(*plan.in_queue(shared.now()), of_rollout=plan.of_rollout)
 
     async def do(self, command: Work) -> Command | None:
         """Do one thing; return what is to be done next."""

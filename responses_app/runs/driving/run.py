@@ -302,7 +302,8 @@ class Run(EventSource):
         if not self._machine.stream.has_begun:
             self._declare()
             self._tell(Enqueued())
-        async with self._queue.turn(*self.plan.in_queue(self._persistence.now())):
+        queue, now = self._queue, self._persistence.now()
+        async with queue.turn(*self.plan.in_queue(now), of_rollout=self.plan.of_rollout):
             await self._drive(self._due() or await self._start_in_turn())
 
     async def _start_in_turn(self) -> Command | None:

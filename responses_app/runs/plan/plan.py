@@ -342,6 +342,11 @@ class RunPlan:
         return self.origin.project, self.tier, self.priority, late
 
     @property
+    def of_rollout(self) -> bool:
+        """Whether it is part of a roll-out: those have a share of the engine's turns beside people."""
+        return self.origin.rollout is not None
+
+    @property
     def _window(self) -> float | None:
         options = self.request.background_options
         return options.window_seconds if options is not None else None

@@ -79,6 +79,11 @@ class RunSettings(ServiceTiers, RetentionSettings):
     background_max_queued: int = setting(
         1000, whole(), "background responses that may wait in one worker; further ones get a 429"
     )
+    rollout_engine_percent: int = setting(
+        50, whole(0, 99),
+        "percent of an engine's turns that requests of roll-outs have while other requests wait, too; 0 = they are "
+        "served only while nothing else waits",
+    )  # fmt: skip
     worker_lease_seconds: float = setting(
         15.0, seconds(1),
         "how long a worker may miss its heartbeat in the database; then other workers take over its responses "
@@ -127,6 +132,11 @@ class RunSettings(ServiceTiers, RetentionSettings):
         "source of reasoning summaries: written by the model (`model`), the first sentences of the reasoning "
         "(`text`), or none (`off`)",
     )  # fmt: skip
+
+    @property
+    def rollout_share(self) -> float:
+        """The part of turns that roll-outs have beside others."""
+        return self.rollout_engine_percent / 100
 
     @property
     def delta_seconds(self) -> float:

@@ -1,6 +1,6 @@
 """Who is next where only so much is done at once: at the engine, in the background, and on threads for long work.
 
-`FairTurns`: turns at one engine, of which projects have equal shares.
+`FairTurns`: turns at one engine, of which projects have equal shares, and roll-outs a share beside people.
 
 A turn is one generation. While all `max_running` are taken, the others wait, and a turn that ends makes room for one
 of the project that has the fewest running; of those that have as few, for the one that was served longest ago. Example
@@ -18,7 +18,13 @@ What stands behind all (`tiers.BEHIND_ALL`: the lines of batches) is served only
 the last turns: an eighth of them, and at least one, is left to requests that somebody waits for. So such a request
 begins at once beside a batch of any length.
 
-Of each project and tier only so many requests may wait to begin. One more is refused before anything of it is kept,
+Roll-outs have a share of the turns (`rollout_share`), and all other requests have the rest. While both wait, a turn that
+ends goes to the side that has less of its share; of equals, to the one that was served longest ago. While one side has
+nothing to do, the other one may have all turns. Example with 8 turns and a share of a half: 200 roll-outs have come, and
+8 of them run. Of the people who come then, the first has the next turn that ends, and so on until 4 of each run: nobody
+waits behind the 192, and they go on beside any number of people. Projects have equal shares of either side.
+
+Of each project, tier and side only so many requests may wait to begin. One more is refused before anything of it is kept,
 with a time after which it makes sense to try again. That is made of how long turns take here.
 
 `BackgroundQueue`: how many background responses run at once, and how many may wait for that.
@@ -54,6 +60,7 @@ MAX_RETRY_AFTER = 60  # seconds
 LEFT_FREE = 8  # one in so many turns is never had by what stands behind all
 WEIGHT = 0.1  # of the last turn in what a turn takes on average, once there were ten
 NOBODY = QueueBounds(0)
+Party = tuple[bool, str]  # whose turns are counted together: whether they are roll-outs', and the project
 
 
 def _unheard(tier: str, seconds: float) -> None:
@@ -63,8 +70,8 @@ def _unheard(tier: str, seconds: float) -> None:
 class FairTurns:
     """The turns of one engine in one worker.
 
-    `max_running` 0: as many as come; then nobody waits. `bounds` say how many requests of a project may wait. `waited`
-    is called for each turn that was waited for, with its tier and the seconds. `now` is a clock, in seconds; without it
+    `max_running` 0: as many as come; then nobody waits. `bounds` say how many requests of a project may wait.
+    `rollout_share` is the part of the turns that roll-outs have while others wait, from 0 to below 1. `waited` is called for each turn that was waited for, with its tier and the seconds. `now` is a clock, in seconds; without it
     that of the event loop.
     """
 
@@ -73,20 +80,24 @@ class FairTurns:
         *,
         max_running: int = 0,
         bounds: QueueBounds = NOBODY,
+        rollout_share: float = 0.5,
         waited: Callable[[str, float], None] = _unheard,
         now: Callable[[], float] | None = None,
     ) -> None:
         self.max_running = max_running
         self._bounds = bounds
+        self._shares = {True: rollout_share, False: 1 - rollout_share}  # of roll-outs, and of all others
         self._waited = waited
         self.now = now or (lambda: asyncio.get_running_loop().time())
-        self._running: Counter[str] = Counter()  # turns that are had, by project
-        self._admitted: Counter[tuple[str, str]] = Counter()  # of a project and a tier, that have had no turn yet
-        # A heap for each project: when a place is due, a number that keeps places of the same time in order, the
-        # place.
-        self._waiting: dict[str, list[tuple[float, int, TurnPlace]]] = {}
+        self._running: Counter[Party] = Counter()  # turns that are had
+        self._admitted: Counter[tuple[Party, str]] = Counter()  # of a party and a tier, that have had no turn yet
+        # A heap for each party: when a place is due, a number that keeps places of the same time in order, the place.
+        self._waiting: dict[Party, list[tuple[float, int, TurnPlace]]] = {}
         # Numbers, and not times: two places may come at the same time.
-        self._served: dict[str, int] = {}  # when a project was served last, as a number
+        self._served: dict[Party, int] = {}  # when a party was served last, as a number
+        # The same of roll-outs and of all others, without what stands behind all.
+        self._sides_running: Counter[bool] = Counter()
+        self._sides_served = {True: 0, False: 0}
         self._numbers = count(1)
         self._began = 0.0  # the sum of when the turns began that are had now
         self._ended = 0
@@ -114,9 +125,11 @@ class FairTurns:
             most -= min(most - 1, ceil(most / LEFT_FREE))
         return not most or self.running < most
 
-    def place(self, project: str, tier: str, priority: int, late: float = 0.0) -> "TurnPlace":
+    def place(
+        self, project: str, tier: str, priority: int, late: float = 0.0, *, of_rollout: bool = False
+    ) -> "TurnPlace":
         """Return what a response will have of the engine: nothing yet. `late`: it lets others go first so long."""
-        return TurnPlace(self, project, tier, late or lateness(priority))
+        return TurnPlace(self, (of_rollout, project), tier, late or lateness(priority))
 
     def bound(self, max_running: int) -> None:
         """Bound them from now on, where they are not."""
@@ -126,7 +139,7 @@ class FairTurns:
 
     def admit(self, place: "TurnPlace") -> None:
         """Let a request come, which will ask for its first turn. Raises `ApiError` (503) where too many wait."""
-        key = place.project, place.tier
+        key = place.party, place.tier
         # Who comes while turns are free does not wait, so as many more may come.
         free = max(0, self.max_running - self.running)
         if self.max_running and self._admitted[key] >= self._bounds.of(place.tier) + free:
@@ -135,7 +148,7 @@ class FairTurns:
 
     def unadmit(self, place: "TurnPlace") -> None:
         """Forget that a request comes: it has its first turn, or will not ask for one."""
-        key = place.project, place.tier
+        key = place.party, place.tier
         self._admitted[key] -= 1
         if not self._admitted[key]:
             del self._admitted[key]
@@ -144,76 +157,88 @@ class FairTurns:
         """Give a turn, if there is one now; then nobody waits."""
         if not self.has_room(place):
             return False
-        self._running[place.project] += 1
-        self._served[place.project] = next(self._numbers)
+        self._running[place.party] += 1
+        self._served[place.party] = number = next(self._numbers)
+        if not place.is_behind_all:
+            self._sides_running[place.of_rollout] += 1
+            self._sides_served[place.of_rollout] = number
         place.began = self.now()
         self._began += place.began
         return True
 
     def enqueue(self, place: "TurnPlace", due: float) -> None:
         """Let a place wait, as if it had come at `due`."""
-        heapq.heappush(self._waiting.setdefault(place.project, []), (due, next(self._numbers), place))
+        heapq.heappush(self._waiting.setdefault(place.party, []), (due, next(self._numbers), place))
 
     def dequeue(self, place: "TurnPlace") -> None:
         """Let a place wait no longer."""
-        queue = self._waiting.get(place.project, [])
-        # Linear in the project's queue, whose length is bounded.
+        queue = self._waiting.get(place.party, [])
+        # Linear in the party's queue, whose length is bounded.
         queue[:] = [entry for entry in queue if entry[2] is not place]
         heapq.heapify(queue)
-        self._forget(place.project)
+        self._forget(place.party)
 
     def give_back(self, place: "TurnPlace") -> None:
         """Take a turn back, and give it to whoever is next."""
         self._ended += 1
         # The mean of the first ten turns, then a moving average.
         self._seconds += max(WEIGHT, 1 / self._ended) * (self.now() - place.began - self._seconds)
-        self._running[place.project] -= 1
+        self._running[place.party] -= 1
+        self._sides_running[place.of_rollout] -= not place.is_behind_all
         # Set to 0 where nothing runs, so that rounding errors do not add up.
         self._began = self._began - place.began if self.running else 0.0
         # More than once: a place whose owner has left takes no turn.
         while self._waiting and not self.is_full:
-            project = self._next()
-            # What stands behind all comes last in each project and among them: then all others that wait are such.
-            if not self.has_room(self._waiting[project][0][2]):
+            party = self._next()
+            # What stands behind all comes last in each party and among them: then all others that wait are such.
+            if not self.has_room(self._waiting[party][0][2]):
                 break
-            self._serve(project)
-        self._forget(place.project)
+            self._serve(party)
+        self._forget(place.party)
 
-    def _next(self) -> str:
-        """Return the project that is served next."""
+    def _next(self) -> Party:
+        """Return the party that is served next."""
         now = self.now()
         return min(
             self._waiting,
-            # First those that are due, then those that will be, then what stands behind all; among these those with
-            # the fewest turns, then the one that was served longest ago.
+            # First those that are due, then those that will be, then what stands behind all; among these the side with
+            # less of its share; there the party with the fewest turns. Of equals the one that was served longest ago.
             key=lambda each: (
                 self._waiting[each][0][2].is_behind_all,
                 self._waiting[each][0][0] > now,
+                self._part(of_rollouts=each[0]),
+                self._sides_served[each[0]],
                 self._running[each],
                 self._served.get(each, 0),
             ),
         )
 
-    def _serve(self, project: str) -> None:
-        _, _, place = heapq.heappop(self._waiting[project])
+    def _part(self, *, of_rollouts: bool) -> float:
+        """Return how much roll-outs, or all others, have of their share; infinite where that is nothing."""
+        share = self._shares[of_rollouts]
+        return self._sides_running[of_rollouts] / share if share else inf
+
+    def _serve(self, party: Party) -> None:
+        _, _, place = heapq.heappop(self._waiting[party])
         if place.grant():
             self._waited(place.tier, self.now() - place.asked_at)
-        self._forget(project)
+        self._forget(party)
 
-    def _forget(self, project: str) -> None:
-        """Keep nothing of a project that has nothing here."""
-        # An empty queue goes. `True` stands for a project that has none.
-        if not self._waiting.get(project, True):
-            del self._waiting[project]
-        if not self._running[project]:
-            del self._running[project]
-            if project not in self._waiting:
-                self._served.pop(project, None)
+    def _forget(self, party: Party) -> None:
+        """Keep nothing of a party that has nothing here."""
+        # An empty queue goes. `True` stands for a party that has none.
+        if not self._waiting.get(party, True):
+            del self._waiting[party]
+        if not self._running[party]:
+            del self._running[party]
+            if party not in self._waiting:
+                self._served.pop(party, None)
 
     def _full(self, place: "TurnPlace") -> ApiError:
         bound = self._bounds.of(place.tier)
+        whose = "roll-outs of this project" if place.of_rollout else "this project"
         return overloaded(
-            f"The engine is full, and no more requests of this project may wait for it than do already: {bound} of the "
+            f"The engine is full, and no more requests of {whose} may wait for it than do already: {bound} of the "
             f"service tier '{place.tier}' (ENGINE_MAX_QUEUED). Try again later.",
             retry_after=self._retry_after(place),
         )
@@ -221,9 +246,12 @@ class FairTurns:
     def _retry_after(self, place: "TurnPlace") -> int:
         """Return in how many seconds the engine will have done what comes before this place, as far as is known."""
         due = self.now() + place.late
-        # Those of its own project that come before it; of the turns, its project gets an equal share.
-        ahead = sum(entry[0] <= due for entry in self._waiting.get(place.project, ()))
-        share = max(1.0, self.max_running / len({*self._waiting, *self._running, place.project}))
+        # Those of its own party that come before it; of its side's turns, its party gets an equal share.
+        ahead = sum(entry[0] <= due for entry in self._waiting.get(place.party, ()))
+        parties = {*self._waiting, *self._running, place.party}
+        beside = [each for each in parties if each[0] == place.of_rollout]
+        share = 1.0 if len(beside) == len(parties) else self._shares[place.of_rollout]
+        share = max(1.0, self.max_running * share / len(beside))
         age = self.now() - self._began / self.running if self.running else 0.0  # of the turns that are had, on average
         return min(MAX_RETRY_AFTER, max(1, ceil(max(self._seconds, age) * (ahead + 1) / share)))
 
@@ -234,11 +262,11 @@ class TurnPlace:
     admit() ──> ask() ──> a turn, at once or later ──> leave() ──> ask() … ──> leave()
     """
 
-    __slots__ = ("_arrived", "_granted", "_has_turn", "_is_admitted", "_turns", "asked_at", "began", "late", "project",
+    __slots__ = ("_arrived", "_granted", "_has_turn", "_is_admitted", "_turns", "asked_at", "began", "late", "party",
                  "tier")  # fmt: skip
 
-    def __init__(self, turns: FairTurns, project: str, tier: str, late: float) -> None:
-        self.project = project
+    def __init__(self, turns: FairTurns, party: Party, tier: str, late: float) -> None:
+        self.party = party
         self.tier = tier
         self.late = late  # seconds by which its tier moves it back; below 0 ahead
         self.asked_at = 0.0  # when it asked for the present turn
@@ -248,6 +276,11 @@ class TurnPlace:
         self._granted: asyncio.Future[None] | None = None  # while it waits
         self._has_turn = False
         self._is_admitted = False
+
+    @property
+    def of_rollout(self) -> bool:
+        """Whether it is part of a roll-out."""
+        return self.party[0]
 
     @property
     def would_wait(self) -> bool:
@@ -336,12 +369,14 @@ class TurnPlace:
 class BackgroundQueue:
     """At most `max_running` run, at most `max_queued` wait. `now` is a clock, in seconds.
 
-    Who runs next is decided as for the engine (`FairTurns`): projects have equal shares, and inside a project the tier
-    moves a response ahead or back by some time, so that none waits for ever.
+    Who runs next is decided as for the engine (`FairTurns`): projects have equal shares, roll-outs have one beside
+    people, and inside a project the tier moves a response ahead or back by some time, so that none waits for ever.
     """
 
-    def __init__(self, *, max_running: int, max_queued: int, now: Callable[[], float] | None = None) -> None:
-        self._turns = FairTurns(max_running=max_running, now=now)
+    def __init__(
+        self, *, max_running: int, max_queued: int, rollout_share: float = 0.5, now: Callable[[], float] | None = None
+    ) -> None:
+        self._turns = FairTurns(max_running=max_running, rollout_share=rollout_share, now=now)
         self._places = max_running + max_queued  # of both together, so nobody has to tell them apart
         self._taken = 0  # by those that wait, run, or are about to
 
@@ -374,9 +409,11 @@ class BackgroundQueue:
         """Give the place back: the response has ended."""
         self._taken -= 1
 
-    def turn(self, project: str, tier: str, priority: int, late: float = 0.0) -> AbstractAsyncContextManager[None]:
+    def turn(
+        self, project: str, tier: str, priority: int, late: float = 0.0, *, of_rollout: bool = False
+    ) -> AbstractAsyncContextManager[None]:
         """Wait for a turn, and have it until the block ends."""
-        return self._turns.place(project, tier, priority, late).turn()
+        return self._turns.place(project, tier, priority, late, of_rollout=of_rollout).turn()
 
 
 LONG = 128 * 1024  # bytes; up to that a text takes 0.25 s at most

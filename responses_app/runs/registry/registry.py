@@ -53,7 +53,9 @@ class RunRegistry:
         self.draining = False  # the server stops
         self.hurry = asyncio.Event()  # no grace is given, or no more of it
         self.queue = BackgroundQueue(
-            max_running=settings.background_max_running, max_queued=settings.background_max_queued
+            max_running=settings.background_max_running,
+            max_queued=settings.background_max_queued,
+            rollout_share=settings.rollout_share,
         )
         self.resumable = ResumableStreams(
             settings, cancel=lambda run: self.cancel(run, reason="its stream was given up")

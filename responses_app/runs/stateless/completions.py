@@ -115,7 +115,7 @@ class CompletionService:
                 choice.recorder = CompletionRecorder(
                     ref, choice.request, now=self.service.now, vocabulary=model.format.vocabulary_name
                 )
-        places = [model.turns.place(origin.project, tier, priority) for _ in choices]
+        places = [model.turns.place(origin.project, tier, priority, of_rollout=ref is not None) for _ in choices]
         try:
             for place in places:
                 place.admit()

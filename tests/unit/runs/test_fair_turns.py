@@ -21,10 +21,12 @@ class Office:
         self._ends: dict[str, list[asyncio.Event]] = {}
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def ask(self, project: str, times: int = 1, *, tier: str = "default", label: str = "") -> None:
+    async def ask(
+        self, project: str, times: int = 1, *, tier: str = "default", label: str = "", of_rollout: bool = False
+    ) -> None:
         """Ask for turns as requests do; those that are there are had when this returns."""
         for _ in range(times):
-            place = self._turns.place(project, tier, PRIORITIES[tier])
+            place = self._turns.place(project, tier, PRIORITIES[tier], of_rollout=of_rollout)
             place.admit()
             self.tasks.append(asyncio.create_task(self._have(place, label or project)))
         await settle()
@@ -278,6 +280,75 @@ async def test_what_stands_behind_all_is_served_only_while_nothing_else_waits() 
     for place in (*lines, *asked, other):
         place.leave()
     assert (turns.running, turns.waiting.total()) == (0, 0)
+
+
+@pytest.mark.parametrize(("share", "of_8"), [(0.5, 4), (0.25, 2), (0.75, 6), (0.0, 0), (0.99, 8)])
+async def test_rollouts_and_people_have_their_shares_while_both_wait(share: float, of_8: int) -> None:
+    office = Office(FairTurns(max_running=8, bounds=MANY, rollout_share=share))
+    await office.ask("a", 200, label="rollout", of_rollout=True)
+    assert office.order == ["rollout"] * 8, "nobody else waits, so they have all turns"
+    await office.ask("a", 200, label="person")
+    came = [await office.end("rollout") for _ in range(8 - of_8)]
+    assert came == ["person"] * (8 - of_8), "nobody waits behind the roll-outs that came before"
+    # From then on each has its share, whoever ends.
+    for label in ("rollout", "person") * 3:
+        if of_8 not in (0, 8):
+            assert await office.end(label) == label
+    await office.close()
+
+
+async def test_people_that_have_all_turns_leave_rollouts_theirs() -> None:
+    office = Office(FairTurns(max_running=4, bounds=MANY))
+    await office.ask("a", 50, label="person")
+    await office.ask("b", 9, label="rollout", of_rollout=True)
+    assert [await office.end("person") for _ in range(2)] == ["rollout", "rollout"]
+    assert await office.end("person") == "person"
+    await office.close()
+
+
+async def test_with_one_turn_rollouts_and_people_take_turns() -> None:
+    office = Office(FairTurns(max_running=1, bounds=MANY))
+    await office.ask("a", 4, label="rollout", of_rollout=True)
+    await office.ask("a", 4, label="person")
+    seen = [office.order[0]]
+    for _ in range(7):
+        seen.append(await office.end(seen[-1]))
+    assert seen == ["rollout", "person"] * 4
+    await office.close()
+
+
+async def test_projects_have_equal_shares_of_what_rollouts_have() -> None:
+    office = Office(FairTurns(max_running=4, bounds=MANY))
+    await office.ask("a", 50, label="of a", of_rollout=True)
+    await office.ask("b", 50, label="of b", of_rollout=True)
+    await office.ask("a", 50, label="person")
+    assert [await office.end("of a") for _ in range(3)] == ["person", "person", "of b"]
+    await office.close()
+
+
+async def test_lines_of_batches_take_nothing_of_a_share() -> None:
+    turns = FairTurns(max_running=8, bounds=MANY)
+    lines = [turns.place("a", "default", BEHIND_ALL) for _ in range(7)]
+    assert all(place.ask() for place in lines)
+    rollouts = [turns.place("a", "default", 0, of_rollout=True) for _ in range(3)]
+    assert [place.ask() for place in rollouts] == [True, False, False]
+    person = turns.place("a", "default", 0)
+    assert not person.ask()
+    lines.pop().leave()
+    assert person.ask(), "people have nothing of their share, however many lines run"
+    for place in (*lines, *rollouts, person):
+        place.leave()
+    assert (turns.running, turns.waiting.total()) == (0, 0)
+
+
+async def test_rollouts_fill_no_queue_but_their_own() -> None:
+    office = Office(FairTurns(max_running=1, bounds=QueueBounds(2)))
+    await office.ask("a", 3, label="rollout", of_rollout=True)
+    with pytest.raises(ApiError, match="no more requests of roll-outs of this project"):
+        await office.ask("a", of_rollout=True)
+    await office.ask("a", 2, label="person")
+    office.refused("a")
+    await office.close()
 
 
 async def test_with_one_turn_it_is_served_too() -> None:
