@@ -140,6 +140,7 @@ class GenerationRequest:
     priority: int = 0  # vLLM's: lower runs first
     cache_salt: str | None = None  # two salts never share a block of a prefix cache
     affinity: str = ""  # those with the same one share a beginning, and go to the same replica of several
+    kin: str = ""  # those with the same one only begin alike: a new affinity goes where another one of them was asked
     avoid: str = ""  # the replica that is asked last: `at` of a `GenerationCut`
     grammar: TurnGrammar | None = None  # what the model is held to; only for an engine that can do that
     # For the part of vLLM that moves caches between engines; an engine that has none is never given any.

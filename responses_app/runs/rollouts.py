@@ -53,11 +53,7 @@ class Rollouts:
         if ref is None:
             return request, replace(origin, rollout=None)
         record = await self.enter(origin.project, ref)
-        request = with_sampling(request, record)
-        if record.group is not None and request.affinity is None:
-            # Attempts at one task begin with the same prompt: they go where it is computed already.
-            origin = replace(origin, affinity=f"{origin.project} {record.group}")
-        return request, replace(origin, rollout=ref)
+        return with_sampling(request, record), as_part(origin, ref, record)
 
     async def enter(self, project: str, ref: RolloutRef) -> RolloutRecord:
         """Return the roll-out that a request is part of; the first request of one makes it. Raises `ApiError`."""
@@ -156,6 +152,17 @@ class Rollouts:
         if record is None:
             raise rollout_not_found(name)
         return record
+
+
+def as_part(origin: Origin, ref: RolloutRef, record: RolloutRecord) -> Origin:
+    """Return the origin of a request that is part of a roll-out.
+
+    A conversation of it goes where its beginning is computed already, also where its client sends all of it again.
+    Attempts at one task begin with the same prompt: the first request of each goes where another one has been.
+    """
+    affinity = f"{origin.project} {ref.name} {ref.branch}"
+    kin = "" if record.group is None else f"{origin.project} {record.group}"
+    return replace(origin, rollout=ref, affinity=affinity, kin=kin)
 
 
 def with_sampling(request: Fields, record: RolloutRecord) -> Fields:

@@ -14,22 +14,28 @@ second each; at 13 what ran there is ended, and its runs go on on another server
 
 `ReplicaChoice` says which of several replicas a generation goes to. Pure: it knows loads, and where chains were. A load
 is how many generations run on a replica. A chain (an affinity) is best off where its beginning lies in the prefix
-cache; a new one where least is going on. Three rules, in this order:
+cache; a new one where least is going on. Four rules, in this order:
 
 1. A chain that is known goes to its home, the replica that had it last: while that has at most `KEPT` times the mean
    load, or at most `SLACK` more than the least loaded one.
 2. A chain whose home turned out not to have its beginning (of the tokens of its prompt before, less than the share
    `HIT` came from the cache) has nothing to lose: it goes to the least loaded replica, and stays where none has less.
-3. A new chain goes to the first replica in its own order that has at most `BOUND` times the mean load. The order is
-   that of rendezvous hashing (Thaler and Ravishankar, 1998), the bound that of "Consistent Hashing with Bounded Loads"
-   (Mirrokni, Thorup and Zadimoghaddam, 2016), under which no replica ever gets more.
+3. A new chain that has kin, others that begin as it does, goes where one of them was asked last: while that has at
+   most `SLACK` more than the least loaded one, to which it goes else.
+4. Any other new chain goes to the first replica in its own order that has at most `BOUND` times the mean load. The
+   order is that of rendezvous hashing (Thaler and Ravishankar, 1998), the bound that of "Consistent Hashing with
+   Bounded Loads" (Mirrokni, Thorup and Zadimoghaddam, 2016), under which no replica ever gets more.
 
 Example: of 3 replicas, A has 4 generations, B and C have 1 each. With one more the mean is 7/3, so a new chain may go
 to one with up to 2 (1.25 · 7/3, rounded up to 3, less the new one): never to A. A chain whose home is A stays there: 5
 is more than 1.5 · 7/3, but not more than 1 + 8.
 
+Kin choose by the order of what they share. 8 attempts at one task that come at once to idle replicas all go to one, so
+their prompt is computed there once. Of 200 that one has the first 8, then another one has the next, and so on: the
+prompt is computed once on each replica, and none has much more to do than the others.
+
 Workers do not talk about this. Each balances what it asks for itself; a chain that comes to another worker finds the
-same replica by rule 3 where loads allow it, and by rule 1 from then on.
+same replica by rule 4 where loads allow it, and by rule 1 from then on.
 """
 
 import asyncio
@@ -151,22 +157,27 @@ class ReplicaChoice:
 
     def __init__(self) -> None:
         self._homes: OrderedDict[str, _Home] = OrderedDict()  # by affinities, the least recently used first
+        self._kin: OrderedDict[str, _Home] = OrderedDict()  # where one of several that begin alike was asked last
 
     def __len__(self) -> int:
         return len(self._homes)
 
-    def order(self, affinity: str, loads: Mapping[str, int]) -> list[str]:
+    def order(self, affinity: str, loads: Mapping[str, int], kin: str = "") -> list[str]:
         """Return the replicas that have a load, the best one for an affinity first; "" has none."""
-        # `ranked`, then stable sorting by load: among replicas with the same load the chain's own order decides.
-        ranked = sorted(loads, key=lambda replica: _score(replica, affinity), reverse=True)
+        # `ranked`, then stable sorting by load: among replicas with the same load the chain's own order decides, or
+        # that of its kin.
+        ranked = sorted(loads, key=lambda replica: _score(replica, kin or affinity), reverse=True)
         by_load = sorted(ranked, key=lambda replica: loads[replica])
-        first = self._first(affinity, loads, ranked, by_load) if affinity and loads else None
+        first = self._first(affinity, kin, loads, ranked, by_load) if affinity and loads else None
         return by_load if first is None else [first, *(each for each in by_load if each != first)]
 
-    def _first(self, affinity: str, loads: Mapping[str, int], ranked: list[str], by_load: list[str]) -> str:
+    def _first(self, affinity: str, kin: str, loads: Mapping[str, int], ranked: list[str], by_load: list[str]) -> str:
         # `+ 1`: with the generation that is about to come.
         home, mean = self._homes.get(affinity), (sum(loads.values()) + 1) / len(loads)
-        least = loads[by_load[0]]
+        least, kin_home = loads[by_load[0]], self._kin.get(kin)
+        if home is None and kin_home is not None and kin_home.replica in loads:
+            # One prompt is soon computed: not worth what a whole chain is, of which a replica may have much more.
+            return kin_home.replica if loads[kin_home.replica] + 1 <= least + SLACK else by_load[0]
         if home is not None and home.replica in loads:
             load = loads[home.replica]
             if not home.hit:
@@ -175,20 +186,20 @@ class ReplicaChoice:
                 return home.replica if load == least else by_load[0]
             if load + 1 <= max(ceil(KEPT * mean), least + SLACK):
                 return home.replica
-        # There always is one: not every replica can be above the mean.
+        # By `BOUND`. There always is one: not every replica can be above the mean.
         return next(replica for replica in ranked if loads[replica] + 1 <= ceil(BOUND * mean))
 
     def place(self, affinity: str, replica: str) -> None:
         """Note that a replica reads a chain's prompt, and so has it in its cache."""
-        if not affinity:
-            return
-        home = self._homes.get(affinity)
-        # A home that stays the same keeps its figures (`prompt_tokens`, `hit`).
-        if home is None or home.replica != replica:
-            self._homes[affinity] = _Home(replica)
-        self._homes.move_to_end(affinity)
-        if len(self._homes) > MAX_CHAINS:
-            self._homes.popitem(last=False)
+        _remember(self._homes, affinity, replica)
+
+    def follow(self, kin: str, replica: str) -> None:
+        """Note that a replica is asked by one of several that begin alike, so that the next one follows it.
+
+        Before it has read the prompt: those that come meanwhile shall wait there for what it computes, and not have it
+        computed elsewhere, too.
+        """
+        _remember(self._kin, kin, replica)
 
     def measure(self, affinity: str, replica: str, prompt_tokens: int, cached_tokens: int | None) -> None:
         """Note how many of a prompt's tokens came from the cache; None: the replica does not tell."""
@@ -199,6 +210,19 @@ class ReplicaChoice:
         before, home.prompt_tokens = home.prompt_tokens, prompt_tokens
         # Of the shorter of the two prompts: a chain that was cut back cannot have more in common than it has.
         home.hit = cached_tokens is None or cached_tokens >= HIT * min(before, prompt_tokens)
+
+
+def _remember(homes: OrderedDict[str, _Home], name: str, replica: str) -> None:
+    """Note where something is at home; "" is nothing."""
+    if not name:
+        return
+    home = homes.get(name)
+    # A home that stays the same keeps its figures (`prompt_tokens`, `hit`).
+    if home is None or home.replica != replica:
+        homes[name] = _Home(replica)
+    homes.move_to_end(name)
+    if len(homes) > MAX_CHAINS:
+        homes.popitem(last=False)
 
 
 def _score(replica: str, affinity: str) -> bytes:
@@ -250,13 +274,13 @@ class ReplicaPool:
         serving = len(self.services)
         return {"serving": serving, "away": len(self._replicas) - serving, "leaving": len(self._leaving)}
 
-    def candidates(self, affinity: str, *, avoid: str = "") -> list[Replica]:
+    def candidates(self, affinity: str, *, kin: str = "", avoid: str = "") -> list[Replica]:
         """Return those that are used, the best one for a chain first.
 
         Those that broke something just now come behind the others, and last the one whose URL is to be avoided.
         """
         serving = {url: replica for url, replica in self._replicas.items() if replica.service}
-        order = self.choice.order(affinity, {url: replica.running for url, replica in serving.items()})
+        order = self.choice.order(affinity, {url: replica.running for url, replica in serving.items()}, kin)
 
         def reasons_against(url: str) -> tuple[bool, ...]:
             replica = serving[url]

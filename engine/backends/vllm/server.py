@@ -157,7 +157,7 @@ class VllmServerEngine(CheckingEngine):
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         """Yield what a server samples. One that cannot take the request is skipped for the next."""
-        pool, replicas = self._candidates(request.affinity, avoid=request.avoid)
+        pool, replicas = self._candidates(request.affinity, kin=request.kin, avoid=request.avoid)
         # Of those that are used now, not of the start: one that came later may take less.
         longest = min(each.service.max_model_len for each in replicas if each.service)
         max_tokens = room(request, longest, added=self._expansions.of(request.pictures))
@@ -200,6 +200,7 @@ class VllmServerEngine(CheckingEngine):
         choice, prompt_tokens, begun = pool.choice, len(request.prompt_token_ids), False
         # Before the first await: those who choose meanwhile count it.
         replica.running += 1
+        choice.follow(request.kin, replica.client.url)
         try:
             async with aclosing(replica.stream(request, service, max_tokens=max_tokens)) as chunks:
                 async for chunk in chunks:
@@ -285,10 +286,10 @@ class VllmServerEngine(CheckingEngine):
             raise EngineUnavailable("The engine is not started yet.")
         return self._pool
 
-    def _candidates(self, affinity: str, *, avoid: str = "") -> tuple[ReplicaPool, list[Replica]]:
+    def _candidates(self, affinity: str, *, kin: str = "", avoid: str = "") -> tuple[ReplicaPool, list[Replica]]:
         """Return the pool, and its servers that are used, the best one first; raises `EngineUnavailable`."""
         pool = self._opened_pool()
-        serving = pool.candidates(affinity, avoid=avoid)
+        serving = pool.candidates(affinity, kin=kin, avoid=avoid)
         if not serving:
             raise EngineUnavailable("No vLLM server is in reach.")
         return pool, serving

@@ -188,6 +188,7 @@ class Origin:
     behind_all: bool = False  # the engine serves it only where others leave room
     rollout: RolloutRef | None = None  # that it is part of, and is recorded for
     affinity: str | None = None  # what it has in common with others that begin as it does, where it says nothing itself
+    kin: str = ""  # what it has in common with others that only begin as it does: attempts at one task
 
     @classmethod
     def of(  # noqa: PLR0913 - all that is known of it

@@ -116,7 +116,7 @@ def go_on(plan: RunPlan, compaction: CompactionPlan, now: Compacted) -> RunPlan:
         plan.generation,
         prompt_token_ids=prompt.tokens,
         sampling=bounded(compaction.sampling, room=writer.max_model_len - len(prompt.tokens)),
-        affinity=plan.request.prompt_cache_key or link.root_id,
+        affinity=plan.request.prompt_cache_key or plan.origin.affinity or link.root_id,
     )
     return replace(compacted_plan, generation=generation, draft=prompt.draft)
 

@@ -196,6 +196,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
             priority=priority if engine.supports_priority else 0,
             cache_salt=_cache_salt(request, draft.origin) if engine.supports_cache_salt else None,
             affinity=request.affinity or draft.origin.affinity or link.root_id,
+            kin=draft.origin.kin,
         ),
         pictures=context.pictures,
         draft=prompt.draft,
@@ -362,13 +363,13 @@ def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:
     A salt of the client's own counts before the key. It is not sent as it is: so nobody shares blocks with another
     project, whose salt it may have guessed, or with a key that reads the same. What a prompt costs tells who has asked
     it before: so projects share nothing, instructions either. The default project has no salt: it is
-    the only one where nobody is asked for a key.
+    the only one where nobody is asked for a key. Attempts at one task share their prompt whatever key each has.
     """
     if request.cache_salt is not None:
         # As JSON, so that no two lists of texts read the same; "salt" keeps it apart from a cache key of the same
         # text.
         return hashlib.sha256(orjson.dumps([origin.project, "salt", request.cache_salt])).hexdigest()
-    if request.prompt_cache_key is not None:
+    if request.prompt_cache_key is not None and not origin.kin:
         return hashlib.sha256(orjson.dumps([origin.project, request.prompt_cache_key])).hexdigest()
     return project_salt(origin)
 

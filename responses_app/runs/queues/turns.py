@@ -18,14 +18,14 @@ What stands behind all (`tiers.BEHIND_ALL`: the lines of batches) is served only
 the last turns: an eighth of them, and at least one, is left to requests that somebody waits for. So such a request
 begins at once beside a batch of any length.
 
-Roll-outs have a share of the turns (`rollout_share`), and all other requests have the rest. While both wait, a turn that
-ends goes to the side that has less of its share; of equals, to the one that was served longest ago. While one side has
-nothing to do, the other one may have all turns. Example with 8 turns and a share of a half: 200 roll-outs have come, and
-8 of them run. Of the people who come then, the first has the next turn that ends, and so on until 4 of each run: nobody
-waits behind the 192, and they go on beside any number of people. Projects have equal shares of either side.
+Roll-outs have a share of the turns (`rollout_share`), and all other requests have the rest. While both wait, a turn
+that ends goes to the side that has less of its share; of equals, to the one that was served longest ago. While one side
+has nothing to do, the other one may have all turns. Example with 8 turns and a share of a half: 200 roll-outs have
+come, and 8 of them run. Of the people who come then, the first has the next turn that ends, and so on until 4 of each
+run: nobody waits behind the 192, and they go on beside any number of people. Projects have equal shares of either side.
 
-Of each project, tier and side only so many requests may wait to begin. One more is refused before anything of it is kept,
-with a time after which it makes sense to try again. That is made of how long turns take here.
+Of each project, tier and side only so many requests may wait to begin. One more is refused before anything of it is
+kept, with a time after which it makes sense to try again. That is made of how long turns take here.
 
 `BackgroundQueue`: how many background responses run at once, and how many may wait for that.
 
@@ -71,7 +71,8 @@ class FairTurns:
     """The turns of one engine in one worker.
 
     `max_running` 0: as many as come; then nobody waits. `bounds` say how many requests of a project may wait.
-    `rollout_share` is the part of the turns that roll-outs have while others wait, from 0 to below 1. `waited` is called for each turn that was waited for, with its tier and the seconds. `now` is a clock, in seconds; without it
+    `rollout_share` is the part of the turns that roll-outs have while others wait, from 0 to below 1. `waited` is
+    called for each turn that was waited for, with its tier and the seconds. `now` is a clock, in seconds; without it
     that of the event loop.
     """
 

@@ -29,7 +29,7 @@ from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.planning.planning import check_tokens, project_salt, sampling_of
 from responses_app.runs.queues.turns import FairThreads
-from responses_app.runs.rollouts import with_sampling
+from responses_app.runs.rollouts import as_part, with_sampling
 from responses_app.runs.service import ResponseService
 from responses_app.runs.stateless.completing import Completing, Deltas, OpenChoice
 
@@ -102,6 +102,7 @@ class CompletionService:
         if ref is not None:
             rollout = await self.service.rollouts.enter(origin.project, ref)
             wanted = replace(wanted, fields=with_sampling(wanted.fields, rollout))
+            origin = as_part(origin, ref, rollout)
         if wanted.fields.logprobs is not None and not model.engine.supports_logprobs:
             raise unsupported_parameter("logprobs", "The engine here gives no log probabilities; leave it out.")
         details = _details(wanted, model)
@@ -196,7 +197,8 @@ async def _choices(
                 sampling=sampling.of_choice(place),
                 priority=priority if model.engine.supports_priority else 0,
                 cache_salt=project_salt(origin) if model.engine.supports_cache_salt else None,
-                affinity=response_id,
+                affinity=origin.affinity or response_id,
+                kin=origin.kin,
                 kv_transfer_params=fields.kv_transfer_params or None,
             )
             text = CompletionText(

@@ -125,6 +125,54 @@ def test_the_memory_is_bounded_and_keeps_what_is_used(monkeypatch: pytest.Monkey
     assert choice.order("x", {"home": 5, "other": 0})[0] == "home"
 
 
+@settings(max_examples=40)
+@given(LOADS, CHAINS, st.data())
+def test_kin_follow_the_one_that_was_asked_last_unless_it_has_much_more_to_do(
+    loads: dict[str, int], chain: str, data: st.DataObject
+) -> None:
+    asked = data.draw(st.sampled_from(sorted(loads)))
+    choice = ReplicaChoice()
+    choice.follow("task", asked)
+    first = choice.order(chain, loads, "task")[0]
+    if loads[asked] + 1 > min(loads.values()) + SLACK:
+        assert loads[first] == min(loads.values())
+    else:
+        assert first == asked
+    at(choice, chain, asked)
+    other = dict.fromkeys(loads, 0) | {"http://gpu-other": 0}
+    choice.follow("task", "http://gpu-other")
+    assert choice.order(chain, other, "task")[0] == asked, "a chain that is known has more at its own home"
+
+
+@pytest.mark.parametrize(("attempts", "used"), [(8, 1), (200, 4)])
+def test_attempts_at_one_task_share_replicas_and_overload_none(attempts: int, used: int) -> None:
+    choice, loads = ReplicaChoice(), {f"http://gpu-{number}": 0 for number in range(4)}
+    homes: dict[str, str] = {}
+    for number in range(attempts):
+        chain = f"attempt-{number}"
+        homes[chain] = choice.order(chain, loads, "task")[0]
+        choice.follow("task", homes[chain])
+        loads[homes[chain]] += 1
+    assert len(set(homes.values())) == used
+    assert max(loads.values()) - min(loads.values()) <= SLACK
+    # Their later turns find what they have said themselves, wherever their kin have gone.
+    for chain, home in homes.items():
+        choice.place(chain, home)
+    chains = [*homes]
+    random.Random(5).shuffle(chains)
+    for chain in chains:
+        loads[homes[chain]] -= 1
+        assert choice.order(chain, loads, "task")[0] == homes[chain]
+        loads[homes[chain]] += 1
+
+
+def test_workers_that_do_not_talk_send_a_task_to_the_same_replica() -> None:
+    loads = {f"http://gpu-{number}": 0 for number in range(5)}
+    for task in map(str, range(20)):
+        firsts = {ReplicaChoice().order(f"attempt-{number}", loads, task)[0] for number in range(9)}
+        assert len(firsts) == 1
+
+
 @pytest.mark.parametrize(("workers", "hits"), [(1, 0.97), (3, 0.8)])
 def test_chains_find_their_beginnings_and_loads_are_even(workers: int, hits: float) -> None:
     """Four replicas with a cache for 150 chains each, 300 chains of six turns, which come in any order.
