@@ -262,7 +262,7 @@ class ResponseService:
                 plan = await self._in_thread(draft, make_plan, draft, model.engine, info)
             else:
                 plan = make_plan(draft, model.engine, info)
-        await check_grammar(plan, model.engine)
+            await check_grammar(plan, model.engine)
         return model, plan
 
     async def _keep_pictures(self, plan: RunPlan) -> None:

@@ -8,6 +8,7 @@ kept all at once, and only once, however often it is tried. Where a generation s
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
@@ -27,6 +28,13 @@ class RolloutsFull(Exception):
 
 class TooManyRewards(Exception):
     """A roll-out has as many rewards as are kept."""
+
+
+class PurgedRollouts(NamedTuple):
+    """What a purge has done."""
+
+    rollouts: int  # that are gone
+    more: bool  # it stopped at its bound, and there is more to remove
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +127,8 @@ class BaseRolloutStore(ABC):
         """Forget a roll-out and its generations; return whether there was one."""
 
     @abstractmethod
-    async def purge(self) -> int:
-        """Forget roll-outs whose time is over, some at once; return how many."""
+    async def purge(self) -> PurgedRollouts:
+        """Forget roll-outs whose time is over, some at once."""
 
     @abstractmethod
     async def aclose(self) -> None:

@@ -309,7 +309,6 @@ def build_site(settings: Settings) -> Site:
     runs = _runs(base)
     upkeep = _upkeep(base, runs)
     upkeep.purges.append(base.adapters.idempotency.purge)
-    upkeep.purges.append(base.adapters.stores.rollouts.purge)
     embeddings = _embeddings(base, runs)
     meant = search_model(settings, embedding_models(settings))
     search_by_meaning(base.tools, settings, meant, embeddings.service.models, base.metrics)

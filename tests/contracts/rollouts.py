@@ -203,7 +203,7 @@ class RolloutsContract:
         project = new_id("proj")
         await rollouts.create(record(project, "old", created_at=1, last_at=1))
         await rollouts.create(record(project, "young", last_at=int(NOW - TTL) + 1))
-        assert await rollouts.purge() == 1
+        assert await rollouts.purge() == (1, False)
         assert await rollouts.get(project, "old") is None
         assert await rollouts.get(project, "young") is not None
-        assert await rollouts.purge() == 0
+        assert await rollouts.purge() == (0, False)

@@ -10,6 +10,7 @@ from responses_app.protocol.rollouts.requests import RolloutSettings, is_full_of
 from responses_app.stores.rollouts import (
     UNLIMITED,
     BaseRolloutStore,
+    PurgedRollouts,
     RolloutExists,
     RolloutRecord,
     RolloutsFull,
@@ -107,14 +108,14 @@ class MemoryRollouts(BaseRolloutStore):
     async def delete(self, project: str, name: str) -> bool:
         return self._kept.pop((project, name), None) is not None
 
-    async def purge(self) -> int:
+    async def purge(self) -> PurgedRollouts:
         if not self.settings.rollout_ttl:
-            return 0
+            return PurgedRollouts(0, more=False)
         before = self._now() - self.settings.rollout_ttl
         old = [key for key, kept in self._kept.items() if kept.record.last_at < before]
         for key in old:
             del self._kept[key]
-        return len(old)
+        return PurgedRollouts(len(old), more=False)
 
     async def aclose(self) -> None:
         """Nothing is open."""

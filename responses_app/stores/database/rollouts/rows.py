@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import orjson
-from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
-from django.db.models import F, QuerySet
+from django.db.models import QuerySet
 
 from engine.formats.base import Tokens
 from engine.types import WeightsSpan
@@ -19,8 +18,7 @@ from responses_app.protocol.rollouts.generations import Break, EngineCall, Gener
 from responses_app.protocol.rollouts.packing import pack_logprobs, pack_tokens, unpack_logprobs, unpack_tokens
 from responses_app.stores.rollouts import RolloutRecord
 
-GONE = ""  # the project of a roll-out that is being deleted: nobody finds it
-AT_ONCE = 200  # generations that one statement removes
+AT_ONCE = 200  # generations that one statement reads or writes
 ROLLOUTS, GENERATIONS = Rollout._meta.db_table, RolloutGeneration._meta.db_table
 _COUNTED = ("generations", "prompt_tokens", "sampled_tokens", "bytes")
 _COLUMNS = tuple(column.column for column in RolloutGeneration._meta.concrete_fields if not column.primary_key)
@@ -201,26 +199,6 @@ def keep_counts(cursor: CursorWrapper, row: Counts, *, model: str, now: float) -
 def size_of(row: RolloutGeneration) -> int:
     """Return how many bytes a generation takes."""
     return sum(map(len, (row.tail, row.sampled, row.logprobs, row.detail)))
-
-
-def remove_some(connection: BaseDatabaseWrapper, rollout_id: str) -> bool:
-    """Remove a few generations; return whether none is left."""
-    rows = generations_of(connection, rollout_id)
-    some = list(rows.values_list("pk", flat=True)[: AT_ONCE + 1])
-    rows.filter(pk__in=some[:AT_ONCE]).delete()
-    return len(some) <= AT_ONCE
-
-
-def erase_rollouts(using: str, project: str) -> None:
-    """Remove the roll-outs of a project, in steps: others write between them."""
-    rows = Rollout.objects.using(using).filter(project=project)
-    while ids := list(rows.values_list("pk", flat=True)[:AT_ONCE]):
-        # First nobody finds them, so nothing is added to them any more.
-        Rollout.objects.using(using).filter(pk__in=ids).update(project=GONE, name=F("pk"))
-        for rollout_id in ids:
-            while not remove_some(connections[using], rollout_id):
-                pass
-        Rollout.objects.using(using).filter(pk__in=ids).delete()
 
 
 def read_generations(connection: BaseDatabaseWrapper, rollout_id: str, numbers: Iterable[int] = ()) -> list[Generation]:

@@ -18,14 +18,22 @@ from responses_app.protocol.rollouts.requests import (
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
+from responses_app.stores.database.rollouts.removal import (
+    AT_ONCE as PURGED_AT_ONCE,
+)
+from responses_app.stores.database.rollouts.removal import (
+    MAX_STEPS,
+    hide,
+    hide_old,
+    in_steps,
+    remove_hidden,
+)
 from responses_app.stores.database.rollouts.rows import (
-    GONE,
     as_time,
     found,
     generations_of,
     read_generations,
     record_of,
-    remove_some,
     rollouts_of,
     row_of,
 )
@@ -33,6 +41,7 @@ from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.rollouts import (
     UNLIMITED,
     BaseRolloutStore,
+    PurgedRollouts,
     RolloutExists,
     RolloutRecord,
     RolloutsFull,
@@ -40,7 +49,6 @@ from responses_app.stores.rollouts import (
 )
 
 CREATION_LOCK = 0x726F6C6C  # the space of the locks of projects
-MAX_PURGED = 50  # roll-outs that are forgotten at once
 
 
 class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
@@ -158,45 +166,24 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
     async def delete(self, project: str, name: str) -> bool:
         if not can_be_name(name):
             return False
-
-        def hide(connection: BaseDatabaseWrapper) -> str | None:
-            with transaction.atomic(using=connection.alias):
-                row = rollouts_of(connection).select_for_update().filter(project=project, name=name).first()
-                if row is None:
-                    return None
-                # From here on nobody finds it, and nothing is added to it. The rest may take a while.
-                row.project, row.name = GONE, row.pk
-                row.save(using=connection.alias, update_fields=["project", "name"])
-                return str(row.pk)
-
-        rollout_id = await self._threads.run(hide)
-        if rollout_id is not None:
-            await self._remove(rollout_id)
-        return rollout_id is not None
-
-    async def purge(self) -> int:
-        before = self._now() - self._settings.rollout_ttl if self._settings.rollout_ttl else None
-
-        def look(connection: BaseDatabaseWrapper) -> tuple[Sequence[str], Sequence[tuple[str, str]]]:
-            rows = rollouts_of(connection)
-            # A process may have died while it removed them.
-            gone = list(rows.filter(project=GONE).values_list("pk", flat=True)[:MAX_PURGED])
-            if before is None:
-                return gone, ()
-            old = rows.filter(last_at__lt=as_time(before)).exclude(project=GONE).order_by("last_at")
-            return gone, list(old.values_list("project", "name")[:MAX_PURGED])
-
-        gone, old = await self._threads.run(look)
-        for rollout_id in gone:
-            await self._remove(rollout_id)
-        return len(gone) + sum([await self.delete(project, name) for project, name in old])
-
-    async def _remove(self, rollout_id: str) -> None:
-        """Remove a roll-out that nobody finds any more, in steps: others write between them."""
+        rollout_id = await self._threads.run(lambda db: hide(db, project, name))
+        if rollout_id is None:
+            return False
         self.keeper.forget(rollout_id)
-        while not await self._threads.run(lambda db: remove_some(db, rollout_id)):
-            pass
-        await self._threads.run(lambda db: rollouts_of(db).filter(pk=rollout_id, project=GONE).delete())
+        await in_steps(self._threads.run, [rollout_id])
+        await self._threads.run(lambda db: remove_hidden(db, [rollout_id]))
+        return True
+
+    async def purge(self) -> PurgedRollouts:
+        before = self._now() - self._settings.rollout_ttl if self._settings.rollout_ttl else None
+        ids = await self._threads.run(lambda db: hide_old(db, before))
+        if not ids:
+            return PurgedRollouts(0, more=False)
+        for rollout_id in ids:
+            self.keeper.forget(rollout_id)
+        done = await in_steps(self._threads.run, ids, steps=MAX_STEPS)
+        removed = await self._threads.run(lambda db: remove_hidden(db, ids))
+        return PurgedRollouts(removed, more=not done or len(ids) == PURGED_AT_ONCE)
 
     async def _changed(self, project: str, name: str, change: Callable[[Rollout], list[str]]) -> RolloutRecord | None:
         if not can_be_name(name):

@@ -47,7 +47,8 @@ from responses_app.stores.database.files.skills import erase_skills
 from responses_app.stores.database.files.uploads import erase_uploads
 from responses_app.stores.database.idempotency import erase_keys
 from responses_app.stores.database.responses.removal import remove
-from responses_app.stores.database.rollouts.rows import erase_rollouts, read_generations, record_of
+from responses_app.stores.database.rollouts.removal import erase_rollouts
+from responses_app.stores.database.rollouts.rows import read_generations, record_of
 from responses_app.stores.database.vector_stores.rows import erase_stores
 
 AT_ONCE = 200  # rows in one transaction

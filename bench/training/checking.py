@@ -1,0 +1,130 @@
+"""Whether what is kept of roll-outs is what the engines were asked and gave: token by token, and no break too many."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.training.engine import digest_of, logprob_of
+from bench.training.harness import Trace
+from engine.formats.base import as_tokens
+
+Record = dict[str, Any]
+SHOWN = 5  # problems that are told in words
+
+
+@dataclass(slots=True)
+class Checked:
+    """What was found over all roll-outs."""
+
+    rollouts: int = 0
+    generations: int = 0
+    tokens: int = 0  # that were compared, of prompts and sampled
+    mismatches: int = 0  # tokens, log probabilities or versions that differ from the engines' record
+    broken: int = 0  # roll-outs that have another number of sequences than their tokens allow
+    drifted: int = 0  # roll-outs whose prompts do not go on as they could have
+    continued: int = 0  # turns that were cut, and went on elsewhere
+    two_versions: int = 0  # turns that ran across an update
+    breaks: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+    def wrong(self, name: str, problem: str) -> None:
+        """Note a mismatch."""
+        self.mismatches += 1
+        self.problems.append(f"{name}: {problem}")
+
+
+class EngineRecords:
+    """What the engines have written down, by response."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._of: dict[str, list[Record]] = defaultdict(list)
+        self.computed = 0
+        for file in files:
+            with file.open() as lines:
+                for line in lines:
+                    record = json.loads(line)
+                    self._of[record["response"]].append(record)
+        for records in self._of.values():
+            records.sort(key=lambda record: int(record["prompt_tokens"]))
+
+    def of(self, response_id: str) -> list[Record]:
+        """Return the generations of a response, in their order: more than one where its turn was cut."""
+        return self._of.get(response_id, [])
+
+    def unread(self, response_ids: set[str]) -> int:
+        """Return how many tokens were sampled for responses that no roll-out has."""
+        return sum(
+            len(record["sampled"]) for each, records in self._of.items() if each not in response_ids
+            for record in records
+        )  # fmt: skip
+
+
+def check(tree: Any, trace: Trace, engines: EngineRecords, checked: Checked) -> None:
+    """Compare a roll-out with what the engines have written down."""
+    name, nodes = trace.name, {node["id"]: node for node in tree["nodes"]}
+    checked.rollouts += 1
+    wholes = []
+    for generation in tree["generations"]:
+        path = [nodes[each] for each in generation["nodes"]]
+        tokens = [token for node in path for token in node["token_ids"]]
+        wholes.append((tokens, generation["prompt_tokens"]))
+        _check_generation(name, generation, path, tokens, engines.of(generation["response_id"]), checked)
+    if len(tree["generations"]) != trace.generations:
+        checked.wrong(name, f"{len(tree['generations'])} generations, and not {trace.generations}")
+    checked.breaks.update(each["reason"] for each in tree["breaks"])
+    _check_sequences(name, tree, wholes, checked)
+    if len(tree["sequences"]) != trace.sequences:
+        checked.drifted += 1
+        checked.problems.append(f"{name} ({trace}): {[(each['after'], each['reason']) for each in tree['breaks']]}")
+
+
+def _check_generation(
+    name: str, generation: Any, path: Sequence[Any], tokens: list[int], records: list[Record], checked: Checked
+) -> None:
+    place, length = f"{name} {generation['id']}", generation["prompt_tokens"]
+    checked.generations += 1
+    checked.tokens += len(tokens)
+    if not records:
+        checked.wrong(place, "the engines know nothing of it")
+        return
+    checked.continued += len(records) > 1
+    if records[-1]["whole"] != digest_of(tokens):
+        checked.wrong(place, "other tokens than those of the engine")
+    if (records[0]["prompt_tokens"], records[0]["prompt"]) != (length, digest_of(tokens[:length])):
+        checked.wrong(place, "another prompt than the engine's")
+    sampled = [node for node in path if node["generation"] == generation["id"] and node["mask"]]
+    logprobs = [each for node in sampled for each in node["logprobs"]]
+    if logprobs != list(map(logprob_of, tokens[length:])):
+        checked.wrong(place, "other log probabilities")
+    versions = _versions(span for node in sampled for span in node["weights"])
+    told = []
+    for record, following in zip(records, [*records[1:], None], strict=True):
+        until = len(tokens) if following is None else following["prompt_tokens"]
+        spans = [{"version": each["version"], "tokens": each["end"] - each["start"]} for each in record["weights"]]
+        told += _versions(spans)[: until - record["prompt_tokens"]]
+    if versions != told:
+        checked.wrong(place, f"other versions of weights: {Counter(versions)}, and not {Counter(told)}")
+    checked.two_versions += len(set(told)) > 1
+
+
+def _versions(spans: Iterable[Any]) -> list[str]:
+    return [span["version"] for span in spans for _ in range(span["tokens"])]
+
+
+def _check_sequences(name: str, tree: Any, wholes: list[tuple[list[int], int]], checked: Checked) -> None:
+    """Find the longest ways through all tokens without the tree, and compare the tree's sequences with them."""
+    packed = [(as_tokens(tokens).tobytes(), as_tokens(tokens[:prompt]).tobytes()) for tokens, prompt in wholes]
+    ends = [
+        whole for place, (whole, _) in enumerate(packed)
+        if not any(prompt.startswith(whole) for other, (_, prompt) in enumerate(packed) if other != place)
+    ]  # fmt: skip
+    shown = [as_tokens(each["token_ids"]).tobytes() for each in tree["sequences"]]
+    if sorted(ends) != sorted(shown):
+        checked.broken += 1
+        checked.problems.append(f"{name}: {len(shown)} sequences, and {len(ends)} would do")
+    masks = sum(sum(each["mask"]) for each in tree["sequences"])
+    if masks != tree["usage"]["sampled_tokens"] or masks != sum(len(each) - prompt for each, prompt in wholes):
+        checked.wrong(name, "masks that do not sum up to the sampled tokens")
