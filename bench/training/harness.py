@@ -6,7 +6,7 @@ sub-agent of its own; these are drawn by the number of the roll-out, so that eve
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,6 +84,7 @@ class Tally:
     responses: Counter[str] = field(default_factory=Counter)  # by their status
     problems: Counter[str] = field(default_factory=Counter)  # answers that were no response, and broken connections
     failed: list[str] = field(default_factory=list)  # what each response that ended as failed says
+    answered: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # responses, by roll-out
     retried: int = 0
     turns: int = 0
 
@@ -159,6 +160,7 @@ class Conversation:
                     if answer.status == 200:
                         self._tally.turns += 1
                         told: Item = await answer.json()
+                        self._tally.answered[self._trace.name].add(own_part(told["id"]))
                         return told
                     self._tally.problems[f"{answer.status} {(await answer.text())[:200]}"] += 1
             except aiohttp.ClientError as error:
@@ -200,6 +202,11 @@ async def _converse(conversation: Conversation, chance: random.Random, turns: in
         call = await conversation.ask(new)
         done = f" {DONE}" if turn == turns - 2 else ""
         new = [conversation.output_of(call, f"{_text(chance)}{done}")] if call else []
+
+
+def own_part(response_id: str) -> str:
+    """Return what the ids of a response have in common, whatever its API calls it."""
+    return response_id.rpartition("_")[2]
 
 
 def _text(chance: random.Random) -> str:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +53,6 @@ class Run:
     done: list[Trace] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     peaks: dict[str, int] = field(default_factory=dict)  # bytes of memory, by process
-    slowest_purge: float = 0.0
 
 
 def train(folder: Path, sizes: Sizes, *, step: Callable[[str], None]) -> Iterator[Result]:
@@ -219,7 +218,7 @@ async def _compare(run: Run, engines: EngineRecords, step: Callable[[str], None]
                 assert answer.status == 200, await answer.text()
                 tree = await answer.json()
             seen.update(each["response_id"] for each in tree["generations"])
-            check(tree, trace, engines, checked)
+            check(tree, trace, run.tally.answered[trace.name], engines, checked)
             if not checked.rollouts % 500:
                 step(f"{checked.rollouts:,} compared")
 
@@ -237,6 +236,7 @@ def _results(run: Run, checked: Checked, seconds: float, unread: int, cpu: float
         "turns with two versions": checked.two_versions,
         "events": ", ".join(run.events),
         "retried": tally.retried,
+        "turns that are recorded and were not answered": checked.unanswered,
         "tokens of lost turns": unread,
     }
     row = "training"
@@ -343,11 +343,4 @@ async def _delete(run: Run, url: str) -> Result:
         measured=waits[-1] * 1e3,
         unit="ms",
         details={"median ms": waits[len(waits) // 2] * 1e3, "seconds": time.monotonic() - began},
-    )
-
-
-def run_small(folder: Path, step: Callable[[str], None]) -> Sequence[Result]:
-    """Run a few, as a part of the whole bench."""
-    return list(
-        train(folder, Sizes(rollouts=int(os.environ.get("ROLLOUTS", "60")), turns=10, at_once=30, kills=1), step=step)
     )

@@ -9,8 +9,8 @@ from django.test.utils import CaptureQueriesContext
 
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.stores.database.rollouts import removal
-from responses_app.stores.database.rollouts.removal import GONE, STEP_ROWS
-from responses_app.stores.database.rollouts.rows import as_time, size_of
+from responses_app.stores.database.rollouts.removal import STEP_ROWS
+from responses_app.stores.database.rollouts.rows import GONE, as_time, size_of
 from responses_app.stores.database.rollouts.store import DatabaseRollouts
 from responses_app.stores.rollouts import PurgedRollouts
 from tests.contracts.adapters.stores import OnBothCase

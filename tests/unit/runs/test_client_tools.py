@@ -6,7 +6,7 @@ from typing import ClassVar
 import orjson
 import pytest
 
-from engine.errors import GrammarRefused
+from engine.errors import EngineUnavailable, GrammarRefused
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.formats.harmony.prompt import generation_start
 from engine.types import AnyText, FinishReason, JsonSchema, TurnGrammar, TurnRules
@@ -41,8 +41,11 @@ class GrammarEngine(FakeEngine):
 
     supports_grammar = True
     refuses = ""  # what a schema has that it cannot hold the model to
+    is_away = False
 
     async def check_grammar(self, grammar: TurnGrammar) -> None:
+        if self.is_away:
+            raise EngineUnavailable("It went away.")
         if self.refuses and self.refuses in grammar.structural_tag:
             raise GrammarRefused("It is too much.")
 
@@ -292,6 +295,14 @@ class TestRules:
         with pytest.raises(ApiError, match="It is too much") as refused:
             await site.ask(input="hi", tools=tools)
         assert refused.value.param == "tools[1].parameters"
+
+    async def test_an_engine_that_goes_away_while_it_looks_at_a_grammar_is_told_as_that(self) -> None:
+        site = site_with(grammar=True)
+        assert isinstance(site.engine, GrammarEngine)
+        site.engine.is_away = True
+        with pytest.raises(ApiError) as refused:
+            await site.ask(input="hi", tools=TOOLS)
+        assert (refused.value.status, refused.value.code) == (503, "server_is_overloaded")
 
     async def test_what_the_engine_refuses_only_as_it_begins_is_told_too(self) -> None:
         site = Site(GrammarEngine([[GrammarRefused("It is too much.")]]))

@@ -12,9 +12,11 @@ from responses_app.protocol.chat.request import parse_chat
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests.requests import parse_create
+from responses_app.protocol.rollouts.generations import RolloutRef
+from responses_app.protocol.rollouts.requests import NewRollout
 from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES
 from responses_app.runs.plan.plan import Origin
-from tests.kit.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Site, run_settings
+from tests.kit.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Reading, Site, run_settings
 from tests.kit.oracle import validate_event, validate_response
 
 INCLUDE = ["message.output_text.logprobs"]
@@ -122,6 +124,23 @@ async def test_a_chain_keeps_its_affinity_and_a_key_decides_it() -> None:
     assert affinities[:3] == [first["id"]] * 3
     assert affinities[3] not in ("", first["id"])
     assert affinities[4] == "k"
+
+
+async def test_attempts_at_one_task_share_their_beginning_and_keep_their_own_home() -> None:
+    site = Site()
+    for attempt in ("a", "b"):
+        await site.service.rollouts.create("p", NewRollout(id=attempt, group="task"))
+    await site.service.rollouts.create("p", NewRollout(id="alone"))
+    for attempt, key in (("a", "k1"), ("a", None), ("b", "k2"), ("alone", None)):
+        origin = Origin(transport="http", project="p", rollout=RolloutRef(attempt))
+        request = parse_create({"input": "hi", **({"prompt_cache_key": key} if key else {})})
+        await Reading(site, await site.service.create(request, origin)).to_the_end()
+    keyed, first, second, alone = site.engine.requests
+    assert keyed.kin == first.kin == second.kin != ""
+    assert keyed.cache_salt == first.cache_salt == second.cache_salt, "whatever their keys are"
+    assert (keyed.affinity, second.affinity) == ("k1", "k2")
+    assert first.affinity not in ("", alone.affinity)
+    assert alone.kin == ""
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from django.db.models import Exists, F, OuterRef
 from django.db.models.functions import Length
 
 from responses_app.models.rollouts import Rollout, RolloutGeneration
-from responses_app.stores.database.rollouts.rows import as_time, rollouts_of
+from responses_app.stores.database.rollouts.rows import GONE, as_time, rollouts_of
 
-GONE = ""  # the project of a roll-out that is being deleted: nobody finds it
 AT_ONCE = 50  # roll-outs whose generations are removed together
 STEP_ROWS = 200  # generations that one step removes
 STEP_BYTES = 4 << 20  # of their tokens; one generation may have more

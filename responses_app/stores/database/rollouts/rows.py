@@ -18,6 +18,7 @@ from responses_app.protocol.rollouts.generations import Break, EngineCall, Gener
 from responses_app.protocol.rollouts.packing import pack_logprobs, pack_tokens, unpack_logprobs, unpack_tokens
 from responses_app.stores.rollouts import RolloutRecord
 
+GONE = ""  # the project of a roll-out that is being deleted: nobody finds it
 AT_ONCE = 200  # generations that one statement reads or writes
 ROLLOUTS, GENERATIONS = Rollout._meta.db_table, RolloutGeneration._meta.db_table
 _COUNTED = ("generations", "prompt_tokens", "sampled_tokens", "bytes")
