@@ -29,13 +29,13 @@ from responses_app.stores.base import (
     AcceptedResponse,
     BaseResponseStore,
     ClaimLost,
-    NotMigrated,
     StoredLog,
     StoredResponse,
     StoreError,
     WorkerState,
 )
 from responses_app.stores.clock import own_clock
+from responses_app.stores.looking import attempted
 from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")
@@ -358,14 +358,7 @@ class Upkeep:
             await asyncio.sleep(self._look_seconds)
 
     async def _look_after(self, duty: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await duty()
-        except NotMigrated:  # which is told once, not with every beat
-            return
-        except StoreError as problem:
-            logger.warning("the store cannot be looked after now: %s", problem)
-        except Exception:
-            logger.exception("looking after the store broke")
+        await attempted(duty, what="looking after the store", logger=logger)
 
     async def _purge(self) -> None:
         if not self._purge_goes_on and time.monotonic() - self._purged_at < PURGE_SECONDS:

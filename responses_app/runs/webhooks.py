@@ -16,10 +16,10 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 
 from responses_app.runs.log.run_log import end_tasks
-from responses_app.stores.base import NotMigrated, StoreError
+from responses_app.stores.base import StoreError
+from responses_app.stores.looking import keep_looking
 from responses_app.stores.webhooks import Attempt, BaseWebhooks, Claimed, DueMessage
 from responses_app.tools.sending import BaseWebhookSender
 
@@ -61,7 +61,8 @@ class WebhookDeliverer:
 
     def start(self) -> None:
         """Begin to look for what is due."""
-        self._task = asyncio.create_task(self._keep_looking(), name="webhooks")
+        looking = keep_looking(self._look, self._rung, seconds=POLL_SECONDS, what="sending webhooks", logger=logger)
+        self._task = asyncio.create_task(looking, name="webhooks")
 
     async def aclose(self) -> None:
         """Stop; what is under way then is sent again, by others, once its claim has run out. Safe to call twice."""
@@ -70,21 +71,6 @@ class WebhookDeliverer:
             await asyncio.wait(self._serving, timeout=CLOSE_SECONDS)
         await end_tasks(list(self._serving))
         await self._sender.aclose()
-
-    async def _keep_looking(self) -> None:
-        while True:
-            self._rung.clear()
-            try:
-                await self._look()
-            except NotMigrated:  # which is told once, not with every look
-                pass
-            except StoreError as problem:
-                logger.warning("webhooks cannot be sent now: %s", problem)
-            except Exception:
-                logger.exception("sending webhooks broke")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._rung.wait()
 
     async def _look(self) -> None:
         if await self._store.dispatch():

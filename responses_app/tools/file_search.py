@@ -25,8 +25,9 @@ from responses_app.protocol.files.searches import MAX_QUERY, Filter
 from responses_app.protocol.files.vector_stores import MAX_QUERIES, store_expired, store_not_found
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.requests.server_tools import FOUND, FoundFiles
-from responses_app.stores.base import NotMigrated, StoreError
+from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
+from responses_app.stores.looking import keep_looking
 from responses_app.stores.vector_stores import BaseVectorStores, Hit, PendingFile, Search
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
 from responses_app.tools.meaning.chunks import ChunkEmbedder
@@ -63,15 +64,25 @@ class Indexer:
         self.when_kept: Callable[[], None] | None = None  # called when the chunks of a file have been kept
         self._rung = asyncio.Event()  # set when something has come, or has gone
         self._project = ""  # whose file was read last
+        self._sweeps = False  # it was rung: a sweep is due with the next look
         self._sweep_at = 0.0  # by the loop's clock
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to look for files."""
-        self._task = asyncio.create_task(self._keep_looking(), name="indexer")
+        # Other workers cannot ring here, so it looks by itself as well.
+        looking = keep_looking(
+            self._do_all,
+            self._rung,
+            seconds=self._poll_seconds,
+            what="putting files into vector stores",
+            logger=logger,
+        )
+        self._task = asyncio.create_task(looking, name="indexer")
 
     def ring(self) -> None:
         """Look now: something has come, or has gone."""
+        self._sweeps = True
         self._rung.set()
 
     async def aclose(self) -> None:
@@ -82,26 +93,9 @@ class Indexer:
             with suppress(asyncio.CancelledError):
                 await task
 
-    async def _keep_looking(self) -> None:
-        while True:
-            if self._rung.is_set():
-                self._sweep_at = 0.0
-            # Before the look: what comes during it leads to another one.
-            self._rung.clear()
-            try:
-                await self._do_all()
-            except NotMigrated:  # which is told once, not with every look
-                pass
-            except StoreError as problem:
-                logger.warning("files cannot be put into vector stores now: %s", problem)
-            except Exception:
-                logger.exception("putting files into vector stores broke")
-            # Other workers cannot ring here, so it looks by itself as well.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._poll_seconds):
-                    await self._rung.wait()
-
     async def _do_all(self) -> None:
+        if self._sweeps:
+            self._sweeps, self._sweep_at = False, 0.0
         while (pending := await self._claim()) is not None:
             # The next claim begins behind this project, so that projects take turns.
             self._project = pending.project

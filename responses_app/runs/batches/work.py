@@ -40,9 +40,10 @@ from responses_app.runs.batches.running import LineRunner
 from responses_app.runs.duties import WorkerHeartbeat
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.queues.turns import FairTurns
-from responses_app.stores.base import ClaimLost, NotMigrated, StoreError
+from responses_app.stores.base import ClaimLost, StoreError
 from responses_app.stores.batches import ERRORED, SUCCEEDED, BatchEnd, BatchRecord, ClaimedBatch, ResultLine
 from responses_app.stores.files import PIECE_BYTES, FileGone, FileRecord
+from responses_app.stores.looking import keep_looking
 
 logger = logging.getLogger("respsite.runs")
 
@@ -280,7 +281,10 @@ class BatchWork:
 
     def start(self, line_of: LineOf) -> None:
         """Begin to look for batches; `line_of` answers their lines."""
-        self._looking = [asyncio.create_task(self._keep_looking(line_of), name="batches")]
+        looking = keep_looking(
+            lambda: self._look(line_of), self._is_new, seconds=LOOK_SECONDS, what="looking for batches", logger=logger
+        )
+        self._looking = [asyncio.create_task(looking, name="batches")]
 
     def wake(self) -> None:
         """Look at once: a batch was created here."""
@@ -303,24 +307,10 @@ class BatchWork:
                 logger.warning("batch %s is taken over after a lease: %s", batch_id, problem)
         await self._office.store.aclose()
 
-    async def _keep_looking(self, line_of: LineOf) -> None:
-        while True:
-            try:
-                if self._ready():
-                    await self._look(line_of)
-            except NotMigrated:  # which is told once
-                pass
-            except StoreError as problem:
-                logger.warning("batches cannot be looked for now: %s", problem)
-            except Exception:
-                logger.exception("looking for batches broke")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._is_new.wait()
-            self._is_new.clear()
-
     async def _look(self, line_of: LineOf) -> None:
         """Claim what nobody works on, and forget what is past its time. Raises `StoreError`."""
+        if not self._ready():
+            return
         self._worked = {name: each for name, each in self._worked.items() if not each[1].done()}
         if room := max(0, MAX_CLAIMED - len(self._worked)):
             await self._claim(line_of, room)

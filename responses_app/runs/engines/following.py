@@ -13,7 +13,6 @@ Without Redis nobody hears "look", and the others do it within `LOOK_SECONDS`.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 
 from engine.errors import EngineError, WeightsRefused
@@ -23,8 +22,9 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.runs.engines.actions import perform
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.served import ServedModel
-from responses_app.stores.base import NotMigrated, StoreError
+from responses_app.stores.base import StoreError
 from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
+from responses_app.stores.looking import keep_looking
 
 logger = logging.getLogger("respsite.runs")
 
@@ -53,7 +53,14 @@ class EngineFollower:
 
     def start(self, expire: Expire) -> None:
         """Follow from now on; `expire` ends a pause whose time is over."""
-        self._task = asyncio.create_task(self._run(expire), name="follow the engines' states")
+        looking = keep_looking(
+            lambda: self._look(expire),
+            self._news,
+            seconds=LOOK_SECONDS,
+            what="following the states of the engines",
+            logger=logger,
+        )
+        self._task = asyncio.create_task(looking, name="follow the engines' states")
 
     async def aclose(self) -> None:
         """Stop."""
@@ -67,21 +74,6 @@ class EngineFollower:
         """Return what is known of an engine."""
         known = self._known.get(model)
         return EngineState() if known is None else known.state
-
-    async def _run(self, expire: Expire) -> None:
-        while True:
-            self._news.clear()
-            try:
-                await self._look(expire)
-            except NotMigrated:  # which is told once
-                pass
-            except StoreError as problem:
-                logger.warning("the states of the engines cannot be read now: %s", problem)
-            except Exception:
-                logger.exception("the states of the engines could not be followed")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._news.wait()
 
     async def _look(self, expire: Expire) -> None:
         numbers = await self._store.numbers()

@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from responses_app.stores.base import NotMigrated, StoreError
+from responses_app.stores.base import StoreError
+from responses_app.stores.looking import keep_looking
 from responses_app.stores.vector_stores import BaseVectorStores, PendingVectors
 from responses_app.tools.meaning.base import BaseEmbedder, EmbedderFailed, MeaningSettings, Outage, TextRefused
 
@@ -71,25 +72,24 @@ class ChunkEmbedder:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _keep_looking(self, name: str) -> None:
+        # Other workers cannot ring here, so it looks by itself as well.
+        await keep_looking(
+            lambda: self._look(name),
+            self._rung,
+            seconds=self._poll_seconds,
+            what="embedding the chunks of files",
+            logger=logger,
+        )
+
+    async def _look(self, name: str) -> None:
+        """Embed what there is, as often as it takes while the model fails."""
         while True:
-            # Before the look: what comes during it leads to another one.
-            self._rung.clear()
             try:
                 await self._do_all(name)
+                return
             except EmbedderFailed as problem:
                 self._outage.failed(str(problem))
                 await asyncio.sleep(self._outage.pause)
-                continue
-            except NotMigrated:  # which is told once, not with every look
-                pass
-            except StoreError as problem:
-                logger.warning("files cannot get vectors now: %s", problem)
-            except Exception:
-                logger.exception("embedding the chunks of files broke")
-            # Other workers cannot ring here, so it looks by itself as well.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._poll_seconds):
-                    await self._rung.wait()
 
     async def _do_all(self, name: str) -> None:
         while (model := self._embedder.model) is not None:

@@ -1,0 +1,38 @@
+"""What workers look for in the store again and again: what others have left there, or time has made due.
+
+    keep_looking   look ── wait for `seconds`, or for news ── look ── …
+    attempted      one look: what goes wrong is told in the log, and the next look tries again
+
+The event is cleared before the look. So what comes while one looks leads to another look, and no wake-up is lost.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from responses_app.stores.base import NotMigrated, StoreError
+
+
+async def attempted(look: Callable[[], Awaitable[None]], *, what: str, logger: logging.Logger) -> None:
+    """Do something once. What goes wrong ends nothing: the log says that `what`, "sending webhooks" say, failed."""
+    try:
+        await look()
+    except NotMigrated:  # which is told once, not with every look
+        pass
+    except StoreError as problem:
+        logger.warning("%s has to wait: %s", what, problem)
+    except Exception:
+        logger.exception("%s broke", what)
+
+
+async def keep_looking(
+    look: Callable[[], Awaitable[None]], news: asyncio.Event, *, seconds: float, what: str, logger: logging.Logger
+) -> None:
+    """Look at once, and again with each of the news, or `seconds` after the last look, until this is cancelled."""
+    while True:
+        news.clear()
+        await attempted(look, what=what, logger=logger)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await news.wait()
