@@ -12,11 +12,14 @@ EngineError                    anything an engine raises on purpose
 ├── PicturesRefused            the engine does not take the pictures of a prompt: too many, or one that it cannot read
 ├── NotRendered                the model's chat template does not take this conversation
 ├── WeightsRefused             the engine does not take a change of its weights
+├── WeightsNotServed           the request wants weights of a version that no replica has
 ├── TurnEnded                  who trains the model had everything ended that was running; it may be sent again
 ├── GenerationFailed           this one generation broke; others go on
 │   └── PictureGone            a picture of its prompt is not there any more
 └── GrammarBroken              what was sampled is not what the grammar allows, so the generation was ended
 """
+
+from collections.abc import Sequence
 
 
 class EngineError(Exception):
@@ -108,6 +111,15 @@ class WeightsRefused(EngineError):
         super().__init__(reason)
         self.reason = reason
         self.changed = changed  # some of the weights may be new, and some old
+
+
+class WeightsNotServed(EngineError):
+    """A request is to be answered by weights of the version `wanted`, and there are those of `served` alone."""
+
+    def __init__(self, wanted: str, served: Sequence[str]) -> None:
+        super().__init__(f"The weights {wanted} are wanted, and there are {', '.join(served) or 'none'}.")
+        self.wanted = wanted
+        self.served = served
 
 
 class TurnEnded(EngineError):

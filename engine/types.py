@@ -142,6 +142,9 @@ class GenerationRequest:
     affinity: str = ""  # those with the same one share a beginning, and go to the same replica of several
     kin: str = ""  # those with the same one only begin alike: a new affinity goes where another one of them was asked
     avoid: str = ""  # the replica that is asked last: `at` of a `GenerationCut`
+    # The version of the weights that are to sample it, by which a pool chooses its replica; empty for any. Who asks
+    # holds it against `TokenChunk.weights_version`.
+    weights: str = ""
     grammar: TurnGrammar | None = None  # what the model is held to; only for an engine that can do that
     # For the part of vLLM that moves caches between engines; an engine that has none is never given any.
     kv_transfer_params: Mapping[str, Any] | None = None

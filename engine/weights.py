@@ -90,6 +90,11 @@ class BaseWeights(ABC):
     def version(self) -> str | None:
         """The version that new tokens come from, as far as it is known."""
 
+    @property
+    def versions(self) -> Sequence[str]:
+        """The versions that new tokens may come from: several where replicas differ; none where that is not known."""
+        return () if self.version is None else (self.version,)
+
     @abstractmethod
     async def pause(self, mode: PauseMode) -> None:
         """Return once no token is sampled any more. Pausing again is no error. Raises `EngineError`."""

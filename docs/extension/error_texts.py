@@ -241,7 +241,8 @@ REQUESTS: Mapping[str, Told] = {
         "Begin one first.",
     ),
     "unsupported_engine": (
-        "The engine cannot be paused, and its weights cannot be changed.",
+        "The engine cannot be paused, and its weights cannot be changed. Or a roll-out wants a version of weights, and "
+        "the engine does not tell which it has.",
         "Use one of the engines that [Weights that change](../how-to/weights.md) lists.",
     ),
     "weights_refused": (
@@ -279,6 +280,16 @@ REQUESTS: Mapping[str, Told] = {
     "rollout_full": (
         "The roll-out has `ROLLOUT_MAX_GENERATIONS` generations or `ROLLOUT_MAX_BYTES` bytes already.",
         "Begin another roll-out.",
+    ),
+    "rollout_stale": (
+        "The roll-out has a `max_staleness`, and its oldest tokens are of weights more versions behind. A turn that "
+        "runs while the weights change fails with it.",
+        "Begin another roll-out.",
+    ),
+    "weights_not_served": (
+        "The roll-out has `weights_wanted`, and the engine has no weights of that version. A turn that runs while the "
+        "weights change fails with it.",
+        "Update the weights, or begin another roll-out; the message says which weights there are.",
     ),
     "rollout_too_large": (
         "The tree of the roll-out is larger than one answer may be.",

@@ -22,7 +22,6 @@ from responses_app.protocol.rollouts.requests import (
     rollout_too_large,
 )
 from responses_app.protocol.rollouts.tree import MAX_NUMBERS, Masks, tree_of
-from responses_app.stores.rollouts import RolloutRecord
 from responses_app.web.endpoint import JSON, PAGED, Endpoint, Parameter, text
 from responses_app.web.http import json_bytes, project_of, query_of, read_json
 from responses_app.wiring.site import get_site
@@ -51,21 +50,22 @@ _making = asyncio.Semaphore(2)  # trees that one worker makes at once: each may 
 
 async def _create(request: HttpRequest) -> RolloutObject:
     new = await read_json(request, parse_rollout, get_site().reader)
-    return (await get_site().rollouts.create(project_of(request), new)).as_json()
+    rollouts = get_site().rollouts
+    return rollouts.shown(await rollouts.create(project_of(request), new))
 
 
 async def _list(request: HttpRequest) -> RolloutList:
     query = query_of(request)
     page = parse_list_query(query)
-    group = query.get("group")
-    rows = await get_site().rollouts.listed(
+    group, rollouts = query.get("group"), get_site().rollouts
+    rows = await rollouts.listed(
         project_of(request),
         after=page.after,
         limit=page.limit + 1,
         descending=page.descending,
         group=group[-1] if group else None,
     )
-    return page_of(rows, page, RolloutRecord.as_json)
+    return page_of(rows, page, rollouts.shown)
 
 
 async def _get(request: HttpRequest, rollout_id: str) -> HttpResponse:
@@ -75,19 +75,20 @@ async def _get(request: HttpRequest, rollout_id: str) -> HttpResponse:
     sequences = _choice(query.get("sequences"), "sequences", ("true", "false")) == "true"
     masks = _choice(query.get("masks"), "masks", ("first", "all"))
     record = await rollouts.get(project, rollout_id)
+    head = rollouts.shown(record)
     if with_tree == "false":
-        return json_bytes(orjson.dumps(record.as_json()))
+        return json_bytes(orjson.dumps(head))
     if record.prompt_tokens + record.sampled_tokens > MAX_NUMBERS:  # before they are read
         raise rollout_too_large(MAX_NUMBERS, sequences=False)
     async with _making:
         generations = await rollouts.generations(project, rollout_id)
-        made = await asyncio.to_thread(_tree, record, generations, "all" if masks == "all" else "first", sequences)
+        made = await asyncio.to_thread(_tree, head, generations, "all" if masks == "all" else "first", sequences)
     return json_bytes(made)
 
 
-def _tree(record: RolloutRecord, generations: Sequence[Generation], masks: Masks, sequences: bool) -> bytes:
+def _tree(head: RolloutObject, generations: Sequence[Generation], masks: Masks, sequences: bool) -> bytes:
     """Return the tree as JSON. Raises `ApiError` where that would be too large."""
-    tree = tree_of(record.as_json(), generations, masks=masks, format_of=get_site().service.models.format_of)
+    tree = tree_of(head, generations, masks=masks, format_of=get_site().service.models.format_of)
     if tree.numbers(sequences=sequences) > MAX_NUMBERS:
         raise rollout_too_large(MAX_NUMBERS, sequences=sequences)
     return orjson.dumps(tree.as_json(sequences=sequences))
@@ -104,11 +105,12 @@ async def _reward(request: HttpRequest, rollout_id: str) -> RolloutObject:
     rollouts, project = get_site().rollouts, project_of(request)
     await rollouts.get(project, rollout_id)  # before the body is judged: what is another project's does not exist
     reward = await read_json(request, parse_reward, get_site().reader)
-    return (await rollouts.reward(project, rollout_id, reward)).as_json()
+    return rollouts.shown(await rollouts.reward(project, rollout_id, reward))
 
 
 async def _end(request: HttpRequest, rollout_id: str) -> RolloutObject:
-    return (await get_site().rollouts.end(project_of(request), rollout_id)).as_json()
+    rollouts = get_site().rollouts
+    return rollouts.shown(await rollouts.end(project_of(request), rollout_id))
 
 
 async def _delete(request: HttpRequest, rollout_id: str) -> DeletedRollout:

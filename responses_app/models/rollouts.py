@@ -17,6 +17,7 @@ class Rollout(WithId):
     sampling = JSONTextField(default=dict)  # for requests that say nothing of it
     weights_wanted = models.CharField(max_length=256, default="")  # empty for any
     max_staleness = models.PositiveIntegerField(null=True)  # versions of weights; null for any
+    versions = JSONTextField(null=True)  # of the weights that have sampled its tokens; null for none
     rewards = JSONTextField(default=list)
     model = models.CharField(max_length=256, default="")  # that was asked last
     created_at = models.DateTimeField()

@@ -61,7 +61,7 @@ async def _chosen(rollouts: Rollouts, project: str, query: ExportQuery, done: st
             after = None
             continue
         for record in page:
-            if record.id > done and query.selection.takes(record.as_json()):
+            if record.id > done and query.selection.takes(rollouts.shown(record)):
                 yield record
         if len(page) < PAGE:
             return
@@ -73,7 +73,7 @@ async def _of_one(
 ) -> AsyncIterator[bytes]:
     generations = await _generations(rollouts, record)
     if generations is not None:
-        pieces = _pieces(record.as_json(), generations, query, writer, format_of)
+        pieces = _pieces(rollouts.shown(record), generations, query, writer, format_of)
         # `b""` in place of `StopIteration`, which no task can raise.
         while piece := await asyncio.to_thread(next, pieces, b""):
             yield piece

@@ -7,8 +7,10 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from responses_app.protocol import ids
+from responses_app.protocol.engine_state import EngineState
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse, RolloutRef
+from responses_app.protocol.rollouts.objects import RolloutObject
 from responses_app.protocol.rollouts.requests import (
     NewReward,
     NewRollout,
@@ -23,8 +25,10 @@ from responses_app.protocol.rollouts.requests import (
     turn_not_found,
     with_defaults,
 )
+from responses_app.protocol.rollouts.weights import WeightsRule, WeightsWanted, oldest_of
 from responses_app.runs.plan.failures import store_errors
 from responses_app.runs.plan.plan import Origin
+from responses_app.runs.plan.served import ServedModel
 from responses_app.stores.rollouts import (
     BaseRolloutStore,
     RolloutExists,
@@ -39,10 +43,23 @@ Fields = TypeVar("Fields", bound=BaseModel)
 class Rollouts:
     """The roll-outs of all projects. Every method raises `ApiError`, and `StoreError` where it says nothing else."""
 
-    def __init__(self, store: BaseRolloutStore, *, new_id: Callable[[str], str], now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: BaseRolloutStore,
+        *,
+        served: Callable[[str], ServedModel | None],
+        new_id: Callable[[str], str],
+        now: Callable[[], float],
+    ) -> None:
         self._store = store
+        self._served = served  # the model with a name
         self._new_id = new_id
         self._now = now
+        self._engine_state: Callable[[str], EngineState] = lambda _: EngineState()
+
+    def follow(self, engine_state: Callable[[str], EngineState]) -> None:
+        """Go by what this worker knows of the engine of each model."""
+        self._engine_state = engine_state
 
     async def entered(self, request: CreateRequest, origin: Origin) -> tuple[CreateRequest, Origin]:
         """Return a request as its roll-out has it, and its origin; both as they are where it is part of none.
@@ -70,6 +87,36 @@ class Rollouts:
         if record.generations >= settings.rollout_max_generations or record.bytes >= settings.rollout_max_bytes:
             raise rollout_full(ref.name)
         return record
+
+    async def wanted(self, project: str, ref: RolloutRef | None) -> WeightsWanted | None:
+        """Return what the roll-out of a response that goes on wants of the weights. Raises `StoreError`."""
+        record = None if ref is None else await self._store.get(project, ref.name)
+        return None if record is None else wanted_of(record)
+
+    def check(self, wanted: WeightsWanted | None, model: ServedModel) -> None:
+        """Refuse a request whose roll-out wants other weights than the engine has now. Raises `ApiError`."""
+        if wanted is None:
+            return
+        weights, state = model.engine.weights, self._engine_state(model.name)
+        updates = None
+        if state.update is not None or state.is_busy(self._now()):
+            updates = "" if state.update is None else state.update.version
+        served = () if weights is None else weights.versions
+        wanted.check(served, _present(model, state), state.versions, updates=updates)
+
+    def rule(self, wanted: WeightsWanted | None, model: ServedModel) -> WeightsRule | None:
+        """Return what holds the tokens of a request to what its roll-out wants."""
+        return None if wanted is None else WeightsRule(wanted, lambda: self._engine_state(model.name).versions)
+
+    def shown(self, record: RolloutRecord) -> RolloutObject:
+        """Return a roll-out as clients see it."""
+        if not record.versions:
+            return record.as_json(staleness=0)
+        model = self._served(record.model)
+        if model is None:
+            return record.as_json()
+        state = self._engine_state(model.name)
+        return record.as_json(staleness=oldest_of(record.versions, _present(model, state), state.versions).behind)
 
     async def keep(self, recorded: RecordedResponse) -> None:
         """Keep what a completion adds. Raises `StoreError`."""
@@ -162,7 +209,25 @@ def as_part(origin: Origin, ref: RolloutRef, record: RolloutRecord) -> Origin:
     """
     affinity = f"{origin.project} {ref.name} {ref.branch}"
     kin = "" if record.group is None else f"{origin.project} {record.group}"
-    return replace(origin, rollout=ref, affinity=affinity, kin=kin)
+    return replace(origin, rollout=ref, weights=wanted_of(record), affinity=affinity, kin=kin)
+
+
+def wanted_of(record: RolloutRecord) -> WeightsWanted | None:
+    """Return what a roll-out wants of the weights."""
+    if record.weights_wanted is None and record.max_staleness is None:
+        return None
+    return WeightsWanted(
+        rollout=record.name,
+        version=record.weights_wanted,
+        max_staleness=record.max_staleness,
+        sampled=record.versions,
+    )
+
+
+def _present(model: ServedModel, state: EngineState) -> str:
+    """Return the version of a model: that which samples here; where replicas differ, the one that all agreed on."""
+    weights = model.engine.weights
+    return (weights.version if weights is not None else None) or state.version
 
 
 def with_sampling(request: Fields, record: RolloutRecord) -> Fields:

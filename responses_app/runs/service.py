@@ -107,7 +107,7 @@ class ResponseService:
         self.admission = Admission(self.registry, self.rates)
         self.known_turns = KnownTurns(self.settings, sealer=self.sealer, shared=self.shared_turns)
         self.approving = Approving(self.stores, self.registry, now=self.now)
-        self.rollouts = Rollouts(self.stores.rollouts, new_id=self.new_id, now=self.now)
+        self.rollouts = Rollouts(self.stores.rollouts, served=self.models.named, new_id=self.new_id, now=self.now)
 
     async def create(
         self,
@@ -131,7 +131,7 @@ class ResponseService:
             details.check_prompts(len(plan.generation.prompt_token_ids))
             plan.details = details
         plan.chat = chat
-        record(plan, model, now=self.now)
+        self._record(plan, model)
         await self._keep_pictures(plan)
         run = self._run(plan, model)
         self._note(plan)
@@ -151,7 +151,7 @@ class ResponseService:
         before = await self.history.said_before(origin.project, draft.context.parent)
         with engine_errors(origin.request_id):
             plan, messages = await self._in_thread(draft, plan_to_compact, draft, model.engine, info, before=before)
-        record(plan, model, now=self.now)
+        self._record(plan, model)
         await self._keep_pictures(plan)
         run = self._run(plan, model)
         await self.admission.admit(run)
@@ -195,6 +195,9 @@ class ResponseService:
 
     async def _behind(self, accepted: AcceptedResponse, limited: Sequence[LimitedSubject]) -> Run:
         """Return the run of a response of another worker, to go on behind what came to it there."""
+        rollout = of_fields(accepted.request or {})
+        with store_errors():
+            weights = await self.rollouts.wanted(accepted.project, rollout)
         fields = accepted.request or {}
         waits = fields.get(TOOL_MODE) == WAIT
         origin = Origin(
@@ -205,14 +208,15 @@ class ResponseService:
             awaits_tools=waits,
             span=self.traces.under(None),
             comes_again=True,  # only what outlives its worker is run again
-            rollout=of_fields(fields),
+            rollout=rollout,
+            weights=weights,
         )
         # Its model is the one that it has begun with, whatever the name that was asked for means here.
         # The items are those that were kept: what was named by ids then may be gone by now.
         known = {"model": accepted.response["model"], "input": list(accepted.input_items)}
         request = parse_create({**fields, **known}, engine_fields=True)
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
-        record(plan, model, now=self.now)
+        self._record(plan, model)
         await self._keep_pictures(plan)
         run = self._run(plan, model, accepted)
         if accepted.log:
@@ -265,6 +269,9 @@ class ResponseService:
             await check_grammar(plan, model.engine)
         return model, plan
 
+    def _record(self, plan: RunPlan, model: ServedModel) -> None:
+        record(plan, model, now=self.now, rule=self.rollouts.rule(plan.origin.weights, model))
+
     async def _keep_pictures(self, plan: RunPlan) -> None:
         """Keep what the prompts of a response show, before it is accepted: another worker may go on with it."""
         with store_errors():
@@ -308,6 +315,8 @@ class ResponseService:
         # Early, since a full server has to refuse cheaply; the admission checks again.
         self.registry.check_capacity()
         info = await self._ready(model, origin)
+        if accepted is None:  # what has begun ends where other weights come
+            self.rollouts.check(origin.weights, model)
         named = named_in(accepted.request if accepted else None)
         context = await self.history.context(
             origin, request, recall, dialect=dialect, model_format=model.format, named_pictures=named

@@ -52,6 +52,7 @@ class RolloutRecord:
     sampling: JsonObject = field(default_factory=dict)  # for requests that say nothing of it
     weights_wanted: str | None = None
     max_staleness: int | None = None
+    versions: Sequence[str] = ()  # of the weights that have sampled its tokens, in the order in which they came
     rewards: Sequence[RewardObject] = ()
     model: str = ""  # that was asked last
     generations: int = 0
@@ -59,8 +60,9 @@ class RolloutRecord:
     sampled_tokens: int = 0
     bytes: int = 0  # that its generations take
 
-    def as_json(self) -> RolloutObject:
-        """Return it as clients see it."""
+    def as_json(self, *, staleness: int | None = None) -> RolloutObject:
+        """Return it as clients see it; `staleness` is how many versions its tokens are behind, where that is known."""
+        most = self.max_staleness
         return {
             "id": self.name,
             "object": "rollout",
@@ -72,7 +74,10 @@ class RolloutRecord:
             "model": self.model or None,
             "sampling": dict(self.sampling),
             "weights_wanted": self.weights_wanted,
-            "max_staleness": self.max_staleness,
+            "max_staleness": most,
+            "versions": list(self.versions),
+            "staleness": staleness,
+            "stale": None if most is None or staleness is None else staleness > most,
             "rewards": list(self.rewards),
             "usage": {
                 "generations": self.generations,

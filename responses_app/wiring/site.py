@@ -518,9 +518,11 @@ def _batch_work(base: _Base, runs: _Runs, embeddings: Embeddings, upkeep: Upkeep
 
 def _engine_doors(base: _Base, service: ResponseService) -> EngineDoors:
     store = base.adapters.engines
+    follower = EngineFollower(service.models, store, worker=base.worker, now=base.clock)
+    service.rollouts.follow(follower.state)
     return EngineDoors(
         store,
-        EngineFollower(service.models, store, worker=base.worker, now=base.clock),
+        follower,
         worker=base.worker,
         now=base.clock,
         settings=base.settings,

@@ -114,6 +114,7 @@ class RolloutsContract:
         assert kept is not None
         assert (kept.generations, kept.prompt_tokens, kept.sampled_tokens, kept.model) == (3, 4, 5, "m")
         assert kept.bytes > 0
+        assert kept.versions == ("v2",)
 
     async def test_nothing_is_kept_of_one_that_is_gone(self, rollouts: BaseRolloutStore) -> None:
         project = new_id("proj")

@@ -7,6 +7,7 @@ from responses_app.protocol.rollouts.generations import Generation, RecordedResp
 from responses_app.protocol.rollouts.objects import RewardObject
 from responses_app.protocol.rollouts.placing import Heads
 from responses_app.protocol.rollouts.requests import RolloutSettings, is_full_of_rewards
+from responses_app.protocol.rollouts.weights import versions_after
 from responses_app.stores.rollouts import (
     UNLIMITED,
     BaseRolloutStore,
@@ -87,7 +88,8 @@ class MemoryRollouts(BaseRolloutStore):
                 sampled_tokens=kept.record.sampled_tokens + len(each.call.sampled),
                 bytes=kept.record.bytes + 3 * len(tail) + 7 * len(each.call.sampled),
             )
-        kept.record = replace(kept.record, last_at=int(self._now()))
+        versions = versions_after(kept.record.versions, (each.call for each in recorded.calls))
+        kept.record = replace(kept.record, last_at=int(self._now()), versions=versions)
 
     async def add_reward(self, project: str, name: str, reward: RewardObject) -> RolloutRecord | None:
         kept = self._kept.get((project, name))

@@ -9,7 +9,7 @@ A step that nobody takes is the caller's mistake, or the trainer's: then all of 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -49,6 +49,14 @@ class PoolWeights(BaseWeights):
         except EngineUnavailable:
             return None
         return versions.pop() if len(versions) == 1 else None
+
+    @property
+    def versions(self) -> Sequence[str]:
+        """Those of the servers that are used."""
+        try:
+            return versions_of(self._serving())
+        except EngineUnavailable:
+            return ()
 
     async def pause(self, mode: PauseMode) -> None:
         """Pause all of them."""
@@ -176,6 +184,11 @@ class PoolWeights(BaseWeights):
             _hold(replica, None)
             replica.is_leaving_out = False
         return None
+
+
+def versions_of(replicas: Iterable[Replica]) -> list[str]:
+    """Return the versions that these servers have, as far as they tell."""
+    return sorted({replica.version for replica in replicas if replica.version})
 
 
 def _hold(replica: Replica, mode: PauseMode | None) -> None:

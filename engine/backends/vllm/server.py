@@ -15,7 +15,7 @@ from engine.backends.closing import unless
 from engine.backends.expansions import Expansions
 from engine.backends.threads import load_vocabulary
 from engine.backends.vllm.pool import ReplicaPool
-from engine.backends.vllm.pool_weights import PoolWeights
+from engine.backends.vllm.pool_weights import PoolWeights, versions_of
 from engine.backends.vllm.replica import Replica, ReplicaFailed, Service
 from engine.backends.vllm.server_lists import ServerList, as_source, named_servers
 from engine.errors import (
@@ -27,6 +27,7 @@ from engine.errors import (
     GenerationFailed,
     GrammarRefused,
     TurnEnded,
+    WeightsNotServed,
 )
 from engine.formats.harmony.prompt import generation_start
 from engine.types import (
@@ -158,13 +159,14 @@ class VllmServerEngine(CheckingEngine):
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         """Yield what a server samples. One that cannot take the request is skipped for the next."""
         pool, replicas = self._candidates(request.affinity, kin=request.kin, avoid=request.avoid)
+        replicas = _with_weights(request.weights, replicas)
         # Of those that are used now, not of the start: one that came later may take less.
         longest = min(each.service.max_model_len for each in replicas if each.service)
         max_tokens = room(request, longest, added=self._expansions.of(request.pictures))
         if pool.running >= self._max_connections:
             raise EngineOverloaded(f"{self._max_connections} generations run; max_connections allows no more.")
         problem: EngineError = EngineUnavailable("Every vLLM server went away.")
-        failed = 0
+        failed, begun = 0, False
         for replica in replicas:
             service = replica.service
             if service is None or (request.grammar and not service.takes_grammars):  # it may be lost by now
@@ -175,16 +177,19 @@ class VllmServerEngine(CheckingEngine):
                 # `aclosing`: leaving in the middle has to close the connection now, which is what aborts in vLLM.
                 async with aclosing(self._sample(pool, replica, service, request, max_tokens)) as chunks:
                     async for chunk in chunks:
+                        if request.weights:
+                            _check_weights(request.weights, chunk, replica, begun=begun)
+                        begun = True
                         yield chunk
                 return
             except GenerationCut:
                 raise
-            except (EngineUnavailable, EngineOverloaded, ReplicaFailed) as error:
+            except (EngineUnavailable, EngineOverloaded, ReplicaFailed, WeightsNotServed) as error:
                 # Closing the engine breaks its connections. That is no fault of the server's.
                 self._require_open()
                 problem = error
-                # A full server has not broken, so all others are still to be asked.
-                failed += not isinstance(error, EngineOverloaded)
+                # A full server has not broken, and one with new weights neither: all others are still to be asked.
+                failed += not isinstance(error, EngineOverloaded | WeightsNotServed)
             if failed >= MAX_FAILED:
                 break
         raise problem
@@ -297,6 +302,23 @@ class VllmServerEngine(CheckingEngine):
     def _require_open(self) -> None:
         if self._closed.is_set():
             raise _closed()
+
+
+def _with_weights(wanted: str, replicas: Sequence[Replica]) -> list[Replica]:
+    """Return those whose weights have a version, all for "". Raises `WeightsNotServed` where there is none."""
+    found = [each for each in replicas if wanted in ("", each.version)]
+    if not found:
+        raise WeightsNotServed(wanted, versions_of(replicas))
+    return found
+
+
+def _check_weights(wanted: str, chunk: TokenChunk, replica: Replica, *, begun: bool) -> None:
+    """Raise where a server has other weights meanwhile: what it gave before is right, and another one may go on."""
+    if chunk.weights_version == wanted or chunk.weights is not None:  # what is told at the end is for who asks to judge
+        return
+    if begun:
+        raise GenerationCut(f"{replica} has other weights now.", at=replica.client.url)
+    raise WeightsNotServed(wanted, versions_of([replica]))
 
 
 def _closed() -> EngineUnavailable:

@@ -65,7 +65,7 @@ class EngineCall:
     sampled: "Tokens[int]"
     logprobs: "array[float] | None" = None  # one for each sampled token; None where the engine has none
     tops: Tops | None = None  # the likeliest tokens at each place, where the request asked for them
-    finish: str | None = None  # stop, length or abort; None where something else has ended it
+    finish: str | None = None  # stop, length, abort, or one of `weights.FINISHED`; None where something else ended it
     times: Times = Times()
     weights: Sequence[WeightsSpan] = ()  # of all sampled tokens, in order
     sampling: JsonObject = field(default_factory=dict)  # what was asked, by vLLM's names

@@ -42,6 +42,9 @@ class RolloutObject(TypedDict):
     sampling: JsonObject
     weights_wanted: str | None
     max_staleness: int | None
+    versions: list[str]  # of the weights that have sampled its tokens, in the order in which they came
+    staleness: int | None  # versions that its oldest tokens are behind the model's; null where that is not known
+    stale: bool | None  # whether that is more than `max_staleness`, so that it takes no more requests; null without one
     rewards: list[RewardObject]
     usage: RolloutUsage
 

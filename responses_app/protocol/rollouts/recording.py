@@ -20,11 +20,12 @@ from itertools import chain
 from operator import attrgetter
 from typing import Protocol
 
+from engine.errors import EngineError, WeightsNotServed
 from engine.formats.base import ModelFormat, Tokens, as_tokens
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob, WeightsSpan
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.response import ResponseMachine
-from responses_app.protocol.response.steps import Generate, Input, OfAgent, Sampled, TurnBegan
+from responses_app.protocol.response.steps import Failed, Generate, Input, OfAgent, Sampled, TurnBegan
 from responses_app.protocol.response.turns import TurnReader
 from responses_app.protocol.rollouts.generations import (
     EngineCall,
@@ -38,6 +39,7 @@ from responses_app.protocol.rollouts.generations import (
 )
 from responses_app.protocol.rollouts.packing import as_logprobs, numbers
 from responses_app.protocol.rollouts.placing import common
+from responses_app.protocol.rollouts.weights import FINISHED, RolloutStale, WeightsRule, broken_rule, untold
 
 NOT_TOLD = float("nan")  # the log probability of a token that the engine did not tell
 MOST_CHUNKS = 256  # that wait to be put together
@@ -188,7 +190,7 @@ class Recorder:
     has what is recorded, too.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that is known of a response
         self,
         response_id: str,
         ref: RolloutRef,
@@ -197,8 +199,10 @@ class Recorder:
         hides: bool,
         logged: bool = False,
         about: AboutPrompts = AboutPrompts(),
+        rule: WeightsRule | None = None,
     ) -> None:
         self.ref = ref
+        self.rule = rule  # of the weights of what comes; None where the roll-out says nothing of them
         self._response_id = response_id
         self._now = now
         self._hides = hides
@@ -211,6 +215,7 @@ class Recorder:
         self._versions: dict[int, str | None] = {}  # of the weights that sampled last, as the log has it
         self._latest: dict[int, Recorded] = {}  # what has ended last
         self._begins: list[int] = []  # of the root: how many items were done before each of its turns
+        self._broken: str | None = None  # how what is open ends, where a rule has ended it
         self.calls: list[Recorded] = []  # those that have ended
 
     @property
@@ -236,9 +241,11 @@ class Recorder:
             asked=self._time(),
         )
 
-    def asked_of(self, request: GenerationRequest) -> GenerationRequest:
-        """Return what the engine is asked: the log probability of each token, too."""
-        return asking_logprobs(request)
+    def asked_of(self, request: GenerationRequest, *, logprobs: bool) -> GenerationRequest:
+        """Return what the engine is asked: by which weights, and for `logprobs`, where it has any, of each token."""
+        if self.rule is not None:
+            request = replace(request, weights=self.rule.version)
+        return asking_logprobs(request) if logprobs else request
 
     def note(self, chunk: TokenChunk, agent: int) -> Sequence[TokenLogprob] | None:
         """Note what the engine has given, before the machine is told it; return what of it the client sees."""
@@ -264,6 +271,8 @@ class Recorder:
         `at` says when that was, in Unix milliseconds, if it was not now.
         """
         agent, told = (input.agent, input.input) if isinstance(input, OfAgent) else (0, input)
+        if isinstance(told, Failed):
+            self._broken = FINISHED.get(told.error["code"])
         call = self._begin(agent, machine) if isinstance(told, TurnBegan) else self._open.get(agent)
         if call is not None and call.reader.turn is None:
             self._end(agent, at, by_machine=isinstance(told, Sampled))
@@ -272,6 +281,8 @@ class Recorder:
         """Take what the machine has just been told, as it stands in the log of another worker."""
         agent, told = (input.agent, input.input) if isinstance(input, OfAgent) else (0, input)
         call = self._open.get(agent)
+        if isinstance(told, Sampled) and self.rule is not None:
+            self.rule.note(told.weights_version)
         if isinstance(told, Sampled) and call is not None:
             if told.token_ids and call.first_token is None:
                 call.first_token = at or self._time()
@@ -348,7 +359,7 @@ class Recorder:
                 sampled=tokens,
                 logprobs=logprobs,
                 tops=tops,
-                finish=finish.value,
+                finish=self._broken or finish.value,
                 times=Times(asked.queued, asked.asked, call.first_token, at or self._time()),
                 weights=weights,
                 sampling=asked.sampling,
@@ -387,9 +398,17 @@ class CompletionRecorder:
     """Records one completion of a raw prompt. `now` is Unix time."""
 
     def __init__(
-        self, ref: RolloutRef, request: GenerationRequest, *, now: Callable[[], float], vocabulary: str = ""
+        self,
+        ref: RolloutRef,
+        request: GenerationRequest,
+        *,
+        now: Callable[[], float],
+        vocabulary: str = "",
+        rule: WeightsRule | None = None,
     ) -> None:
         self._ref = ref
+        self._rule = rule
+        self._broken: str | None = None  # how it ends, where the rule has ended it
         self._request = request
         self._vocabulary = vocabulary
         self._now = now
@@ -409,10 +428,23 @@ class CompletionRecorder:
         self._asked = self._time()
 
     def take(self, chunk: TokenChunk) -> None:
-        """Take what the engine has sampled."""
+        """Take what the engine has sampled. Raises `WeightsNotServed`, `RolloutStale`."""
+        try:
+            if self._rule is not None:
+                self._rule.take(chunk)
+        except (WeightsNotServed, RolloutStale) as error:
+            self.end(error)
+            if chunk.weights is not None:
+                self._sampled.add(untold(chunk))
+            raise
         if chunk.token_ids and self._first_token is None:
             self._first_token = self._time()
         self._sampled.add(chunk)
+
+    def end(self, error: EngineError) -> None:
+        """Note what has ended it."""
+        broken = broken_rule(error)
+        self._broken = None if broken is None else FINISHED[str(broken.code)]
 
     def recorded(self, project: str, model: str) -> RecordedResponse:
         """Return all of it."""
@@ -426,7 +458,7 @@ class CompletionRecorder:
             sampled=tokens,
             logprobs=logprobs,
             tops=tops,
-            finish=(sampled.finish or FinishReason.ABORT).value,
+            finish=self._broken or (sampled.finish or FinishReason.ABORT).value,
             times=Times(self._queued, self._asked, self._first_token, self._time()),
             weights=weights,
             sampling=as_asked(request.sampling),

@@ -16,7 +16,6 @@ from responses_app.protocol.errors import (
     invalid_request,
     invalid_value,
     not_found,
-    unsupported_parameter,
 )
 from responses_app.protocol.fields import ClientModel, check_metadata, validate
 from responses_app.protocol.rollouts.generations import MAIN, Api, RolloutRef
@@ -36,7 +35,6 @@ HEADERS = (HEADER, *BRANCH_HEADERS, *AGENT_HEADERS)
 MAX_BRANCH = 128  # characters
 MAX_REWARDS = 10_000  # of a roll-out; each named number of one counts
 MAX_PARTS = 64  # of one reward
-UNSUPPORTED = ("weights_wanted", "max_staleness")  # of a create
 _Number = StrictFloat | StrictInt
 
 
@@ -81,9 +79,9 @@ class NewRollout(ClientModel):
     group: str | None = Field(default=None, pattern=f"^{GROUP}$")  # attempts at one task have the same
     metadata: dict[str, str] | None = Field(default=None, max_length=16)
     sampling: Sampling | None = None
-    # Both are known and not carried out yet, so they are refused: see `UNSUPPORTED`.
-    weights_wanted: str | None = Field(default=None, pattern=r"^[\x21-\x7e]{1,256}$")
-    max_staleness: int | None = Field(default=None, ge=0, le=2**31 - 1)  # versions of weights
+    weights_wanted: str | None = Field(default=None, pattern=r"^[\x21-\x7e]{1,256}$")  # of each token; None for any
+    # How many versions of weights its oldest tokens may be behind the model's; None for any number.
+    max_staleness: int | None = Field(default=None, ge=0, le=2**31 - 1)
 
 
 class NewReward(ClientModel):
@@ -100,13 +98,6 @@ def parse_rollout(data: Mapping[str, object]) -> NewRollout:
     if rollout.id is not None:
         checked_name(rollout.id, "id")
     check_metadata(rollout.metadata)
-    for name in UNSUPPORTED:
-        if getattr(rollout, name) is not None:
-            raise unsupported_parameter(
-                name,
-                "This server does not refuse requests by the version of the weights. Leave it out, and choose by the "
-                "'weights' of the sequences.",
-            )
     return rollout
 
 

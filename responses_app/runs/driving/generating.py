@@ -36,12 +36,14 @@ from engine.errors import (
     GenerationFailed,
     GrammarBroken,
     GrammarCut,
+    WeightsNotServed,
 )
 from engine.formats.base import ItemEnded, Tokens, as_tokens
 from engine.types import AnyText, FinishReason, GenerationRequest, TokenChunk, TurnGrammar
 from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol.response.steps import Command, Generate, Sampled
 from responses_app.protocol.rollouts.recording import Recorder
+from responses_app.protocol.rollouts.weights import RolloutStale, untold
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.queues.turns import TurnPlace
 
@@ -108,8 +110,8 @@ def generated(
         request = replace(request, trace_headers=span.headers)
     if plan.details is not None and not generate.aside:
         request = plan.details.asked_of(request)
-    if plan.recorder is not None and engine.supports_logprobs:
-        request = plan.recorder.asked_of(request)
+    if plan.recorder is not None:
+        request = plan.recorder.asked_of(request, logprobs=engine.supports_logprobs)
     chunks = engine.generate(request)
     if request.grammar is None or not request.grammar.loose:
         return chunks
@@ -191,6 +193,21 @@ def as_sampled(chunk: TokenChunk, generate: Generate, recorder: Recorder | None 
     if recorder is not None and recorder.logged:
         recorder.mark(sampled, chunk, generate.agent)
     return sampled
+
+
+def hold_to_rule(recorder: Recorder | None, chunk: TokenChunk, generate: Generate, tell: "Tell") -> None:
+    """Raise `WeightsNotServed` or `RolloutStale` for a chunk of weights that its roll-out does not want.
+
+    It is not told then; but who sampled what came before is, where the engine has told that only now.
+    """
+    if recorder is None or recorder.rule is None:
+        return
+    try:
+        recorder.rule.take(chunk)
+    except (WeightsNotServed, RolloutStale):
+        if chunk.weights is not None:
+            tell(as_sampled(untold(chunk), generate, recorder))
+        raise
 
 
 def unlogged_finish(plan: RunPlan, generate: Generate) -> FinishReason | None:

@@ -32,6 +32,7 @@ from responses_app.runs.driving.generating import (
     as_sampled,
     delayed,
     generated,
+    hold_to_rule,
     request_of,
     span_of,
     unlogged_finish,
@@ -144,6 +145,7 @@ class Hand:
                 async with aclosing(generated(self._served.engine, plan, generate, request, span)) as chunks:
                     with delayed(self.tell, self.machine.only_adds, seconds=self._settings.delta_seconds) as tell:
                         async for chunk in chunks:
+                            hold_to_rule(plan.recorder, chunk, generate, tell)
                             if plan.details is not None:
                                 plan.details.take(chunk)
                             if chunk.token_ids:

@@ -106,10 +106,6 @@ class EngineDoors:
         """Look at what another worker has done to their engines."""
         self._follower.wake()
 
-    def versions(self, model: str) -> Sequence[str]:
-        """Return the versions of weights that a model had, in their order, as far as this worker knows."""
-        return self._follower.state(model).versions
-
     async def view(self, model: ServedModel) -> EngineView:
         """Return how an engine is. Raises `ApiError`, `StoreError`."""
         weights = _weights(model)

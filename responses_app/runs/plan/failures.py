@@ -27,6 +27,7 @@ from responses_app.protocol.errors import (
     server_error,
 )
 from responses_app.protocol.pictures import PictureUnreadable
+from responses_app.protocol.rollouts.weights import broken_rule
 from responses_app.stores.base import NotMigrated, StoreError
 
 logger = logging.getLogger("respsite.runs")
@@ -110,7 +111,7 @@ def _as_error(error: EngineError | None) -> ApiError | None:
         case EngineUnavailable():
             message = f"The model is loading or its engine is away. Try again in {error.retry_after} s."
             return overloaded(message, retry_after=error.retry_after)
-    return None
+    return broken_rule(error)
 
 
 def server_stopped() -> ResponseError:
@@ -135,7 +136,8 @@ def unanswered_by_stopped_server() -> ApiError:
 def failure(error: EngineError | None, request_id: str) -> ResponseError:
     """Return the `error` object of a response that failed after `response.created`.
 
-    Its codes are those of OpenAI's ResponseErrorCode; None stands for an error of this server.
+    Its codes are those of OpenAI's ResponseErrorCode, and for roll-outs that want weights those of `broken_rule`. None
+    stands for an error of this server.
     """
     match error:
         case EngineOverloaded():
@@ -157,6 +159,8 @@ def failure(error: EngineError | None, request_id: str) -> ResponseError:
         case EngineUnavailable():
             message = f"The engine has stopped, or cannot be reached. Try again in {error.retry_after} s."
             return {"code": "server_error", "message": message}
+    if (broken := broken_rule(error)) is not None:
+        return {"code": str(broken.code), "message": broken.message}
     return {"code": "server_error", "message": server_error(request_id).message}
 
 

@@ -24,6 +24,7 @@ from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns
 from responses_app.protocol.response.steps import AgentsAllowed, Asked, Declared, Mode, Offered, Started
 from responses_app.protocol.rollouts.generations import RolloutRef
 from responses_app.protocol.rollouts.recording import Recorder
+from responses_app.protocol.rollouts.weights import WeightsWanted
 from responses_app.protocol.tiers import BEHIND_ALL, ServiceTier
 from responses_app.runs.plan.pictures import ShownPictures
 from responses_app.stores.stores import ConversationRecord
@@ -187,6 +188,7 @@ class Origin:
     decided: DecidedResponse | None = None  # what was decided of the response before
     behind_all: bool = False  # the engine serves it only where others leave room
     rollout: RolloutRef | None = None  # that it is part of, and is recorded for
+    weights: WeightsWanted | None = None  # what its roll-out wants of the weights; None where it says nothing of them
     affinity: str | None = None  # what it has in common with others that begin as it does, where it says nothing itself
     kin: str = ""  # what it has in common with others that only begin as it does: attempts at one task
 

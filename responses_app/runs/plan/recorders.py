@@ -6,13 +6,14 @@ from typing import Any
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.rollouts.generations import NOWHERE, RolloutRef
 from responses_app.protocol.rollouts.recording import AboutPrompts, Recorder
+from responses_app.protocol.rollouts.weights import WeightsRule
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.plan.served import ServedModel
 
 ROLLOUT = "respsite_rollout"  # of the request, as it is kept for another worker
 
 
-def record(plan: RunPlan, model: ServedModel, *, now: Callable[[], float]) -> None:
+def record(plan: RunPlan, model: ServedModel, *, now: Callable[[], float], rule: WeightsRule | None) -> None:
     """Have what a plan generates recorded, where it is part of a roll-out."""
     ref = plan.origin.rollout
     if plan.request.warm_up or (ref is None and not plan.request.wants_tokens):
@@ -32,6 +33,7 @@ def record(plan: RunPlan, model: ServedModel, *, now: Callable[[], float]) -> No
             compacted=any(str(item["type"]).startswith("compaction") for item in plan.input_items),
             format=written,
         ),
+        rule=rule,
     )
 
 

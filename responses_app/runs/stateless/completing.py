@@ -264,6 +264,8 @@ class Completing:
                 await self._take(choice, TokenChunk(token_ids=(), finish_reason=FinishReason.STOP))
                 return
             except EngineError as error:
+                if choice.recorder is not None:
+                    choice.recorder.end(error)
                 await continuing.wait(error)
                 if isinstance(error, GenerationCut):
                     self._model.meter.continued()

@@ -112,9 +112,16 @@ class CompletionService:
         choices = await _choices(wanted, model, origin, head.id, priority, self.service.threads)
         details.check_prompts(sum(len(each.request.prompt_token_ids) for each in choices))
         if ref is not None:
+            self.service.rollouts.check(origin.weights, model)
             for choice in choices:
+                if origin.weights is not None:
+                    choice.request = replace(choice.request, weights=origin.weights.version or "")
                 choice.recorder = CompletionRecorder(
-                    ref, choice.request, now=self.service.now, vocabulary=model.format.vocabulary_name
+                    ref,
+                    choice.request,
+                    now=self.service.now,
+                    vocabulary=model.format.vocabulary_name,
+                    rule=self.service.rollouts.rule(origin.weights, model),
                 )
         places = [model.turns.place(origin.project, tier, priority, of_rollout=ref is not None) for _ in choices]
         try:

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from engine.backends.vllm.server import VllmServerEngine
-from engine.errors import EngineUnavailable, TurnEnded, WeightsRefused
+from engine.errors import EngineUnavailable, GenerationCut, TurnEnded, WeightsNotServed, WeightsRefused
 from engine.types import TokenChunk, WeightsSpan
 from engine.weights import PauseMode, RemoteCall, WeightsCall, WeightsStep
 from tests.contracts.engine import ask, assert_whole, collect
@@ -111,6 +112,47 @@ async def test_the_pool_goes_on_with_those_that_agree(
     fakes[1].doors.gate.open()
     fakes[1].doors.version = "v1"
     await eventually(lambda: engine.replicas()["serving"] == 3, timeout=20)
+
+
+async def test_weights_that_are_wanted_choose_the_server(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
+    fakes, engine = await three(open_fake, vllm_over)
+    short = replace(ask(prompt("short")), weights="v1")
+    with pytest.raises(WeightsNotServed) as refused:
+        await collect(engine, short)
+    assert (refused.value.wanted, refused.value.served) == ("v1", ["default"])
+    # In the middle of a rolling update, versions differ.
+    first = engine._opened_pool().replicas[0]
+    assert await engine.weights._change(first, update("v1"), PauseMode.KEEP) is None
+    assert engine.weights.versions == ["default", "v1"]
+    for number in range(6):
+        for version in ("default", "v1"):
+            chunks = await collect(engine, replace(short, request_id=f"{version}-{number}", weights=version))
+            assert {chunk.weights_version for chunk in chunks} == {version}
+    assert fakes[0].doors.version == "v1"
+
+
+async def test_a_turn_whose_server_changes_goes_on_where_its_weights_are(
+    open_fake: OpenFake, vllm_over: OpenEngine
+) -> None:
+    fakes, engine = await three(open_fake, vllm_over)
+    turn = engine.generate(replace(ask(prompt("slow")), weights="default"))
+    begun = await anext(turn)
+    assert begun.weights_version == "default"
+    (own,) = [replica for replica in engine._opened_pool().replicas if replica.running]
+    problem = await engine.weights._change(own, update("v1"), PauseMode.KEEP)
+    assert problem is None
+    chunks = [begun]
+
+    async def read() -> None:
+        async for chunk in turn:
+            chunks.append(chunk)
+
+    with pytest.raises(GenerationCut) as cut:
+        await read()
+    assert cut.value.at == own.client.url
+    assert {chunk.weights_version for chunk in chunks} == {"default"}
+    assert engine.replicas()["serving"] == 3, "no server is at fault"
+    assert len({fake.doors.version for fake in fakes}) == 2
 
 
 async def test_what_nobody_takes_leaves_all_in_use(open_fake: OpenFake, vllm_over: OpenEngine) -> None:

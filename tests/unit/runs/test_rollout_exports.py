@@ -38,7 +38,7 @@ async def store() -> MemoryRollouts:
 
 @pytest.fixture
 def rollouts(store: MemoryRollouts) -> Rollouts:
-    return Rollouts(store, new_id=lambda kind: kind, now=lambda: 0.0)
+    return Rollouts(store, served=lambda _: None, new_id=lambda kind: kind, now=lambda: 0.0)
 
 
 async def add(store: MemoryRollouts, project: str, name: str, *, group: str | None = None) -> None:

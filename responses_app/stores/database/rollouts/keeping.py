@@ -22,6 +22,7 @@ from django.db.backends.utils import CursorWrapper
 from responses_app.models.rollouts import RolloutGeneration
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
 from responses_app.protocol.rollouts.placing import Heads
+from responses_app.protocol.rollouts.weights import versions_after
 from responses_app.stores.database.rollouts.rows import (
     Counts,
     generation_row,
@@ -86,6 +87,7 @@ class GenerationKeeper:
         entry.is_sure = False
         transaction.on_commit(lambda: self._commit(row.id, entry), using=cursor.db.alias)
         insert(cursor, [each for response in added.values() for each in self._placed(entry.heads, row, response)])
+        row.versions = versions_after(row.versions, (each.call for more in added.values() for each in more.calls))
         keep_counts(cursor, row, model=recorded[-1].model, now=now)
 
     def _placed(self, heads: Heads, row: Counts, recorded: RecordedResponse) -> list[RolloutGeneration]:

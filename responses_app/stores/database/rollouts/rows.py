@@ -13,6 +13,7 @@ from django.db.models import QuerySet
 
 from engine.formats.base import Tokens
 from engine.types import WeightsSpan
+from responses_app.models.fields import json_text
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.rollouts.generations import Break, EngineCall, Generation, Times
 from responses_app.protocol.rollouts.packing import pack_logprobs, pack_tokens, unpack_logprobs, unpack_tokens
@@ -59,6 +60,7 @@ def record_of(row: Rollout) -> RolloutRecord:
         sampling=row.sampling,
         weights_wanted=row.weights_wanted or None,
         max_staleness=row.max_staleness,
+        versions=tuple(row.versions or ()),
         rewards=tuple(row.rewards),
         model=row.model,
         generations=row.generations,
@@ -144,6 +146,7 @@ class Counts:
     prompt_tokens: int
     sampled_tokens: int
     bytes: int
+    versions: Sequence[str]  # of weights, that have sampled its tokens
 
 
 def found(connection: BaseDatabaseWrapper, project: str, name: str) -> Rollout | None:
@@ -157,11 +160,11 @@ def locked(cursor: CursorWrapper, project: str, name: str) -> Counts | None:
     lock = " FOR UPDATE" if cursor.db.features.has_select_for_update else ""
     columns = ", ".join(_COUNTED)
     cursor.execute(
-        f"SELECT id, {columns} FROM {ROLLOUTS} WHERE project = %s AND name = %s{lock}",
+        f"SELECT id, {columns}, versions FROM {ROLLOUTS} WHERE project = %s AND name = %s{lock}",
         [project, name],
     )
     row = cursor.fetchone()
-    return None if row is None else Counts(*row)
+    return None if row is None else Counts(*row[:-1], versions=orjson.loads(row[-1] or "[]"))
 
 
 def known_of(cursor: CursorWrapper, rollout_id: str, response_ids: Sequence[str]) -> list[str]:
@@ -187,10 +190,11 @@ def keep_counts(cursor: CursorWrapper, row: Counts, *, model: str, now: float) -
     """Keep what a roll-out has by now."""
     columns = ", ".join(f"{name} = %s" for name in _COUNTED)
     cursor.execute(
-        f"UPDATE {ROLLOUTS} SET model = %s, last_at = %s, {columns} WHERE id = %s",
+        f"UPDATE {ROLLOUTS} SET model = %s, last_at = %s, versions = %s, {columns} WHERE id = %s",
         [
             model,
             cursor.db.ops.adapt_datetimefield_value(as_time(now)),
+            json_text(list(row.versions)) if row.versions else None,
             *(getattr(row, name) for name in _COUNTED),
             row.id,
         ],

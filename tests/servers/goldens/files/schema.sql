@@ -330,6 +330,7 @@ CREATE TABLE "responses_app_rollout" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "prompt_tokens" bigint unsigned NOT NULL CHECK ("prompt_tokens" >= 0),
   "sampled_tokens" bigint unsigned NOT NULL CHECK ("sampled_tokens" >= 0),
   "bytes" bigint unsigned NOT NULL CHECK ("bytes" >= 0),
+  "versions" text NULL,
   CONSTRAINT "rollout_name" UNIQUE ("project",
   "name"));
 CREATE TABLE "responses_app_rolloutgeneration" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,

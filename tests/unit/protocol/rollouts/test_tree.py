@@ -37,6 +37,9 @@ HEAD: RolloutObject = {
     "sampling": {},
     "weights_wanted": None,
     "max_staleness": None,
+    "versions": ["1", "2"],
+    "staleness": 0,
+    "stale": None,
     "rewards": [],
     "usage": {"generations": 0, "prompt_tokens": 0, "sampled_tokens": 0, "bytes": 0},
 }
