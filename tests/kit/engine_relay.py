@@ -22,6 +22,7 @@ class Generated:
     prompt: Sequence[int]
     sampled: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    weights: list[tuple[str, int]] = field(default_factory=list)  # which versions have sampled how many tokens in a row
 
 
 class EngineRelay:
@@ -77,5 +78,7 @@ def _read(stream: bytes, generated: Generated) -> None:
         choices: list[Any] = json.loads(data).get("choices") or []
         for choice in choices:
             generated.sampled.extend(choice.get("token_ids") or ())
+            spans = choice.get("weight_versions") or ()
+            generated.weights.extend((span["version"], span["end"] - span["start"]) for span in spans)
             logprobs = choice.get("logprobs") or {}
             generated.logprobs.extend(each["logprob"] for each in logprobs.get("content") or ())
