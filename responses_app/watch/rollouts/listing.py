@@ -14,9 +14,9 @@ from django.utils.safestring import SafeString
 
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.rollouts.requests import can_be_group, can_be_name
-from responses_app.stores.database.rollouts.rows import GONE, record_of
+from responses_app.stores.database.rollouts.rows import GONE
 from responses_app.watch.rollout_places import Places
-from responses_app.watch.rollouts.page import stale_text
+from responses_app.watch.rollouts.page import shown_of, stale_text
 from responses_app.watch.rollouts.words import reward_number, reward_text, whole_reward
 from responses_app.watch.text import NONE, milliseconds, moment, visible
 
@@ -107,7 +107,7 @@ def attempts_of(rollouts: Sequence[Rollout], places: Places) -> list[Attempt]:
             reward=whole_reward(each.rewards),
             breaks=breaks.get(each.pk),
             weights=weights.get(each.pk, ""),
-            stale=stale_text(record_of(each).as_json()),
+            stale=stale_text(shown_of(each)),
         )
         for each in rollouts
     ]

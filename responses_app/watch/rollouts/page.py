@@ -1,6 +1,6 @@
 """The page of a roll-out: its numbers, the tree of its generations, its rewards and what is set for it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -9,6 +9,7 @@ from django.utils.html import format_html
 
 from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import MAIN, EngineCall
+from responses_app.protocol.rollouts.objects import RolloutObject
 from responses_app.stores.database.rollouts.rows import record_of
 from responses_app.watch.rollout_places import Places
 from responses_app.watch.rollouts.outline import Outline, Step
@@ -17,6 +18,7 @@ from responses_app.watch.rollouts.tokens import LEGEND, text_of
 from responses_app.watch.rollouts.window import Reader, generation_page
 from responses_app.watch.rollouts.words import reason_of, reward_text, versions, whole_reward
 from responses_app.watch.text import NONE, ago, in_bytes, milliseconds, moment, visible
+from responses_app.wiring.site import get_site
 
 PAGE = 60  # generations of one page
 PREVIEW = 32  # tokens of what was sampled, of which a row shows `CHARACTERS` at most
@@ -158,7 +160,7 @@ def _figures(rollout: Rollout, outline: Outline, rails: Rails, cuts: int) -> lis
 def facts_of(rollout: Rollout, places: Places) -> list[tuple[str, Any]]:
     """Return what is known of a roll-out beside its numbers."""
     now = datetime.now(UTC)
-    head: Mapping[str, Any] = record_of(rollout).as_json()
+    head = shown_of(rollout)
     facts: list[tuple[str, Any]] = [
         ("Status", "ended" if rollout.ended_at else "open"),
         ("Created", format_html("{} UTC, {}", moment(rollout.created_at), ago(rollout.created_at, now))),
@@ -180,12 +182,14 @@ def facts_of(rollout: Rollout, places: Places) -> list[tuple[str, Any]]:
     return facts
 
 
-def stale_text(head: Mapping[str, Any]) -> str:
-    """Return whether a roll-out is older than its weights may be; "" where nobody says it."""
-    stale = head.get("stale")
-    if isinstance(stale, bool):
-        return "yes" if stale else "no"
-    return "" if stale is None else visible(stale)[:80]
+def shown_of(rollout: Rollout) -> RolloutObject:
+    """Return a roll-out as the API shows it."""
+    return get_site().rollouts.shown(record_of(rollout))
+
+
+def stale_text(head: RolloutObject) -> str:
+    """Return whether a roll-out is older than its weights may be; "" where it has no bound, or nobody can tell."""
+    return {True: "yes", False: "no", None: ""}[head["stale"]]
 
 
 def _rewards(rollout: Rollout, outline: Outline, places: Places) -> list[tuple[str, str, str]]:

@@ -1,6 +1,7 @@
 """What roll-outs want of weights, over two workers of the demo engine: which versions, and how old they may be."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from uuid import uuid4
@@ -130,6 +131,8 @@ async def test_tokens_that_are_too_old_take_no_more(one: httpx.AsyncClient, two:
         last = await updated(one)
     head = await head_of(one, name)
     assert (head["staleness"], head["stale"], head["versions"][0]) == (2, True, first)
+    page = await two.get(f"{two.base_url.copy_with(path='/watch/rollouts/')}{name}")
+    assert re.search(r"<dt>Stale</dt>\s*<dd><bdi>yes</bdi></dd>", page.text), page.text
     answer = await asked(two, name, path)
     assert answer.status_code == 409
     error = answer.json()["error"]
