@@ -81,7 +81,7 @@ async def _get(request: HttpRequest, rollout_id: str) -> HttpResponse:
     if record.prompt_tokens + record.sampled_tokens > MAX_NUMBERS:  # before they are read
         raise rollout_too_large(MAX_NUMBERS, sequences=False)
     async with _making:
-        generations = await rollouts.generations(project, rollout_id)
+        generations = await rollouts.generations(record)
         made = await asyncio.to_thread(_tree, head, generations, "all" if masks == "all" else "first", sequences)
     return json_bytes(made)
 

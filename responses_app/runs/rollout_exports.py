@@ -33,12 +33,12 @@ async def exported(
     Raises `ApiError` for an unknown `after` and where too many run, `ParquetMissing`, and `StoreError`.
     """
     writer = writer_of(query)
-    done = "" if query.after is None else await _id_of(rollouts, project, query.after)
+    after = None if query.after is None else await _id_of(rollouts, project, query.after)
     if _slots.locked():
         raise too_many_exports()
     async with _slots:
         yield b""
-        async for record in _chosen(rollouts, project, query, done):
+        async for record in _chosen(rollouts, project, query, after):
             async for piece in _of_one(rollouts, record, query, writer, format_of):
                 yield piece
         yield writer.end()
@@ -51,21 +51,21 @@ async def _id_of(rollouts: Rollouts, project: str, after: str) -> str:
         raise unknown_cursor(after) from None
 
 
-async def _chosen(rollouts: Rollouts, project: str, query: ExportQuery, done: str) -> AsyncIterator[RolloutRecord]:
-    """Yield the roll-outs behind the one with the id `done` that are taken, as far as that shows without tokens."""
-    after, group = query.after, query.selection.group
+async def _chosen(
+    rollouts: Rollouts, project: str, query: ExportQuery, after: str | None
+) -> AsyncIterator[RolloutRecord]:
+    """Yield the roll-outs behind the one with the id `after` that are taken, as far as that shows without tokens.
+
+    It goes on by ids of the roll-outs' own: names may be given anew meanwhile, to roll-outs that come last.
+    """
     while True:
-        page = await rollouts.listed(project, after=after, limit=PAGE, descending=False, group=group)
-        if page is None:
-            # The one that the last page ended with is deleted. All are looked through again, and those before it left.
-            after = None
-            continue
+        page = await rollouts.behind(project, after, limit=PAGE, group=query.selection.group)
         for record in page:
-            if record.id > done and query.selection.takes(rollouts.shown(record)):
+            if query.selection.takes(rollouts.shown(record)):
                 yield record
         if len(page) < PAGE:
             return
-        after, done = page[-1].name, max(done, page[-1].id)
+        after = page[-1].id
 
 
 async def _of_one(
@@ -81,7 +81,7 @@ async def _of_one(
 
 async def _generations(rollouts: Rollouts, record: RolloutRecord) -> Sequence[Generation] | None:
     try:
-        return await rollouts.generations(record.project, record.name)
+        return await rollouts.generations(record)
     except ApiError:  # it is deleted
         return None
 

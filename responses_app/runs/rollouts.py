@@ -133,18 +133,26 @@ class Rollouts:
         """Return a roll-out without its generations."""
         return await self._found(project, name)
 
-    async def generations(self, project: str, name: str) -> Sequence[Generation]:
-        """Return the generations of a roll-out."""
-        found = await self._store.generations(project, name)
+    async def generations(self, record: RolloutRecord) -> Sequence[Generation]:
+        """Return the generations that a roll-out had when it was read."""
+        found = await self._store.generations(record)
         if found is None:
-            raise rollout_not_found(name)
+            raise rollout_not_found(record.name)
         return found
 
     async def listed(
         self, project: str, *, after: str | None, limit: int, descending: bool, group: str | None
     ) -> Sequence[RolloutRecord] | None:
         """Return roll-outs behind the one named `after`; None where that is not known."""
-        return await self._store.listed(project, after=after, limit=limit, descending=descending, group=group)
+        last = None if after is None else await self._store.get(project, after)
+        if after is not None and last is None:
+            return None
+        own = None if last is None else last.id
+        return await self._store.listed(project, after=own, limit=limit, descending=descending, group=group)
+
+    async def behind(self, project: str, own: str | None, *, limit: int, group: str | None) -> Sequence[RolloutRecord]:
+        """Return roll-outs behind the one with the id `own` of its own, which may be gone, the oldest first."""
+        return await self._store.listed(project, after=own, limit=limit, descending=False, group=group)
 
     async def reward(self, project: str, name: str, given: NewReward) -> RolloutRecord:
         """Add a reward."""
@@ -209,7 +217,7 @@ def as_part(origin: Origin, ref: RolloutRef, record: RolloutRecord) -> Origin:
     """
     affinity = f"{origin.project} {ref.name} {ref.branch}"
     kin = "" if record.group is None else f"{origin.project} {record.group}"
-    return replace(origin, rollout=ref, weights=wanted_of(record), affinity=affinity, kin=kin)
+    return replace(origin, rollout=replace(ref, id=record.id), weights=wanted_of(record), affinity=affinity, kin=kin)
 
 
 def wanted_of(record: RolloutRecord) -> WeightsWanted | None:

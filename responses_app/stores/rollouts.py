@@ -104,12 +104,12 @@ class BaseRolloutStore(ABC):
     @abstractmethod
     async def listed(
         self, project: str, *, after: str | None, limit: int, descending: bool = True, group: str | None = None
-    ) -> Sequence[RolloutRecord] | None:
-        """Return up to `limit` roll-outs behind the one named `after`; None where that is not known."""
+    ) -> Sequence[RolloutRecord]:
+        """Return up to `limit` roll-outs behind the one with the id `after`, which may be gone."""
 
     @abstractmethod
-    async def generations(self, project: str, name: str) -> Sequence[Generation] | None:
-        """Return all generations of a roll-out, in order; None where it is not known."""
+    async def generations(self, record: RolloutRecord) -> Sequence[Generation] | None:
+        """Return the generations that a roll-out had when it was read, in order; None where it is gone."""
 
     @abstractmethod
     async def has(self, project: str, name: str, response_id: str) -> bool:
@@ -117,7 +117,7 @@ class BaseRolloutStore(ABC):
 
     @abstractmethod
     async def keep(self, recorded: RecordedResponse) -> None:
-        """Keep what a response adds; of a roll-out that is gone nothing is kept."""
+        """Keep what a response adds; of a roll-out that is gone nothing is kept, also where another has its name."""
 
     @abstractmethod
     async def add_reward(self, project: str, name: str, reward: RewardObject) -> RolloutRecord | None:

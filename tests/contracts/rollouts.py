@@ -7,7 +7,14 @@ import pytest
 
 from engine.formats.base import as_tokens
 from engine.types import WeightsSpan
-from responses_app.protocol.rollouts.generations import EngineCall, Recorded, RecordedResponse, Times
+from responses_app.protocol.rollouts.generations import (
+    EngineCall,
+    Generation,
+    Recorded,
+    RecordedResponse,
+    RolloutRef,
+    Times,
+)
 from responses_app.protocol.rollouts.objects import RewardObject
 from responses_app.protocol.rollouts.packing import as_logprobs
 from responses_app.protocol.rollouts.requests import MAX_REWARDS, RolloutSettings
@@ -55,10 +62,19 @@ def call_of(prompt: Sequence[int], sampled: Sequence[int], response_id: str, tur
     return Recorded(call, as_tokens(prompt))
 
 
-def added(project: str, *calls: Recorded, name: str = "task") -> RecordedResponse:
-    """Return what a response adds."""
+def added(project: str, *calls: Recorded, name: str = "task", own: str = "") -> RecordedResponse:
+    """Return what a response adds; `own` is the id of its roll-out, where that is known."""
     response_id = calls[0].call.response_id
-    return RecordedResponse(project=project, rollout=name, response_id=response_id, model="m", calls=calls)
+    rollout = RolloutRef(name, id=own)
+    return RecordedResponse(project=project, rollout=rollout, response_id=response_id, model="m", calls=calls)
+
+
+async def kept_of(rollouts: BaseRolloutStore, project: str) -> Sequence[Generation]:
+    """Return all that is kept of the roll-out `task`."""
+    made = await rollouts.get(project, "task")
+    found = None if made is None else await rollouts.generations(made)
+    assert found is not None
+    return found
 
 
 class RolloutsContract:
@@ -79,15 +95,12 @@ class RolloutsContract:
         assert await rollouts.get(project, "task") == made
         assert await rollouts.get(new_id("proj"), "task") is None
         assert await rollouts.get(project, "\0") is None
-        assert await rollouts.generations(project, "\0") is None
-        assert await rollouts.listed(project, after="\0", limit=1) is None
         assert not await rollouts.listed(project, after=None, limit=1, group="\0")
         assert not await rollouts.delete(project, "\0")
         assert await rollouts.end(project, "\0", at=1) is None
         with pytest.raises(RolloutExists):
             await rollouts.create(record(project))
-        assert await rollouts.generations(project, "task") == []
-        assert await rollouts.generations(project, "other") is None
+        assert await rollouts.generations(made) == []
 
     async def test_generations_come_back_to_the_bit(self, rollouts: BaseRolloutStore) -> None:
         project = new_id("proj")
@@ -96,8 +109,7 @@ class RolloutsContract:
         await rollouts.keep(first)
         await rollouts.keep(first)  # tried again
         await rollouts.keep(added(project, call_of([1, 9], [8], "resp_2")))
-        found = await rollouts.generations(project, "task")
-        assert found is not None
+        found = await kept_of(rollouts, project)
         assert [each.number for each in found] == [0, 1, 2]
         assert [each.call for each in found[:2]] == [each.call for each in first.calls]
         assert [(each.parent, each.shared, each.cut) for each in found] == [
@@ -126,7 +138,33 @@ class RolloutsContract:
         assert not await rollouts.delete(project, "task")
         await rollouts.keep(added(project, call_of([1], [2, 3], "resp_2")))
         await rollouts.create(record(project))
-        assert await rollouts.generations(project, "task") == []
+        assert await kept_of(rollouts, project) == []
+
+    async def test_what_was_begun_in_one_that_is_gone_is_not_kept_in_another_with_its_name(
+        self, rollouts: BaseRolloutStore
+    ) -> None:
+        project = new_id("proj")
+        before, after = record(project), record(project)
+        await rollouts.create(before)
+        assert await rollouts.delete(project, "task")
+        await rollouts.create(after)
+        await rollouts.keep(added(project, call_of([1], [2, 3], "resp_before"), own=before.id))
+        await rollouts.keep(added(project, call_of([1], [4, 5], "resp_after"), own=after.id))
+        assert [each.call.response_id for each in await kept_of(rollouts, project)] == ["resp_after"]
+
+    async def test_generations_are_those_of_the_moment_at_which_it_was_read(self, rollouts: BaseRolloutStore) -> None:
+        project = new_id("proj")
+        await rollouts.create(record(project))
+        await rollouts.keep(added(project, call_of([1], [2, 3], "resp_1")))
+        read = await rollouts.get(project, "task")
+        assert read is not None
+        await rollouts.keep(added(project, call_of([1, 2, 3], [4, 5], "resp_2")))
+        found = await rollouts.generations(read)
+        assert [each.call.response_id for each in found or ()] == ["resp_1"]
+        assert await rollouts.delete(project, "task")
+        assert await rollouts.generations(read) is None
+        await rollouts.create(record(project))
+        assert await rollouts.generations(read) is None, "another one has its name"
 
     async def test_workers_place_what_they_add_behind_each_other(
         self, rollouts: BaseRolloutStore, other_worker: BaseRolloutStore
@@ -138,8 +176,7 @@ class RolloutsContract:
             worker = rollouts if turn % 3 else other_worker
             await worker.keep(added(project, call_of(whole, [turn, 7], f"resp_{turn}")))
             whole = [*whole, turn, 7, 100 + turn]
-        found = await rollouts.generations(project, "task")
-        assert found is not None
+        found = await kept_of(rollouts, project)
         assert [each.cut for each in found] == [""] * 12
         assert [each.parent for each in found[1:]] == list(range(11))
         assert sum(len(each.tail) for each in found) == 12
@@ -150,8 +187,7 @@ class RolloutsContract:
         await rollouts.keep(added(project, call_of([1], [2, 3], "resp_first")))
         adds = [added(project, call_of([1, 2, 3, n], [n, n], f"resp_{n}")) for n in range(20)]
         await asyncio.gather(*((rollouts, other_worker)[n % 2].keep(each) for n, each in enumerate(adds)))
-        found = await other_worker.generations(project, "task")
-        assert found is not None
+        found = await kept_of(other_worker, project)
         assert [each.number for each in found] == list(range(21))
         assert {(each.parent, each.shared, each.cut) for each in found[1:]} == {(0, 3, "")}
 
@@ -190,13 +226,15 @@ class RolloutsContract:
             await rollouts.create(record(project, f"task-{number}", **made))
         with pytest.raises(RolloutsFull):
             await rollouts.create(record(project, "one-more"))
-        names = [each.name for each in await rollouts.listed(project, after=None, limit=10) or ()]
+        names = [each.name for each in await rollouts.listed(project, after=None, limit=10)]
         assert names == [f"task-{number}" for number in reversed(range(MOST))]
-        page = await rollouts.listed(project, after="task-1", limit=2, descending=False)
-        assert [each.name for each in page or ()] == ["task-2", "task-3"]
+        page = await rollouts.listed(project, after=f"{project}_1", limit=2, descending=False)
+        assert [each.name for each in page] == ["task-2", "task-3"]
         odd = await rollouts.listed(project, after=None, limit=10, group="odd")
-        assert [each.name for each in odd or ()] == ["task-3", "task-1"]
-        assert await rollouts.listed(project, after="nobody", limit=2) is None
+        assert [each.name for each in odd] == ["task-3", "task-1"]
+        assert await rollouts.delete(project, "task-3")
+        page = await rollouts.listed(project, after=f"{project}_3", limit=2)
+        assert [each.name for each in page] == ["task-2", "task-1"], "where one that is gone was"
         assert await rollouts.listed(new_id("proj"), after=None, limit=2) == []
 
     async def test_a_purge_takes_what_is_past_its_time(self, rollouts: BaseRolloutStore) -> None:

@@ -50,27 +50,26 @@ class MemoryRollouts(BaseRolloutStore):
 
     async def listed(
         self, project: str, *, after: str | None, limit: int, descending: bool = True, group: str | None = None
-    ) -> Sequence[RolloutRecord] | None:
+    ) -> Sequence[RolloutRecord]:
         mine = [kept.record for (owner, _), kept in self._kept.items() if owner == project]
         mine.sort(key=lambda record: record.id, reverse=descending)
         if after is not None:
-            names = [record.name for record in mine]
-            if after not in names:
-                return None
-            mine = mine[names.index(after) + 1 :]
+            mine = [record for record in mine if (record.id < after if descending else record.id > after)]
         return [record for record in mine if group is None or record.group == group][:limit]
 
-    async def generations(self, project: str, name: str) -> Sequence[Generation] | None:
-        kept = self._kept.get((project, name))
-        return None if kept is None else list(kept.generations)
+    async def generations(self, record: RolloutRecord) -> Sequence[Generation] | None:
+        kept = self._kept.get((record.project, record.name))
+        return None if kept is None or kept.record.id != record.id else kept.generations[: record.generations]
 
     async def has(self, project: str, name: str, response_id: str) -> bool:
         kept = self._kept.get((project, name))
         return kept is not None and any(each.call.response_id == response_id for each in kept.generations)
 
     async def keep(self, recorded: RecordedResponse) -> None:
-        kept = self._kept.get((recorded.project, recorded.rollout))
-        if kept is None or any(each.call.response_id == recorded.response_id for each in kept.generations):
+        kept = self._kept.get((recorded.project, recorded.rollout.name))
+        if kept is None or recorded.rollout.id not in ("", kept.record.id):
+            return
+        if any(each.call.response_id == recorded.response_id for each in kept.generations):
             return
         for each in recorded.calls:
             parent, shared, cut, near = kept.heads.place(each)

@@ -17,7 +17,7 @@ from engine.formats.base import Tokens, as_tokens
 from engine.formats.harmony.encoding import encode_harmony
 from engine.types import WeightsSpan
 from responses_app.models.rollouts import Rollout
-from responses_app.protocol.rollouts.generations import EngineCall, Recorded, RecordedResponse, Times
+from responses_app.protocol.rollouts.generations import EngineCall, Recorded, RecordedResponse, RolloutRef, Times
 from responses_app.protocol.rollouts.objects import RewardObject
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from responses_app.stores.database.rollouts.rows import as_time, row_of
@@ -158,7 +158,7 @@ def keep(name: str, calls: Sequence[Recorded], *, rewards: Sequence[RewardObject
         call = replace(each.call, response_id=response_id)
         added = RecordedResponse(
             project=row.project,
-            rollout=row.name,
+            rollout=RolloutRef(row.name),
             response_id=response_id,
             model=MODEL,
             calls=[Recorded(call, each.prompt)],

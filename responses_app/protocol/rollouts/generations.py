@@ -38,6 +38,7 @@ class RolloutRef:
     name: str  # as its client calls it; empty where its headers name none: then the metadata may
     branch: str = MAIN  # whose conversation of it the request is
     api: Api = "responses"  # by which it came
+    id: str = ""  # its own, once it is known: one that is made anew with the name of this one is another
 
 
 NOWHERE = RolloutRef("")  # what is recorded for its client alone
@@ -121,7 +122,7 @@ class RecordedResponse:
     """What one response, or one completion, adds to a roll-out: all of it, or none."""
 
     project: str
-    rollout: str  # as its client calls it
+    rollout: RolloutRef
     response_id: str
     model: str
     calls: Sequence[Recorded]  # in the order in which they ended

@@ -466,7 +466,7 @@ class CompletionRecorder:
         )
         return RecordedResponse(
             project=project,
-            rollout=self._ref.name,
+            rollout=self._ref,
             response_id=request.request_id,
             model=model,
             calls=(Recorded(call, _held(request.prompt_token_ids)),),

@@ -399,7 +399,7 @@ class RunPersistence:
             return None
         return RecordedResponse(
             project=plan.origin.project,
-            rollout=recorder.ref.name,
+            rollout=recorder.ref,
             response_id=plan.response_id,
             model=recorder.model,
             calls=tuple(recorder.finish()),

@@ -39,7 +39,7 @@ def record(plan: RunPlan, model: ServedModel, *, now: Callable[[], float], rule:
 
 def as_fields(ref: RolloutRef) -> JsonObject:
     """Return what is kept of it with the request."""
-    return {"name": ref.name, "branch": ref.branch, "api": ref.api}
+    return {"name": ref.name, "branch": ref.branch, "api": ref.api, "id": ref.id}
 
 
 def of_fields(fields: Mapping[str, Any]) -> RolloutRef | None:

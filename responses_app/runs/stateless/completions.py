@@ -103,6 +103,7 @@ class CompletionService:
             rollout = await self.service.rollouts.enter(origin.project, ref)
             wanted = replace(wanted, fields=with_sampling(wanted.fields, rollout))
             origin = as_part(origin, ref, rollout)
+            ref = origin.rollout
         if wanted.fields.logprobs is not None and not model.engine.supports_logprobs:
             raise unsupported_parameter("logprobs", "The engine here gives no log probabilities; leave it out.")
         details = _details(wanted, model)

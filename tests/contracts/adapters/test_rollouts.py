@@ -14,7 +14,7 @@ from responses_app.stores.database.rollouts.rows import GONE, as_time, size_of
 from responses_app.stores.database.rollouts.store import DatabaseRollouts
 from responses_app.stores.rollouts import PurgedRollouts
 from tests.contracts.adapters.stores import OnBothCase
-from tests.contracts.rollouts import LIMITS, NOW, RolloutsContract, added, call_of, record
+from tests.contracts.rollouts import LIMITS, NOW, RolloutsContract, added, call_of, kept_of, record
 from tests.contracts.store import new_id
 from tests.kit.memory_rollouts import MemoryRollouts
 
@@ -65,8 +65,7 @@ class TestInDatabases(OnBothCase, RolloutsContract):
         with pytest.raises(Broken):
             await rollouts._threads.run(lambda _: write())
         await rollouts.keep(added(project, call_of([1, 2, 3, 4, 5, 6], [7, 8], "resp_2")))
-        found = await rollouts.generations(project, "task")
-        assert found is not None
+        found = await kept_of(rollouts, project)
         assert [(each.call.response_id, each.shared) for each in found] == [("resp_1", 0), ("resp_2", 3)]
 
     async def test_responses_that_end_at_once_look_its_tokens_up_once(
@@ -87,8 +86,7 @@ class TestInDatabases(OnBothCase, RolloutsContract):
         looked_up, statements = await rollouts._threads.run(lambda _: write())
         assert looked_up == 1
         assert statements < len(ends)
-        found = await rollouts.generations(project, "task")
-        assert found is not None
+        found = await kept_of(rollouts, project)
         assert [each.call.response_id for each in found] == ["resp_first", *(each.response_id for each in ends)]
         assert {(each.parent, each.shared, each.cut) for each in found[1:]} == {(0, 3, "")}
 
@@ -165,6 +163,6 @@ class TestInDatabases(OnBothCase, RolloutsContract):
         for turn in range(4):
             await rollouts.keep(added(project, call_of(whole, [turn, 7], f"resp_{turn}")))
             whole = [*whole, turn, 7]
-        found = await rollouts.generations(project, "task")
+        found = await kept_of(rollouts, project)
         await rollouts.aclose()
-        assert [each.cut for each in found or ()] == [""] * 4
+        assert [each.cut for each in found] == [""] * 4

@@ -73,14 +73,14 @@ async def test_what_a_roll_out_records_of_a_response_that_is_not_stored_is_kept_
     response = await site.ask(input="hi", store=False, metadata={"rollout_id": "task"})
     assert response["status"] == "completed"
     assert rollouts.tries == 3
-    assert len(await site.service.rollouts.generations("default", "task")) == 1
+    assert (await site.service.rollouts.get("default", "task")).generations == 1
 
 
 async def test_without_patience_a_response_that_is_not_recorded_has_failed() -> None:
     site = Site(rollouts=AwayRollouts())
     response = await site.ask(input="hi", store=False, metadata={"rollout_id": "task"})
     assert response["status"] == "failed"
-    assert not await site.service.rollouts.generations("default", "task")
+    assert not (await site.service.rollouts.get("default", "task")).generations
 
 
 async def test_a_reader_does_not_wait_for_ever() -> None:

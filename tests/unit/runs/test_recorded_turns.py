@@ -32,7 +32,7 @@ LOGPROB = -0.1  # of every token of `CutEngine`
 def recorded(stored: StoredResponse) -> Sequence[Recorded]:
     """Return what a response has recorded."""
     assert stored.recorded is not None
-    assert stored.recorded.rollout == "task-1"
+    assert stored.recorded.rollout.name == "task-1"
     return stored.recorded.calls
 
 
@@ -151,8 +151,8 @@ async def test_a_tool_of_the_server_and_what_follows_is_one_sequence() -> None:
     [stored] = site.store.saved
     assert stored.recorded is not None
     await site.service.rollouts.keep(stored.recorded)
-    generations = await site.service.rollouts.generations("default", "task-1")
     record = await site.service.rollouts.get("default", "task-1")
+    generations = await site.service.rollouts.generations(record)
     tree = tree_of(record.as_json(), generations)
     assert [each.cut for each in generations] == [""] * len(generations)
     assert len(tree.sequences) == 1
@@ -177,7 +177,8 @@ async def test_a_response_that_is_not_stored_is_recorded_before_its_end() -> Non
     site = Site(CutEngine([UNKNOWN, ANSWER]))
     reading = await site.begin(input="hi", store=False, **IN_ROLLOUT)
     await reading.until("response.completed")
-    generations = await site.service.rollouts.generations("default", "task-1")
+    rollouts = site.service.rollouts
+    generations = await rollouts.generations(await rollouts.get("default", "task-1"))
     assert [each.call.turn for each in generations] == [0, 1]
     assert not any(math.isnan(value) for each in generations for value in each.call.logprobs or ())
 

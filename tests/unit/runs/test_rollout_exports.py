@@ -8,7 +8,7 @@ import pytest
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rollouts.exports.formats import Selection
 from responses_app.protocol.rollouts.exports.requests import ExportQuery
-from responses_app.protocol.rollouts.generations import Recorded, RecordedResponse
+from responses_app.protocol.rollouts.generations import Recorded, RecordedResponse, RolloutRef
 from responses_app.runs import rollout_exports
 from responses_app.runs.rollout_exports import AT_ONCE, exported
 from responses_app.runs.rollouts import Rollouts
@@ -41,15 +41,25 @@ def rollouts(store: MemoryRollouts) -> Rollouts:
     return Rollouts(store, served=lambda _: None, new_id=lambda kind: kind, now=lambda: 0.0)
 
 
-async def add(store: MemoryRollouts, project: str, name: str, *, group: str | None = None) -> None:
-    record = RolloutRecord(id=f"rollout_{name}", project=project, name=name, created_at=1, last_at=1, group=group)
+async def add(store: MemoryRollouts, project: str, name: str, *, group: str | None = None, own: str = "") -> None:
+    own = own or f"rollout_{name}"
+    record = RolloutRecord(id=own, project=project, name=name, created_at=1, last_at=1, group=group)
     await store.create(record)
     calls = [recorded([1, 2], [3]), recorded([1, 2, 3, 4], [5]), recorded([9], [8])]
     await store.keep(of(project, name, calls))
 
 
 def of(project: str, name: str, calls: Sequence[Recorded]) -> RecordedResponse:
-    return RecordedResponse(project=project, rollout=name, response_id=f"resp_{name}", model="tiny", calls=calls)
+    return RecordedResponse(
+        project=project, rollout=RolloutRef(name), response_id=f"resp_{name}", model="tiny", calls=calls
+    )
+
+
+async def chain(begun: Sequence[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    for piece in begun:
+        yield piece
+    async for piece in rest:
+        yield piece
 
 
 async def names_of(pieces: AsyncIterator[bytes]) -> list[str]:
@@ -92,15 +102,30 @@ async def test_rollouts_deleted_meanwhile_are_left_out(
     for name in gone:
         assert await store.delete(PROJECT, name)
 
-    async def rest() -> AsyncIterator[bytes]:
-        for piece in begun:
-            yield piece
-        async for piece in pieces:
-            yield piece
-
     # The first one was read already. Each other that is left comes once, also behind a page that ended with one gone.
-    found = await names_of(rest())
+    found = await names_of(chain(begun, pieces))
     assert found == ["r0", *(f"r{number}" for number in range(1, 7) if f"r{number}" not in gone)]
+
+
+async def test_a_name_that_is_given_anew_meanwhile_skips_nothing(store: MemoryRollouts, rollouts: Rollouts) -> None:
+    pieces = exported(rollouts, PROJECT, TRL)
+    begun = [await anext(pieces), await anext(pieces)]
+    assert await store.delete(PROJECT, "r1")  # with which the first page ended
+    await add(store, PROJECT, "r1", own="rollout_r9")
+    names = await names_of(chain(begun, pieces))
+    assert names == ["r0", "r2", "r3", "r4", "r5", "r6", "r1"]
+
+
+async def test_one_that_is_deleted_and_made_anew_is_exported_once_with_its_own_tokens(
+    store: MemoryRollouts, rollouts: Rollouts
+) -> None:
+    pieces = exported(rollouts, PROJECT, ExportQuery(format="tree"))
+    begun = [await anext(pieces), await anext(pieces)]
+    assert await store.delete(PROJECT, "r1")
+    await store.create(RolloutRecord(id="rollout_r9", project=PROJECT, name="r1", created_at=5, last_at=5))
+    content = b"".join([piece async for piece in chain(begun, pieces)])
+    [found] = [tree for tree in map(orjson.loads, content.splitlines()) if tree["id"] == "r1"]
+    assert (found["created_at"], found["generations"]) == (5, [])
 
 
 async def test_who_stops_reading_ends_it_and_too_many_are_refused(rollouts: Rollouts) -> None:

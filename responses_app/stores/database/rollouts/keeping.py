@@ -60,7 +60,7 @@ class GenerationKeeper:
         by_rollout: dict[tuple[str, str], list[RecordedResponse]] = {}
         for each in recorded:
             if each.calls:
-                by_rollout.setdefault((each.project, each.rollout), []).append(each)
+                by_rollout.setdefault((each.project, each.rollout.name), []).append(each)
         # In one order for all processes, for the same reason.
         with connection.cursor() as cursor:
             for name in sorted(by_rollout):
@@ -73,11 +73,10 @@ class GenerationKeeper:
 
     def _keep(self, cursor: CursorWrapper, recorded: Sequence[RecordedResponse], now: float) -> None:
         """Keep what responses add to one roll-out: hundreds may end at once, and its tokens are looked up once."""
-        project, name = recorded[0].project, recorded[0].rollout
-        row = locked(cursor, project, name)
+        row = locked(cursor, recorded[0].project, recorded[0].rollout.name)
         if row is None:
             return
-        added = {each.response_id: each for each in recorded}
+        added = {each.response_id: each for each in recorded if each.rollout.id in ("", row.id)}
         if row.generations:
             for response_id in known_of(cursor, row.id, list(added)):
                 added.pop(response_id, None)
@@ -118,7 +117,7 @@ class GenerationKeeper:
             entry = self._entries.get(row.id)
         if entry is None or not entry.is_sure:
             self.forget(row.id)
-            return _Entry(Heads(read_generations(connection, row.id) if row.generations else ()))
+            return _Entry(Heads(read_generations(connection, row.id, range(row.generations))))
         if len(entry.heads.numbers) < row.generations:  # others have added some
             missing = [number for number in range(row.generations) if number not in entry.heads.numbers]
             for generation in read_generations(connection, row.id, missing):

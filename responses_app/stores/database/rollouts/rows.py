@@ -1,7 +1,7 @@
 """Roll-outs and their generations as rows."""
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -206,11 +206,11 @@ def size_of(row: RolloutGeneration) -> int:
     return sum(map(len, (row.tail, row.sampled, row.logprobs, row.detail)))
 
 
-def read_generations(connection: BaseDatabaseWrapper, rollout_id: str, numbers: Iterable[int] = ()) -> list[Generation]:
-    """Return generations of a roll-out in order, all or those with these numbers."""
-    rows, wanted = generations_of(connection, rollout_id), list(numbers)
-    if wanted:
-        rows = rows.filter(number__gte=wanted[0], number__lte=wanted[-1])
+def read_generations(connection: BaseDatabaseWrapper, rollout_id: str, numbers: Sequence[int]) -> list[Generation]:
+    """Return generations of a roll-out in order, from the first to the last of these numbers."""
+    if not numbers:
+        return []
+    rows = generations_of(connection, rollout_id).filter(number__gte=numbers[0], number__lte=numbers[-1])
     return [generation_of(row) for row in rows.order_by("number").iterator(chunk_size=AT_ONCE)]
 
 

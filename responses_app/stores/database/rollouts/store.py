@@ -101,32 +101,26 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
 
     async def listed(
         self, project: str, *, after: str | None, limit: int, descending: bool = True, group: str | None = None
-    ) -> Sequence[RolloutRecord] | None:
-        if after is not None and not can_be_name(after):
-            return None
+    ) -> Sequence[RolloutRecord]:
         if group is not None and not can_be_group(group):
             return ()
 
-        def read(connection: BaseDatabaseWrapper) -> Sequence[RolloutRecord] | None:
+        def read(connection: BaseDatabaseWrapper) -> Sequence[RolloutRecord]:
             rows = rollouts_of(connection).filter(project=project)
             if after is not None:
-                known = rows.filter(name=after).values_list("pk", flat=True).first()
-                if known is None:
-                    return None
-                rows = rows.filter(pk__lt=known) if descending else rows.filter(pk__gt=known)
+                rows = rows.filter(pk__lt=after) if descending else rows.filter(pk__gt=after)
             if group is not None:
                 rows = rows.filter(group=group)
             return [record_of(row) for row in rows.order_by("-pk" if descending else "pk")[:limit]]
 
         return await self._threads.run(read)
 
-    async def generations(self, project: str, name: str) -> Sequence[Generation] | None:
-        if not can_be_name(name):
-            return None
-
+    async def generations(self, record: RolloutRecord) -> Sequence[Generation] | None:
         def read(connection: BaseDatabaseWrapper) -> Sequence[Generation] | None:
-            known = rollouts_of(connection).filter(project=project, name=name).values_list("pk", flat=True).first()
-            return None if known is None else read_generations(connection, known)
+            generations = read_generations(connection, record.id, range(record.generations))
+            # Looked for behind that: one that is here still had all its generations then.
+            is_here = rollouts_of(connection).filter(pk=record.id, project=record.project).exists()
+            return generations if is_here else None
 
         return await self._threads.run(read)
 

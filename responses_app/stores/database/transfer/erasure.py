@@ -182,7 +182,8 @@ def _lines_of_skills(project: str, using: str) -> Iterator[str]:
 def _lines_of_rollouts(project: str, using: str) -> Iterator[str]:
     for row in Rollout.objects.using(using).filter(project=project).order_by("pk").iterator(chunk_size=AT_ONCE):
         head = record_of(row).as_json()
-        yield json_text({"rollout": tree_of(head, read_generations(connections[using], row.pk)).in_files()})
+        generations = read_generations(connections[using], row.pk, range(row.generations))
+        yield json_text({"rollout": tree_of(head, generations).in_files()})
 
 
 def _lines_of_webhooks(project: str, using: str) -> Iterator[str]:
