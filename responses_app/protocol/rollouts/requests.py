@@ -26,6 +26,7 @@ HEADER = "x-rollout-id"
 METADATA = "rollout_id"  # the key of a request's metadata that names its roll-out
 NAME = r"[A-Za-z0-9._:-]{1,128}"
 RESERVED = "export"  # `/v1/rollouts/export`
+STEPS = (".", "..")  # clients resolve these in a URL, and then ask for something else
 GROUP = r"[A-Za-z0-9._:/ -]{1,128}"
 _NAME, _GROUP = re.compile(NAME), re.compile(GROUP)
 # Headers by which harnesses tell their conversations apart, and their sub-agents.
@@ -173,6 +174,8 @@ def checked_name(name: str, param: str) -> str:
     """Return the id of a roll-out. Raises `ApiError` (400) for what is none."""
     if name == RESERVED:
         raise invalid_value(param, f"'{RESERVED}' is the path of exports: take another id.")
+    if name in STEPS:
+        raise invalid_value(param, f"'{name}' is a step of a path in a URL: take another id.")
     if _NAME.fullmatch(name) is None:
         shown = f"{name[:80]!r}{'…' if len(name) > 80 else ''}"
         raise invalid_value(param, f"{shown} is no id of a roll-out: 1 to 128 of A-Z, a-z, 0-9, '.', '_', ':' and '-'.")

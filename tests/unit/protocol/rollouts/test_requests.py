@@ -29,7 +29,7 @@ def test_a_request_of_two_rollouts_is_refused() -> None:
     assert (refused.value.status, refused.value.param) == (400, "metadata.rollout_id")
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a,b", "a\n", "export", "ä", "a" * 129, "a/b", "\0"])
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a,b", "a\n", "export", "ä", "a" * 129, "a/b", "\0"])
 def test_what_is_no_id_is_refused(name: str) -> None:
     with pytest.raises(ApiError) as by_header:
         ref_of({"x-rollout-id": name}, "chat")
