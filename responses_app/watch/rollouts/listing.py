@@ -218,7 +218,8 @@ def _figures(attempts: Sequence[Attempt], rewards: Sequence[float]) -> list[tupl
     count = len(attempts)
     ended = sum(1 for each in attempts if each.rollout.ended_at is not None)
     mean = sum(rewards) / len(rewards) if rewards else 0.0
-    spread = math.sqrt(sum((value - mean) ** 2 for value in rewards) / len(rewards)) if rewards else 0.0
+    # Squares of rewards as large as 1e300 would be more than a float can be.
+    spread = math.dist(rewards, [mean] * len(rewards)) / math.sqrt(len(rewards)) if rewards else 0.0
     spread_text = f"± {spread:.3g}" if len(rewards) > 1 else ""
     sampled = sum(each.rollout.sampled_tokens for each in attempts) / count if count else 0
     turns = sum(each.rollout.generations for each in attempts) / count if count else 0

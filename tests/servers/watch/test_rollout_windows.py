@@ -16,7 +16,9 @@ from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import Break, EngineCall, Recorded
 from responses_app.protocol.rollouts.tree import tree_of
 from responses_app.stores.database.rollouts.rows import read_generations, record_of
+from responses_app.watch.rollout_places import Places
 from responses_app.watch.rollouts.comparing import part
+from responses_app.watch.rollouts.listing import group_page
 from responses_app.watch.rollouts.outline import Outline, Step
 from responses_app.watch.rollouts.rails import MAX_COLUMNS, Rails
 from responses_app.watch.rollouts.tokens import MAX_TEXT, ShownToken, TokenText, level_of, text_of, texts_of, told_of
@@ -57,7 +59,7 @@ def random_calls(seed: int) -> list[Recorded]:
 @pytest.mark.parametrize("seed", range(6))
 def test_windows_have_the_tokens_of_the_tree(db: None, seed: int) -> None:
     row = keep(f"random.{seed}", random_calls(seed))
-    tree = tree_of(record_of(row).as_json(), read_generations(connection, row.pk))
+    tree = tree_of(record_of(row).as_json(), read_generations(connection, row.pk, range(row.generations)))
     outline, chance = Outline.of(row), random.Random(seed)
     assert len(outline.steps) == len(tree.paths) == 30
     for path in tree.paths:
@@ -207,6 +209,16 @@ def test_rewards() -> None:
     assert reward_text({"<b>\u202e": -1.0, "b": 2.0}) == "<b>\\u202e −1, b 2"
     assert reward_text({str(number): 1.0 for number in range(20)}).endswith(", …")
     assert (reward_number({"a": 1.0, "b": 2.0}), reward_number(None), reward_text(None)) == (3.0, None, "–")
+
+
+@pytest.mark.any_database
+def test_a_group_has_a_table_for_rewards_as_large_as_may_be(db: None) -> None:
+    for name, reward in (("high", 1e300), ("low", -1e300), ("named", {"a": 1e300, "b": 1e300})):
+        keep(f"huge.{name}", agent(0), group="huge", rewards=[{"reward": reward, "turn": None, "at": 1}])
+    page = group_page(Rollout.objects.all(), "huge", Places(is_staff=False), project="", sort="")
+    [mean] = [each for each in page["figures"] if each[0] == "Mean reward"]
+    assert mean == ("Mean reward", "6.67e+299", "± 1.25e+300")
+    assert [each.name for each, _ in page["attempts"]] == ["huge.named", "huge.high", "huge.low"]
 
 
 @pytest.mark.any_database
