@@ -53,8 +53,8 @@ class EngineState:
         return cls(**known, update=None if update is None else OpenUpdate(**update))
 
     def is_expired(self, now: float) -> bool:
-        """Whether the pause is to end by itself: who does something to the engine may end that first."""
-        return bool(self.paused) and now >= self.until and not self.is_busy(now)
+        """Whether the time of the pause is over: it ends once nobody does anything to the engine."""
+        return bool(self.paused) and now >= self.until
 
     def is_busy(self, now: float) -> bool:
         """Whether some worker does something to the engine."""

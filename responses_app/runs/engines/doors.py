@@ -5,7 +5,8 @@ busy with it, then it is done, then its end is kept. An engine that all workers 
 asked, and the others are told: before a pause, so that they know what ends what they run, and behind all else. Where
 each worker has an engine of its own, each does it, and the one that was asked waits for all.
 
-A pause has a lease. A trainer that dies leaves a pause that ends by itself, and an update that is cancelled then.
+A pause has a lease. A trainer that dies leaves a pause that ends by itself, and an update that is cancelled then. A
+worker that dies is busy no more: others may go on with the engine.
 """
 
 import asyncio
@@ -219,7 +220,6 @@ class EngineDoors:
             _update_call(request, version),
             WeightsCall(step=WeightsStep.FINISH, version=version, transfer=transfer),
         ]
-        until = self._now() + self._step_seconds
 
         def begin(state: EngineState) -> EngineState:
             if state.paused:
@@ -227,7 +227,8 @@ class EngineDoors:
                     "The engine is paused already. Resume it first, or take the steps one by one.",
                     code="engine_paused",
                 )
-            return replace(state, paused=mode, until=until)
+            # It has no lease beside this operation: where its worker dies, nobody would end it.
+            return replace(state, paused=mode, until=self._now())
 
         def end(state: EngineState) -> EngineState:
             return replace(state, paused="", until=0.0)
@@ -279,7 +280,8 @@ class EngineDoors:
 
     async def _do(self, model: ServedModel, operation: Operation) -> None:
         weights = _weights(model)
-        begun = await self._change(model, lambda state: self._begun(state, operation, weights))
+        living = {self._worker, *(each.worker for each in await self._reports(model))}
+        begun = await self._change(model, lambda state: self._begun(state, operation, weights, living))
         try:
             if operation.is_told_first or not weights.is_shared:
                 seconds = operation.seconds if not weights.is_shared else 0.0
@@ -292,12 +294,14 @@ class EngineDoors:
         except BaseException as error:
             await self._failed(model, operation, error)
             raise _as_api_error(error, operation) from error
-        ended = await self._change(model, lambda state: operation.succeed(state.done()))
+        ended = await self._change(model, lambda state: operation.succeed(self._own(state).done()))
         if weights.is_shared:
             await self._heard(model, ended)
 
-    def _begun(self, state: EngineState, operation: Operation, weights: BaseWeights) -> EngineState:
-        if state.is_busy(self._now()):
+    def _begun(
+        self, state: EngineState, operation: Operation, weights: BaseWeights, living: Collection[str]
+    ) -> EngineState:
+        if state.is_busy(self._now()) and state.busy in living:
             raise busy()
         begun = operation.begin(state)
         return replace(
@@ -307,6 +311,12 @@ class EngineDoors:
             busy_until=self._now() + operation.seconds + MARGIN_SECONDS,
         )
 
+    def _own(self, state: EngineState) -> EngineState:
+        """Return a state in which this worker is busy. Raises `ApiError` where others took it for dead, and went on."""
+        if state.busy != self._worker:
+            raise busy()
+        return state
+
     async def _failed(self, model: ServedModel, operation: Operation, error: BaseException) -> None:
         """Keep what a failure means: the name of weights that may be mixed, and that nothing is paused."""
         # Of what broke off nobody knows how far it came.
@@ -314,7 +324,7 @@ class EngineDoors:
         changed = operation.version and (broke_off or getattr(error, "changed", False))
 
         def end(state: EngineState) -> EngineState:
-            ended = operation.fail(state.done())
+            ended = operation.fail(self._own(state).done())
             return replace(ended, update=None).named(FAILED + operation.version) if changed else ended
 
         try:

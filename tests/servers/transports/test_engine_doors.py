@@ -270,6 +270,29 @@ async def test_a_worker_that_comes_into_a_pause_joins_it(
     assert await answer == "hello"
 
 
+async def test_a_worker_that_dies_while_it_changes_the_engine_leaves_one_that_goes_on(
+    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
+) -> None:
+    async def is_busy() -> bool:
+        return bool((await one.get("/engine")).json()["busy"])
+
+    async with await Socket.open(pair[0].ws_url) as socket:
+        await socket.create(f"repeat: {SAYS}")  # for which the change waits
+        await socket.until("response.output_text.delta")
+        applied = {"action": "apply", "version": "unfinished", "info": {"seed": 0}, "mode": "wait"}
+        applying = asyncio.create_task(two.post("/engine/weights", json=applied))
+        await eventually(is_busy)
+        pair[1].kill()
+        with pytest.raises(httpx.TransportError):
+            await applying
+        await socket.until("response.completed")
+    try:
+        assert await said(one, "on it goes") == "on it goes"
+        assert (await done(one, "pause"))["workers"] == 1
+    finally:
+        pair[1].start()
+
+
 def test_keys_need_the_scope_and_the_setting(closed: ClosedServer, tmp_path_factory: pytest.TempPathFactory) -> None:
     def asked(server: ClosedServer, *scopes: str) -> list[int]:
         headers = bearer(server.new_key(*(("--scopes", ",".join(scopes)) if scopes else ())))
