@@ -2,10 +2,12 @@
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
 
+from tests.kit.engine_relay import Generated
 from tests.kit.scripts import Entry, journal
 from tests.kit.server import Server
 
@@ -57,6 +59,34 @@ def assert_tree_is_the_engines(tree: Any, *servers: Server) -> None:
         prompts = [entry["prompt_tokens"] for entries in had for entry in entries]
         assert tokens[: each["prompt_tokens"]] in prompts, each
     assert_laws_of_trees(tree)
+
+
+def assert_tree_is_relayed(tree: Any, generations: Sequence[Generated]) -> None:
+    """Check that a tree has what went through an `EngineRelay`, to the bit, with all laws of trees."""
+    assert_laws_of_trees(tree, logprob=None)
+    recorded = [_of_tree(tree, each) for each in tree["generations"]]
+    # A server tries what it has not seen, such as a grammar, with a token that nobody reads.
+    had = [_relayed(each, recorded) for each in generations if each.logprobs]
+    assert len(recorded) == len(had)
+    for each in recorded:
+        assert each in had
+
+
+def _of_tree(tree: Any, generation: Any) -> tuple[list[int], list[int], list[float]]:
+    """Return prompt, sampled tokens and log probabilities of a generation of a tree."""
+    nodes = [node for node in tree["nodes"] if node["id"] in generation["nodes"]]
+    tokens, begin = path_tokens(tree, generation["nodes"]), generation["prompt_tokens"]
+    own = [node for node in nodes if node["generation"] == generation["id"] and node["mask"]]
+    return tokens[:begin], tokens[begin:], [logprob for node in own for logprob in node["logprobs"]]
+
+
+def _relayed(
+    generated: Generated, recorded: list[tuple[list[int], list[int], list[float]]]
+) -> tuple[list[int], list[int], list[float]]:
+    """Return what the engine had, as far as the turn went: a turn that calls a tool may end before the engine does."""
+    prompt = list(generated.prompt)
+    read = next((len(sampled) for begin, sampled, _ in recorded if begin == prompt), len(generated.sampled))
+    return prompt, generated.sampled[:read], generated.logprobs[:read]
 
 
 def assert_laws_of_trees(tree: Any, *, logprob: float | None = LOGPROB) -> None:

@@ -11,6 +11,7 @@ from tests.kit import npm
 from tests.kit.programs import run_program, secluded
 
 TURN_SECONDS = 60.0  # bound of one run; the first one on a machine unpacks 230 MB
+SHELL_ALONE = "--available-tools=bash"  # with all its tools a prompt has 12,000 tokens
 
 
 def provider(*, base_url: str, model: str, transport: str) -> dict[str, str]:

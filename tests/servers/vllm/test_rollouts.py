@@ -1,15 +1,14 @@
 """What roll-outs record of a real vLLM is what it was asked and gave, token by token and to the bit, over each API."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from tests.kit.clients import http_client
-from tests.kit.engine_relay import EngineRelay, Generated
-from tests.kit.rollouts import assert_laws_of_trees, path_tokens, tree_of
+from tests.kit.engine_relay import EngineRelay
+from tests.kit.rollouts import assert_tree_is_relayed, tree_of
 from tests.kit.sdk import MODEL, WEATHER
 from tests.kit.server import Server
 from tests.servers.vllm.server import API_KEY, SERVED_MODEL, VllmServer
@@ -68,34 +67,8 @@ async def test_what_is_recorded_is_what_vllm_had(vllm_server: VllmServer, tmp_pa
                 async with http_client(server) as http:
                     http.headers["x-rollout-id"] = api.__name__
                     await api(http)
-                    check(await tree_of(http, api.__name__), relay.generations)
+                    tree = await tree_of(http, api.__name__)
+                    assert len(tree["generations"]) == 2
+                    assert_tree_is_relayed(tree, relay.generations)
         finally:
             await asyncio.to_thread(server.stop)
-
-
-def check(tree: Any, generations: Sequence[Generated]) -> None:
-    """Check that a tree is what vLLM had."""
-    assert_laws_of_trees(tree, logprob=None)
-    recorded = [of_tree(tree, each) for each in tree["generations"]]
-    # A server tries what it has not seen, such as a grammar, with a token that nobody reads.
-    had = [of_engine(each, recorded) for each in generations if each.logprobs]
-    assert len(recorded) == len(had) == 2
-    for each in recorded:
-        assert each in had
-
-
-def of_tree(tree: Any, generation: Any) -> tuple[list[int], list[int], list[float]]:
-    """Return prompt, sampled tokens and log probabilities of a generation of a tree."""
-    nodes = [node for node in tree["nodes"] if node["id"] in generation["nodes"]]
-    tokens, begin = path_tokens(tree, generation["nodes"]), generation["prompt_tokens"]
-    own = [node for node in nodes if node["generation"] == generation["id"] and node["mask"]]
-    return tokens[:begin], tokens[begin:], [logprob for node in own for logprob in node["logprobs"]]
-
-
-def of_engine(
-    generated: Generated, recorded: list[tuple[list[int], list[int], list[float]]]
-) -> tuple[list[int], list[int], list[float]]:
-    """Return what the engine had, as far as the turn went: a turn that calls a tool may end before the engine does."""
-    prompt = list(generated.prompt)
-    read = next((len(sampled) for begin, sampled, _ in recorded if begin == prompt), len(generated.sampled))
-    return prompt, generated.sampled[:read], generated.logprobs[:read]

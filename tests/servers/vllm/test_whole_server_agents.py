@@ -1,24 +1,32 @@
 """Coding agents do their task of thirty turns on a real vLLM, under the grammar, and vLLM computes no block twice.
 
+Each is recorded by its base URL alone, over an API of its own, and the record is what vLLM was asked and gave.
+
 The model says what the script of `tests/clients/agents` has it say. vLLM's own copy of the grammar has to accept each
 token of it, else the response fails; how a patch ends is left to that grammar.
 """
 
+import asyncio
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
 from tests.clients.agents.agent import Agent, Way
-from tests.clients.agents.every import BARE_CLAUDE, CODEX, MODEL
+from tests.clients.agents.every import BARE_CLAUDE, CODEX, COPILOT, MODEL
 from tests.clients.agents.figures import failures
 from tests.clients.agents.playing import script
-from tests.clients.agents.task import DONE, PROMPT, STEPS, Edit, Write, make_repository, require_done
+from tests.clients.agents.task import DONE, PROMPT, STEPS, Answer, Edit, Run, Write, make_repository, require_done
+from tests.clients.copilot.cli import SHELL_ALONE
+from tests.kit.clients import http_client
+from tests.kit.engine_relay import EngineRelay
+from tests.kit.rollouts import assert_tree_is_relayed, tree_of
 from tests.kit.scripts import Entry
 from tests.kit.server import Server
 from tests.kit.wiretap import Wiretap
@@ -30,6 +38,8 @@ from tests.servers.vllm.transcripts import SCRIPT
 GENERATED = re.compile(r" completed input=(\d+) cached=(\d+) output=([1-9]\d*) ")
 END_OF_PATCH = "atch\n<|call|>"  # is left to the grammar; behind `*** End` it would take ` of File` too
 PATCHES = sum(isinstance(step, Edit | Write) for step in STEPS)
+ROLLOUT = "task"
+BELOW = f"/rollouts/{ROLLOUT}"  # behind a server's address
 RUNS = [
     pytest.param(CODEX, Way.WEBSOCKET, PATCHES, id="codex"),
     pytest.param(BARE_CLAUDE, Way.MESSAGES, 0, id="claude"),  # it edits with a function
@@ -60,6 +70,29 @@ def short_path() -> Iterator[Path]:
         yield Path(folder)
 
 
+@asynccontextmanager
+async def recording(vllm_server: VllmServer, folder: Path) -> AsyncIterator[tuple[Server, EngineRelay]]:
+    """Start a server before vLLM, and write down what goes between them."""
+    async with EngineRelay(vllm_server.url) as relay:
+        own = {"engine": "vllm-server", "engine_url": relay.url, "engine_api_key": API_KEY, "model": SERVED_MODEL}
+        front = Server(folder, model_name=MODEL, **own)
+        try:
+            await asyncio.to_thread(front.start)  # the relay answers meanwhile
+            yield front, relay
+        finally:
+            await asyncio.to_thread(front.stop)
+
+
+async def require_one_sequence(front: Server, relay: EngineRelay, turns: int) -> None:
+    """Check that the roll-out is what vLLM had, and one sequence."""
+    async with http_client(front) as http:
+        tree = await tree_of(http, ROLLOUT)
+    assert_tree_is_relayed(tree, relay.generations)
+    assert len(tree["generations"]) == turns
+    assert tree["breaks"] == []
+    assert len(tree["sequences"]) == 1
+
+
 @pytest.mark.parametrize(("agent", "way", "patches"), RUNS)
 async def test_a_task_of_thirty_turns(
     vllm_server: VllmServer, short_path: Path, agent: Agent, way: Way, patches: int
@@ -67,19 +100,13 @@ async def test_a_task_of_thirty_turns(
     work = short_path / "work"
     entries = [unended(entry) for entry in script(agent, work)]
     assert sum("behind" in entry for entry in entries) == patches
-    front = Server(
-        short_path / "front",
-        engine="vllm-server",
-        engine_url=vllm_server.url,
-        engine_api_key=API_KEY,
-        model=SERVED_MODEL,
-        model_name=MODEL,
-    )
-    with front, speaking(entries):
-        async with Wiretap(front.port) as tap:
-            client = agent.open(short_path, f"http://127.0.0.1:{tap.port}", way)
-            make_repository(work)
-            turn = await client.ask(PROMPT)
+    async with recording(vllm_server, short_path / "front") as (front, relay):
+        with speaking(entries):
+            async with Wiretap(front.port) as tap:
+                client = agent.open(short_path, f"http://127.0.0.1:{tap.port}{BELOW}", way)
+                make_repository(work)
+                turn = await client.ask(PROMPT)
+        await require_one_sequence(front, relay, len(STEPS))
     assert (turn.exit_code, turn.last_message) == (0, DONE), turn
     require_done(work)
     assert failures(tap) == 0
@@ -87,3 +114,13 @@ async def test_a_task_of_thirty_turns(
     assert len(turns) == len(STEPS), turns
     twice = [max(0, full_blocks(input + output) - cached) for (input, _, output), (_, cached, _) in pairwise(turns)]
     assert twice == [0] * (len(STEPS) - 1), turns
+
+
+async def test_an_agent_of_chats_is_recorded(vllm_server: VllmServer, tmp_path: Path) -> None:
+    steps = (Run("ls"), Answer(DONE))
+    async with recording(vllm_server, tmp_path / "front") as (front, relay):
+        with speaking(script(COPILOT, tmp_path / "work", steps)):
+            client: Any = COPILOT.open(tmp_path, f"{front.url}{BELOW}", Way.CHAT)
+            turn = await client.run(SHELL_ALONE, "--allow-all-tools", "-p", PROMPT)
+        assert (turn.exit_code, turn.last_message) == (0, DONE), (turn.complaints, front.output[-3000:])
+        await require_one_sequence(front, relay, len(steps))

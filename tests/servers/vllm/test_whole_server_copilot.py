@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.copilot.cli import Copilot, installed, provider
+from tests.clients.copilot.cli import SHELL_ALONE, Copilot, installed, provider
 from tests.kit.sdk import MODEL
 from tests.kit.server import Server
 from tests.servers.vllm.transcripts import COPILOT_NOTE, COPILOT_PROMPT
@@ -15,8 +15,7 @@ async def test_copilot_runs_a_command_and_answers(front_of_server: Server, tmp_p
     begin = len(front_of_server.output)
     variables = provider(base_url=front_of_server.base_url, model=MODEL, transport=transport)
     copilot = Copilot(installed(), tmp_path, variables)
-    shell_alone = "--available-tools=bash"  # with all its tools a prompt has 12,000 tokens
-    turn = await copilot.run(shell_alone, "--allow-all-tools", "-p", COPILOT_PROMPT)
+    turn = await copilot.run(SHELL_ALONE, "--allow-all-tools", "-p", COPILOT_PROMPT)
     assert (turn.exit_code, turn.last_message) == (0, "The note is written."), turn
     assert (copilot.work / "note.txt").read_text() == f"{COPILOT_NOTE}\n"
     logged = front_of_server.output[begin:]
