@@ -1,5 +1,6 @@
 """Methods of an engine's workers are called only where the operator has named them."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.engine import parse_weights
 from responses_app.runs.engines.doors import EngineDoors
-from responses_app.stores.engines import NumberedState
+from responses_app.stores.engines import NumberedState, WorkerReport
 from tests.kit.fakes import run_settings
 
 APPLY: Any = {"action": "apply", "version": "v1"}
@@ -19,6 +20,9 @@ class Reached(Exception):
 
 class NoStore:
     async def read(self, model: str) -> NumberedState:
+        raise Reached
+
+    async def reports(self, model: str, *, seen_since: float) -> Sequence[WorkerReport]:
         raise Reached
 
 
