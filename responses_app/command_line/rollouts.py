@@ -13,7 +13,7 @@ from urllib.parse import quote
 import aiohttp
 
 from responses_app.command_line.connections import fetch
-from responses_app.command_line.endpoint import RemoteServer, endpoint_of, session_options
+from responses_app.command_line.endpoint import CommandFailed, RemoteServer, endpoint_of, session_options
 
 PAGE = 100  # roll-outs that are asked for at once
 
@@ -46,18 +46,22 @@ async def _run(options: Namespace) -> int:
 
 
 async def _list(session: aiohttp.ClientSession, server: RemoteServer, options: Namespace) -> None:
-    """Print roll-outs, the newest first, as many as are wanted."""
+    """Print roll-outs, the newest first, as many as are wanted. Raises `CommandFailed` for what is no list."""
     left, after = options.limit, None
-    while left:
+    while left > 0:
         params = {"limit": str(min(PAGE, left)), "group": options.group, "after": after}
         known = {name: value for name, value in params.items() if value is not None}
         page = await fetch(session, server, "/rollouts", params=known)
-        for rollout in page["data"]:
+        data, after = page.get("data"), page.get("last_id")
+        if not isinstance(data, list) or not isinstance(after, str):
+            raise CommandFailed(f"{server.base_url}/rollouts did not answer with a list of roll-outs.")
+        for rollout in data:
             _print(rollout)
-        left, after = left - len(page["data"]), page["last_id"]
-        if not page["has_more"]:
+        left -= len(data)
+        if not page.get("has_more") or not data:
             return
 
 
 def _print(answer: Any) -> None:
-    sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+    # In ASCII: clients name groups and write metadata, and a terminal obeys some characters.
+    sys.stdout.write(json.dumps(answer) + "\n")
