@@ -148,8 +148,9 @@ class RolloutsContract:
         await rollouts.create(before)
         assert await rollouts.delete(project, "task")
         await rollouts.create(after)
-        await rollouts.keep(added(project, call_of([1], [2, 3], "resp_before"), own=before.id))
-        await rollouts.keep(added(project, call_of([1], [4, 5], "resp_after"), own=after.id))
+        for _ in range(2):  # behind nothing, and behind what was kept
+            await rollouts.keep(added(project, call_of([1], [2, 3], "resp_before"), own=before.id))
+            await rollouts.keep(added(project, call_of([1], [4, 5], "resp_after"), own=after.id))
         assert [each.call.response_id for each in await kept_of(rollouts, project)] == ["resp_after"]
 
     async def test_generations_are_those_of_the_moment_at_which_it_was_read(self, rollouts: BaseRolloutStore) -> None:

@@ -77,7 +77,7 @@ class GenerationKeeper:
         if row is None:
             return
         added = {each.response_id: each for each in recorded if each.rollout.id in ("", row.id)}
-        if row.generations:
+        if row.generations and added:
             for response_id in known_of(cursor, row.id, list(added)):
                 added.pop(response_id, None)
         if not added:
