@@ -228,13 +228,17 @@ RETRY_SECONDS = 0.2  # between two attempts at that
 
 
 class Continuing:
-    """How a turn that was cut is tried again: how often, for how long, and where not."""
+    """How a turn that was cut is tried again: how often, for how long, and where not.
 
-    def __init__(self, engine: BaseEngine) -> None:
+    `is_cut`: another worker began it, and died.
+    """
+
+    def __init__(self, engine: BaseEngine, *, is_cut: bool = False) -> None:
         self.cuts = 0  # how often the turn was cut
         self.avoid = ""  # the replica at which it was cut last; empty for none
         self._engine = engine
-        self._until: float | None = None  # by the loop's clock, how long it is tried; None before a cut
+        # By the loop's clock, how long it is tried; None before a cut.
+        self._until = asyncio.get_running_loop().time() + GO_ON_SECONDS if is_cut else None
         self._grammar_cut = False  # it broke once already in a way that its grammar may have caused
 
     async def wait(self, error: EngineError) -> None:

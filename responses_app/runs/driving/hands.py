@@ -117,7 +117,8 @@ class Hand:
 
     async def _generate_on(self, generate: Generate) -> Command | None:
         """Generate a turn, as often as it is cut and can go on."""
-        continuing, meter = Continuing(self._served.engine), self._served.meter.turn()
+        continuing = Continuing(self._served.engine, is_cut=generate.has_begun)
+        meter = self._served.meter.turn()
         while True:
             try:
                 return await self._sample(generate, meter, continuing)

@@ -21,7 +21,8 @@ from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.response import summaries
-from responses_app.protocol.response.steps import StopReason
+from responses_app.protocol.response.input_codec import decode, encode
+from responses_app.protocol.response.steps import Sampled, StopReason
 from responses_app.runs.driving import generating
 from responses_app.runs.driving.generating import MAX_CUTS
 from responses_app.runs.plan.failures import BROKEN
@@ -29,7 +30,7 @@ from responses_app.runs.plan.plan import Origin
 from tests.kit.fakes import Reading, Site
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
-from tests.unit.runs.test_takeover import ANSWER, CASES, TokenEngine, unsealed
+from tests.unit.runs.test_takeover import ANSWER, CASES, TokenEngine, left_at, taken_over, undisturbed, unsealed
 
 ERROR = GenerationCut("replica 1 died: /secret")
 
@@ -147,6 +148,20 @@ async def test_those_that_are_left_may_be_full_for_a_moment(
     engine.refusals = [refusal] * 5
     assert await events_of(engine) == await events_of(CutEngine([ANSWER]))
     assert len(engine.requests) == 7
+
+
+async def test_who_takes_a_turn_over_waits_for_its_engine_as_who_began_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once failed at once where the engine of the worker that took over went away at that moment."""
+    monkeypatch.setattr(generating, "RETRY_SECONDS", 0.01)
+    accepted, events = await undisturbed([ANSWER], {})
+    inputs = list(decode(accepted.log))
+    log = encode(inputs[: next(place for place, each in enumerate(inputs) if isinstance(each, Sampled)) + 3])
+    engine = CutEngine([ANSWER])
+    engine.sampled, engine.refusals = 1, [EngineUnavailable("all away") for _ in range(3)]
+    site = Site(engine, await left_at(accepted, log))
+    reading = await taken_over(site, str(accepted.response["id"]))
+    assert (await reading.to_the_end())[-1]["type"] == events[-1]["type"] == "response.completed"
+    assert len(engine.requests) == 4
 
 
 async def test_nothing_is_planned_while_no_replica_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
