@@ -29,6 +29,7 @@ class Checked:
     continued: int = 0  # turns that were cut, and went on elsewhere
     unanswered: int = 0  # turns that are recorded, though their client got no answer, and asked again
     two_versions: int = 0  # turns that ran across an update
+    unknown: int = 0  # tokens of turns that ran across an update and were cut: nobody knows which weights sampled them
     breaks: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
@@ -109,14 +110,19 @@ def _check_generation(
         checked.wrong(
             place, f"other tokens or versions than those of the engine: {_in_words(records, tokens, versions)}"
         )
-    checked.two_versions += len(set(versions)) > 1
+    checked.two_versions += len(set(versions) - {None}) > 1
+    if unknown := versions.count(None):
+        checked.unknown += unknown
+        if len(records) == 1 and records[0]["finish"] == "stop":
+            checked.wrong(place, f"the engine has told which weights sampled {unknown} tokens, and it is not recorded")
 
 
-def _told(records: Sequence[Record], tokens: list[int], versions: list[str], *, is_whole: bool) -> bool:
+def _told(records: Sequence[Record], tokens: list[int], versions: list[str | None], *, is_whole: bool) -> bool:
     """Whether tokens and their versions are what engines have told, one behind the other.
 
     A turn that went on has been asked for with what was said before in its prompt. Two workers may have asked for the
     same: one that was cut off from its database, and one that took over. What counts is what one of them was told.
+    A version that nobody knows is None.
     """
     groups: dict[int, list[Record]] = defaultdict(list)
     for record in records:
@@ -130,21 +136,23 @@ def _told(records: Sequence[Record], tokens: list[int], versions: list[str], *, 
     return len(versions) == len(tokens) - begins[0]
 
 
-def _tells(record: Record, prompt: list[int], said: list[int], versions: list[str], *, is_last: bool) -> bool:
+def _tells(record: Record, prompt: list[int], said: list[int], versions: list[str | None], *, is_last: bool) -> bool:
     spans = ({"version": each["version"], "tokens": each["end"] - each["start"]} for each in record["weights"])
     count = len(said)
     is_all = not is_last or count == len(record["sampled"])
-    return is_all and record["sampled"][:count] == said and _versions(spans)[:count] == versions and (
-        record["prompt"] == digest_of(prompt)
-    )  # fmt: skip
+    sampled_by = _versions(spans)[:count]
+    if not is_all or len(sampled_by) != count or record["sampled"][:count] != said:
+        return False
+    are_right = all(version in (None, its) for version, its in zip(versions, sampled_by, strict=True))
+    return are_right and record["prompt"] == digest_of(prompt)
 
 
-def _in_words(records: Sequence[Record], tokens: list[int], versions: list[str]) -> str:
+def _in_words(records: Sequence[Record], tokens: list[int], versions: list[str | None]) -> str:
     asked = [(each["prompt_tokens"], len(each["sampled"]), each["finish"], each["weights"]) for each in records]
     return f"{len(tokens)} tokens, {Counter(versions)}, of {asked}"
 
 
-def _versions(spans: Iterable[Any]) -> list[str]:
+def _versions(spans: Iterable[Any]) -> list[str | None]:
     return [span["version"] for span in spans for _ in range(span["tokens"])]
 
 

@@ -6,6 +6,7 @@ sub-agent of its own; these are drawn by the number of the roll-out, so that eve
 
 import asyncio
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ ABOUT = "Run a command in the shell of the project, and return what it prints."
 FUNCTION = {"type": "function", "name": "shell", "description": ABOUT, "parameters": COMMAND, "strict": False}
 ANTHROPIC = {"anthropic-version": "2023-06-01"}
 KINDS = ("chain", "codex", "claude")
+_IDS = re.compile(r"(?<=_)[0-9a-f]{16,}")  # what differs where the same goes wrong again
 Item = dict[str, Any]
 
 
@@ -111,8 +113,9 @@ class Conversation:
             body |= {"input": list(new), "previous_response_id": self._previous}
         answer = await self._post("/v1/responses", body)
         self._tally.responses[answer["status"]] += 1
-        if answer["status"] != "completed":
-            self._tally.failed.append(f"{answer['id']}: {answer['error'] or answer['incomplete_details']}")
+        if answer["status"] != "completed":  # nothing goes on behind it
+            problem = answer["error"] or answer["incomplete_details"]
+            raise RuntimeError(f"{self._trace.name}: {answer['id']} has not completed: {problem}")
         self._previous = answer["id"]
         self._history += answer["output"]
         return next((item for item in answer["output"] if item["type"] == "function_call"), {})
@@ -154,6 +157,7 @@ class Conversation:
         headers = {**self._headers, **ANTHROPIC}
         if self._trace.kind == "chain":
             headers["Idempotency-Key"] = uuid4().hex
+        problem = ""
         for _ in range(TRIES):
             try:
                 async with self._http.post(path, json=body, headers=headers) as answer:
@@ -162,12 +166,15 @@ class Conversation:
                         told: Item = await answer.json()
                         self._tally.answered[self._trace.name].add(own_part(told["id"]))
                         return told
-                    self._tally.problems[f"{answer.status} {(await answer.text())[:200]}"] += 1
+                    problem = f"{answer.status} {_IDS.sub('…', await answer.text())[:200]}"
             except aiohttp.ClientError as error:
-                self._tally.problems[type(error).__name__] += 1
+                problem = type(error).__name__
+            self._tally.problems[problem] += 1
+            if problem.startswith(("400", "404", "422")):  # it would be refused again
+                break
             self._tally.retried += 1
             await asyncio.sleep(PAUSE)
-        raise RuntimeError(f"{self._trace.name}: {TRIES} times in vain: {self._tally.problems.most_common(3)}")
+        raise RuntimeError(f"{self._trace.name}: in vain, and the last time: {problem}")
 
 
 async def roll(http: aiohttp.ClientSession, trace: Trace, tally: Tally) -> None:

@@ -234,6 +234,7 @@ def _results(run: Run, checked: Checked, seconds: float, unread: int, cpu: float
         "tokens compared": checked.tokens,
         "turns that went on elsewhere": checked.continued,
         "turns with two versions": checked.two_versions,
+        "tokens of unknown weights": checked.unknown,
         "events": ", ".join(run.events),
         "retried": tally.retried,
         "turns that are recorded and were not answered": checked.unanswered,
