@@ -181,10 +181,13 @@ class RankedToken:
 PromptLogprobs = Sequence[Sequence[RankedToken] | None]
 
 
+UNKNOWN = ""  # a version of weights: one of several, and nobody can say of which token
+
+
 class WeightsSpan(NamedTuple):
     """Tokens in a row that weights of one version sampled."""
 
-    version: str | None  # None where the engine does not tell
+    version: str | None  # None where nobody knows
     tokens: int
 
 
@@ -203,7 +206,10 @@ class TokenChunk:
     # its likeliest alternatives; None for the first token, before which nothing stands.
     prompt_logprobs: PromptLogprobs | None = None
     kv_transfer_params: Mapping[str, Any] | None = None  # with the last chunk, where the engine has any to tell
-    weights_version: str | None = None  # of the weights that sampled these tokens; None where the engine does not tell
+    # Of the weights that sampled these tokens; None where the engine does not tell, `UNKNOWN` where they may be
+    # `newest` or older: the weights have changed meanwhile.
+    weights_version: str | None = None
+    newest: str | None = None
     # With the last chunk of an engine that tells it only then: the versions of all tokens of this generation, in their
     # order. What the chunks before said was the newest version that was known when they came, and may be late.
     weights: Sequence[WeightsSpan] | None = None

@@ -10,7 +10,7 @@ samples no token, so each token is of one version: that of the last `finish` bef
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,6 +20,7 @@ from engine.errors import TurnEnded
 
 FAILED = "failed:"  # begins the version of weights whose update broke in its middle, before the version it was to be
 ENDED = "The engine was paused, and what was running was ended."
+Told = Callable[[], Awaitable[None]]  # returns once all who share an engine know how it is now
 
 
 class PauseMode(StrEnum):
@@ -71,6 +72,10 @@ class ReplicaState:
     problem: str = ""  # why it is not used; empty where it is
 
 
+async def nobody() -> None:
+    """Tell nobody: nobody shares the engine."""
+
+
 class BaseWeights(ABC):
     """The doors of one engine, in one process.
 
@@ -111,18 +116,22 @@ class BaseWeights(ABC):
         then what they are called from then on begins with `FAILED`.
         """
 
-    async def apply(self, calls: Sequence[WeightsCall], mode: PauseMode) -> None:
-        """Pause, take all steps, and resume, whatever comes of them. Raises as above."""
+    async def apply(self, calls: Sequence[WeightsCall], mode: PauseMode, *, told: Told = nobody) -> None:
+        """Pause, take all steps, and resume, whatever comes of them. Raises as above.
+
+        `told` is awaited before anything is sampled by the new weights: then all who share the engine know of them.
+        """
         await self.pause(mode)
         try:
             for call in calls:
                 await self.call(call)
+            await told()
         finally:
             await self.resume()
 
-    async def roll(self, calls: Sequence[WeightsCall], mode: PauseMode) -> None:
-        """Do the same with one replica after the other, while the others serve."""
-        await self.apply(calls, mode)
+    async def roll(self, calls: Sequence[WeightsCall], mode: PauseMode, *, told: Told = nobody) -> None:
+        """Do the same with one replica after the other, while the others serve; `told` is awaited for each."""
+        await self.apply(calls, mode, told=told)
 
     @abstractmethod
     async def replicas(self) -> Sequence[ReplicaState]:

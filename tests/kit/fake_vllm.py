@@ -59,6 +59,8 @@ class Asked:
     path: str
     body: JsonObject
     sent: int = 0  # chunks
+    sampled: list[int] = field(default_factory=list)  # all its tokens, read or not
+    weights: list[JsonObject] = field(default_factory=list)  # which weights sampled what, as vLLM tells it at the end
 
 
 class FakeVllm:
@@ -216,8 +218,7 @@ class FakeVllm:
         grammar = sampling.get("structured_outputs")
         if grammar and not await self._takes(stream, grammar, event):
             return
-        cached, sampled = None, 0
-        spans: list[JsonObject] = []  # which weights sampled what, as the last event tells it
+        cached, sampled, spans = None, stream.asked.sampled, stream.asked.weights
         async with (
             self.doors.gate.generation() as name,
             aclosing(self.engine.generate(_request(body, prompt, sampling))) as chunks,
@@ -229,9 +230,9 @@ class FakeVllm:
                 except TurnEnded:
                     await stream.say(event(TokenChunk(token_ids=[], finish_reason=FinishReason.ABORT), None, None))
                     return
-                _note_version(spans, self.doors.version, sampled, sampled + len(chunk.token_ids))
+                _note_version(spans, self.doors.version, len(sampled), len(sampled) + len(chunk.token_ids))
                 cached = chunk.cached_tokens if chunk.cached_tokens is not None else cached
-                sampled += len(chunk.token_ids)
+                sampled.extend(chunk.token_ids)
                 said = event(chunk, prompt if stream.asked.sent == 0 else None, sampling.get("logprobs"))
                 if chunk.finish_reason is not None and "weight_versions" in said["choices"][0]:
                     said["choices"][0]["weight_versions"] = spans
@@ -239,7 +240,7 @@ class FakeVllm:
                 stream.asked.sent += 1
         if self.switches.usage:
             details = None if cached is None else {"cached_tokens": cached}
-            usage = {"prompt_tokens": len(prompt), "completion_tokens": sampled, "prompt_tokens_details": details}
+            usage = {"prompt_tokens": len(prompt), "completion_tokens": len(sampled), "prompt_tokens_details": details}
             await stream.say({"choices": [], "usage": usage})
 
     async def _takes(self, stream: "_Stream", grammar: JsonObject, event: "Event") -> bool:

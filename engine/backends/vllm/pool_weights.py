@@ -19,7 +19,7 @@ from engine.backends.answers import Refusal
 from engine.backends.vllm.pool import ReplicaPool
 from engine.backends.vllm.replica import Replica
 from engine.errors import EngineError, EngineUnavailable, WeightsRefused
-from engine.weights import FAILED, BaseWeights, PauseMode, ReplicaState, WeightsCall, WeightsStep
+from engine.weights import FAILED, BaseWeights, PauseMode, ReplicaState, Told, WeightsCall, WeightsStep, nobody
 
 STEP_SECONDS = 3600.0  # that a step may take, and a pause that waits: whoever asks for it has bounds of its own
 CHANGES = (WeightsStep.UPDATE, WeightsStep.FINISH)  # where one of these fails, weights may be new and old
@@ -88,21 +88,21 @@ class PoolWeights(BaseWeights):
             own = {replica: replace(call, info=info) for replica, info in zip(own, call.info, strict=True)}
         await self._everywhere(lambda replica: _step(replica, own[replica]))
 
-    async def apply(self, calls: Sequence[WeightsCall], mode: PauseMode) -> None:
+    async def apply(self, calls: Sequence[WeightsCall], mode: PauseMode, *, told: Told = nobody) -> None:
         """Change all of them at once."""
         before = self._want(calls)
         try:
-            await super().apply(calls, mode)
+            await super().apply(calls, mode, told=told)
         except EngineError:
             self._pool().want(before)
             raise
 
-    async def roll(self, calls: Sequence[WeightsCall], mode: PauseMode) -> None:
+    async def roll(self, calls: Sequence[WeightsCall], mode: PauseMode, *, told: Told = nobody) -> None:
         """Change one after the other; those that are away are tried, too."""
         pool, before = self._pool(), self._want(calls)
         problems: dict[Replica, EngineError] = {}
         for replica in pool.replicas:
-            problem = await self._change(replica, calls, mode)
+            problem = await self._change(replica, calls, mode, told)
             if problem is not None:
                 problems[replica] = problem
         changed = [replica for replica in pool.replicas if replica not in problems]
@@ -130,13 +130,12 @@ class PoolWeights(BaseWeights):
             _hold(replica, paused)
         # One that goes away while weights change is not to come back with what it had.
         pool.want(version)
-        if not (version and is_settled):
-            return
         serving = self._serving()
-        # All are asked before any is judged: each is compared with the others.
+        # All are asked before any is judged: each is compared with the others. Where the change is not settled, some
+        # may have new weights and go on at once: those are to be known.
         problems = await asyncio.gather(*(_attempt(replica.ask_version()) for replica in serving))
         for replica, problem in zip(serving, problems, strict=True):
-            if said := str(problem or replica.disagreement()):
+            if version and is_settled and (said := str(problem or replica.disagreement())):
                 replica.lose(said)
 
     def _want(self, calls: Sequence[WeightsCall]) -> str:
@@ -167,7 +166,9 @@ class PoolWeights(BaseWeights):
         replica.lose(problem)
         replica.client.end_streams(EngineUnavailable(problem))
 
-    async def _change(self, replica: Replica, calls: Sequence[WeightsCall], mode: PauseMode) -> EngineError | None:
+    async def _change(
+        self, replica: Replica, calls: Sequence[WeightsCall], mode: PauseMode, told: Told = nobody
+    ) -> EngineError | None:
         """Change one server, and return what was the matter."""
         replica.is_leaving_out = True
         try:
@@ -176,6 +177,7 @@ class PoolWeights(BaseWeights):
             try:
                 for call in calls:
                     await _step(replica, call)
+                await told()
             finally:
                 await _resume(replica)
         except EngineError as error:

@@ -150,13 +150,25 @@ class Replica:
         self._loop = asyncio.get_running_loop()
         self.problem = ""  # why it is not used, as it was logged last
         self._pictures = KeptPictures()  # what the server has of ours
-        self.version: str | None = None  # of its weights, where it tells
+        self._version: str | None = None
+        self.versions = 0  # how often another version of its weights was noted
         self.wanted = ""  # the version that it must have to be used; empty for any
         self.ends = False  # a pause has ended what was running there, which is no failure of the server's
         self.is_leaving_out = False  # it is about to be paused, while others serve
 
     def __str__(self) -> str:
         return self.client.name
+
+    @property
+    def version(self) -> str | None:
+        """The version of its weights, where it tells."""
+        return self._version
+
+    @version.setter
+    def version(self, version: str | None) -> None:
+        """Note the version that it has now."""
+        self.versions += version != self._version
+        self._version = version
 
     @property
     def service(self) -> Service | None:

@@ -31,6 +31,7 @@ from engine.errors import (
 )
 from engine.formats.harmony.prompt import generation_start
 from engine.types import (
+    UNKNOWN,
     ChatPrompt,
     EngineInfo,
     FinishReason,
@@ -202,7 +203,7 @@ class VllmServerEngine(CheckingEngine):
         We abort by leaving; a server that says it has aborted something stops (vllm/v1/engine/core.py: at SIGTERM it
         aborts all that runs, unless it was given a `--shutdown-timeout`).
         """
-        choice, prompt_tokens, begun = pool.choice, len(request.prompt_token_ids), False
+        choice, prompt_tokens, begun, before = pool.choice, len(request.prompt_token_ids), False, replica.versions
         # Before the first await: those who choose meanwhile count it.
         replica.running += 1
         choice.follow(request.kin, replica.client.url)
@@ -210,7 +211,7 @@ class VllmServerEngine(CheckingEngine):
             async with aclosing(replica.stream(request, service, max_tokens=max_tokens)) as chunks:
                 async for chunk in chunks:
                     self._require_open()
-                    chunk.weights_version = chunk.weights[-1].version if chunk.weights else replica.version
+                    _name_weights(chunk, replica, before)
                     if not begun:
                         begun = True
                         # Only now: with its first chunk it has read the prompt, which is in its cache from then on.
@@ -310,6 +311,21 @@ def _with_weights(wanted: str, replicas: Sequence[Replica]) -> list[Replica]:
     if not found:
         raise WeightsNotServed(wanted, versions_of(replicas))
     return found
+
+
+def _name_weights(chunk: TokenChunk, replica: Replica, before: int) -> None:
+    """Say which weights have sampled a chunk, as far as that is known before the server tells it at the end.
+
+    A server does not go on with new weights before all its clients know of them (`BaseWeights.apply`). So where nothing
+    has changed since a generation began, its tokens are of the weights that are known. Behind a change, a chunk may
+    still be of the old ones: it was on its way.
+    """
+    if chunk.weights:
+        chunk.weights_version = chunk.weights[-1].version
+    elif replica.versions == before:
+        chunk.weights_version = replica.version
+    else:
+        chunk.weights_version, chunk.newest = UNKNOWN, replica.version
 
 
 def _check_weights(wanted: str, chunk: TokenChunk, replica: Replica, *, begun: bool) -> None:

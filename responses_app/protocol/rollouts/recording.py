@@ -22,7 +22,15 @@ from typing import Protocol
 
 from engine.errors import EngineError, WeightsNotServed
 from engine.formats.base import ModelFormat, Tokens, as_tokens
-from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob, WeightsSpan
+from engine.types import (
+    UNKNOWN,
+    FinishReason,
+    GenerationRequest,
+    SamplingOptions,
+    TokenChunk,
+    TokenLogprob,
+    WeightsSpan,
+)
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Failed, Generate, Input, OfAgent, Sampled, TurnBegan
@@ -109,7 +117,7 @@ class SampledTokens:
         """Add tokens of a version of weights; None is that of the tokens before."""
         if version is None and self.versions:
             version = self.versions[-1].version
-        add_span(self.versions, WeightsSpan(version, count))
+        add_span(self.versions, WeightsSpan(None if version == UNKNOWN else version, count))
 
     def shown(self, count: int) -> "tuple[Tokens[int], array[float] | None, Tops | None, list[WeightsSpan]]":
         """Return the first `count` tokens with all that is known of them, once they are put together."""

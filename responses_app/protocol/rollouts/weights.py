@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.errors import EngineError, WeightsNotServed
-from engine.types import TokenChunk
+from engine.types import UNKNOWN, TokenChunk
 from responses_app.protocol.errors import ApiError, conflict, invalid_request
 from responses_app.protocol.rollouts.generations import EngineCall
 
@@ -87,12 +87,13 @@ class WeightsRule:
 
     def note(self, version: str | None) -> None:
         """Note what has sampled on another worker."""
-        if version is not None:
+        if version is not None and version != UNKNOWN:
             self._sampled.add(version)
 
     def take(self, chunk: TokenChunk) -> None:
         """Take what comes, before it is told. Raises `WeightsNotServed`, `RolloutStale`."""
-        for version in [span.version for span in chunk.weights] if chunk.weights else (chunk.weights_version,):
+        told = chunk.newest if chunk.weights_version == UNKNOWN else chunk.weights_version
+        for version in [span.version for span in chunk.weights] if chunk.weights else (told,):
             # None: the engine tells it once more where it changes.
             if version is not None and version != self._last:
                 self._check(version)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from engine.weights import BaseWeights, PauseMode, RemoteCall, WeightsCall, WeightsStep
+from engine.weights import BaseWeights, PauseMode, RemoteCall, Told, WeightsCall, WeightsStep, nobody
 
 Action = dict[str, Any]
 PAUSE, RESUME, CALL, APPLY = "pause", "resume", "call", "apply"
@@ -30,19 +30,20 @@ def applying(calls: Iterable[WeightsCall], mode: str, *, rolling: bool) -> Actio
     return {"do": APPLY, "mode": mode, "rolling": rolling, "calls": [asdict(call) for call in calls]}
 
 
-async def perform(weights: BaseWeights, actions: Sequence[Action]) -> None:
-    """Do it. Raises `EngineError`."""
+async def perform(weights: BaseWeights, actions: Sequence[Action], *, told: Told = nobody) -> None:
+    """Do it; `told` is awaited where weights have changed, before these sample anything. Raises `EngineError`."""
     for action in actions:
         match action["do"]:
             case "pause":
                 await weights.pause(PauseMode(action["mode"]))
             case "resume":
+                await told()
                 await weights.resume()
             case "call":
                 await weights.call(_call(action["call"]))
             case "apply":
                 change = weights.roll if action["rolling"] else weights.apply
-                await change([_call(each) for each in action["calls"]], PauseMode(action["mode"]))
+                await change([_call(each) for each in action["calls"]], PauseMode(action["mode"]), told=told)
 
 
 def _call(kept: Mapping[str, Any]) -> WeightsCall:

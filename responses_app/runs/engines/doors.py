@@ -55,6 +55,7 @@ class Operation:
     actions: Sequence[Action]
     seconds: float  # that it may take
     begin: Change = _as_it_is  # raises `ApiError` where it may not be done now
+    told: Change = _as_it_is  # what all who share the engine are to know before it samples again
     succeed: Change = _as_it_is
     fail: Change = _as_it_is  # where nothing was changed
     is_told_first: bool = False  # whether workers that share the engine are to know before it is done
@@ -139,7 +140,7 @@ class EngineDoors:
                 actions=[pausing(mode)],
                 seconds=request.lease_seconds,
                 begin=begin,
-                fail=lambda state: replace(state, paused="", until=0.0),
+                fail=_goes_on,
                 is_told_first=True,
             ),
         )
@@ -150,9 +151,12 @@ class EngineDoors:
         def begin(state: EngineState) -> EngineState:
             if state.update is not None:
                 raise update_open(state.update.version)
-            return replace(_paused(state), paused="", until=0.0)
+            return _paused(state)
 
-        await self._run(model, Operation(actions=[resuming()], seconds=self._step_seconds, begin=begin))
+        await self._run(
+            model,
+            Operation(actions=[resuming()], seconds=self._step_seconds, begin=begin, succeed=_goes_on, fail=_goes_on),
+        )
 
     async def weights(self, model: ServedModel, request: WeightsRequest) -> None:
         """Take a step of an update, or all of them. Raises `ApiError`, `StoreError`."""
@@ -230,15 +234,13 @@ class EngineDoors:
             # It has no lease beside this operation: where its worker dies, nobody would end it.
             return replace(state, paused=mode, until=self._now())
 
-        def end(state: EngineState) -> EngineState:
-            return replace(state, paused="", until=0.0)
-
         return Operation(
             actions=[applying(calls, mode, rolling=request.rolling)],
             seconds=self._step_seconds,
             begin=begin,
-            succeed=lambda state: end(state).named(version),
-            fail=end,
+            told=lambda state: state if request.rolling else state.named(version),
+            succeed=lambda state: _goes_on(state).named(version),
+            fail=_goes_on,
             is_told_first=True,
             version=version,
         )
@@ -251,15 +253,16 @@ class EngineDoors:
         def begin(state: EngineState) -> EngineState:
             if not state.is_expired(self._now()) or state.update != update:
                 raise busy()
-            return replace(state, paused="", until=0.0)
+            return state
 
         cancel = [] if update is None else [calling(_cancel(update))]
         operation = Operation(
             actions=[*cancel, resuming()],
             seconds=self._step_seconds,
             begin=begin,
-            succeed=_cancelled,
-            fail=_cancelled,
+            told=_cancelled,
+            succeed=lambda state: _goes_on(_cancelled(state)),
+            fail=lambda state: _goes_on(_cancelled(state)),
         )
         try:
             await self._run(model, operation)
@@ -290,13 +293,24 @@ class EngineDoors:
                 _check_all_failed(reports)
             if weights.is_shared:
                 async with asyncio.timeout(operation.seconds):
-                    await perform(weights, operation.actions)
+                    await perform(weights, operation.actions, told=lambda: self._tell_all(model, operation.told))
         except BaseException as error:
             await self._failed(model, operation, error)
             raise _as_api_error(error, operation) from error
         ended = await self._change(model, lambda state: operation.succeed(self._own(state).done()))
         if weights.is_shared:
             await self._heard(model, ended)
+
+    async def _tell_all(self, model: ServedModel, change: Change) -> None:
+        """Return once all workers know of new weights: what these sample is not to be taken for the old ones' work.
+
+        The engine goes on all the same where one is silent; whoever asked is told of that at the end.
+        """
+        known = await self._change(model, lambda state: change(self._own(state)))
+        try:
+            await self._heard(model, known)
+        except ApiError as problem:
+            logger.warning("the engine of %r goes on with other weights: %s", model.name, problem.message)
 
     def _begun(
         self, state: EngineState, operation: Operation, weights: BaseWeights, living: Collection[str]
@@ -389,6 +403,10 @@ def _paused(state: EngineState) -> EngineState:
     if not state.paused:
         raise not_paused("Pause it first with POST /v1/engine/pause; a pause also ends by itself when its lease does.")
     return state
+
+
+def _goes_on(state: EngineState) -> EngineState:
+    return replace(state, paused="", until=0.0)
 
 
 def _check_way(request: WeightsRequest, update: OpenUpdate) -> None:

@@ -121,7 +121,9 @@ class EngineFollower:
                 paused = PauseMode(state.paused) if state.paused else None
                 update = state.update
                 version = state.version if update is None else update.version
-                await weights.learn(paused=paused, version=version, is_settled=update is None)
+                # While a worker changes the engine, replicas may differ.
+                is_settled = update is None and not state.busy
+                await weights.learn(paused=paused, version=version, is_settled=is_settled)
             else:
                 await self._do(model.name, weights, state)
         except EngineError as error:

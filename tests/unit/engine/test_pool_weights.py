@@ -8,7 +8,7 @@ import pytest
 
 from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import EngineUnavailable, GenerationCut, TurnEnded, WeightsNotServed, WeightsRefused
-from engine.types import TokenChunk, WeightsSpan
+from engine.types import UNKNOWN, TokenChunk, WeightsSpan
 from engine.weights import PauseMode, RemoteCall, WeightsCall, WeightsStep
 from tests.contracts.engine import ask, assert_whole, collect
 from tests.kit.fake_vllm import FakeVllm
@@ -129,6 +129,51 @@ async def test_weights_that_are_wanted_choose_the_server(open_fake: OpenFake, vl
             chunks = await collect(engine, replace(short, request_id=f"{version}-{number}", weights=version))
             assert {chunk.weights_version for chunk in chunks} == {version}
     assert fakes[0].doors.version == "v1"
+
+
+async def test_of_a_turn_across_a_change_nobody_knows_more_before_its_end(
+    open_fake: OpenFake, vllm_over: OpenEngine
+) -> None:
+    """Other processes are told before new weights sample anything; a chunk of the old ones may be on its way then."""
+    fake = await open_fake(SLOW, *SCRIPT)
+    one, two = await vllm_over(fake), await vllm_over(fake)
+    told: list[str | None] = []
+
+    async def tell() -> None:
+        sent = fake.generations[0].sent
+        await two.weights.learn(paused=PauseMode.KEEP, version="v1", is_settled=True)
+        told.append(two.weights_version)
+        assert fake.generations[0].sent == sent, "it is paused"
+
+    turn = two.generate(ask(prompt("slow")))
+    chunks = [await anext(turn)]
+    await one.weights.apply(update("v1"), PauseMode.KEEP, told=tell)
+    assert told == ["v1"]
+    chunks += [chunk async for chunk in turn]
+    assert_whole(chunks)
+    assert chunks[0].weights_version == "default"
+    assert {(chunk.weights_version, chunk.newest) for chunk in chunks[1:-1]} <= {
+        ("default", None),
+        (UNKNOWN, "v1"),
+    }
+    assert chunks[-2].weights_version == UNKNOWN
+    assert chunks[-1].weights is not None
+    assert [span.version for span in chunks[-1].weights] == ["default", "v1"]
+    assert {chunk.weights_version for chunk in await collect(two, ask(prompt("short")))} == {"v1"}
+
+
+async def test_servers_that_change_one_after_the_other_are_known_before_they_go_on(
+    open_fake: OpenFake, vllm_over: OpenEngine
+) -> None:
+    fakes, one = await three(open_fake, vllm_over)
+    two, known = await vllm_over(*fakes), list[list[str | None]]()
+
+    async def tell() -> None:
+        await two.weights.learn(paused=PauseMode.KEEP, version="v1", is_settled=False)
+        known.append(await versions(two))
+
+    await one.weights.roll(update("v1"), PauseMode.KEEP, told=tell)
+    assert known == [["v1", "default", "default"], ["v1", "v1", "default"], ["v1", "v1", "v1"]]
 
 
 async def test_a_turn_whose_server_changes_goes_on_where_its_weights_are(
