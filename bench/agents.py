@@ -47,20 +47,17 @@ async def _agents(bench: Bench) -> tuple[list[float], list[float], dict[str, int
     script.write_text(json.dumps([{"say": SAID}]))
     options = json.dumps({"max_model_len": 2 * PROMPT_TOKENS})
     server = bench.fresh_server(OURS, "agents", engine="scripted", engine_script=script, engine_options=options)
-    costs: dict[bool, list[float]] = {True: [], False: []}
+
+    async def work(number: int, recorded: bool) -> None:
+        await asyncio.gather(*(_agent(server, f"{number}-{each}", recorded) for each in range(AGENTS)))
+
     with server:
-        for number in range(ROUNDS + 1):
-            bench.report.step(f"round {number} of {ROUNDS}" if number else "warm-up")
-            for recorded, kept in costs.items():
-                cpu = server.cpu_seconds()
-                await asyncio.gather(*(_agent(server, f"{number}-{each}", recorded) for each in range(AGENTS)))
-                cost = (server.cpu_seconds() - cpu) / (AGENTS * TURNS)
-                if number:
-                    kept.append(cost)
+        both = await bench.compared(server, work, rounds=ROUNDS)
         async with httpx.AsyncClient() as http:
             usage = (await http.get(f"{server.base_url}/rollouts/r1-0?tree=false")).json()["usage"]
     assert usage["generations"] == TURNS
-    return costs[True], costs[False], usage
+    recorded, plain = ([cost / (AGENTS * TURNS) for cost in costs] for costs in both)
+    return recorded, plain, usage
 
 
 async def _agent(server: BenchServer, name: str, recorded: bool) -> None:

@@ -40,17 +40,14 @@ def log(bench: Bench) -> list[Result]:
 async def _log(bench: Bench) -> tuple[list[float], list[float]]:
     options = json.dumps({"tokens_per_second": RATE})
     server = bench.fresh_server(OURS, "log", engine="demo", engine_options=options, background_max_running=STREAMS)
-    costs: dict[bool, list[float]] = {True: [], False: []}
+
+    async def streams(_round: int, background: bool) -> None:
+        await asyncio.gather(*(_stream(server, background=background) for _ in range(STREAMS)))
+
     with server:
-        for number in range(ROUNDS + 1):
-            bench.report.step(f"round {number} of {ROUNDS}" if number else "warm-up")
-            for background, kept in costs.items():
-                cpu = server.cpu_seconds()
-                await asyncio.gather(*(_stream(server, background=background) for _ in range(STREAMS)))
-                cost = (server.cpu_seconds() - cpu) / (STREAMS * TOKENS) * 1e6
-                if number:
-                    kept.append(cost)
-    return costs[True], costs[False]
+        both = await bench.compared(server, streams, rounds=ROUNDS)
+    background, foreground = ([cost / (STREAMS * TOKENS) * 1e6 for cost in costs] for costs in both)
+    return background, foreground
 
 
 async def _stream(server: BenchServer, *, background: bool) -> None:

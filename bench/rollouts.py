@@ -58,21 +58,17 @@ def rollouts(bench: Bench) -> list[Result]:
 
 
 async def _rollouts(bench: Bench, server: BenchServer) -> tuple[list[float], list[float], float]:
-    costs: dict[bool, list[float]] = {True: [], False: []}
+    async def streams(number: int, recorded: bool) -> None:
+        names = [f"r{number}-{stream}" if recorded else "" for stream in range(STREAMS)]
+        await asyncio.gather(*(_stream(server, name) for name in names))
+
     with server:
-        for number in range(ROUNDS + 1):
-            bench.report.step(f"round {number} of {ROUNDS}" if number else "warm-up")
-            for recorded, kept in costs.items():
-                cpu = server.cpu_seconds()
-                names = [f"r{number}-{stream}" if recorded else "" for stream in range(STREAMS)]
-                await asyncio.gather(*(_stream(server, name) for name in names))
-                cost = (server.cpu_seconds() - cpu) / (STREAMS * 2 * WORDS) * 1e6
-                if number:
-                    kept.append(cost)
+        both = await bench.compared(server, streams, rounds=ROUNDS)
         async with httpx.AsyncClient(verify=False) as http:
             usage = (await http.get(f"{server.base_url}/rollouts/r1-0?tree=false")).json()["usage"]
+    recorded, plain = ([cost / (STREAMS * 2 * WORDS) * 1e6 for cost in costs] for costs in both)
     prompt = 3 * usage["prompt_tokens"]
-    return costs[True], costs[False], (usage["bytes"] - prompt) / usage["sampled_tokens"]
+    return recorded, plain, (usage["bytes"] - prompt) / usage["sampled_tokens"]
 
 
 async def _stream(server: BenchServer, rollout: str) -> None:

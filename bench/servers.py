@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -93,6 +93,23 @@ class Bench:
         """Return a server of a row's own, not started yet."""
         name = name or application.partition(":")[0]
         return BenchServer(self.folder / name, application, **settings)
+
+    async def compared(
+        self, server: BenchServer, run: Callable[[int, bool], Awaitable[None]], *, rounds: int
+    ) -> tuple[list[float], list[float]]:
+        """Return the server's CPU seconds of each round of `run(round, True)`, and of `run(round, False)`.
+
+        Both in turn, so that what else the machine does is in both, and after a warm-up (round 0).
+        """
+        costs: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(rounds + 1):
+            self.report.step(f"round {number} of {rounds}" if number else "warm-up")
+            for way, kept in costs.items():
+                cpu = server.cpu_seconds()
+                await run(number, way)
+                if number:
+                    kept.append(server.cpu_seconds() - cpu)
+        return costs[True], costs[False]
 
     def keep_frames(self, frames: list[str], chunks: list[bytes]) -> None:
         """Give the bare server what it is to send: an event a part, as a view does that gathers nothing."""
