@@ -1,13 +1,24 @@
-"""Daphne with vLLM in its process."""
+"""Daphne with vLLM in its process, and before a vLLM server whose traffic is written down."""
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 
+from tests.kit.engine_relay import EngineRelay
 from tests.kit.sdk import MODEL
 from tests.kit.server import Server
-from tests.servers.vllm.server import ENGINE_OPTIONS, MODEL_FOLDER, START_SECONDS
+from tests.servers.vllm.server import (
+    API_KEY,
+    ENGINE_OPTIONS,
+    MODEL_FOLDER,
+    SERVED_MODEL,
+    START_SECONDS,
+    VllmServer,
+)
 
 
 class LoadingServer(Server):
@@ -26,3 +37,16 @@ class LoadingServer(Server):
             self.early_ready = client.get(f"{self.url}/ready")
             self.early_create = client.post(f"{self.base_url}/responses", json={"input": "too early"})
         return self
+
+
+@asynccontextmanager
+async def relayed(vllm: VllmServer, folder: Path, **settings: object) -> AsyncIterator[tuple[Server, EngineRelay]]:
+    """Start a server before vLLM, and write down what goes between them."""
+    async with EngineRelay(vllm.url) as relay:
+        own = {"engine": "vllm-server", "engine_url": relay.url, "engine_api_key": API_KEY, "model": SERVED_MODEL}
+        front = Server(folder, **{"model_name": MODEL, **own, **settings})
+        try:
+            await asyncio.to_thread(front.start)  # the relay answers meanwhile
+            yield front, relay
+        finally:
+            await asyncio.to_thread(front.stop)

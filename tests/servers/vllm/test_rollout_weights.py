@@ -11,8 +11,9 @@ from tests.kit.engine_relay import EngineRelay, Generated
 from tests.kit.rollouts import assert_laws_of_trees, path_tokens, tree_of
 from tests.kit.sdk import MODEL
 from tests.kit.server import Server
+from tests.servers.vllm.fronts import relayed
 from tests.servers.vllm.seeded_weights import OPTIONS
-from tests.servers.vllm.server import API_KEY, SERVED_MODEL, VllmServer
+from tests.servers.vllm.server import VllmServer
 
 ROLLOUT = {"x-rollout-id": "task"}
 PROMPT = list(range(1000, 1050))
@@ -27,14 +28,8 @@ async def test_two_updates_in_one_rollout(tmp_path: Path) -> None:
     vllm = VllmServer(tmp_path, flags=flags, VLLM_SERVER_DEV_MODE="1")
     try:
         await asyncio.to_thread(vllm.start)
-        async with EngineRelay(vllm.url) as relay:
-            own = {"engine": "vllm-server", "engine_url": relay.url, "engine_api_key": API_KEY, "model": SERVED_MODEL}
-            server = Server(tmp_path, model_name=MODEL, engine_weights="on", **own)
-            try:
-                await asyncio.to_thread(server.start)  # the relay answers meanwhile
-                await change_twice(server, relay)
-            finally:
-                await asyncio.to_thread(server.stop)
+        async with relayed(vllm, tmp_path, engine_weights="on") as (server, relay):
+            await change_twice(server, relay)
     finally:
         vllm.close()
 

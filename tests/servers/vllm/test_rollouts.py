@@ -1,17 +1,15 @@
 """What roll-outs record of a real vLLM is what it was asked and gave, token by token and to the bit, over each API."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from tests.kit.clients import http_client
-from tests.kit.engine_relay import EngineRelay
 from tests.kit.rollouts import assert_tree_is_relayed, tree_of
 from tests.kit.sdk import MODEL, WEATHER
-from tests.kit.server import Server
-from tests.servers.vllm.server import API_KEY, SERVED_MODEL, VllmServer
+from tests.servers.vllm.fronts import relayed
+from tests.servers.vllm.server import VllmServer
 
 FUNCTION = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
 QUESTION = {"role": "user", "content": "the weather of Paris and Rome"}
@@ -57,18 +55,12 @@ async def asked(http: httpx.AsyncClient, path: str, body: Any) -> Any:
 
 
 async def test_what_is_recorded_is_what_vllm_had(vllm_server: VllmServer, tmp_path: Path) -> None:
-    async with EngineRelay(vllm_server.url) as relay:
-        own = {"engine": "vllm-server", "engine_url": relay.url, "engine_api_key": API_KEY, "model": SERVED_MODEL}
-        server = Server(tmp_path, model_name=MODEL, **own)
-        try:
-            await asyncio.to_thread(server.start)  # the relay answers meanwhile
-            for api in (responses, chat, messages, completions):
-                relay.generations.clear()
-                async with http_client(server) as http:
-                    http.headers["x-rollout-id"] = api.__name__
-                    await api(http)
-                    tree = await tree_of(http, api.__name__)
-                    assert len(tree["generations"]) == 2
-                    assert_tree_is_relayed(tree, relay.generations)
-        finally:
-            await asyncio.to_thread(server.stop)
+    async with relayed(vllm_server, tmp_path) as (server, relay):
+        for api in (responses, chat, messages, completions):
+            relay.generations.clear()
+            async with http_client(server) as http:
+                http.headers["x-rollout-id"] = api.__name__
+                await api(http)
+                tree = await tree_of(http, api.__name__)
+                assert len(tree["generations"]) == 2
+                assert_tree_is_relayed(tree, relay.generations)

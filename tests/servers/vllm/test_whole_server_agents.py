@@ -6,11 +6,10 @@ The model says what the script of `tests/clients/agents` has it say. vLLM's own 
 token of it, else the response fails; how a patch ends is left to that grammar.
 """
 
-import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,8 +30,9 @@ from tests.kit.scripts import Entry
 from tests.kit.server import Server
 from tests.kit.wiretap import Wiretap
 from tests.servers.vllm.engines import full_blocks
+from tests.servers.vllm.fronts import relayed
 from tests.servers.vllm.script import SCRIPT_VARIABLE, write_script
-from tests.servers.vllm.server import API_KEY, SERVED_MODEL, VllmServer
+from tests.servers.vllm.server import VllmServer
 from tests.servers.vllm.transcripts import SCRIPT
 
 GENERATED = re.compile(r" completed input=(\d+) cached=(\d+) output=([1-9]\d*) ")
@@ -70,19 +70,6 @@ def short_path() -> Iterator[Path]:
         yield Path(folder)
 
 
-@asynccontextmanager
-async def recording(vllm_server: VllmServer, folder: Path) -> AsyncIterator[tuple[Server, EngineRelay]]:
-    """Start a server before vLLM, and write down what goes between them."""
-    async with EngineRelay(vllm_server.url) as relay:
-        own = {"engine": "vllm-server", "engine_url": relay.url, "engine_api_key": API_KEY, "model": SERVED_MODEL}
-        front = Server(folder, model_name=MODEL, **own)
-        try:
-            await asyncio.to_thread(front.start)  # the relay answers meanwhile
-            yield front, relay
-        finally:
-            await asyncio.to_thread(front.stop)
-
-
 async def require_one_sequence(front: Server, relay: EngineRelay, turns: int) -> None:
     """Check that the roll-out is what vLLM had, and one sequence."""
     async with http_client(front) as http:
@@ -100,7 +87,7 @@ async def test_a_task_of_thirty_turns(
     work = short_path / "work"
     entries = [unended(entry) for entry in script(agent, work)]
     assert sum("behind" in entry for entry in entries) == patches
-    async with recording(vllm_server, short_path / "front") as (front, relay):
+    async with relayed(vllm_server, short_path / "front", model_name=MODEL) as (front, relay):
         with speaking(entries):
             async with Wiretap(front.port) as tap:
                 client = agent.open(short_path, f"http://127.0.0.1:{tap.port}{BELOW}", way)
@@ -118,7 +105,7 @@ async def test_a_task_of_thirty_turns(
 
 async def test_an_agent_of_chats_is_recorded(vllm_server: VllmServer, tmp_path: Path) -> None:
     steps = (Run("ls"), Answer(DONE))
-    async with recording(vllm_server, tmp_path / "front") as (front, relay):
+    async with relayed(vllm_server, tmp_path / "front", model_name=MODEL) as (front, relay):
         with speaking(script(COPILOT, tmp_path / "work", steps)):
             client: Any = COPILOT.open(tmp_path, f"{front.url}{BELOW}", Way.CHAT)
             turn = await client.run(SHELL_ALONE, "--allow-all-tools", "-p", PROMPT)
