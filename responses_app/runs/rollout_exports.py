@@ -38,8 +38,8 @@ async def exported(
         raise too_many_exports()
     async with _slots:
         yield b""
-        async for record in _chosen(rollouts, project, query, after):
-            async for piece in _of_one(rollouts, record, query, writer, format_of):
+        async for record, head in _chosen(rollouts, project, query, after):
+            async for piece in _of_one(rollouts, record, head, query, writer, format_of):
                 yield piece
         yield writer.end()
 
@@ -53,27 +53,35 @@ async def _id_of(rollouts: Rollouts, project: str, after: str) -> str:
 
 async def _chosen(
     rollouts: Rollouts, project: str, query: ExportQuery, after: str | None
-) -> AsyncIterator[RolloutRecord]:
+) -> AsyncIterator[tuple[RolloutRecord, RolloutObject]]:
     """Yield the roll-outs behind the one with the id `after` that are taken, as far as that shows without tokens.
+
+    Each also as clients see it.
 
     It goes on by ids of the roll-outs' own: names may be given anew meanwhile, to roll-outs that come last.
     """
     while True:
         page = await rollouts.behind(project, after, limit=PAGE, group=query.selection.group)
         for record in page:
-            if query.selection.takes(rollouts.shown(record)):
-                yield record
+            head = rollouts.shown(record)
+            if query.selection.takes(head):
+                yield record, head
         if len(page) < PAGE:
             return
         after = page[-1].id
 
 
 async def _of_one(
-    rollouts: Rollouts, record: RolloutRecord, query: ExportQuery, writer: RowWriter, format_of: FormatOf
+    rollouts: Rollouts,
+    record: RolloutRecord,
+    head: RolloutObject,
+    query: ExportQuery,
+    writer: RowWriter,
+    format_of: FormatOf,
 ) -> AsyncIterator[bytes]:
     generations = await _generations(rollouts, record)
     if generations is not None:
-        pieces = _pieces(rollouts.shown(record), generations, query, writer, format_of)
+        pieces = _pieces(head, generations, query, writer, format_of)
         # `b""` in place of `StopIteration`, which no task can raise.
         while piece := await asyncio.to_thread(next, pieces, b""):
             yield piece
