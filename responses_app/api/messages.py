@@ -192,13 +192,7 @@ ENDPOINTS = (
         *("createMessage", "Create a message of Anthropic's API, at once or as a stream"),
         body="CreateMessage",
         answers={JSON: MessageObject, EVENTS: "MessagesServerSentEvent"},
-        line=BatchLine(
-            _line,
-            effects=(
-                "mcp_servers",
-                "container",
-            ),
-        ),
+        line=BatchLine(_line, effects=("mcp_servers", "container")),
     ),
     _endpoint(
         *("POST", "/v1/messages/count_tokens", _count),

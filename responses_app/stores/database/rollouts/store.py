@@ -17,17 +17,8 @@ from responses_app.protocol.rollouts.requests import (
 )
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import one_at_a_time
+from responses_app.stores.database.rollouts import removal
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
-from responses_app.stores.database.rollouts.removal import (
-    AT_ONCE as PURGED_AT_ONCE,
-)
-from responses_app.stores.database.rollouts.removal import (
-    MAX_STEPS,
-    hide,
-    hide_old,
-    in_steps,
-    remove_hidden,
-)
 from responses_app.stores.database.rollouts.rows import (
     as_time,
     found,
@@ -160,24 +151,24 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
     async def delete(self, project: str, name: str) -> bool:
         if not can_be_name(name):
             return False
-        rollout_id = await self._threads.run(lambda db: hide(db, project, name))
+        rollout_id = await self._threads.run(lambda db: removal.hide(db, project, name))
         if rollout_id is None:
             return False
         self.keeper.forget(rollout_id)
-        await in_steps(self._threads.run, [rollout_id])
-        await self._threads.run(lambda db: remove_hidden(db, [rollout_id]))
+        await removal.in_steps(self._threads.run, [rollout_id])
+        await self._threads.run(lambda db: removal.remove_hidden(db, [rollout_id]))
         return True
 
     async def purge(self) -> PurgedRollouts:
         before = self._now() - self._settings.rollout_ttl if self._settings.rollout_ttl else None
-        ids = await self._threads.run(lambda db: hide_old(db, before))
+        ids = await self._threads.run(lambda db: removal.hide_old(db, before))
         if not ids:
             return PurgedRollouts(0, more=False)
         for rollout_id in ids:
             self.keeper.forget(rollout_id)
-        done = await in_steps(self._threads.run, ids, steps=MAX_STEPS)
-        removed = await self._threads.run(lambda db: remove_hidden(db, ids))
-        return PurgedRollouts(removed, more=not done or len(ids) == PURGED_AT_ONCE)
+        done = await removal.in_steps(self._threads.run, ids, steps=removal.MAX_STEPS)
+        removed = await self._threads.run(lambda db: removal.remove_hidden(db, ids))
+        return PurgedRollouts(removed, more=not done or len(ids) == removal.AT_ONCE)
 
     async def _changed(self, project: str, name: str, change: Callable[[Rollout], list[str]]) -> RolloutRecord | None:
         if not can_be_name(name):
