@@ -46,7 +46,7 @@ async def _run(options: Namespace) -> int:
 
 
 async def _list(session: aiohttp.ClientSession, server: RemoteServer, options: Namespace) -> None:
-    """Print roll-outs, the newest first, as many as are wanted. Raises `CommandFailed` for what is no list."""
+    """Print roll-outs, the newest first, as many as are wanted. Raises `CommandFailed` for what is not a list."""
     left, after = options.limit, None
     while left > 0:
         params = {"limit": str(min(PAGE, left)), "group": options.group, "after": after}

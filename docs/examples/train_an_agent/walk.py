@@ -32,6 +32,6 @@ async def walk(base_url: str) -> float:
             model=OpenAIResponsesModel("tiny", client),
             model_settings=ModelSettings(max_tokens=64),
         )
-        with suppress(AgentsException):  # a turn that is no step ends the walk
+        with suppress(AgentsException):  # a turn that is not a step ends the walk
             await Runner.run(agent, TASK, max_turns=STEPS, run_config=RunConfig(tracing_disabled=True))
     return (path.count("right") - path.count("left")) / STEPS

@@ -1,4 +1,4 @@
-"""Tokens as a page shows them: the text of each, what it stands for where it is no text, and how likely it was.
+"""Tokens as a page shows them: the text of each, what it stands for where it is not text, and how likely it was.
 
 A token may be half a character, and text from a model may be anything. So each token is shown by itself: what of its
 bytes completes a character is text, what begins one is shown in hexadecimal, and what cannot be seen as an escape.

@@ -81,7 +81,7 @@ def _visible(request: HttpRequest) -> "tuple[QuerySet[Rollout], Places]":
     if not sees_everything(request):
         return kept().filter(project=caller_of(request, Area.ROLLOUTS).project), Places(is_staff=False)
     project = request.GET.get("project", "")
-    # An encoded surrogate, or a NUL, is no project's: databases refuse them.
+    # No project's name has an encoded surrogate or a NUL: databases refuse them.
     is_plain = project.isprintable() and len(project) <= 64
     return (kept().filter(project=project) if project and is_plain else kept()), Places(is_staff=True)
 

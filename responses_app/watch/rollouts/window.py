@@ -20,7 +20,7 @@ from responses_app.wiring.site import get_site
 
 WINDOW = 512  # tokens
 BEFORE = 48  # tokens of a prompt that are shown before what was sampled
-SHORT = 256  # tokens: a new part of a prompt that is no longer is shown whole
+SHORT = 256  # tokens: a new part of a prompt with at most so many is shown whole
 SIDE = 32  # tokens before and behind a break
 MAX_IMAGES = 20
 MAX_REWARDS = 20
