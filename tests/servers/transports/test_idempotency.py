@@ -25,10 +25,13 @@ def key() -> dict[str, str]:
     return {"Idempotency-Key": uuid4().hex}
 
 
-def new_pair(folder: Path, **settings: object) -> Pair:
-    """Return two workers, not started; `[long]` takes its time."""
+def new_pair(folder: Path) -> Pair:
+    """Return two workers, not started; `[long]` takes its time.
+
+    Streams wait for the engine's first word however long it takes, so that an early error always has its status.
+    """
     slow = {"when": "[long]", "say": LONG, "delay": 0.001}
-    return Pair(folder, script=[slow, *main_script(folder)], journal=True, **settings)
+    return Pair(folder, script=[slow, *main_script(folder)], journal=True, stream_first_word_ms=60_000)
 
 
 @pytest.fixture(scope="module")
