@@ -8,7 +8,7 @@ import asyncio
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -157,31 +157,40 @@ class Conversation:
         headers = {**self._headers, **ANTHROPIC}
         if self._trace.kind == "chain":
             headers["Idempotency-Key"] = uuid4().hex
-        problem = ""
-        for _ in range(TRIES):
-            try:
-                async with self._http.post(path, json=body, headers=headers) as answer:
-                    if answer.status == 200:
-                        self._tally.turns += 1
-                        told: Item = await answer.json()
-                        self._tally.answered[self._trace.name].add(own_part(told["id"]))
-                        return told
-                    problem = f"{answer.status} {_IDS.sub('…', await answer.text())[:200]}"
-            except aiohttp.ClientError as error:
-                problem = type(error).__name__
-            self._tally.problems[problem] += 1
-            if problem.startswith(("400", "404", "422")):  # it would be refused again
-                break
-            self._tally.retried += 1
-            await asyncio.sleep(PAUSE)
-        raise RuntimeError(f"{self._trace.name}: in vain, and the last time: {problem}")
+        told = await _sent(self._http, path, body, self._tally, self._trace.name, headers)
+        self._tally.turns += 1
+        self._tally.answered[self._trace.name].add(own_part(told["id"]))
+        return told
+
+
+async def _sent(
+    http: aiohttp.ClientSession, path: str, body: Item, tally: Tally, name: str, headers: Mapping[str, str]
+) -> Item:
+    """Send a request of a roll-out, again where its connection breaks; return its answer."""
+    problem = ""
+    for _ in range(TRIES):
+        try:
+            async with http.post(path, json=body, headers=headers) as answer:
+                if answer.status == 200:
+                    told: Item = await answer.json()
+                    return told
+                problem = f"{answer.status} {_IDS.sub('…', await answer.text())[:200]}"
+                if "rollout_exists" in problem:  # a try whose answer was lost has made it
+                    return {}
+        except aiohttp.ClientError as error:
+            problem = type(error).__name__
+        tally.problems[problem] += 1
+        if problem.startswith(("400", "404", "422")):  # it would be refused again
+            break
+        tally.retried += 1
+        await asyncio.sleep(PAUSE)
+    raise RuntimeError(f"{name}: in vain, and the last time: {problem}")
 
 
 async def roll(http: aiohttp.ClientSession, trace: Trace, tally: Tally) -> None:
     """Run a roll-out to its end."""
     chance = random.Random(trace.name)
-    async with http.post("/v1/rollouts", json={"id": trace.name, "group": trace.group}) as answer:
-        assert answer.status == 200, await answer.text()
+    await _sent(http, "/v1/rollouts", {"id": trace.name, "group": trace.group}, tally, trace.name, {})
     main = Conversation(http, trace, "main", tally)
     new = [main.user(f"{trace.group}: mend what is broken.")]
     for turn in range(trace.turns):
@@ -197,10 +206,8 @@ async def roll(http: aiohttp.ClientSession, trace: Trace, tally: Tally) -> None:
             await _converse(Conversation(http, trace, "sub-agent", tally), chance, SUB_TURNS)
         done = f" {DONE}" if turn == trace.turns - 2 else ""
         new = [main.output_of(call, f"{_text(chance)}{done}")] if call else []
-    async with http.post(f"/v1/rollouts/{trace.name}/reward", json={"reward": chance.random()}) as answer:
-        assert answer.status == 200, await answer.text()
-    async with http.post(f"/v1/rollouts/{trace.name}/end") as answer:
-        assert answer.status == 200, await answer.text()
+    await _sent(http, f"/v1/rollouts/{trace.name}/reward", {"reward": chance.random()}, tally, trace.name, {})
+    await _sent(http, f"/v1/rollouts/{trace.name}/end", {}, tally, trace.name, {})
 
 
 async def _converse(conversation: Conversation, chance: random.Random, turns: int) -> None:
