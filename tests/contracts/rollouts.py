@@ -52,6 +52,7 @@ def call_of(prompt: Sequence[int], sampled: Sequence[int], response_id: str, tur
         times=Times(1, 2, 3, 4),
         weights=[WeightsSpan(None, 1), WeightsSpan("v2", len(sampled) - 1)],
         sampling={"temperature": 0.5},
+        grammar=False,
         images=[(0, "ab" * 32)],
         compacted=True,
         reasoning=1,

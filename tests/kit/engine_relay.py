@@ -20,6 +20,7 @@ class Generated:
     """One generation, as the model server was asked for it, and as it answered."""
 
     prompt: Sequence[int]
+    grammar: bool  # one held it
     sampled: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     weights: list[tuple[str, int]] = field(default_factory=list)  # which versions have sampled how many tokens in a row
@@ -52,7 +53,7 @@ class EngineRelay:
 
     async def _relay(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
-        generated = Generated(json.loads(body)["token_ids"]) if request.path == GENERATE else None
+        generated = _generated(json.loads(body)) if request.path == GENERATE else None
         headers = {name: value for name, value in request.headers.items() if name.lower() not in OF_CONNECTION}
         url = f"{self._server}{request.path_qs}"
         async with self._http.request(request.method, url, data=body, headers=headers) as answer:
@@ -68,6 +69,10 @@ class EngineRelay:
                 self.generations.append(generated)
             await passed_on.write_eof()
             return passed_on
+
+
+def _generated(body: Any) -> Generated:
+    return Generated(body["token_ids"], grammar=bool(body["sampling_params"].get("structured_outputs")))
 
 
 def _read(stream: bytes, generated: Generated) -> None:

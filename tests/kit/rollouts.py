@@ -72,21 +72,23 @@ def assert_tree_is_relayed(tree: Any, generations: Sequence[Generated]) -> None:
         assert each in had
 
 
-def _of_tree(tree: Any, generation: Any) -> tuple[list[int], list[int], list[float]]:
-    """Return prompt, sampled tokens and log probabilities of a generation of a tree."""
+_Compared = tuple[list[int], list[int], list[float], bool]  # prompt, sampled tokens, log probabilities, with a grammar
+
+
+def _of_tree(tree: Any, generation: Any) -> _Compared:
+    """Return what a tree says of a generation."""
     nodes = [node for node in tree["nodes"] if node["id"] in generation["nodes"]]
     tokens, begin = path_tokens(tree, generation["nodes"]), generation["prompt_tokens"]
     own = [node for node in nodes if node["generation"] == generation["id"] and node["mask"]]
-    return tokens[:begin], tokens[begin:], [logprob for node in own for logprob in node["logprobs"]]
+    logprobs = [logprob for node in own for logprob in node["logprobs"]]
+    return tokens[:begin], tokens[begin:], logprobs, generation["grammar"]
 
 
-def _relayed(
-    generated: Generated, recorded: list[tuple[list[int], list[int], list[float]]]
-) -> tuple[list[int], list[int], list[float]]:
+def _relayed(generated: Generated, recorded: list[_Compared]) -> _Compared:
     """Return what the engine had, as far as the turn went: a turn that calls a tool may end before the engine does."""
     prompt = list(generated.prompt)
-    read = next((len(sampled) for begin, sampled, _ in recorded if begin == prompt), len(generated.sampled))
-    return prompt, generated.sampled[:read], generated.logprobs[:read]
+    read = next((len(sampled) for begin, sampled, *_ in recorded if begin == prompt), len(generated.sampled))
+    return prompt, generated.sampled[:read], generated.logprobs[:read], generated.grammar
 
 
 def assert_laws_of_trees(tree: Any, *, logprob: float | None = LOGPROB) -> None:

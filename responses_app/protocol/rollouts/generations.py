@@ -70,6 +70,9 @@ class EngineCall:
     times: Times = Times()
     weights: Sequence[WeightsSpan] = ()  # of all sampled tokens, in order
     sampling: JsonObject = field(default_factory=dict)  # what was asked, by vLLM's names
+    # Whether a grammar held it: then its log probabilities are of the tokens that the grammar allowed. None where it
+    # was recorded before this was.
+    grammar: bool | None = None
     images: Sequence[tuple[int, str]] = ()  # of the prompt: the place of the first token, and its digest
     summary: bool = False  # it sums up what came before
     compacted: bool = False  # it begins with a summary instead of what came before

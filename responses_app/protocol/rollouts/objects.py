@@ -110,6 +110,7 @@ class GenerationObject(TypedDict):
     finish_reason: str | None
     summary: bool
     sampling: JsonObject
+    grammar: bool | None
 
 
 class SequenceObject(TypedDict):

@@ -151,6 +151,7 @@ class _Asked:
     generate: Generate
     prompt: "Tokens[int]"
     sampling: JsonObject
+    grammar: bool  # one holds it
     images: Sequence[tuple[int, str]]
     queued: int | None
     asked: int | None
@@ -244,6 +245,7 @@ class Recorder:
             generate=generate,
             prompt=prompt,
             sampling=sampling if generate.budget is None else {**sampling, "max_tokens": generate.budget},
+            grammar=request.grammar is not None,
             images=list(zip(places, [each.digest for each in request.pictures], strict=False)),
             queued=self._queued.pop(agent, None),
             asked=self._time(),
@@ -371,6 +373,7 @@ class Recorder:
                 times=Times(asked.queued, asked.asked, call.first_token, at or self._time()),
                 weights=weights,
                 sampling=asked.sampling,
+                grammar=asked.grammar,
                 images=asked.images,
                 summary=summary,
                 compacted=self._compacted and not summary,
@@ -470,6 +473,7 @@ class CompletionRecorder:
             times=Times(self._queued, self._asked, self._first_token, self._time()),
             weights=weights,
             sampling=as_asked(request.sampling),
+            grammar=request.grammar is not None,
             vocabulary=self._vocabulary,
         )
         return RecordedResponse(

@@ -219,6 +219,7 @@ class RolloutTree:
             "finish_reason": call.finish,
             "summary": call.summary,
             "sampling": dict(call.sampling),
+            "grammar": call.grammar,
         }
 
     def _sequence(self, sequence: SequenceOfNodes) -> SequenceObject:

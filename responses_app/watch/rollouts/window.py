@@ -213,6 +213,7 @@ def _facts(reader: Reader, step: Step, call: EngineCall | None, before: EngineCa
         ("Agent", visible(call.agent or "")[:200]),
         ("API", f"{visible(call.api)}, turn {call.turn + 1:,} of its response" if call.turn else visible(call.api)),
         ("Sampling", visible(pretty(call.sampling))[:500] if call.sampling else ""),
+        ("Grammar", "One held it: its log probabilities are of what that allowed." if call.grammar else ""),
         ("Times", ", ".join(f"{name} {value}" for name, value in steps_of(call, step.sampled, before))),
         ("Reasoning", f"{call.reasoning:,} tokens" if call.reasoning else ""),
         ("Not read", f"{call.dropped:,} tokens behind the end of the turn" if call.dropped else ""),

@@ -82,6 +82,7 @@ def _call(path: Path, model: str | None) -> Row:
         "agent": call.agent,
         "weights": weights_of(call.weights),
         "asked": dict(call.sampling),
+        "grammar": call.grammar,
     }
 
 

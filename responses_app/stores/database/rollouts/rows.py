@@ -26,7 +26,7 @@ _COUNTED = ("generations", "prompt_tokens", "sampled_tokens", "bytes")
 _COLUMNS = tuple(column.column for column in RolloutGeneration._meta.concrete_fields if not column.primary_key)
 _PLAIN = (
     *("api", "branch", "agent", "turn", "finish", "summary", "compacted", "reasoning", "instructions", "dropped"),
-    "vocabulary",
+    *("vocabulary", "grammar"),
 )
 _DEFAULTS = EngineCall(response_id="", sampled=unpack_tokens(b"\x03"))
 
