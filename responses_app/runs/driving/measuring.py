@@ -16,7 +16,8 @@ class RunMeasure:
     """The times of one run, by a monotonic clock, for the log and the model's `meter`."""
 
     def __init__(self, plan: RunPlan, machine: ResponseMachine, meter: ModelMeter) -> None:
-        self._plan = plan  # the one it begins with, which tells what it is
+        self._response_id = plan.response_id
+        self._transport = plan.origin.transport
         self._machine = machine
         self._meter = meter
         self._started = time.monotonic()  # so the time in queues counts, too
@@ -43,7 +44,7 @@ class RunMeasure:
         kinds = (str(item["type"]) for item in machine.all_output)
         self._meter.ended(
             Outcome(
-                transport=self._plan.origin.transport,
+                transport=self._transport,
                 status=machine.status.value,
                 error=None if error is None else str(error["code"]),
                 input_tokens=used.input_tokens,
@@ -59,7 +60,7 @@ class RunMeasure:
             )
         )
         facts = {
-            "transport": self._plan.origin.transport,
+            "transport": self._transport,
             "status": machine.status.value,
             "input_tokens": used.input_tokens,
             "cached_tokens": cached,
@@ -69,7 +70,7 @@ class RunMeasure:
         }
         logger.info(
             "response %s %s %s input=%d cached=%d output=%d ttft=%s duration=%dms%s",
-            self._plan.response_id,
+            self._response_id,
             *(facts[name] for name in ("transport", "status", "input_tokens", "cached_tokens", "output_tokens")),
             "-" if first is None else f"{first}ms",
             measured.duration_ms,

@@ -114,6 +114,7 @@ class Run(EventSource):
         self._measure = RunMeasure(plan, machine, model.meter)
         self._settings = settings
         self._kept: KeptEnd | None = None  # its end, once that is kept
+        self._is_settled = False  # it runs no more, and has what it ran with
         self._shared = self._for_hands()
         self._hand = Hand(machine, self._tell, self._shared)
         self.place = self._hand.place  # what it has of the engine
@@ -272,15 +273,12 @@ class Run(EventSource):
                 await self._agents.aclose()
             self.end_anyway()
 
-    def _end_agents(self) -> None:
-        if self._agents is not None:
-            self._agents.cancel()
-
     async def _answer_or_fail(self) -> None:
         try:
             await self._answer()
         except asyncio.CancelledError:
-            self._end_agents()
+            if self._agents is not None:
+                self._agents.cancel()
             await self._stop()
         except ClaimLost:
             self._give_up()
@@ -579,8 +577,16 @@ class Run(EventSource):
             self.problem = unanswered(None, self.plan.origin.request_id)
             self.journal.end()
 
+    def let_go(self) -> None:
+        """Keep only what may still be asked: nobody reads it, and its stream may be kept for long."""
+        if self._is_settled:
+            self._is_settled = False
+            self._use(self.plan.ended())
+            self.link = self._kept = None
+
     def settle(self) -> None:
         """It runs no more, or never will: count what it used, unless another worker goes on with it and will do so."""
+        self._is_settled = True
         self._persistence.leave()
         self.plan.pictures.release()
         self.place.leave()

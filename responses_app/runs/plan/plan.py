@@ -17,7 +17,7 @@ from responses_app.protocol.items.paused_programs import PausedProgram
 from responses_app.protocol.items.programs import KIND as PROGRAMS
 from responses_app.protocol.items.programs import about_programs, by_model, by_programs
 from responses_app.protocol.items.tool_search import is_deferred
-from responses_app.protocol.prompt.chain import ChainLink
+from responses_app.protocol.prompt.chain import ChainLink, LinkTokens
 from responses_app.protocol.prompt.prompt import PromptWriter
 from responses_app.protocol.rate_limits import Amount, LimitedSubject
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns
@@ -348,6 +348,42 @@ class RunPlan:
     def of_rollout(self) -> bool:
         """Whether it is part of a roll-out: those have a share of the engine's turns beside people."""
         return self.origin.rollout is not None
+
+    def ended(self) -> "RunPlan":
+        """Return what may be asked of it behind its end: nothing of its prompts and tools, which may be large."""
+        nothing = as_tokens()
+        own = LinkTokens(kinds="", lengths=(), tokens=nothing, settles=False, ends_final=False)
+        link = ChainLink(
+            response_id=self.response_id,
+            parent=None,
+            root_id=self.link.root_id,
+            started_on=self.link.started_on,
+            own=own,
+            settled=nothing,
+            calls={},
+            total_bytes=0,
+        )
+        request = {"input": [], "input_json": [], "tools": ClientTools(), "tools_json": [], "private": {}}
+        return replace(
+            self,
+            request=self.request.model_copy(update=request),
+            link=link,
+            parent=None,
+            conversation=None,
+            input_messages=(),
+            context_items=(),
+            input_items=(),
+            generation=GenerationRequest(request_id=self.generation.request_id, prompt_token_ids=nothing),
+            draft=nothing,
+            tools=NO_TOOLS,
+            client_tools=ClientTools(),
+            late_tools=(),
+            rules=None,
+            grammar=None,
+            compaction=None,
+            # It knows the tokens that the client asked to see with the response.
+            recorder=self.recorder if self.request.wants_tokens else None,
+        )
 
     @property
     def _window(self) -> float | None:

@@ -76,8 +76,11 @@ class ResumableStreams:
             journal = stream.run.journal
             if journal.readers or journal.last_number != stream.last_number:
                 stream.idle_since, stream.last_number = now, journal.last_number
-            elif journal.closed and now - stream.idle_since >= self._settings.responses_session_ttl:
-                self.drop(response_id)
+            elif journal.closed:
+                # Only its events count as bytes that are kept. What they were made of may be a hundred times as much.
+                stream.run.let_go()
+                if now - stream.idle_since >= self._settings.responses_session_ttl:
+                    self.drop(response_id)
         # Only what nobody reads can go, so more than the bound may stay.
         excess = self.kept_bytes - self._settings.responses_max_session_bytes
         if excess > 0:

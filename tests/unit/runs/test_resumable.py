@@ -91,6 +91,31 @@ async def test_a_stored_response_whose_stream_is_not_kept_is_read_from_its_log()
     assert (await site.responses.response("default", reading.run.response_id))["status"] == "completed"
 
 
+async def test_a_stream_that_is_kept_has_let_go_of_what_its_response_was_made_of() -> None:
+    site = site_of(responses_session_ttl=60.0)
+    first = await streamed(site, input="hi")
+    reading = await streamed(
+        site,
+        input="A long story. " * 500,
+        previous_response_id=first.run.response_id,
+        tools=[{"type": "function", "name": "shell", "parameters": {"type": "object", "properties": {}}}],
+        include=["tokens"],
+    )
+    run, told = reading.run, reading.run.response()
+    assert len(run.plan.generation.prompt_token_ids) > 1000
+    await eventually(lambda: len(site.registry) == 0)
+    site.registry.resumable.sweep()  # notes its end
+    site.registry.resumable.sweep()
+    plan = run.plan
+    assert not [*plan.generation.prompt_token_ids, *plan.draft, *plan.link.own.tokens, *plan.request.input_json]
+    assert (plan.parent, run.link, list(plan.input_messages), len(plan.client_tools)) == (None, None, [], 0)
+    assert site.registry.resumable.get(run.response_id) is run
+    again = await site.follow(run.response_id)
+    assert await again.to_the_end() == reading.events
+    assert run.response() == told
+    assert (await site.ask(input="and then?", previous_response_id=run.response_id))["status"] == "completed"
+
+
 async def test_an_event_that_has_not_been_is_refused() -> None:
     site = site_of()
     reading = await streamed(site, input="hi")
