@@ -300,6 +300,7 @@ class Metrics:
         self.takeovers = self._counter(
             "takeovers", "Responses of dead workers that this worker took over, by result.", "how"
         )
+        self.usage_lost = self._counter("usage_lost", "Requests whose usage could not be kept in the database.")
 
     def _declare_embeddings(self) -> None:
         model = ("model",)

@@ -63,6 +63,7 @@ ROLLOUT = "rollout_"
 SKILL = "skill_"
 SKILL_VERSION = "skillver_"
 WEBHOOK_ENDPOINT = "we_"
+USAGE = "usage_"  # of what a request used that made nothing with an id
 
 _COUNTER_BITS = 12  # rand_a of RFC 9562 section 5.7, used as a counter (section 6.2, method 1)
 

@@ -43,6 +43,7 @@ from responses_app.runs.approving import Approving
 from responses_app.runs.driving.persistence import RunPersistence
 from responses_app.runs.driving.run import Run
 from responses_app.runs.driving.unsaved import UnsavedEnds
+from responses_app.runs.driving.usage_book import UsageBook
 from responses_app.runs.known_turns import KnownTurns
 from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.reader import ResponseReader
@@ -87,6 +88,7 @@ class ResponseService:
     live: LiveLogs  # keeps the logs of what runs
     rates: Rates  # the limits of keys and projects
     metrics: Metrics
+    usage: UsageBook  # takes down what was used by all that is not stored
     traces: Traces = field(default_factory=lambda: Traces(enabled=False))  # of what no request here asks for
     keys: BaseKeyStore | None = None  # whose limits hold; None where there are no keys
     shared_turns: BaseSharedTurns | None = None  # what workers share of what was said in chats
@@ -372,6 +374,7 @@ class ResponseService:
                 claim=claim,
                 now=self.now,
                 ends=self.unsaved,
+                usage=self.usage,
                 log=log,
             ),
             queue=self.registry.queue,

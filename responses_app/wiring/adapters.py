@@ -21,6 +21,7 @@ from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStor
 from responses_app.stores.setups import BaseSetups
 from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseSharedTurns, Stores
+from responses_app.stores.usage import BaseUsageStore
 from responses_app.stores.webhooks import BaseWebhooks
 
 
@@ -35,6 +36,7 @@ class Adapters:
     engines: BaseEngineStore  # what trainers have done to them
     setups: BaseSetups  # of the playground, under names
     skills: BaseSkills
+    usage: BaseUsageStore  # what was used, and when
     webhooks: BaseWebhooks  # endpoints, and what is sent to them
     door: Door  # who may come in
     ledger: BaseLedger  # counts all that is limited
@@ -57,6 +59,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
         engines=_engines(settings),
         setups=_setups(settings),
         skills=_skills(settings, clock),
+        usage=_usage(settings, clock),
         webhooks=_webhooks(settings, clock),
         door=_door(settings, clock),
         ledger=ledger,
@@ -127,6 +130,12 @@ def _skills(settings: Settings, clock: StoreClock) -> BaseSkills:
     from responses_app.stores.database.files.skills import DatabaseSkills
 
     return DatabaseSkills(settings, settings=settings, now=clock, timeout=settings.database_timeout_seconds)
+
+
+def _usage(settings: Settings, clock: StoreClock) -> BaseUsageStore:
+    from responses_app.stores.database.usage import DatabaseUsage
+
+    return DatabaseUsage(now=clock, timeout=settings.database_timeout_seconds)
 
 
 def _webhooks(settings: Settings, clock: StoreClock) -> BaseWebhooks:

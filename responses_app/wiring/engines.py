@@ -28,6 +28,7 @@ from engine.models.family import ModelFamily
 from engine.types import EngineInfo
 from responses_app.limits.rates import Rates
 from responses_app.observing.metrics import Metrics
+from responses_app.runs.driving.usage_book import UsageBook
 from responses_app.runs.queues.turns import FairTurns
 from responses_app.runs.stateless.embedding import EmbeddingModels, EmbeddingService, ServedEmbeddings
 from responses_app.settings.conf import Settings
@@ -367,13 +368,14 @@ def search_model(settings: Settings, models: Iterable[ModelSettings]) -> ModelSe
 class Embeddings(Starters[BaseEmbeddings]):
     """The embedding models of a process, with what serves them. None of them stops the server."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that it is made of
         self,
         settings: Settings,
         *,
         created: int,
         rates: Rates,
         metrics: Metrics,
+        usage: UsageBook,
         guest: Callable[[], AbstractContextManager[None]],
         generates: Callable[[str], bool],
     ) -> None:
@@ -388,6 +390,7 @@ class Embeddings(Starters[BaseEmbeddings]):
             EmbeddingModels(_served(model, self._starters[model.name], created) for model in models),
             rates=rates,
             metrics=metrics,
+            usage=usage,
             guest=guest,
             generates=generates,
         )

@@ -36,6 +36,7 @@ from responses_app.runs.batches.office import BatchOffice
 from responses_app.runs.batches.work import BatchWork
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.chats import StoredChats
+from responses_app.runs.driving.usage_book import UsageBook
 from responses_app.runs.duties import Draining, Upkeep
 from responses_app.runs.engines.doors import EngineDoors
 from responses_app.runs.engines.following import EngineFollower
@@ -66,6 +67,7 @@ from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.setups import BaseSetups
 from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseApprovalStore, BaseConversationStore
+from responses_app.stores.usage import BaseUsageStore
 from responses_app.stores.webhooks import BaseWebhooks
 from responses_app.tools.base import BaseTool
 from responses_app.tools.webhooks.sender import WebhookSender
@@ -113,6 +115,7 @@ class Site:
     setups: BaseSetups  # of the playground
     skills: BaseSkills
     rollouts: Rollouts
+    usage: BaseUsageStore  # what was used, and when
     webhooks: BaseWebhooks  # endpoints, and what is sent to them
     webhook_sender: WebhookSender
     webhook_deliverer: WebhookDeliverer
@@ -202,6 +205,7 @@ class Site:
         if self.settings.responses_store:  # without it there are no batches, and no worker is known to live
             self.batch_work.start(line_of)
         self.webhook_deliverer.start()
+        self.service.usage.start()
         await self.watch.start()
 
     async def aclose(self) -> None:
@@ -224,6 +228,7 @@ class Site:
         await self.service.live.aclose()
         await self.engine_doors.aclose()
         await self.upkeep.aclose()
+        await self.service.usage.aclose()  # what runs has ended
         await self.relay.aclose()
         await asyncio.gather(
             *(tool.aclose() for tool in self.tools),
@@ -239,6 +244,7 @@ class Site:
             self.skills.aclose(),
             self.rollouts.aclose(),
             self.webhooks.aclose(),
+            self.usage.aclose(),
             self.approvals.aclose(),
             self.pictures.aclose(),
             self.reading_pictures.aclose(),
@@ -309,6 +315,7 @@ def build_site(settings: Settings) -> Site:
     runs = _runs(base)
     upkeep = _upkeep(base, runs)
     upkeep.purges.append(base.adapters.idempotency.purge)
+    upkeep.purges.append(base.adapters.usage.fold)
     embeddings = _embeddings(base, runs)
     meant = search_model(settings, embedding_models(settings))
     search_by_meaning(base.tools, settings, meant, embeddings.service.models, base.metrics)
@@ -341,6 +348,7 @@ def build_site(settings: Settings) -> Site:
         setups=base.adapters.setups,
         skills=base.adapters.skills,
         rollouts=runs.service.rollouts,
+        usage=base.adapters.usage,
         webhooks=webhooks,
         webhook_sender=sender,
         webhook_deliverer=WebhookDeliverer(webhooks, sender, worker=base.worker, now=clock),
@@ -458,6 +466,7 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
         shelf=Shelf(base.tools, base.adapters.skills),
         rates=base.adapters.rates,
         metrics=base.metrics,
+        usage=UsageBook(base.adapters.usage, new_id=base.new_id, now=base.clock, metrics=base.metrics),
         traces=base.traces,
         keys=base.adapters.door.keys.store,
         shared_turns=base.adapters.shared_turns,
@@ -489,6 +498,7 @@ def _embeddings(base: _Base, runs: _Runs) -> Embeddings:
         created=int(base.started_at),
         rates=base.adapters.rates,
         metrics=base.metrics,
+        usage=runs.service.usage,
         guest=runs.registry.guest,
         generates=lambda name: runs.service.models.named(name) is not None,
     )

@@ -27,6 +27,7 @@ from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.driving.run import Run
+from responses_app.runs.driving.usage_book import UsageBook
 from responses_app.runs.log.following import Followers
 from responses_app.runs.log.journal import Waiter
 from responses_app.runs.log.reader import ResponseReader
@@ -56,6 +57,7 @@ from responses_app.stores.stores import (
     ConversationRecord,
     Stores,
 )
+from responses_app.stores.usage import BaseUsageStore, UsageEntry
 from responses_app.tools.base import BaseTool
 from responses_app.tools.settings import PictureSettings
 from tests.kit.laws import assert_laws, counting_ids
@@ -188,6 +190,19 @@ class FakeConversations(BaseConversationStore):
 FakeConversations.__abstractmethods__ = frozenset()  # the service calls no other method
 
 
+class FakeUsage(BaseUsageStore):
+    """Keeps what is told, in its order."""
+
+    def __init__(self) -> None:
+        self.entries: list[UsageEntry] = []
+
+    async def keep(self, entries: Sequence[UsageEntry]) -> None:
+        self.entries += entries
+
+
+FakeUsage.__abstractmethods__ = frozenset()  # who takes down usage calls no other method
+
+
 class FakeOthers:
     """The relay of workers in one process; `reaches_others` can be switched while they run."""
 
@@ -261,6 +276,7 @@ class Site:
     skills: BaseSkills = field(default_factory=MemorySkills)
     pictures: BasePictureStore = field(default_factory=MemoryPictureStore)
     rollouts: BaseRolloutStore = field(default_factory=MemoryRollouts)
+    usage: FakeUsage = field(default_factory=FakeUsage)
     picture_settings: PictureSettings = field(default_factory=PictureSettings)
     read_picture: Read = no_pictures
     fetch_picture: Fetch = no_fetch
@@ -315,6 +331,7 @@ class Site:
             live=self.live,
             rates=self.rates,
             metrics=self.metrics,
+            usage=UsageBook(self.usage, new_id=self.new_id, now=lambda: NOW, metrics=self.metrics),
             shelf=Shelf(self.tools, self.skills),
         )
         self.followers = Followers(

@@ -8,6 +8,7 @@ from responses_app.observing.metrics import Measured, ModelMeter, Outcome
 from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.runs.plan.plan import RunPlan
+from responses_app.stores.usage import UsedTokens
 
 logger = logging.getLogger("respsite.runs")
 
@@ -88,6 +89,12 @@ class RunMeasure:
             f"({remark})": remark,
         }
         return "".join(f" {each}" for each, is_there in remarks.items() if is_there)
+
+    def tokens(self) -> UsedTokens:
+        """Return what the response has used, for the bill."""
+        used = self.used()
+        cached = sum(turn.cached_tokens for turn in self._machine.all_turns)
+        return UsedTokens(input=used.input_tokens, cached=cached, output=used.output_tokens)
 
     def used(self) -> Amount:
         """Return what the response has used of limits."""

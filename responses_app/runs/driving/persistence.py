@@ -22,6 +22,7 @@ from responses_app.protocol.rollouts.generations import NOWHERE, RecordedRespons
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
 from responses_app.protocol.webhooks import message_of_wait
 from responses_app.runs.driving.unsaved import UnsavedEnd, UnsavedEnds
+from responses_app.runs.driving.usage_book import UsageBook
 from responses_app.runs.log.run_log import RunLog
 from responses_app.runs.plan.failures import failure
 from responses_app.runs.plan.pictures import NAMED_PICTURES
@@ -38,6 +39,7 @@ from responses_app.stores.base import (
     StoreError,
 )
 from responses_app.stores.stores import Stores
+from responses_app.stores.usage import UsedTokens
 
 logger = logging.getLogger("respsite.runs")
 
@@ -72,10 +74,11 @@ class KeptEnd:
 class RunPersistence:
     """Keeps one response; does nothing for one that is not stored, which has no `log` either.
 
-    `claim` is this process's, `now` its clock. `ends` takes an end that the store does not.
+    `claim` is this process's, `now` its clock. `ends` takes an end that the store does not, `usage` what one used that
+    is not stored.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that it is made of
         self,
         plan: RunPlan,
         stores: Stores,
@@ -83,11 +86,13 @@ class RunPersistence:
         claim: Claim,
         now: Callable[[], float],
         ends: UnsavedEnds,
+        usage: UsageBook,
         log: RunLog | None = None,
     ) -> None:
         self.now = now
         self._patience = ends.settings.database_patience_seconds
         self._defer = ends.add  # takes an end that the store does not
+        self._usage = usage
         self._plan = plan
         # A plan made anew for a summary begins a chain of its own, and names no parent.
         self._continues = plan.continues  # which a later plan of the same response may not tell
@@ -198,6 +203,12 @@ class RunPersistence:
             self.unsaved.count(ticket, used, elsewhere=self.goes_on_elsewhere)
         else:
             ticket.settle(used)
+
+    def note_usage(self, model: str, tokens: UsedTokens) -> None:
+        """Take down what the response has used, which has ended; that of a stored one is kept with its end."""
+        plan = self._plan
+        if not plan.stored:
+            self._usage.note(plan.origin, model, "responses", tokens, of=plan.response_id)
 
     async def give_back(self, response: ResponseObject) -> None:
         """Leave a durable response to whichever worker looks first, with all that came to it: it goes on there.

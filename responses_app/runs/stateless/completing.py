@@ -27,11 +27,13 @@ from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.rollouts.recording import CompletionRecorder, asking_logprobs
 from responses_app.protocol.stateless.completions import ChoiceDelta, CompletionHead, CompletionText, CompletionTokens
 from responses_app.runs.driving.generating import Continuing
+from responses_app.runs.driving.usage_book import UsageBook
 from responses_app.runs.log.journal import ENTRY_BYTES, ReaderTooSlow
 from responses_app.runs.plan.failures import refusal, unanswered_by_stopped_server
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.queues.turns import TurnPlace
+from responses_app.stores.usage import UsedTokens
 
 logger = logging.getLogger("respsite.runs")
 
@@ -118,7 +120,7 @@ class OpenChoice:
 class Completing:
     """The completions of one request, as they come. Whoever has it lets go of it with `aclose`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that it is made of
         self,
         head: CompletionHead,
         model: ServedModel,
@@ -126,6 +128,7 @@ class Completing:
         ticket: Ticket,
         *,
         deltas: Deltas,
+        book: UsageBook,
         left: "Callable[[Completing], None]",
     ) -> None:
         self.head = head
@@ -137,6 +140,7 @@ class Completing:
         self._model = model
         self._origin = origin
         self._ticket = ticket
+        self._book = book
         self._left = left
         self._deltas = deltas
         self._tasks: list[asyncio.Task[None]] = []
@@ -205,6 +209,8 @@ class Completing:
         finally:
             usage = self.usage
             self._ticket.settle(Amount(1, usage.prompt_tokens, usage.completion_tokens))
+            tokens = UsedTokens(input=usage.prompt_tokens, cached=usage.cached_tokens, output=usage.completion_tokens)
+            self._book.note(self._origin, self.head.model, "completions", tokens, of=self.head.id)
             self._note()
             self._left(self)
             self.ended.set()

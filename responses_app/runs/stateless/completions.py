@@ -137,7 +137,9 @@ class CompletionService:
                 place.leave()
             raise
         deltas = Deltas(max_bytes=self.service.settings.stream_max_lag_bytes)
-        completing = Completing(head, model, origin, ticket, deltas=deltas, left=self.running.discard)
+        completing = Completing(
+            head, model, origin, ticket, deltas=deltas, book=self.service.usage, left=self.running.discard
+        )
         # From here on each choice gives its own place back.
         completing.keep = self.service.rollouts.keep
         completing.ended_one = self.service.registry.give_place

@@ -42,6 +42,7 @@ from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.planning.planning import project_salt
 from responses_app.runs.queues.turns import TurnPlace
 from responses_app.runs.service import ResponseService
+from responses_app.stores.usage import UsedTokens
 
 logger = logging.getLogger("respsite.runs")
 
@@ -103,6 +104,8 @@ class DecisionService:
         finally:
             # Whatever came of it: what the engine has read counts.
             ticket.settle(Amount(1, used.input, used.output))
+            tokens = UsedTokens(input=used.input, cached=used.cached, output=used.output)
+            self.service.usage.note(origin, model.name, "decisions", tokens)
             _note(model, origin, status, len(prompts.questions), used, time.monotonic() - began)
         return decision(model.name, answers, input_tokens=used.input, cached=used.cached, output=used.output)
 

@@ -19,9 +19,11 @@ from responses_app.protocol.api_keys import model_not_allowed
 from responses_app.protocol.errors import invalid_request, model_not_found
 from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.stateless.embeddings import EmbeddingsWanted
+from responses_app.runs.driving.usage_book import UsageBook
 from responses_app.runs.plan.failures import refusal
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.queues.turns import FairTurns
+from responses_app.stores.usage import UsedTokens
 
 logger = logging.getLogger("respsite.runs")
 
@@ -71,6 +73,7 @@ class EmbeddingService:
     models: EmbeddingModels
     rates: Rates
     metrics: Metrics
+    usage: UsageBook
     # A place beside what runs; raises `ApiError` where there is none
     guest: Callable[[], AbstractContextManager[None]]
     generates: Callable[[str], bool]  # whether a name is that of a model that generates text
@@ -108,6 +111,8 @@ class EmbeddingService:
         finally:
             place.leave()
             ticket.settle(Amount(1, tokens))
+            billed = tokens if status == "completed" else 0  # else it is only an estimate
+            self.usage.note(origin, model.name, "embeddings", UsedTokens(input=billed, cached=0, output=0))
             self._note(model, status, len(wanted.inputs), tokens, time.monotonic() - began)
         return model.name, embedded
 

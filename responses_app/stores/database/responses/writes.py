@@ -89,6 +89,7 @@ from responses_app.stores.database.responses.rows import (
     time_value,
 )
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
+from responses_app.stores.database.usage import KEEP_ENTRY, entry_of, entry_row
 from responses_app.stores.database.webhooks.outbox import Told, tell
 from responses_app.stores.kept_chats import version_of
 
@@ -336,13 +337,18 @@ def _begin(cursor: CursorWrapper, steps: Sequence[ResponseStep]) -> None:
 
 
 def _save(cursor: CursorWrapper, steps: Sequence[ResponseStep], now: float) -> Sequence[StoredResponse]:
-    """Keep ends of responses, as far as their claims hold; return what was kept."""
+    """Keep ends of responses, as far as their claims hold; return what was kept.
+
+    What a response has used counts too where it was deleted while it ran.
+    """
     ends = [(step, stored_row(cursor.db, step.act)) for step in steps if isinstance(step.act, StoredResponse)]
     known = [(step, row) for step, row in ends if step.act.accepted]  # type: ignore[union-attr]
     moot = _write(cursor, END_RESPONSE, known)
     new = [(step, row) for step, row in ends if not step.act.accepted]  # type: ignore[union-attr]
     moot += _write(cursor, KEEP_RESPONSE, _in_chats(cursor, new))
     batch: list[StoredResponse] = [step.act for step, _ in ends if step not in moot and not step.lost]  # type: ignore[misc]
+    used = [step.act for step, _ in ends if not step.lost]
+    KEEP_ENTRY.run(cursor, [entry_row(entry_of(stored, int(now))) for stored in used])  # type: ignore[arg-type]
     links = {stored.link.response_id: (stored.project, stored.link) for stored in batch if stored.link}
     links |= _unstored_ancestors(cursor, links)  # `store: false` responses that only a connection remembers
     KEEP_PART.run(cursor, [part_row(*owned) for owned in links.values()])

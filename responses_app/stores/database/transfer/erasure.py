@@ -38,6 +38,7 @@ from responses_app.models.idempotency import IdempotencyKey
 from responses_app.models.pictures import Picture, PictureUse
 from responses_app.models.rollouts import Rollout
 from responses_app.models.skills import Skill, SkillVersion
+from responses_app.models.usage import Usage
 from responses_app.models.vector_stores import VectorStore, VectorStoreFile
 from responses_app.models.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 from responses_app.protocol.rollouts.tree import tree_of
@@ -49,6 +50,7 @@ from responses_app.stores.database.idempotency import erase_keys
 from responses_app.stores.database.responses.removal import remove
 from responses_app.stores.database.rollouts.removal import erase_rollouts
 from responses_app.stores.database.rollouts.rows import read_generations, record_of
+from responses_app.stores.database.usage import erase_usage
 from responses_app.stores.database.vector_stores.rows import erase_stores
 
 AT_ONCE = 200  # rows in one transaction
@@ -114,6 +116,7 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "skills": Skill.objects.using(using).filter(**of_project).count(),
         "versions of skills": SkillVersion.objects.using(using).filter(**of_project).count(),
         "vector stores": VectorStore.objects.using(using).filter(**of_project).count(),
+        "usage": Usage.objects.using(using).filter(**of_project).count(),
         "API keys": ApiKey.objects.using(using).filter(project_id=subject.project).count(),
         "projects": Project.objects.using(using).filter(name=subject.project).count(),
     }
@@ -150,6 +153,7 @@ def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
             yield json.dumps({"content_of": file.pk, "base64": b64encode(piece).decode()})
     yield from _lines_of_skills(subject.project, using)
     yield from _lines_of_rollouts(subject.project, using)
+    yield from _lines_of_usage(subject.project, using)
     for key in ApiKey.objects.using(using).filter(project_id=subject.project).order_by("created_at"):
         about = {"id": key.pk, "name": key.name, "prefix": key.prefix, "created_at": key.created_at.isoformat()}
         yield json.dumps({"api_key": about})
@@ -192,6 +196,13 @@ def _lines_of_webhooks(project: str, using: str) -> Iterator[str]:
         yield json_text({"webhook_endpoint": about})
 
 
+def _lines_of_usage(project: str, using: str) -> Iterator[str]:
+    for row in Usage.objects.using(using).filter(project=project).order_by("at", "pk").iterator(chunk_size=AT_ONCE):
+        whose = {"at": row.at, "seconds": row.seconds, "key_id": row.key_id, "model": row.model, "source": row.source}
+        tokens = {"input": row.input_tokens, "cached": row.cached_tokens, "output": row.output_tokens}
+        yield json_text({"usage": {**whose, "batch": row.batch, "requests": row.requests, "tokens": tokens}})
+
+
 def _erase_batches(subject: Subject, using: str) -> None:
     while ids := list(subject.batches(using).values_list("pk", flat=True)[:AT_ONCE]):
         Batch.objects.using(using).filter(pk__in=ids).delete()
@@ -223,6 +234,7 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
     erase_stores(using, subject.project)
     erase_skills(using, subject.project)
     erase_rollouts(using, subject.project)
+    erase_usage(using, subject.project)
     with transaction.atomic(using=using):
         # What an older version may have left behind.
         for model in (ApprovalClaim, ChainPart, ChatChoice, ChatLabel, NamedSetup, SampledItem, PublicName):

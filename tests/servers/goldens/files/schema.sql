@@ -78,6 +78,10 @@ CREATE INDEX "uploadpart_file" ON "responses_app_uploadpart" ("file_id",
   "place") WHERE "place" IS NOT NULL;
 CREATE INDEX "uploadpart_left" ON "responses_app_uploadpart" ("upload_id") WHERE "place" IS NULL;
 CREATE INDEX "uploadpart_upload" ON "responses_app_uploadpart" ("upload_id");
+CREATE INDEX "usage_folding" ON "responses_app_usage" ("seconds",
+  "at");
+CREATE INDEX "usage_time" ON "responses_app_usage" ("at",
+  "project");
 CREATE INDEX "vectorstore_expires" ON "responses_app_vectorstore" ("last_active_at") WHERE "expires_days" IS NOT NULL;
 CREATE INDEX "vectorstore_project" ON "responses_app_vectorstore" ("project",
   "id");
@@ -397,6 +401,18 @@ CREATE TABLE "responses_app_uploadpart" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "file_id" varchar(64) NOT NULL,
   "place" integer unsigned NULL CHECK ("place" >= 0),
   "upload_id" varchar(64) NOT NULL);
+CREATE TABLE "responses_app_usage" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "at" bigint NOT NULL,
+  "seconds" integer unsigned NOT NULL CHECK ("seconds" >= 0),
+  "project" varchar(64) NOT NULL,
+  "key_id" varchar(64) NOT NULL,
+  "model" varchar(256) NOT NULL,
+  "source" varchar(16) NOT NULL,
+  "batch" bool NOT NULL,
+  "requests" bigint unsigned NOT NULL CHECK ("requests" >= 0),
+  "input_tokens" bigint unsigned NOT NULL CHECK ("input_tokens" >= 0),
+  "cached_tokens" bigint unsigned NOT NULL CHECK ("cached_tokens" >= 0),
+  "output_tokens" bigint unsigned NOT NULL CHECK ("output_tokens" >= 0));
 CREATE TABLE "responses_app_vectorstore" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "project" varchar(64) NOT NULL,
   "name" text NOT NULL,

@@ -1,0 +1,32 @@
+"""What requests have used of models. It outlives them: a response that is deleted has used its tokens all the same."""
+
+from typing import ClassVar
+
+from django.db import models
+
+from responses_app.models.fields import ID_LENGTH, WithId
+
+
+class Usage(WithId):
+    """What one request has used, or, once that is a while ago, all those of a minute, an hour or a day together.
+
+    `id` is that of the response, the completion or the request; of a sum, a digest of all it is the sum of.
+    """
+
+    at = models.BigIntegerField()  # Unix seconds: when the request ended, or when the time of the sum begins
+    seconds = models.PositiveIntegerField(default=0)  # how long the time of the sum is; 0 for one request
+    project = models.CharField(max_length=64)
+    key_id = models.CharField(max_length=ID_LENGTH)  # as that of a response
+    model = models.CharField(max_length=256)
+    source = models.CharField(max_length=16)  # see `stores.usage.SOURCES`
+    batch = models.BooleanField()  # they were lines of batches
+    requests = models.PositiveBigIntegerField(default=1)
+    input_tokens = models.PositiveBigIntegerField()
+    cached_tokens = models.PositiveBigIntegerField()  # of the input
+    output_tokens = models.PositiveBigIntegerField()
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["at", "project"], name="usage_time"),
+            models.Index(fields=["seconds", "at"], name="usage_folding"),
+        ]
