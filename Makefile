@@ -119,6 +119,8 @@ docs: $(INSTALLED) ## write the generated parts of docs/ anew, and build the pag
 	$(BIN)/python -m docs.extension
 	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs responses_app/docs_site
 
+# The time of the commit in place of that of each file: two builds of a commit are the same, byte by byte.
+wheel: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 wheel: docs ## build the wheel with the pages of docs/ in it: dist/
 	rm -rf build/lib build/bdist.* dist
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .

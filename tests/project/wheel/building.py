@@ -1,5 +1,6 @@
 """Builds the wheel of this checkout, in a copy of what it is made of: nothing of an earlier build gets into it."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,18 +12,23 @@ PACKAGES = ("engine", "responses_app", "respsite")
 BESIDE = ("pyproject.toml", "README.md", "LICENSE")
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 SECONDS = 120.0
+EPOCH = "1700000000"  # what `make wheel` takes from the commit
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build it in an empty folder, and return its path."""
+def build_wheel(folder: Path, *, changed_at: float | None = None) -> Path:
+    """Build it in an empty folder, and return its path. `changed_at`: when its files were changed, in Unix seconds."""
     source = folder / "source"
     for package in PACKAGES:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     for name in BESIDE:
         shutil.copy(ROOT / name, source)
+    for path in source.rglob("*") if changed_at is not None else ():
+        os.utime(path, (changed_at, changed_at))
+    environ = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
     python = pip.installed(Path(__file__).parent / "requirements.txt")
+    command = [python, "-c", BUILD, folder]
     done = subprocess.run(
-        [python, "-c", BUILD, folder], cwd=source, capture_output=True, text=True, timeout=SECONDS, check=False
+        command, cwd=source, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = folder.glob("*.whl")

@@ -10,7 +10,7 @@ import pytest
 
 from responses_app import __version__
 from tests.kit.server import ROOT
-from tests.project.wheel.building import PACKAGES
+from tests.project.wheel.building import PACKAGES, build_wheel
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
@@ -29,6 +29,10 @@ def test_the_wheel_holds_the_packages_whole_and_says_what_it_is(wheel: Path) -> 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert "version" in project["dynamic"], "it stands in one place"
     assert dict(scripts["console_scripts"]) == project["scripts"]
+
+
+def test_two_builds_are_the_same_byte_by_byte(wheel: Path, tmp_path: Path) -> None:
+    assert build_wheel(tmp_path, changed_at=1_500_000_000).read_bytes() == wheel.read_bytes()
 
 
 def _files_of_the_packages() -> list[str]:
