@@ -16,6 +16,7 @@ from typing import Any
 from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.events.dialects import OPENAI, PRESETS, Dialect, parse_dialect
 from responses_app.protocol.files.batches import BatchSettings
+from responses_app.protocol.prices import PriceSettings
 from responses_app.protocol.rollouts.requests import RolloutSettings
 from responses_app.protocol.session.session import SessionSettings
 from responses_app.protocol.setting import (
@@ -164,6 +165,7 @@ class Settings(
     PictureSettings,
     WebhookNetworkSettings,
     HeaderSettings,
+    PriceSettings,
 ):
     """Every setting; a field's name in capitals is its environment variable."""
 

@@ -6,12 +6,14 @@ import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from responses_app.protocol.events.dialects import parse_dialect
+from responses_app.protocol.prices import Price
 from responses_app.protocol.tiers import QueueBounds
 from responses_app.settings.conf import RETIRED, ConfigurationError, Settings, from_environ, secret_files, table
 from responses_app.tools.network import hosts
@@ -47,6 +49,8 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "METRICS": ("Public", "public"),
     "METRICS_DIR": ("metrics", "metrics"),
     "TRACES": ("on", True),
+    "PRICES": ('{"m": {"input": 0.1}}', {"m": Price(Decimal("0.1"), Decimal("0.1"), Decimal(0))}),
+    "PRICES_CURRENCY": ("EUR", "eur"),
     "PLAYGROUND_SHARING": ("on", True),
     "ENGINE": ("Demo", "demo"),
     "ENGINE_URL": (
@@ -176,6 +180,8 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "METRICS": (["on", "yes"], "one of auto, public, off"),
     "TRACES": (["sometimes"], "on or off"),
     "PLAYGROUND_SHARING": (["sometimes"], "on or off"),
+    "PRICES": (["cheap", '{"m": {"input": NaN}}', '{"m": {"input": -1}}', '{"m": 1}'], "a JSON object like"),
+    "PRICES_CURRENCY": (["$", "dollars"], "the three letters of a currency"),
     "ENGINE": (["nonsense"], "one of "),
     "ENGINE_OPTIONS": (["{", "[]", "1"], "a JSON object"),
     "MODELS": (["{", "[]", "{}", '{"a": {}, "a": {}}'], "a JSON object of at most 32 models by their names, like"),
