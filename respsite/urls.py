@@ -7,6 +7,7 @@ from django.views.generic import RedirectView
 
 from responses_app.admin.dashboard import dashboard
 from responses_app.admin.requests import login
+from responses_app.admin.usage import usage
 from responses_app.api.server import docs
 from responses_app.watch import views as watch
 from responses_app.watch.playground import playground
@@ -17,6 +18,7 @@ handler404 = "responses_app.api.server.missing"
 urlpatterns = [
     path("admin/login/", login),  # before the admin's own
     path("admin/dashboard/", admin.site.admin_view(dashboard), name="dashboard"),
+    path("admin/usage/", admin.site.admin_view(usage), name="usage"),
     path("admin/", admin.site.urls),
     path("watch/responses/<str:response_id>.json", watch.response_json, name="watch-json"),
     path("watch/responses/<str:response_id>", watch.response, name="watch-response"),
