@@ -36,7 +36,7 @@ class RolloutPaths:
         if found is not None and scope["type"] in ("http", "websocket"):
             name = found[1].encode("latin1", errors="replace")
             headers = [(key, value) for key, value in scope["headers"] if key != _HEADER]
-            # A header that names another one makes a list of the two, which is no id: so it is refused.
+            # A header that names another one makes a list of the two, which is refused.
             names = dict.fromkeys([name, *(value for key, value in scope["headers"] if key == _HEADER)])
             # A copy: the server goes on with its own.
             scope = {**scope, "path": root + found[2], "headers": [*headers, (_HEADER, b", ".join(names))]}

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from django.http import HttpRequest
 
+from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rollouts.requests import ref_of
 from responses_app.web.idempotency import fingerprint_of
 from responses_app.web.rollouts import RolloutPaths, below_rollout
@@ -49,8 +50,13 @@ async def test_a_header_beside_the_path_names_the_same_rollout_or_is_refused() -
     assert await seen("/rollouts/a/v1/responses", "a") == ("/v1/responses", "a")
     assert await seen("/v1/responses", "a") == ("/v1/responses", "a")
     _, both = await seen("/rollouts/a/v1/responses", "b")
-    with pytest.raises(Exception, match="'a, b' is no id of a roll-out"):
+    with pytest.raises(ApiError, match="this header, or the URL, names 'a' and 'b'"):
         ref_of({"x-rollout-id": str(both)}, "responses")
+    # As one that comes twice is read.
+    assert ref_of({"x-rollout-id": "a,a"}, "responses").name == "a"
+    for wrong in ("a b, a", "a,", ""):
+        with pytest.raises(ApiError, match="is no id of a roll-out"):
+            ref_of({"x-rollout-id": wrong}, "responses")
 
 
 def test_an_idempotency_key_is_of_the_request_of_one_rollout() -> None:

@@ -145,8 +145,15 @@ def with_defaults(sampling: Mapping[str, Any], request: Any) -> dict[str, Any]:
 
 def ref_of(headers: Mapping[str, str], api: Api) -> RolloutRef:
     """Return what a request's headers say of its roll-out. Raises `ApiError` (400) for a wrong id."""
-    name = headers.get(HEADER)
-    return RolloutRef("" if name is None else checked_name(name, HEADER), branch_of(headers), api)
+    names = [name.strip(" ") for name in headers[HEADER].split(",")] if HEADER in headers else []
+    for name in names:
+        checked_name(name, HEADER)
+    if len(set(names)) > 1:
+        one, other, *_ = dict.fromkeys(names)
+        raise invalid_value(
+            HEADER, f"this header, or the URL, names '{one}' and '{other}': a request is part of one roll-out."
+        )
+    return RolloutRef(names[0] if names else "", branch_of(headers), api)
 
 
 def named(ref: RolloutRef | None, metadata: Mapping[str, str] | None) -> RolloutRef | None:
