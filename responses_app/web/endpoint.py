@@ -228,6 +228,7 @@ NOT_SERVED: Mapping[str, str] = {
     "vaults": "secrets for hosted agents",
     "videos": "videos",
 }
+ROLLOUT_BASE = re.compile(r"(/v1)?/rollouts/.*/")  # what may have been meant as one
 METHODS_NOT_SERVED: Mapping[str, str] = {  # of paths that are served
     "DELETE /models/{model}": "models are the operator's: the setting MODELS names them",
 }
@@ -360,6 +361,10 @@ def path_not_found(path: str) -> ApiError:
     """Nothing is served at this path (404); of one that OpenAI has it says so."""
     name = path.lstrip("/").removeprefix("v1/").partition("/")[0]
     about = f" OpenAI's API has {NOT_SERVED[name]}." if name in NOT_SERVED else ""
+    if path.startswith("/v1/v1/"):
+        about = " The client adds /v1 to its base URL: give it one without."
+    elif ROLLOUT_BASE.match(path):
+        about = " The base URL of a roll-out is /rollouts/ID/v1."
     message = (
         f"Nothing is served at '{path[:200]}'.{about} The API begins at /v1 and has {', '.join(served()[:-1])} and "
         f"{served()[-1]}: try GET /v1/models. All paths are told at /openapi."

@@ -27,6 +27,21 @@ def test_a_path_that_is_not_there(daphne_server: Server, path: str, method: str)
     assert "embeddings" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/v1/v1/messages", "The client adds /v1 to its base URL"),
+        ("/rollouts/a/v1/v1/messages", "The client adds /v1 to its base URL"),
+        ("/v1/rollouts/a/v1/responses", "The base URL of a roll-out is /rollouts/ID/v1."),
+        ("/rollouts/a/responses", "The base URL of a roll-out is /rollouts/ID/v1."),
+        ("/rollouts/a/b/v1/responses", "The base URL of a roll-out is /rollouts/ID/v1."),
+    ],
+)
+def test_a_base_url_that_is_not_quite_right_is_told(daphne_server: Server, path: str, told: str) -> None:
+    answer = httpx.post(f"{daphne_server.url}{path}", json={}, verify=False)
+    assert (answer.status_code, told in answer.json()["error"]["message"]) == (404, True), answer.text
+
+
 def test_all_that_is_served_is_told() -> None:
     assert set(served()) == {
         *("responses", "chat/completions", "messages", "completions", "embeddings", "decisions", "models", "engine"),
