@@ -40,6 +40,14 @@ class CompletionStreamOptions(ClientModel):
     own: ClassVar = ("continuous_usage_stats",)
 
 
+class CompletionMetadata(ClientModel):
+    """What is said of a request."""
+
+    own: ClassVar = ("rollout_id",)
+
+    rollout_id: str | None = None  # the roll-out that the completions are part of
+
+
 class CompletionFields(ClientModel):
     """The fields of a request beside its prompt."""
 
@@ -67,6 +75,7 @@ class CompletionFields(ClientModel):
     logit_bias: LogitBias | None = None
     ignore_eos: bool | None = None
     user: str | None = Field(default=None, max_length=1024)
+    metadata: CompletionMetadata | None = None
 
     beside: ClassVar = ("prompt",)
     refused: ClassVar = {
@@ -84,8 +93,8 @@ class CompletionFields(ClientModel):
     }
     own: ClassVar = (
         *(name for name in refused if name != "suffix"),
-        *("ignore_eos", "kv_transfer_params", "min_p", "prompt_logprobs", "repetition_penalty", "return_token_ids"),
-        *("stop_token_ids", "top_k"),
+        *("ignore_eos", "kv_transfer_params", "metadata", "min_p", "prompt_logprobs", "repetition_penalty"),
+        *("return_token_ids", "stop_token_ids", "top_k"),
     )
 
 
@@ -105,6 +114,11 @@ class CompletionWanted:
     def stops(self) -> Sequence[str]:
         """The strings that end a completion."""
         return self.fields.stop or ()
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What is said of the request."""
+        return {} if self.fields.metadata is None else self.fields.metadata.model_dump(exclude_none=True)
 
     @property
     def max_tokens(self) -> int:

@@ -98,7 +98,7 @@ class CompletionService:
 
     async def _start(self, wanted: CompletionWanted, origin: Origin) -> Completing:
         model = self.service.models.chosen(wanted.fields.model, origin.models)
-        ref = named(origin.rollout, None)
+        ref = named(origin.rollout, wanted.metadata)
         if ref is not None:
             rollout = await self.service.rollouts.enter(origin.project, ref)
             wanted = replace(wanted, fields=with_sampling(wanted.fields, rollout))

@@ -32,6 +32,18 @@ async def posted(http: httpx.AsyncClient, path: str, body: dict[str, Any], **hea
     return answer.json()
 
 
+def request_of(api: str) -> tuple[str, dict[str, Any]]:
+    """Return the path of an API, and a request of it."""
+    messages = [{"role": "user", "content": "Hello"}]
+    requests: dict[str, tuple[str, dict[str, Any]]] = {
+        "responses": ("/responses", {"input": "Hello"}),
+        "chat": ("/chat/completions", {"messages": messages, "n": 3}),
+        "messages": ("/messages", {"messages": messages, "max_tokens": 50}),
+        "completions": ("/completions", {"prompt": ["Hello", "You"], "n": 2, "max_tokens": 50}),
+    }
+    return requests[api]
+
+
 def roles_of(tree: Any) -> list[str]:
     """Return whose the spans of a tree are, in order; with a star where they were sampled."""
     return [node["role"] + "*" * node["mask"] for node in tree["nodes"]]
@@ -116,17 +128,9 @@ async def test_a_websocket_with_a_base_url(server: Server, http: httpx.AsyncClie
 @pytest.mark.parametrize("way", ["header", "url", "metadata"])
 @pytest.mark.parametrize("api", ["responses", "chat", "messages", "completions"])
 async def test_every_api_in_every_way(server: Server, http: httpx.AsyncClient, name: str, api: str, way: str) -> None:
-    messages = [{"role": "user", "content": "Hello"}]
-    path, body = {
-        "responses": ("/responses", {"input": "Hello"}),
-        "chat": ("/chat/completions", {"messages": messages, "n": 3}),
-        "messages": ("/messages", {"messages": messages, "max_tokens": 50}),
-        "completions": ("/completions", {"prompt": ["Hello", "You"], "n": 2, "max_tokens": 50}),
-    }[api]
-    if way == "metadata" and api == "completions":
-        pytest.skip("completions have no metadata")
+    path, body = request_of(api)
     headers = {HEADER: name} if way == "header" else {}
-    body = {**body, "metadata": {"rollout_id": name}} if way == "metadata" else body  # type: ignore[dict-item]
+    body = {**body, "metadata": {"rollout_id": name}} if way == "metadata" else body
     base = f"{server.url}/rollouts/{name}/v1" if way == "url" else ""
     await posted(http, base + path, body, **headers, **(ANTHROPIC if api == "messages" else {}))
     tree = await tree_of(http, name)
@@ -239,6 +243,33 @@ async def test_a_wrong_id_is_a_400_in_every_way(server: Server, http: httpx.Asyn
     if wrong.isascii():
         by_header = await http.post("/responses", json=body, headers={HEADER: wrong})
         assert by_header.status_code in (400, 431)
+
+
+@pytest.mark.parametrize("other", ["header", "metadata"])
+@pytest.mark.parametrize("api", ["responses", "chat", "messages", "completions", "websocket"])
+async def test_a_request_that_names_two_is_told_both(
+    server: Server, http: httpx.AsyncClient, name: str, api: str, other: str
+) -> None:
+    named = [name, f"{name}.2"]
+    headers = {HEADER: named[1]} if other == "header" else {}
+    body = {"model": "test-model", **({"metadata": {"rollout_id": named[1]}} if other == "metadata" else {})}
+    if api == "websocket":
+        url = f"ws://127.0.0.1:{server.port}/rollouts/{name}/v1/responses"
+        async with await Socket.open(url, additional_headers=headers) as socket:
+            if other == "metadata":
+                await socket.create("Hello", **body)
+            error = (await socket.error())["error"]
+    else:
+        path, more = request_of(api)
+        base = f"{server.url}/rollouts/{name}/v1"
+        versions = ANTHROPIC if api == "messages" else {}
+        answer = await http.post(base + path, json={**more, **body}, headers={**headers, **versions})
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+    assert all(f"'{each}'" in error["message"] for each in named), error
+    assert "no id" not in error["message"]
+    for each in named:
+        assert (await http.get(f"/rollouts/{each}")).status_code == 404
 
 
 async def test_projects_see_their_own_only_and_keys_need_the_scope(closed: ClosedServer, name: str) -> None:
