@@ -207,6 +207,10 @@ REQUESTS: Mapping[str, Told] = {
         "allow.",
         _AGAIN,
     ),
+    "audit_unavailable": (
+        "What a signed-in user asked for cannot be recorded in the [audit trail](../how-to/audit.md), so it fails.",
+        _WAIT,
+    ),
     "server_is_overloaded": (
         "The engine is loading, unreachable or full; a store cannot be reached; the server is full or stopping; or too "
         "many large messages arrive at once (`WEBSOCKET_MAX_UNFINISHED_BYTES`).",

@@ -1,12 +1,13 @@
 """Django's admin: stored responses as conversations, workers, and a dashboard.
 
 It reads, cancels and deletes responses, makes and revokes API keys, changes the limits of projects, and sends webhooks
-again.
+again. All of that is recorded in the audit trail (`audit`).
 """
 
 from django.contrib import admin
 
 from responses_app.admin import (  # noqa: F401 - each registers its pages
+    audit,
     batches,
     conversations,
     dashboard,

@@ -21,7 +21,9 @@ from django.urls import reverse
 from responses_app.models import Response
 from responses_app.protocol.requests.resources import RUNNING
 from responses_app.runs.by_id import Cancelled
+from responses_app.stores.audit import Action
 from responses_app.stores.database.responses.removal import remove
+from responses_app.watch.auditing import done_to
 
 if TYPE_CHECKING:
     from responses_app.wiring.site import Site
@@ -71,6 +73,7 @@ def cancel(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]
     if not running:
         model_admin.message_user(request, "None of the selected responses is running.", messages.WARNING)
         return
+    done_to(request, Action.RESPONSE_CANCELLED, subjects_of(running))
     done = cancel_responses(running)
     left = len(running) - done.here - done.asked
     results = [
@@ -93,6 +96,7 @@ def delete_selected(model_admin: Any, request: HttpRequest, queryset: "QuerySet[
 def export(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]") -> HttpResponse:
     """Send a file with one response a line, each with its input items."""
     ids = list(queryset.values_list("pk", flat=True)[:MAX_EXPORTED])
+    done_to(request, Action.CONTENT_EXPORTED, subjects_of(ids))
     answer = HttpResponse(content_type="application/jsonl")
     answer["Content-Disposition"] = 'attachment; filename="responses.jsonl"'
     # Bytes that may still be written; the file ends with a whole line.
@@ -124,6 +128,11 @@ def json_lines(ids: Sequence[str], *, at_once: int = 20) -> Iterator[bytes]:
         for body, items in (rows[pk] for pk in some if pk in rows):
             # Both columns are JSON as text already.
             yield f'{{"response":{body},"input_items":{items}}}\n'.encode()
+
+
+def subjects_of(ids: Collection[str]) -> list[tuple[str, str]]:
+    """Return responses with their projects, as the audit trail names them."""
+    return list(Response.objects.filter(pk__in=list(ids)).order_by("pk").values_list("pk", "project"))
 
 
 def delete_responses(response_ids: Collection[str]) -> None:

@@ -22,6 +22,8 @@ from django.views.decorators.http import require_safe
 from responses_app.admin.actions import MAX_CHANGED
 from responses_app.admin.lists import BoundedChangeList, ReadOnlyAdmin, beginning_with, column
 from responses_app.models import ID_LENGTH, Conversation, ConversationItem
+from responses_app.stores.audit import Action
+from responses_app.watch.auditing import done_to, viewed
 from responses_app.watch.text import NONE, moment, response_link, short_id, visible
 from responses_app.watch.transcript import Block, PageTranscript
 
@@ -71,6 +73,7 @@ class ConversationAdmin(ReadOnlyAdmin):
     ordering = ("-created_at",)
     search_fields = ("id",)
     search_help_text = "Finds a conversation by its id or the beginning of it."
+    lists_content = True  # titles
     actions = ("delete_selected",)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -96,6 +99,7 @@ class ConversationAdmin(ReadOnlyAdmin):
         conversation = self.find(request, object_id)
         if not isinstance(conversation, Conversation):
             return self.to_list()
+        viewed(request, conversation.pk, project=conversation.project)
         context = {
             **self.admin_site.each_context(request),
             **_page(conversation, after=_number(request.GET.get("after"))),
@@ -112,11 +116,14 @@ class ConversationAdmin(ReadOnlyAdmin):
 
     def delete_model(self, request: HttpRequest, obj: Conversation) -> None:
         """Delete one."""
+        done_to(request, Action.CONTENT_DELETED, [(obj.pk, obj.project)])
         _delete([obj.pk])
 
     def delete_queryset(self, request: HttpRequest, queryset: "QuerySet[Conversation]") -> None:
         """Delete some."""
-        _delete([conversation.pk for conversation in queryset])
+        rows = list(queryset)
+        done_to(request, Action.CONTENT_DELETED, [(row.pk, row.project) for row in rows])
+        _delete([row.pk for row in rows])
 
     @admin.action(permissions=["delete"], description="Delete the selected conversations")
     def delete_selected(self, request: HttpRequest, queryset: "QuerySet[Conversation]") -> HttpResponseBase | None:

@@ -21,6 +21,7 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 
 from responses_app.models import ID_LENGTH, ChainPart, ConversationItem, PublicName, Response
+from responses_app.watch.auditing import viewed
 from responses_app.watch.text import STATUSES, visible
 
 MAX_FILTERED = 100_000  # rows that filters look through, the newest of the dates that are chosen
@@ -160,6 +161,13 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     list_per_page = 50
     list_max_show_all = 50
     sortable_by = ()
+    lists_content = False  # whether the list has words of users: then who sees it is recorded
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        """Show the list."""
+        if self.lists_content and self.has_view_permission(request):
+            viewed(request, f"list of {self.opts.verbose_name_plural}")
+        return super().changelist_view(request, extra_context)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Bound what a page costs."""

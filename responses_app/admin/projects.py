@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -22,7 +23,9 @@ from responses_app.models import ID_LENGTH, ApiKey, Project, StoredFile
 from responses_app.models.skills import SkillVersion
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in
 from responses_app.protocol.rate_limits import LIMITS
+from responses_app.stores.audit import Action
 from responses_app.stores.database.callers import create_key, revoke_keys
+from responses_app.watch.auditing import done, done_to
 from responses_app.watch.text import NONE, ago, in_bytes, moment, visible
 
 if TYPE_CHECKING:
@@ -51,6 +54,12 @@ class ProjectAdmin(ReadOnlyAdmin):
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Whoever may change projects; a change of limits holds within 2 s."""
         return bool(request.user.has_perm("responses_app.change_project"))
+
+    def save_model(self, request: HttpRequest, obj: Project, form: Any, change: bool) -> None:
+        """Change them, and record what they are now, in one transaction."""
+        super().save_model(request, obj, form, change)
+        limits = {name: getattr(obj, name) for name in form.changed_data}
+        done(request, Action.LIMITS_CHANGED, obj.name, project=obj.name, **limits)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """What belongs to a project would stay."""
@@ -144,8 +153,10 @@ class ApiKeyAdmin(ListOnlyAdmin):
             return super().add_view(request, form_url, extra_context)
         fields = dict(form.cleaned_data)
         # The names of the form's other fields are those of the row.
-        secret, row = create_key(fields.pop("project"), **fields)
-        self.log_addition(request, row, [{"added": {}}])
+        with transaction.atomic():
+            secret, row = create_key(fields.pop("project"), **fields)
+            done(request, Action.KEY_CREATED, row.pk, project=row.project_id)
+            self.log_addition(request, row, [{"added": {}}])
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -162,9 +173,11 @@ class ApiKeyAdmin(ListOnlyAdmin):
         """Revoke them; connections that are open with them end."""
         # Read once: what is logged below are the same keys that are revoked.
         rows = list(queryset[:MAX_REVOKED])
-        revoked = revoke_keys([row.pk for row in rows])
-        for row in rows:
-            self.log_change(request, row, "Revoked.")
+        with transaction.atomic():
+            revoked = revoke_keys([row.pk for row in rows])
+            for row in rows:
+                self.log_change(request, row, "Revoked.")
+            done_to(request, Action.KEY_REVOKED, [(row.pk, row.project_id) for row in rows])
         level = messages.SUCCESS if revoked else messages.WARNING
         self.message_user(request, f"{revoked} revoked; {len(rows) - revoked} were revoked before.", level)
 
@@ -196,6 +209,7 @@ class SkillVersionAdmin(ListOnlyAdmin):
     ordering = ("-id",)  # in which they came
     search_fields = ("skill_id",)
     search_help_text = "Finds the versions of a skill by its whole id."
+    lists_content = True  # names
     actions = None
 
     def get_search_results(
@@ -225,6 +239,7 @@ class StoredFileAdmin(ListOnlyAdmin):
     ordering = ("-id",)  # in which they came
     search_fields = ("id",)
     search_help_text = "Finds a file by its id or the beginning of it."
+    lists_content = True  # names
     actions = None
 
     def get_search_results(

@@ -12,7 +12,15 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
-from responses_app.admin.actions import cancel, compare, delete_responses, delete_selected, export, json_lines
+from responses_app.admin.actions import (
+    cancel,
+    compare,
+    delete_responses,
+    delete_selected,
+    export,
+    json_lines,
+    subjects_of,
+)
 from responses_app.admin.lists import (
     HELP,
     AgeFilter,
@@ -25,6 +33,8 @@ from responses_app.admin.lists import (
     found_ids,
 )
 from responses_app.models import Response
+from responses_app.stores.audit import Action
+from responses_app.watch.auditing import done, done_to, viewed
 from responses_app.watch.text import (
     NONE,
     conversation_link,
@@ -100,6 +110,7 @@ class ResponseAdmin(ReadOnlyAdmin):
         response = self.find(request, object_id)
         if not isinstance(response, Response):
             return self.to_list()
+        viewed(request, response.pk, project=response.project)
         may = {"has_delete_permission": self.has_delete_permission(request, response)}
         return shown_page(request, shown_to_staff(response), ADMIN, "admin/respsite/response.html", **may)
 
@@ -108,6 +119,7 @@ class ResponseAdmin(ReadOnlyAdmin):
         response = self.find(request, object_id)
         if not isinstance(response, Response):
             return self.to_list()
+        done(request, Action.CONTENT_EXPORTED, response.pk, project=response.project)
         answer = HttpResponse(json_lines([response.pk]), content_type="application/json")
         answer["Content-Disposition"] = f'attachment; filename="{response.pk}.json"'
         return answer
@@ -122,11 +134,14 @@ class ResponseAdmin(ReadOnlyAdmin):
 
     def delete_model(self, request: HttpRequest, obj: Response) -> None:
         """Delete one."""
+        done(request, Action.CONTENT_DELETED, obj.pk, project=obj.project)
         delete_responses([obj.pk])
 
     def delete_queryset(self, request: HttpRequest, queryset: "QuerySet[Response]") -> None:
         """Delete some."""
-        delete_responses([response.pk for response in queryset])
+        ids = [response.pk for response in queryset]
+        done_to(request, Action.CONTENT_DELETED, subjects_of(ids))
+        delete_responses(ids)
 
     @admin.display(description="tokens in → out")
     def tokens(self, response: Response) -> SafeString:

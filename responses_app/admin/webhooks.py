@@ -15,7 +15,9 @@ from django.utils.safestring import SafeString
 
 from responses_app.admin.lists import ListOnlyAdmin, column
 from responses_app.models.webhooks import DELIVERED, PARKED, WAITING, WebhookDelivery, WebhookEndpoint
+from responses_app.stores.audit import Action
 from responses_app.stores.database.webhooks.webhooks import send_again
+from responses_app.watch.auditing import done, done_to
 from responses_app.watch.text import NONE, moment, visible
 
 MAX_SENT_AGAIN = 1_000  # by one action
@@ -75,6 +77,8 @@ class WebhookEndpointAdmin(ListOnlyAdmin):
     def _switch(self, request: HttpRequest, queryset: "QuerySet[WebhookEndpoint]", *, enabled: bool) -> None:
         rows = WebhookEndpoint.objects.filter(pk__in=list(queryset.values_list("pk", flat=True)))
         now = datetime.now(UTC)
+        for row in rows:
+            done(request, Action.WEBHOOK_CHANGED, row.pk, project=row.project, enabled=enabled)
         changed = rows.exclude(enabled=enabled).update(enabled=enabled, paused_until=None, failures=0, updated_at=now)
         self.message_user(request, f"{changed} endpoints were {'enabled' if enabled else 'disabled'}.")
 
@@ -137,6 +141,7 @@ class WebhookDeliveryAdmin(ListOnlyAdmin):
         """Send them once more, with their own ids, and try as long as with new ones."""
         keys = list(queryset.values_list("pk", flat=True)[:MAX_SENT_AGAIN])
         rows = WebhookDelivery.objects.filter(pk__in=keys)
+        done_to(request, Action.WEBHOOK_CHANGED, list(rows.values_list("event_id", "project")))
         number = send_again(rows, retry_seconds=settings.RESPSITE.webhook_retry_seconds)
         level = messages.SUCCESS if number else messages.WARNING
         self.message_user(request, f"{number} will be sent again; {len(keys) - number} wait to be sent already.", level)

@@ -44,8 +44,7 @@ def build_parser() -> ArgumentParser:
     _replay(command("replay", about, "replay", "run"))
     about = "Benchmark a server: tokens per second, time to first token, gaps between events."
     _bench(command("bench", about, "bench", "run"))
-    about = "Run the requests of a file as a batch: `respsite batch run FILE`."
-    _batch(command("batch", about))
+    _batch(command("batch", "Run the requests of a file as a batch: `respsite batch run FILE`."))
     about = "Test a server against OpenAI's and Anthropic's APIs; the status is 1 if a check fails."
     _conformance(command("conformance", about, "conformance.program", "run"))
     about = "Export stored responses and conversations to a file of JSON Lines."
@@ -53,6 +52,7 @@ def build_parser() -> ArgumentParser:
     about = "Import a file of `respsite export` into the database; existing rows are not changed."
     reads = command("import", about, "transfer", "run_import")
     reads.add_argument("file", metavar="FILE", help="file that `respsite export` wrote; - is standard input")
+    _audit(command("audit", "Verify the audit trail, or export it as JSON lines."))
     about = "List, show, reward, end, delete and export the roll-outs of a server."
     _rollouts(command("rollouts", about))
     about = "Diagnose this installation: what is wrong and what to do, in order."
@@ -204,6 +204,29 @@ def _export(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="file to write; - is standard output")
     parser.add_argument("--project", metavar="NAME", help="only this project")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted export")
+
+
+def _audit(parser: ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
+    about = "Check that no entry was changed, removed or put in, and print the head; the status is 1 if one was."
+    verifies: ArgumentParser = actions.add_parser("verify", help=about, description=about, allow_abbrev=False)
+    verifies.set_defaults(runs=("audit", "run_verify"))
+    verifies.add_argument(
+        "--head", metavar="N:HASH", help="a head that was printed before: then a cut or a new trail is found, too"
+    )
+    about = "Write the entries to FILE, the oldest first, each as a line of JSON."
+    exports: ArgumentParser = actions.add_parser("export", help=about, description=about, allow_abbrev=False)
+    exports.set_defaults(runs=("audit", "run_export"))
+    exports.add_argument("file", metavar="FILE", help="file to write; - is standard output")
+    exports.add_argument("--after", type=_entry, default=0, metavar="N", help="only entries behind this number")
+    suggest(verifies)
+    suggest(exports)
+
+
+def _entry(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise ArgumentTypeError("the number of an entry, or 0")
+    return int(text)
 
 
 def _rollouts(parser: ArgumentParser) -> None:

@@ -46,8 +46,11 @@ def run_export(options: Namespace) -> int:
     if options.file != "-" and not options.resume and os.path.exists(options.file):
         raise CommandFailed(f"{options.file} is there already: {THEN}", status=USAGE)
     with database():
+        from responses_app.management.database import note
+        from responses_app.stores.audit import Action
         from responses_app.stores.database.transfer.lines import Exported, ExportPlace, lines, to_export
 
+        note(Action.CONTENT_EXPORTED, [(options.project or "all projects", options.project or "")])
         counted = Exported()
         if options.file == "-":
             _write(lines(options.project, ExportPlace(), counted), sys.stdout.buffer, counted, total=None)

@@ -1,12 +1,16 @@
 """What commands over the database share: one sentence where it cannot be used, and keys as operators name them."""
 
+import getpass
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 
 from responses_app.models import ApiKey
 from responses_app.protocol.api_keys import START, digest_of
+from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry
+from responses_app.stores.database.audit_chain import append
 
 
 class DatabaseCommand(BaseCommand):
@@ -20,6 +24,21 @@ class DatabaseCommand(BaseCommand):
             return super().execute(*args, **options)
         except DatabaseError as error:
             raise SystemExit(f"respsite: {unusable(error)}") from None
+
+
+def note(action: Action, subjects: Sequence[tuple[str, str]], **detail: object) -> None:
+    """Record in the audit trail what a command does to these: an id and a project each. Raises `DatabaseError`."""
+    actor = Actor(ActorKind.COMMAND, name=_user())
+    append(
+        connections["default"], [AuditEntry(actor, action, subject, project, detail) for subject, project in subjects]
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return ""
 
 
 def unusable(error: Exception) -> str:

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.models import audit as audit_models  # noqa: F401
 from responses_app.models import batches as batch_models  # noqa: F401
 from responses_app.models import chats as chat_models  # noqa: F401
 from responses_app.models import engines as engine_models  # noqa: F401

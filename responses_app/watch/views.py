@@ -20,6 +20,7 @@ from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.watch.access import caller_of, page, sees_everything
+from responses_app.watch.auditing import viewed
 from responses_app.watch.family import Branch, ChainTree
 from responses_app.watch.page import Surroundings, WatchedResponse, response_page, shown_to_clients, summary, tree_of
 from responses_app.watch.text import Room, visible
@@ -203,7 +204,9 @@ def _load(request: HttpRequest, response_id: str) -> WatchedResponse:
     if not can_be_known(response_id):
         raise response_not_found(response_id)
     project = _project(response_id) if sees_everything(request) else caller_of(request, Area.RESPONSES).project
-    return shown_to_clients(project, response_id, ttl=settings.RESPSITE.responses_store_ttl)
+    found = shown_to_clients(project, response_id, ttl=settings.RESPSITE.responses_store_ttl)
+    viewed(request, found.row.pk, project=project)
+    return found
 
 
 def _project(response_id: str) -> str:

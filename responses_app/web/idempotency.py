@@ -129,7 +129,7 @@ class Once:
                 raise answer_deleted(record.object_id)
             if record.state is KeyState.RUNNING and answer is not None and await self._was_error(record.object_id):
                 # What the first client is told of it is an error, which lets go of the key.
-                _close(answer)
+                close_stream(answer)
                 return None
             return answer
         if record.head is None or not (record.head.streams or record.state is KeyState.ANSWERED):
@@ -340,10 +340,11 @@ async def _record(answer: StreamingHttpResponse, recording: Recording, out: _Out
 def _drop(task: "asyncio.Task[object]") -> None:
     """Close a stream that nobody reads: its client left before it began."""
     if not task.cancelled() and task.exception() is None:
-        _close(task.result())
+        close_stream(task.result())
 
 
-def _close(answer: object) -> None:
+def close_stream(answer: object) -> None:
+    """Close an answer that is not sent, if it is a stream."""
     if isinstance(answer, StreamingHttpResponse):
         closing = getattr(answer.streaming_content, "aclose", None)
         if closing is not None:

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,6 +33,7 @@ from responses_app.protocol.errors import ApiError, foreign_page, invalid_reques
 from responses_app.protocol.fields import IGNORED_HEADER
 from responses_app.protocol.rate_limits import as_anthropic_headers, as_headers
 from responses_app.protocol.transport import ANTHROPIC_VERSION
+from responses_app.web.auditing import answer_audited
 from responses_app.web.endpoint import Route, find, is_api_path, path_not_found
 from responses_app.web.http import NotServed, error_response, request_id_of, rfc3339
 from responses_app.wiring.site import get_site
@@ -164,7 +166,7 @@ class ApiMiddleware:
             _check_origin(request)
             route, named = find(request.path_info)
             await _let_in(request, route)
-            return await route(request, **named)
+            return await answer_audited(request, route, named, partial(route, request, **named))
         except NotServed:
             return _refused(path_not_found(request.path_info), request)
         except ApiError as error:

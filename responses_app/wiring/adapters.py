@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings as django_settings
 
@@ -24,6 +24,9 @@ from responses_app.stores.stores import BaseSharedTurns, Stores
 from responses_app.stores.usage import BaseUsageStore
 from responses_app.stores.webhooks import BaseWebhooks
 
+if TYPE_CHECKING:
+    from responses_app.stores.database.audit.trail import DatabaseAudit
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
@@ -42,6 +45,7 @@ class Adapters:
     ledger: BaseLedger  # counts all that is limited
     connection_limit: ConnectionLimit  # of open WebSockets, of all workers together
     rates: Rates  # the limits of keys and projects
+    audit: "DatabaseAudit"  # of what users of the admin do over the API
     shared_turns: BaseSharedTurns | None  # None without Redis: then each worker knows its own turns only
 
 
@@ -65,6 +69,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
         ledger=ledger,
         connection_limit=ConnectionLimit(ledger, settings.max_websocket_connections),
         rates=Rates(ledger),
+        audit=_audit(settings),
         shared_turns=_shared_turns(host),
     )
 
@@ -150,6 +155,12 @@ def _door(settings: Settings, clock: StoreClock) -> Door:
     keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=clock)
     staff = DatabaseStaff(timeout=settings.database_timeout_seconds)
     return Door(settings.auth, keys, staff, is_exposed=settings.serves_others)
+
+
+def _audit(settings: Settings) -> "DatabaseAudit":
+    from responses_app.stores.database.audit.trail import DatabaseAudit
+
+    return DatabaseAudit(timeout=settings.database_timeout_seconds)
 
 
 def _ledger(host: Mapping[str, Any] | None) -> BaseLedger:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from django.conf import settings as django_settings
 
@@ -88,6 +89,9 @@ from responses_app.wiring.relay import CANCEL, ENGINE, FOLLOW, FORGET, LOGGED, R
 from responses_app.wiring.server_tools import document_text, server_tools
 from responses_app.wiring.watching import Watch
 
+if TYPE_CHECKING:
+    from responses_app.stores.database.audit.trail import DatabaseAudit
+
 EMBEDDINGS = "/v1/embeddings"  # whose models are others than those of all other endpoints
 LAST_WORDS_SECONDS = 1.0  # how long a stop waits for those who read what it stopped
 LAST_ROWS_SECONDS = 5.0  # how long behind the grace a stop may ask the database: what is not kept, others take over
@@ -137,6 +141,7 @@ class Site:
     reader: JsonReader  # of all other bodies, and of frames
     token_reader: JsonReader  # of bodies whose `input` may be token ids
     door: Door
+    audit: "DatabaseAudit"  # of what users of the admin do over the API
     watch: Watch  # metrics
     draining: Draining  # tells connections that the server stops
     traces: Traces
@@ -249,6 +254,7 @@ class Site:
             self.pictures.aclose(),
             self.reading_pictures.aclose(),
             self.door.aclose(),
+            self.audit.aclose(),
             self.engines.aclose(),
             self.embeddings.aclose(),
         )
@@ -368,6 +374,7 @@ def build_site(settings: Settings) -> Site:
         upkeep=upkeep,
         relay=base.relay,
         door=base.adapters.door,
+        audit=base.adapters.audit,
         watch=_watch(base, runs.service, upkeep),
         draining=Draining(),
         traces=base.traces,

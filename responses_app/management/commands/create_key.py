@@ -6,11 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.core.management import CommandParser
+from django.db import transaction
 
-from responses_app.management.database import DatabaseCommand
+from responses_app.management.database import DatabaseCommand, note
 from responses_app.models import ID_LENGTH
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in, unknown_scopes
 from responses_app.protocol.rate_limits import LIMITS
+from responses_app.stores.audit import Action
 from responses_app.stores.database.callers import create_key
 
 _PERIODS = {"h": "hours", "d": "days", "w": "weeks"}
@@ -47,14 +49,16 @@ class Command(DatabaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Make it."""
-        secret, row = create_key(
-            options["project"],
-            name=options["name"],
-            scopes=options["scopes"],
-            allowed_models=options["models"],
-            expires_at=options["expires"],
-            **{limit: options[limit] for limit in LIMITS},
-        )
+        with transaction.atomic():
+            secret, row = create_key(
+                options["project"],
+                name=options["name"],
+                scopes=options["scopes"],
+                allowed_models=options["models"],
+                expires_at=options["expires"],
+                **{limit: options[limit] for limit in LIMITS},
+            )
+            note(Action.KEY_CREATED, [(row.pk, row.project_id)])
         self.stdout.write(secret)
         until = f", until {row.expires_at:%Y-%m-%d %H:%M} UTC" if row.expires_at else ""
         self.stderr.write(f"{row.pk} of project {row.project_id}{until}. Keep it: it is not shown again.")

@@ -13,10 +13,11 @@ from django.core.management import CommandError, CommandParser
 from django.db.models import Max, QuerySet
 
 from responses_app.auth.keyring import MAX_AGE_SECONDS
-from responses_app.management.database import DatabaseCommand
+from responses_app.management.database import DatabaseCommand, note
 from responses_app.management.terminal import progress
 from responses_app.models import ApiKey
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
+from responses_app.stores.audit import Action
 from responses_app.stores.database.callers import revoke_keys
 from responses_app.stores.database.transfer.erasure import Subject, count, erase, lines
 from responses_app.wiring.relay import Relay
@@ -53,7 +54,9 @@ class Command(DatabaseCommand):
                 f"There is no project {subject.project[:64]}. `respsite manage list_keys` shows those that have keys."
             )
         self._tell("There are", counts)
+        about = [(subject.key_id or subject.project, subject.project)]
         if options["export"]:
+            note(Action.CONTENT_EXPORTED, about, **counts)
             self._export(subject, options["export"])
         if options["dry_run"]:
             return
@@ -62,6 +65,7 @@ class Command(DatabaseCommand):
             return
         if not options["yes"] and not self._is_sure(subject):
             raise CommandError("Nothing was erased.")
+        note(Action.PROJECT_FORGOTTEN, about, **counts)
         keys = ApiKey.objects.filter(project_id=subject.project)
         keys = keys.filter(pk=subject.key_id) if subject.key_id else keys
         revoke_keys(keys.values_list("pk", flat=True))

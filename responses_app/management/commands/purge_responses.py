@@ -13,14 +13,16 @@ from django.conf import settings
 from django.core.management import CommandParser
 from django.db import connections
 
-from responses_app.management.database import DatabaseCommand
+from responses_app.management.database import DatabaseCommand, note
 from responses_app.management.terminal import progress
+from responses_app.stores.audit import Action
 from responses_app.stores.base import Purged, RetentionSettings
 from responses_app.stores.database.files.rows import files_to_purge, remove_files
 from responses_app.stores.database.responses.removal import MAX_PLANNED, MAX_RESPONSES, purge
 from responses_app.stores.database.responses.rows import database_time
 from responses_app.wiring.relay import Relay
 
+_LIMITS = [each.name for each in fields(RetentionSettings)]
 MAX_COUNTED = 1_000_000  # responses a dry run looks at
 
 
@@ -42,6 +44,8 @@ class Command(DatabaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Remove until there is no more to do, or look only."""
         kept = _kept(options)
+        if not options["dry_run"]:
+            note(Action.CONTENT_PURGED, [("", "")], **{name: getattr(kept, name) for name in _LIMITS})
         self._purge_files(dry_run=options["dry_run"])
         if kept.keeps_all:
             self.stdout.write(
@@ -99,9 +103,8 @@ class Command(DatabaseCommand):
 
 def _kept(options: dict[str, Any]) -> RetentionSettings:
     own = settings.RESPSITE
-    names = [each.name for each in fields(RetentionSettings)]
-    flags = {name: options[name.removeprefix("responses_store_")] for name in names}
-    return RetentionSettings(**{name: getattr(own, name) if flags[name] is None else flags[name] for name in names})
+    flags = {name: options[name.removeprefix("responses_store_")] for name in _LIMITS}
+    return RetentionSettings(**{name: getattr(own, name) if flags[name] is None else flags[name] for name in _LIMITS})
 
 
 def _at_least_0(kind: Callable[[str], float]) -> Callable[[str], float]:

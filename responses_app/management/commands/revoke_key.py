@@ -3,8 +3,10 @@
 from typing import Any
 
 from django.core.management import CommandParser
+from django.db import transaction
 
-from responses_app.management.database import DatabaseCommand, key_named
+from responses_app.management.database import DatabaseCommand, key_named, note
+from responses_app.stores.audit import Action
 from responses_app.stores.database.callers import revoke_keys
 
 
@@ -22,5 +24,7 @@ class Command(DatabaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Revoke them all, or none where one is not known."""
         rows = [key_named(key) for key in options["keys"]]
-        revoked = revoke_keys({row.pk for row in rows})
+        with transaction.atomic():
+            revoked = revoke_keys({row.pk for row in rows})
+            note(Action.KEY_REVOKED, sorted({(row.pk, row.project_id) for row in rows}))
         self.stdout.write(f"Revoked {revoked}; {len(rows) - revoked} were revoked before.")

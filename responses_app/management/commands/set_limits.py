@@ -4,11 +4,13 @@ from argparse import ArgumentTypeError
 from typing import Any
 
 from django.core.management import CommandError, CommandParser
+from django.db import transaction
 
 from responses_app.management.commands.create_key import number
-from responses_app.management.database import DatabaseCommand, key_named
+from responses_app.management.database import DatabaseCommand, key_named, note
 from responses_app.models import ApiKey, Project
 from responses_app.protocol.rate_limits import LIMITS
+from responses_app.stores.audit import Action
 
 _NONE = "none"
 
@@ -38,7 +40,10 @@ class Command(DatabaseCommand):
         for limit, value in changes.items():
             setattr(row, limit, None if value == _NONE else value)
         if changes:
-            row.save(update_fields=list(changes))
+            project = row.project_id if isinstance(row, ApiKey) else row.pk
+            with transaction.atomic():
+                row.save(update_fields=list(changes))
+                note(Action.LIMITS_CHANGED, [(row.pk, project)], **{name: getattr(row, name) for name in changes})
         for limit in LIMITS:
             value = getattr(row, limit)
             self.stdout.write(f"{limit.replace('_', ' ')}: {'no limit' if value is None else value}")

@@ -17,8 +17,10 @@ from responses_app.protocol import ids
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, Caller, KeyRecord, digest_of, new_secret, prefix_of
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import NO_LIMITS, LimitedSubject, Limits, limited_by
+from responses_app.stores.audit import SERVER, Action, AuditEntry
 from responses_app.stores.callers import SCOPES, BaseKeyStore, BaseStaff, SessionPass
 from responses_app.stores.clock import id_factory
+from responses_app.stores.database.audit_chain import append
 from responses_app.stores.database.response_sql import in_parts
 from responses_app.stores.database.threads import ThreadedStore
 
@@ -74,7 +76,9 @@ class DatabaseKeyStore(ThreadedStore[None], BaseKeyStore):
             if models.ApiKey.objects.using(connection.alias).exists():
                 return False
             try:
-                _keep(DEFAULT_PROJECT, secret, id=FIRST, name="first key", using=connection.alias)
+                with transaction.atomic(using=connection.alias):
+                    _keep(DEFAULT_PROJECT, secret, id=FIRST, name="first key", using=connection.alias)
+                    append(connection, [AuditEntry(SERVER, Action.KEY_CREATED, FIRST, DEFAULT_PROJECT)])
             # The fixed id `FIRST` is what makes two workers meet.
             except IntegrityError:  # another worker was faster
                 return False

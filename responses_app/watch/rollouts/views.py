@@ -11,6 +11,7 @@ from responses_app.models.rollouts import Rollout
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.rollouts.requests import can_be_name, rollout_not_found
 from responses_app.watch.access import caller_of, page, sees_everything
+from responses_app.watch.auditing import viewed
 from responses_app.watch.rollout_places import Places
 from responses_app.watch.rollouts.comparing import compare_page
 from responses_app.watch.rollouts.listing import group_page, kept, list_page
@@ -41,9 +42,11 @@ def rollout(request: HttpRequest, name: str) -> HttpResponse:
     found = _named(rows, name)
     if len(found) > 1:  # of several projects: the list says which there are
         return _answer(request, "rollout/list.html", list_page(rows, places, after="", name=name), places)
+    viewed(request, found[0].name, project=found[0].project)
     if other := request.GET.get("with", "").strip():
         numbers = _number(request, "left"), _number(request, "right")
         beside = _named(rows.filter(project=found[0].project), other)[0]
+        viewed(request, beside.name, project=beside.project)
         context = compare_page(found[0], beside, places, numbers=numbers)
         return _answer(request, "rollout/compare.html", context, places)
     opened, at, as_table = _number(request, "g"), _number(request, "at"), request.GET.get("as") == "table"

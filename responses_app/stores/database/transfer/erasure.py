@@ -2,6 +2,7 @@
 
 Erasing goes in small steps, each a transaction, so that a server may run beside it. A response that runs is erased too:
 its worker is told, and where it is not, what it would keep at its end finds no row, and is not kept.
+The audit trail stays: it has no content, and a chain without some of its entries proves nothing.
 
     count(project="team-a")        what there is, a number a kind
     lines(project="team-a")        the same as JSON, a line each

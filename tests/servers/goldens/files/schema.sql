@@ -1,6 +1,13 @@
 CREATE INDEX "apikey_project_created" ON "responses_app_apikey" ("project_id",
   "created_at");
 CREATE INDEX "approvalclaim_claimed" ON "responses_app_approvalclaim" ("claimed_at");
+CREATE INDEX "auditrow_actor" ON "responses_app_auditrow" ("actor_name",
+  "number");
+CREATE INDEX "auditrow_created" ON "responses_app_auditrow" ("created_at");
+CREATE INDEX "auditrow_project" ON "responses_app_auditrow" ("project",
+  "number");
+CREATE INDEX "auditrow_subject" ON "responses_app_auditrow" ("subject",
+  "number");
 CREATE INDEX "batch_created" ON "responses_app_batch" ("created_at");
 CREATE INDEX "batch_open" ON "responses_app_batch" ("worker") WHERE "status" IN ('validating',
   'in_progress',
@@ -138,6 +145,17 @@ CREATE TABLE "responses_app_approvalclaim" ("id" integer NOT NULL PRIMARY KEY AU
   "claimed_at" datetime NOT NULL,
   CONSTRAINT "approvalclaim_request" UNIQUE ("project",
   "request_id"));
+CREATE TABLE "responses_app_auditrow" ("number" bigint NOT NULL PRIMARY KEY,
+  "created_at" datetime NOT NULL,
+  "action" varchar(64) NOT NULL,
+  "actor_kind" varchar(16) NOT NULL,
+  "actor_id" varchar(64) NOT NULL,
+  "actor_name" varchar(200) NOT NULL,
+  "project" varchar(64) NOT NULL,
+  "subject" varchar(200) NOT NULL,
+  "address" varchar(64) NOT NULL,
+  "detail" text NOT NULL,
+  "hash" varchar(64) NOT NULL);
 CREATE TABLE "responses_app_batch" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "project" varchar(64) NOT NULL,
   "key_id" varchar(64) NOT NULL,
