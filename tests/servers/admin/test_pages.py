@@ -20,6 +20,7 @@ from tests.servers.admin import samples
 from tests.servers.admin.conftest import ClientWith
 
 SESSION_AND_USER, ROW, BODY, READ_ON, ROLLOUT = 2, 1, 1, 1, 1
+RECORDED = 4  # what is shown for the first time: a savepoint, the trail's end, an entry, and the savepoint's release
 TREE, BESIDE = 5, 1  # what goes on from those before it is looked for only where there are any
 LIST = "/admin/responses_app/response/"
 SHELLS = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</textarea></pre><svg onload=alert(1)>")
@@ -79,7 +80,7 @@ def test_a_page_costs_the_same_however_long_the_response_is(
     first = samples.response(1, asked=[samples.said("Go")] * 300, output=calls)
     for number in range(2, 30):
         samples.response(number, asked=[samples.gave(f"call_{number}", "found")], after=first.pk)
-    with django_assert_num_queries(SESSION_AND_USER + ROW + BODY + TREE + READ_ON + ROLLOUT):
+    with django_assert_num_queries(SESSION_AND_USER + RECORDED + ROW + BODY + TREE + READ_ON + ROLLOUT):
         html = page_of(admin, first)
     assert html.count("bubble-user") == 200
     assert "100 earlier items are in the JSON alone" in html
@@ -91,7 +92,9 @@ def test_the_turns_before_are_bounded(admin: Client, django_assert_num_queries: 
     after = ""
     for number in range(1, 30):
         after = samples.response(number, asked=[samples.said(f"Turn {number}")], after=after).pk
-    with django_assert_num_queries(SESSION_AND_USER + ROW + BODY + TREE + BESIDE + ROLLOUT + response_page.TURNS):
+    with django_assert_num_queries(
+        SESSION_AND_USER + RECORDED + ROW + BODY + TREE + BESIDE + ROLLOUT + response_page.TURNS
+    ):
         html = page_of(admin, after, "?turns=1")
     talk = html[: html.index("Chain and forks")]
     assert "Turn 18<" not in talk
@@ -235,7 +238,7 @@ def test_a_conversation_shows_its_items_and_their_responses(
     admin: Client, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     first, second, conversation = samples.agent_loop()
-    with django_assert_num_queries(SESSION_AND_USER + 2):
+    with django_assert_num_queries(SESSION_AND_USER + RECORDED + 2):
         html = admin.get(f"/admin/responses_app/conversation/{conversation}/change/").content.decode()
     html = without_space(html)
     assert (
