@@ -5,7 +5,7 @@ from django.templatetags.static import static
 from django.urls import path, re_path
 from django.views.generic import RedirectView
 
-from responses_app.admin.dashboard import dashboard
+from responses_app.admin.dashboard import dashboard, first_page
 from responses_app.admin.requests import login
 from responses_app.admin.usage import usage
 from responses_app.api.server import docs
@@ -17,6 +17,8 @@ handler404 = "responses_app.api.server.missing"
 
 urlpatterns = [
     path("admin/login/", login),  # before the admin's own
+    path("admin/", admin.site.admin_view(first_page)),  # before the admin's own
+    path("admin/all/", admin.site.admin_view(admin.site.index), name="admin-all"),
     path("admin/dashboard/", admin.site.admin_view(dashboard), name="dashboard"),
     path("admin/usage/", admin.site.admin_view(usage), name="usage"),
     path("admin/", admin.site.urls),

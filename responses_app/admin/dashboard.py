@@ -16,6 +16,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import connection
 from django.db.models import BooleanField, Count, Func, Model, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
@@ -191,6 +192,13 @@ PERIODS = {
     "week": Period("7 days", 7 * 24, 4, 6, "%d %b"),
 }
 _SHOWN = (Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED, Status.IN_PROGRESS, Status.QUEUED)
+
+
+def first_page(request: HttpRequest) -> HttpResponse:
+    """Lead to the dashboard whoever may see it; show all others the tables that they may see."""
+    if request.user.has_perm("responses_app.view_response"):
+        return redirect("dashboard")
+    return admin.site.index(request)
 
 
 def dashboard(request: HttpRequest) -> HttpResponse:

@@ -47,7 +47,7 @@ class Admin:
         page.fill("#id_username", NAME)
         page.fill("#id_password", PASSWORD)
         page.click("[type=submit]")
-        assert page.url == self._root
+        assert page.url == f"{self._root}dashboard/"
 
     def open(self, path: str = "") -> None:
         """Go to a page of the admin."""
@@ -80,6 +80,8 @@ def admin(logged_in: Admin) -> Iterator[Admin]:
 
 def test_the_first_page_leads_on(admin: Admin) -> None:
     admin.open()
+    expect(admin.find("h1")).to_have_text("Dashboard")
+    admin.open("all/")
     admin.save("index")
     admin.find(".rs-door").first.click()
     expect(admin.find("h1")).to_have_text("Dashboard")

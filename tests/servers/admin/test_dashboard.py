@@ -14,6 +14,7 @@ from responses_app.admin.charts import HEIGHT, TOP, ChartPlan, Series, bar_chart
 from responses_app.admin.dashboard import PERIODS, STEPS, Bin, page, running, statistics
 from responses_app.models import Response, Worker
 from tests.servers.admin import samples
+from tests.servers.admin.conftest import ClientWith
 
 SESSION_AND_USER, SINCE, COUNTED, RUNNING, WORKERS = 2, 1, 1, 1, 1
 NOW = datetime(2026, 11, 21, 14, 35, 20, tzinfo=UTC)
@@ -172,3 +173,17 @@ def test_no_workers_and_no_responses_are_said(admin: Client) -> None:
     assert "No worker has said that it lives." in html
     assert not Response.objects.exists()
     assert not Worker.objects.exists()
+
+
+def test_it_is_the_first_page_of_who_may_see_it(client_with: ClientWith) -> None:
+    seeing = client_with("view_response")
+    answer = seeing.get("/admin/")
+    assert (answer.status_code, answer.headers["location"]) == (302, "/admin/dashboard/")
+    assert "Recent actions" in seeing.get("/admin/all/").content.decode()
+
+
+def test_who_may_not_see_it_begins_with_the_tables(client_with: ClientWith) -> None:
+    answer = client_with("view_worker").get("/admin/")
+    assert answer.status_code == 200
+    assert "/admin/responses_app/worker/" in answer.content.decode()
+    assert Client().get("/admin/").headers["location"].startswith("/admin/login/")

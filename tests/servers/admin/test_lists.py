@@ -212,4 +212,4 @@ def test_workers_live_or_are_gone(admin: Client) -> None:
 
 
 def test_the_first_page_leads_to_the_dashboard(admin: Client) -> None:
-    assert 'class="rs-door" href="/admin/dashboard/"' in admin.get("/admin/").content.decode()
+    assert 'class="rs-door" href="/admin/dashboard/"' in admin.get("/admin/all/").content.decode()

@@ -122,7 +122,7 @@ def test_who_is_logged_in_stays_so(client: Client) -> None:
     for _ in range(DEFAULT_LIMIT):
         attempt(Client(), "root", "wrong")
     assert attempt(Client(), "root", "right").status_code == 429
-    assert client.get("/admin/").status_code == 200
+    assert client.get("/admin/all/").status_code == 200
 
 
 def test_nobody_waits_for_ever_for_a_turn(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

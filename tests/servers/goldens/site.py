@@ -57,7 +57,7 @@ def admin_headings() -> str:
     pages = [("logged out", "/admin/login/")]
     told = [_page(client, *page) for page in pages]
     client.force_login(User.objects.create_superuser("root"))
-    pages = [("begin", "/admin/")]
+    pages = [("begin", "/admin/all/")]
     for model in sorted(admin.site._registry, key=lambda model: model._meta.label):
         place = f"admin:{model._meta.app_label}_{model._meta.model_name}"
         for page in ("changelist", "add", "change"):
