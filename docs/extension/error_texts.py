@@ -80,7 +80,8 @@ REQUESTS: Mapping[str, Told] = {
         "Send the same request again, or choose another key.",
     ),
     "invalid_api_key": (
-        "The `Authorization` header has no API key, the key is unknown, expired or revoked, or the session has ended.",
+        "The `Authorization` header has no API key, the key is unknown, expired or revoked, its project is archived, "
+        "or the session has ended.",
         "Send a valid key, or sign in again. The operator makes keys with `respsite manage create_key`.",
     ),
     "invalid_encrypted_content": (
@@ -117,8 +118,9 @@ REQUESTS: Mapping[str, Told] = {
     "method_not_allowed": ("The path does not support this method.", "Use one of those in the `allow` header."),
     "missing_required_parameter": ("The field in `param` is missing.", "Send it."),
     "missing_scope": (
-        "The key does not have the scope for this operation.",
-        "Use another key: the message names the scope.",
+        "The key does not have the scope for this operation, or it is an admin key outside of "
+        "`/v1/organization`, or none there.",
+        "Use another key: the message names the scope, or the kind of key.",
     ),
     "missing_beta_header": (
         "The request has `multi_agent`, or is a `response.inject`, and the header of its beta is missing.",
@@ -132,6 +134,18 @@ REQUESTS: Mapping[str, Told] = {
         "Two fields exclude each other, like `conversation` and `previous_response_id`.",
         "Send one of them.",
     ),
+    "key_expired": ("An API key that has expired cannot be changed.", "Create another one."),
+    "key_not_found": (
+        "The project has no such API key or service account, or it was deleted.",
+        "List those there are.",
+    ),
+    "organization_full": (
+        "There are as many projects, keys of a project, or admin keys as there may be.",
+        "Delete what is not needed; the message says how.",
+    ),
+    "project_archived": ("An archived project cannot be changed, and gets no keys.", "Use another project."),
+    "project_exists": ("There is a project of this name, perhaps an archived one.", "Choose another name."),
+    "project_not_found": ("There is no such project.", "List them with `GET /v1/organization/projects`."),
     "not_found": ("This path does not exist.", "See [the paths](paths.md)."),
     "origin_not_allowed": (
         "The request comes from a web page of another origin.",

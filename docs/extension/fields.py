@@ -27,6 +27,14 @@ from responses_app.protocol.messages.blocks import MESSAGES as MESSAGES_OF_ANTHR
 from responses_app.protocol.messages.request import CountFields, MessagesFields
 from responses_app.protocol.messages.tools import TOOLS as TOOLS_OF_ANTHROPIC
 from responses_app.protocol.messages.tools import MessagesMcpServer
+from responses_app.protocol.organization import (
+    KeyChanges,
+    NewAdminKey,
+    NewProject,
+    NewServiceAccount,
+    ProjectChanges,
+    ServiceAccountChanges,
+)
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
 from responses_app.protocol.requests.requests import CompactFields
 from responses_app.protocol.requests.server_tools import WEB_SEARCH, FileSearch, ImageGeneration, McpServer, WebSearch
@@ -74,6 +82,12 @@ BODIES: Models = {
     "POST /v1/webhook_endpoints/{webhook_endpoint_id}": WebhookEndpointChanges,
     "POST /v1/webhook_endpoints/{webhook_endpoint_id}/rotate_secret": WebhookSecretRotation,
     "POST /v1/webhook_endpoints/{webhook_endpoint_id}/test": WebhookTest,
+    "POST /v1/organization/projects": NewProject,
+    "POST /v1/organization/projects/{project_id}": ProjectChanges,
+    "POST /v1/organization/projects/{project_id}/api_keys/{api_key_id}": KeyChanges,
+    "POST /v1/organization/projects/{project_id}/service_accounts": NewServiceAccount,
+    "POST /v1/organization/projects/{project_id}/service_accounts/{service_account_id}": ServiceAccountChanges,
+    "POST /v1/organization/admin_api_keys": NewAdminKey,
     "POST /v1/containers": NewContainer,
     "POST /v1/containers/{container_id}/files": CopiedFile,
 }

@@ -19,7 +19,7 @@ from django.utils.safestring import SafeString
 from django.views.decorators.debug import sensitive_variables
 
 from responses_app.admin.lists import ListOnlyAdmin, ReadOnlyAdmin, beginning_with, column
-from responses_app.models import ID_LENGTH, ApiKey, Project, StoredFile
+from responses_app.models import ID_LENGTH, AdminKey, ApiKey, Project, StoredFile
 from responses_app.models.skills import SkillVersion
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in
 from responses_app.protocol.rate_limits import LIMITS
@@ -36,10 +36,12 @@ if TYPE_CHECKING:
 class ProjectAdmin(ReadOnlyAdmin):
     """Projects by their names. They are made with their first key, and erased by `respsite manage forget`."""
 
-    list_display = ("named", "keys_counted", "limits", "created")
+    list_display = ("named", "titled", "keys_counted", "limits", "created", "archived")
     named = column("project", lambda row: visible(row.name))
+    titled = column("name", lambda row: visible(row.title) or NONE)
     keys_counted = column("keys", lambda row: row.key_count)  # revoked ones too
     created = column("created", lambda row: moment(row.created_at))
+    archived = column("archived", lambda row: moment(row.archived_at) if row.archived_at else NONE)
     ordering = ("name",)
     search_fields = ("name",)
     search_help_text = "Finds projects by their name."
@@ -96,6 +98,13 @@ class NewKeyForm(forms.ModelForm):
     class Meta:
         model = ApiKey
         fields = ("project", "name", "expires_at", "scopes", "allowed_models", *LIMITS)
+
+    def clean_project(self) -> str:
+        """Take one that is not archived."""
+        name = str(self.cleaned_data["project"])
+        if Project.objects.filter(pk=name).exclude(archived_at=None).exists():
+            raise forms.ValidationError("This project is archived. Choose another one.")
+        return name
 
     def clean_allowed_models(self) -> list[str]:
         """Read names."""
@@ -192,6 +201,23 @@ class ApiKeyAdmin(ListOnlyAdmin):
         """What it is made for."""
         permissions: Sequence[str] = [*key.scopes, *(f"model {name}" for name in key.allowed_models)]
         return visible(", ".join(permissions))[:200] or "everything"
+
+
+@admin.register(AdminKey)
+class AdminKeyAdmin(ApiKeyAdmin):
+    """Admin keys, the newest first. They are made on the command line or over the API."""
+
+    list_display = ("identifier", "named", "state_shown", "created", "used", "expires")
+    search_fields = ("prefix", "name")
+    search_help_text = "Finds admin keys by their beginning or their name."
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Nobody here."""
+        return False
+
+    def has_revoke_permission(self, request: HttpRequest) -> bool:
+        """Revoking is Django's permission to change."""
+        return bool(request.user.has_perm("responses_app.change_adminkey"))
 
 
 @admin.register(SkillVersion)

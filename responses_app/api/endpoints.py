@@ -26,6 +26,7 @@ from responses_app.api import (
     vector_stores,
     webhooks,
 )
+from responses_app.api.organization import admin_keys, keys, projects
 from responses_app.web.endpoint import Endpoint
 
 ENDPOINTS: Sequence[Endpoint] = (
@@ -47,6 +48,9 @@ ENDPOINTS: Sequence[Endpoint] = (
     *rollout_exports.ENDPOINTS,  # before `{rollout_id}`
     *rollouts.ENDPOINTS,
     *webhooks.ENDPOINTS,
+    *projects.ENDPOINTS,
+    *keys.ENDPOINTS,
+    *admin_keys.ENDPOINTS,
     *chats.ENDPOINTS,
     *setups.ENDPOINTS,
     *openapi.ENDPOINTS,

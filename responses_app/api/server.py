@@ -27,7 +27,7 @@ from django.views.defaults import page_not_found
 from typing_extensions import TypedDict
 
 import responses_app
-from responses_app.protocol.api_keys import READS_METRICS, missing_scope
+from responses_app.protocol.api_keys import READS_METRICS
 from responses_app.protocol.errors import JsonObject
 from responses_app.web.endpoint import JSON, TEXT, Endpoint, path_not_found
 from responses_app.web.http import NotServed, error_response, json_response
@@ -123,8 +123,7 @@ async def _metrics(request: HttpRequest) -> HttpResponse:
         assert isinstance(request, ASGIRequest)
         caller = await site.door.caller(request.scope)
         # A key without scopes may do everything with its project, and these numbers are of all projects.
-        if caller.is_known and READS_METRICS not in caller.scopes:
-            raise missing_scope(READS_METRICS)
+        caller.check_scope(READS_METRICS)
     from responses_app.observing.exposition import page  # where nobody reads them, its library is not loaded
 
     content, content_type = page(await site.watch.whole(), request.headers.get("accept", ""))

@@ -24,10 +24,12 @@ from urllib.parse import urlsplit
 
 from responses_app.auth.keyring import KeyRing, no_watch
 from responses_app.protocol.api_keys import (
+    MANAGES,
     NOBODY_ASKED,
     Caller,
     incorrect_api_key,
     new_secret,
+    no_admin_key,
     no_api_key,
     session_over,
 )
@@ -198,13 +200,20 @@ class Door:
         """Whether who asks needs no key."""
         return self.mode == "off" or (not self.needs_keys and credentials.asks_locally)
 
-    async def caller(self, scope: Any) -> Caller:
-        """Return who asks. Raises `ApiError`: 401 without a key that opens, 503 where none can tell now."""
+    async def caller(self, scope: Any, *, needed: str | None = None) -> Caller:
+        """Return who asks for what needs this scope.
+
+        Raises `ApiError`: 401 without a key that opens, 503 where none can tell now.
+        """
         credentials = Knock.of(scope)
+        # Whoever manages keys can let others in: an open door is none for this.
+        manages = needed in MANAGES
         # A key that comes all the same is not looked at: it changes nothing about what is seen.
-        if self.is_open(credentials):
+        if self.is_open(credentials) and not manages:
             return NOBODY_ASKED
         if not credentials.secret:
+            if manages and credentials.session is None:
+                raise no_admin_key()
             return await self._by_session(credentials.session)
         key = await self.keys.find(credentials.secret)
         if key is None:

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 
-from responses_app.models import ApiKey
+from responses_app.models import AdminKey, ApiKey
 from responses_app.protocol.api_keys import START, digest_of
 from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry
 from responses_app.stores.database.audit_chain import append
@@ -50,13 +50,18 @@ def unusable(error: Exception) -> str:
     )
 
 
-def key_named(text: str) -> ApiKey:
+def key_named(text: str) -> ApiKey | AdminKey:
     """Return the key that is meant by its id, by itself, or by its beginning as shown. Raises `CommandError`."""
-    rows = list(ApiKey.objects.filter(pk=text)[:1])
+    rows = _keys(pk=text)
     if not rows and text.startswith(START):
-        rows = list(ApiKey.objects.filter(digest=digest_of(text))[:1] or ApiKey.objects.filter(prefix=text)[:2])
+        rows = _keys(digest=digest_of(text)) or _keys(prefix=text)
     if not rows:
         raise CommandError(f"There is no key {text[:12]}. `respsite manage list_keys` shows those there are.")
     if len(rows) > 1:
         raise CommandError(f"Several keys begin with {text}: take an id, as {rows[0].pk} or {rows[1].pk}.")
     return rows[0]
+
+
+def _keys(**wanted: str) -> list[ApiKey | AdminKey]:
+    """Return up to two keys like this of each kind."""
+    return [*ApiKey.objects.filter(**wanted)[:2], *AdminKey.objects.filter(**wanted)[:2]]

@@ -336,31 +336,28 @@ class Project(LimitColumns):
 
     name = models.CharField(primary_key=True, max_length=ID_LENGTH)
     created_at = models.DateTimeField()
+    title = models.CharField(max_length=256, default="", db_default="")  # another name for people; empty for none
+    archived_at = models.DateTimeField(null=True)  # from then on its keys open no more
 
     def __str__(self) -> str:
         return self.name
 
 
-class ApiKey(LimitColumns):
-    """A key of a project, see `protocol.api_keys`."""
+class KeyColumns(models.Model):
+    """A key, see `protocol.api_keys`."""
 
     id = models.CharField(primary_key=True, max_length=ID_LENGTH)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="keys", db_index=False)
     name = models.CharField(max_length=100, blank=True, default="")
     digest = models.CharField(max_length=64)  # of the secret, which is not kept
     prefix = models.CharField(max_length=16)  # the secret's beginning, by which people tell keys apart
-    scopes = JSONTextField(default=list)  # none mean all
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField(null=True, blank=True)
     # A revoked key stays, so that it can be seen who had one
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
-    allowed_models = JSONTextField(default=list)  # none mean all
 
     class Meta:
-        verbose_name = "API key"
-        indexes: ClassVar = [models.Index(fields=["project", "created_at"], name="apikey_project_created")]
-        constraints: ClassVar = [models.UniqueConstraint(fields=["digest"], name="apikey_digest")]
+        abstract = True
 
     def __str__(self) -> str:
         return f"{self.prefix}… {self.name}".rstrip()
@@ -370,3 +367,26 @@ class ApiKey(LimitColumns):
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= now else "good"
+
+
+class ApiKey(KeyColumns, LimitColumns):
+    """A key of a project."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="keys", db_index=False)
+    scopes = JSONTextField(default=list)  # none mean all
+    allowed_models = JSONTextField(default=list)  # none mean all
+
+    class Meta:
+        verbose_name = "API key"
+        indexes: ClassVar = [models.Index(fields=["project", "created_at"], name="apikey_project_created")]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["digest"], name="apikey_digest")]
+
+
+class AdminKey(KeyColumns):
+    """A key that manages projects and their keys, and is of no project."""
+
+    project_id: ClassVar = ""
+
+    class Meta:
+        verbose_name = "admin key"
+        constraints: ClassVar = [models.UniqueConstraint(fields=["digest"], name="adminkey_digest")]

@@ -5,6 +5,9 @@ SHA-256 digest, and its beginning, by which people tell keys apart. No slow hash
 try 2^256 keys.
 
 Everything that is stored belongs to the project of the key it was stored with, and exists for no other project.
+
+An admin key begins with `sk-admin-` and belongs to no project. It opens /v1/organization, where projects and their keys
+are managed, and nothing else; no other key opens that, whatever its scopes.
 """
 
 import hashlib
@@ -19,8 +22,9 @@ from responses_app.protocol.rate_limits import LimitedSubject
 DEFAULT_PROJECT = "default"  # of those who are not asked for a key
 PROJECT_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # what an operator may call a project
 START = "sk-"
+ADMIN_START = "sk-admin-"
 _RANDOM_BYTES = 32  # 43 characters of base64url
-_PREFIX = len(START) + 6  # characters that are shown: 36 bits of the 256, which leaves 220 to guess
+_SHOWN = 6  # random characters that are shown: 36 bits of the 256, which leaves 220 to guess
 _MAX_SHOWN = 12  # characters that an error looks at, of what was sent as a key
 
 
@@ -38,6 +42,7 @@ class Area(StrEnum):
     WEBHOOKS = "api.webhooks"
     ROLLOUTS = "api.rollouts"
     ENGINE = "api.engine"
+    MANAGEMENT = "api.management"  # of projects and keys
 
     def scope(self, *, writes: bool) -> str:
         """Return one of the two."""
@@ -74,6 +79,7 @@ SCOPES = (
     WRITES_ENGINE,
     READS_METRICS,
 )
+MANAGES = (Area.MANAGEMENT.scope(writes=False), Area.MANAGEMENT.scope(writes=True))  # of admin keys, and only theirs
 ONLY_NAMED = (READS_ENGINE, WRITES_ENGINE, READS_METRICS)  # what a key without scopes may not do
 
 BY_SESSION = "session"  # stands for the id of a key where a user of the admin comes in without one, before the user's
@@ -89,7 +95,7 @@ class KeyRecord:
     """A key as it is kept."""
 
     id: str  # not a secret: limits name the key by it
-    project: str
+    project: str  # "" of an admin key
     digest: str  # SHA-256 in hex; the key itself is not kept
     name: str = ""  # the operator's own, for lists
     scopes: Sequence[str] = ()  # none: everything but what is in ONLY_NAMED
@@ -147,6 +153,11 @@ class Caller:
         """Raise `ApiError` (403) where the key is not made for this; None is for everybody."""
         if scope is None or scope in self.scopes:
             return
+        # Before all else: those who are not asked for a key have no scopes, and may not do this either.
+        if scope in MANAGES:
+            raise needs_admin_key()
+        if set(MANAGES) & set(self.scopes):
+            raise only_manages()
         if self.scopes or (self.is_known and scope in ONLY_NAMED):
             raise missing_scope(scope)
 
@@ -154,9 +165,9 @@ class Caller:
 NOBODY_ASKED = Caller()
 
 
-def new_secret(random_bytes: Callable[[int], bytes]) -> str:
+def new_secret(random_bytes: Callable[[int], bytes], *, start: str = START) -> str:
     """Return a new key, as it is shown to its owner; `random_bytes(n)` returns n bytes that nobody can guess."""
-    return START + urlsafe_b64encode(random_bytes(_RANDOM_BYTES)).decode().rstrip("=")
+    return start + urlsafe_b64encode(random_bytes(_RANDOM_BYTES)).decode().rstrip("=")
 
 
 def digest_of(secret: str) -> str:
@@ -167,7 +178,8 @@ def digest_of(secret: str) -> str:
 
 def prefix_of(secret: str) -> str:
     """Return what people see of a key."""
-    return secret[:_PREFIX]
+    start = ADMIN_START if secret.startswith(ADMIN_START) else START
+    return secret[: len(start) + _SHOWN]
 
 
 def names_in(text: str) -> list[str]:
@@ -200,11 +212,20 @@ def no_api_key() -> Unauthorized:
     )
 
 
+def no_admin_key() -> Unauthorized:
+    """A request without a key for what only admin keys open, also where nobody else is asked for one."""
+    return Unauthorized(
+        "This path needs an admin key, always: provide one in the Authorization header, with Bearer authentication "
+        "('Authorization: Bearer sk-admin-...'). The operator of this server makes them with 'respsite manage "
+        "create_key --admin'."
+    )
+
+
 def incorrect_api_key(secret: str) -> Unauthorized:
     """A key that is unknown, expired or revoked: which of these is nobody's business."""
     return Unauthorized(
-        f"Incorrect API key provided: {_masked(secret)}. It is unknown here, has expired or was revoked: ask the "
-        "operator of this server for another one."
+        f"Incorrect API key provided: {_masked(secret)}. It is unknown here, has expired or was revoked, or its "
+        "project is archived: ask the operator of this server for another one."
     )
 
 
@@ -228,6 +249,29 @@ def missing_scope(*scopes: str, param: str | None = None) -> ApiError:
         type="permission_error",
         code="missing_scope",
         param=param,
+    )
+
+
+def needs_admin_key() -> ApiError:
+    """A key of a project, or a session, where only admin keys open (403)."""
+    return ApiError(
+        "This path needs an admin key ('sk-admin-...'): it manages projects and their keys. No other key opens it, "
+        "whatever its scopes. The operator of this server makes admin keys with 'respsite manage create_key --admin'.",
+        status=403,
+        type="permission_error",
+        code="missing_scope",
+    )
+
+
+def only_manages() -> ApiError:
+    """An admin key where a key of a project is needed (403)."""
+    return ApiError(
+        "An admin key opens /v1/organization only, to manage projects and their keys. Use a key of a project here: "
+        "POST /v1/organization/projects/{project_id}/service_accounts makes one, and so does 'respsite manage "
+        "create_key --project NAME'.",
+        status=403,
+        type="permission_error",
+        code="missing_scope",
     )
 
 

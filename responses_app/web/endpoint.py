@@ -5,7 +5,7 @@ what answers a path and which scope it needs, `bodies` how large a body may be, 
 stands above what serves it, so nothing here imports it: paths are found as Django finds them, by the name of the module
 that lists them.
 
-What OpenAI's API has and this server does not is in NOT_SERVED, by the first part of a path below /v1. A request for it
+What OpenAI's API has and this server does not is in NOT_SERVED, by the beginning of a path below /v1. A request for it
 is answered with what is said there, and the page "Limitations" has the same. That each path of OpenAI's SDK
 is served or named is tested (`tests/servers/conformance/test_paths_sdk.py`).
 """
@@ -209,6 +209,8 @@ class Endpoint:
 
 _CHATS = "the input and what is remembered of it are in /v1/responses and /v1/conversations"
 _OPERATORS = "the operator of this server has the admin and `respsite manage`"
+_LIMITS = "`respsite manage set_limits` limits keys and projects"
+_OF_PROJECT = "organization/projects/{project_id}"
 NOT_SERVED: Mapping[str, str] = {
     "agents": "hosted agents; an agent runs in its client here, on /v1/responses",
     "assistants": f"the older Assistants API; {_CHATS}",
@@ -220,7 +222,33 @@ NOT_SERVED: Mapping[str, str] = {
     "images": "images by themselves; the tool `image_generation` of /v1/responses makes them",
     "live": "spoken sessions",
     "moderations": "moderation",
-    "organization": f"keys, projects, users and usage of an organization; {_OPERATORS}",
+    "organization/audit_logs": f"what was done in an organization; {_OPERATORS}",
+    "organization/certificates": "certificates of clients",
+    "organization/costs": f"what an organization has spent; {_OPERATORS}",
+    "organization/data_retention": f"how long data is kept; {_OPERATORS}",
+    "organization/external_keys": "keys of others that encrypt projects",
+    "organization/external_storage": "stores of others for what is kept",
+    "organization/groups": f"groups of users; {_OPERATORS}",
+    "organization/invites": f"invitations of users; {_OPERATORS}",
+    "organization/roles": f"roles of users; {_OPERATORS}",
+    "organization/spend_alerts": "alerts about what is spent",
+    "organization/spend_limit": f"a limit of what is spent; {_LIMITS}",
+    "organization/usage": f"what an organization has used; {_OPERATORS}",
+    "organization/users": f"users; {_OPERATORS}",
+    "organization/workload_identity_providers": "workloads that come in without a key",
+    f"{_OF_PROJECT}/certificates": "certificates of clients",
+    f"{_OF_PROJECT}/data_retention": f"how long a project's data is kept; {_OPERATORS}",
+    f"{_OF_PROJECT}/groups": f"groups of users; {_OPERATORS}",
+    f"{_OF_PROJECT}/hosted_tool_permissions": "which tools of the server a project may use",
+    f"{_OF_PROJECT}/model_permissions": "which models a project may use; `create_key --models` says it of a key",
+    f"{_OF_PROJECT}/rate_limits": f"limits of each model; {_LIMITS}",
+    f"{_OF_PROJECT}/service_accounts/{{service_account_id}}/api_keys": (
+        "several keys of a service account; here each has one"
+    ),
+    f"{_OF_PROJECT}/service_tier_settings": "tiers of service",
+    f"{_OF_PROJECT}/spend_alerts": "alerts about what is spent",
+    f"{_OF_PROJECT}/spend_limit": f"a limit of what is spent; {_LIMITS}",
+    f"{_OF_PROJECT}/users": f"users of a project; {_OPERATORS}",
     "projects": f"roles in projects; {_OPERATORS}",
     "realtime": "spoken sessions; the WebSocket of /v1/responses is for text",
     "safety": "alerts and cases",
@@ -229,6 +257,7 @@ NOT_SERVED: Mapping[str, str] = {
     "videos": "videos",
 }
 ROLLOUT_BASE = re.compile(r"(/v1)?/rollouts/.*/")  # what may have been meant as one
+_LONGEST = max(name.count("/") for name in NOT_SERVED) + 1  # parts of a path that are looked at
 METHODS_NOT_SERVED: Mapping[str, str] = {  # of paths that are served
     "DELETE /models/{model}": "models are the operator's: the setting MODELS names them",
 }
@@ -357,10 +386,22 @@ def line_of(path: str) -> BatchLine:
     return replace(found, answer=answer)
 
 
+def not_served_name(path: str) -> str | None:
+    """Return the name in NOT_SERVED of what is asked for at a path; None for what is not there."""
+    parts = path.lstrip("/").removeprefix("v1/").split("/", _LONGEST)
+    for name in NOT_SERVED:
+        named = name.split("/")
+        if len(parts) >= len(named) and all(
+            theirs == part or theirs.startswith("{") for theirs, part in zip(named, parts, strict=False)
+        ):
+            return name
+    return None
+
+
 def path_not_found(path: str) -> ApiError:
     """Nothing is served at this path (404); of one that OpenAI has it says so."""
-    name = path.lstrip("/").removeprefix("v1/").partition("/")[0]
-    about = f" OpenAI's API has {NOT_SERVED[name]}." if name in NOT_SERVED else ""
+    name = not_served_name(path)
+    about = f" OpenAI's API has {NOT_SERVED[name]}." if name is not None else ""
     if path.startswith("/v1/v1/"):
         about = " The client adds /v1 to its base URL: give it one without."
     elif ROLLOUT_BASE.match(path):

@@ -199,7 +199,7 @@ async def let_in(scope: Any, method: str, path: str) -> None:
     """Raise `ApiError` for who may not ask for this, 503 where none can tell now."""
     needed = find(path)[0].scope(method)
     if needed is not None:
-        (await get_site().door.caller(scope)).check_scope(needed)
+        (await get_site().door.caller(scope, needed=needed)).check_scope(needed)
 
 
 async def _let_in(request: HttpRequest, route: Route) -> None:
@@ -207,7 +207,7 @@ async def _let_in(request: HttpRequest, route: Route) -> None:
     needed = route.scope(str(request.method))
     if needed is None:
         return
-    caller = request.caller = await get_site().door.caller(request.scope)  # type: ignore[attr-defined]
+    caller = request.caller = await get_site().door.caller(request.scope, needed=needed)  # type: ignore[attr-defined]
     bind(project=caller.project, key_id=caller.key_id)
     caller.check_scope(needed)
 

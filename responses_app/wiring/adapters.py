@@ -26,6 +26,7 @@ from responses_app.stores.webhooks import BaseWebhooks
 
 if TYPE_CHECKING:
     from responses_app.stores.database.audit.trail import DatabaseAudit
+    from responses_app.stores.database.organization import DatabaseOrganization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class Adapters:
     skills: BaseSkills
     usage: BaseUsageStore  # what was used, and when
     webhooks: BaseWebhooks  # endpoints, and what is sent to them
+    organization: "DatabaseOrganization"  # projects and their keys, for who manages them
     door: Door  # who may come in
     ledger: BaseLedger  # counts all that is limited
     connection_limit: ConnectionLimit  # of open WebSockets, of all workers together
@@ -65,6 +67,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
         skills=_skills(settings, clock),
         usage=_usage(settings, clock),
         webhooks=_webhooks(settings, clock),
+        organization=_organization(settings, clock),
         door=_door(settings, clock),
         ledger=ledger,
         connection_limit=ConnectionLimit(ledger, settings.max_websocket_connections),
@@ -147,6 +150,12 @@ def _webhooks(settings: Settings, clock: StoreClock) -> BaseWebhooks:
     from responses_app.stores.database.webhooks.webhooks import DatabaseWebhooks
 
     return DatabaseWebhooks(settings=settings, now=clock, timeout=settings.database_timeout_seconds)
+
+
+def _organization(settings: Settings, clock: StoreClock) -> "DatabaseOrganization":
+    from responses_app.stores.database.organization import DatabaseOrganization
+
+    return DatabaseOrganization(now=clock, timeout=settings.database_timeout_seconds)
 
 
 def _door(settings: Settings, clock: StoreClock) -> Door:

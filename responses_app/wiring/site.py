@@ -91,6 +91,7 @@ from responses_app.wiring.watching import Watch
 
 if TYPE_CHECKING:
     from responses_app.stores.database.audit.trail import DatabaseAudit
+    from responses_app.stores.database.organization import DatabaseOrganization
 
 EMBEDDINGS = "/v1/embeddings"  # whose models are others than those of all other endpoints
 LAST_WORDS_SECONDS = 1.0  # how long a stop waits for those who read what it stopped
@@ -121,6 +122,7 @@ class Site:
     rollouts: Rollouts
     usage: BaseUsageStore  # what was used, and when
     webhooks: BaseWebhooks  # endpoints, and what is sent to them
+    organization: "DatabaseOrganization"  # projects and their keys, for who manages them
     webhook_sender: WebhookSender
     webhook_deliverer: WebhookDeliverer
     approvals: BaseApprovalStore
@@ -250,6 +252,7 @@ class Site:
             self.rollouts.aclose(),
             self.webhooks.aclose(),
             self.usage.aclose(),
+            self.organization.aclose(),
             self.approvals.aclose(),
             self.pictures.aclose(),
             self.reading_pictures.aclose(),
@@ -356,6 +359,7 @@ def build_site(settings: Settings) -> Site:
         rollouts=runs.service.rollouts,
         usage=base.adapters.usage,
         webhooks=webhooks,
+        organization=base.adapters.organization,
         webhook_sender=sender,
         webhook_deliverer=WebhookDeliverer(webhooks, sender, worker=base.worker, now=clock),
         approvals=base.adapters.stores.approvals,

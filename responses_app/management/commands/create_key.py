@@ -2,18 +2,20 @@
 
 import re
 from argparse import ArgumentTypeError
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.core.management import CommandParser
+from django.core.management import CommandError, CommandParser
 from django.db import transaction
 
 from responses_app.management.database import DatabaseCommand, note
 from responses_app.models import ID_LENGTH
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in, unknown_scopes
+from responses_app.protocol.organization import Unchangeable
 from responses_app.protocol.rate_limits import LIMITS
 from responses_app.stores.audit import Action
-from responses_app.stores.database.callers import create_key
+from responses_app.stores.database.callers import create_admin_key, create_key
 
 _PERIODS = {"h": "hours", "d": "days", "w": "weeks"}
 
@@ -25,8 +27,12 @@ class Command(DatabaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take what the key is for."""
+        parser.add_argument("--project", type=project_name, help="project of the key (default: default)")
         parser.add_argument(
-            "--project", type=project_name, default=DEFAULT_PROJECT, help="project of the key (default: default)"
+            "--admin",
+            action="store_true",
+            help="make an admin key (sk-admin-...): it opens /v1/organization, to manage projects and their keys, and "
+            "nothing else",
         )
         parser.add_argument("--name", type=key_name, default="", help="label of the key")
         parser.add_argument(
@@ -49,19 +55,37 @@ class Command(DatabaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Make it."""
-        with transaction.atomic():
-            secret, row = create_key(
-                options["project"],
-                name=options["name"],
-                scopes=options["scopes"],
-                allowed_models=options["models"],
-                expires_at=options["expires"],
-                **{limit: options[limit] for limit in LIMITS},
-            )
-            note(Action.KEY_CREATED, [(row.pk, row.project_id)])
+        secret, key = _admin_key(options) if options["admin"] else _key(options)
         self.stdout.write(secret)
-        until = f", until {row.expires_at:%Y-%m-%d %H:%M} UTC" if row.expires_at else ""
-        self.stderr.write(f"{row.pk} of project {row.project_id}{until}. Keep it: it is not shown again.")
+        until = f", until {options['expires']:%Y-%m-%d %H:%M} UTC" if options["expires"] else ""
+        self.stderr.write(f"{key}{until}. Keep it: it is not shown again.")
+
+
+def _key(options: Mapping[str, Any]) -> tuple[str, str]:
+    """Make a key of a project; return it, and what it is."""
+    limits = {limit: options[limit] for limit in LIMITS}
+    fields = {"name": options["name"], "scopes": options["scopes"], "allowed_models": options["models"], **limits}
+    try:
+        with transaction.atomic():
+            secret, row = create_key(options["project"] or DEFAULT_PROJECT, expires_at=options["expires"], **fields)
+            note(Action.KEY_CREATED, [(row.pk, row.project_id)])
+    except Unchangeable as problem:
+        raise CommandError(problem.error.message) from None
+    return secret, f"{row.pk} of project {row.project_id}"
+
+
+def _admin_key(options: Mapping[str, Any]) -> tuple[str, str]:
+    """Make an admin key; return it, and what it is. Raises `CommandError` for what such a key does not have."""
+    given = [name for name in ("project", "scopes", "models", *LIMITS) if options[name] not in (None, [])]
+    if given:
+        raise CommandError(
+            f"An admin key is of no project and has no scopes and limits: leave out --{given[0].replace('_', '-')}, "
+            "or --admin."
+        )
+    with transaction.atomic():
+        secret, row = create_admin_key(options["name"], options["expires"])
+        note(Action.KEY_CREATED, [(row.pk, "")])
+    return secret, f"{row.pk}, an admin key"
 
 
 def project_name(text: str) -> str:

@@ -14,8 +14,18 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app import models
 from responses_app.protocol import ids
-from responses_app.protocol.api_keys import DEFAULT_PROJECT, Caller, KeyRecord, digest_of, new_secret, prefix_of
+from responses_app.protocol.api_keys import (
+    ADMIN_START,
+    DEFAULT_PROJECT,
+    MANAGES,
+    Caller,
+    KeyRecord,
+    digest_of,
+    new_secret,
+    prefix_of,
+)
 from responses_app.protocol.errors import ApiError
+from responses_app.protocol.organization import project_archived
 from responses_app.protocol.rate_limits import NO_LIMITS, LimitedSubject, Limits, limited_by
 from responses_app.stores.audit import SERVER, Action, AuditEntry
 from responses_app.stores.callers import SCOPES, BaseKeyStore, BaseStaff, SessionPass
@@ -42,6 +52,10 @@ class DatabaseKeyStore(ThreadedStore[None], BaseKeyStore):
             records: dict[str, KeyRecord] = {}
             for some in in_parts(values):
                 records |= {row.digest: key_of(row) for row in keys.filter(digest__in=some)}
+            # Nearly always there is nothing left to look for among the admin keys.
+            admin_keys = models.AdminKey.objects.using(connection.alias)
+            for some in in_parts([digest for digest in values if digest not in records]):
+                records |= {row.digest: admin_key_of(row) for row in admin_keys.filter(digest__in=some)}
             return records
 
         return await self._threads.run(read)
@@ -65,9 +79,9 @@ class DatabaseKeyStore(ThreadedStore[None], BaseKeyStore):
         used_at = datetime.fromtimestamp(at, UTC)
 
         def write(connection: BaseDatabaseWrapper) -> None:
-            keys = models.ApiKey.objects.using(connection.alias)
-            for some in in_parts(ids):
-                keys.filter(pk__in=some).update(last_used_at=used_at)
+            for table in (models.ApiKey, models.AdminKey):
+                for some in in_parts(ids):
+                    table.objects.using(connection.alias).filter(pk__in=some).update(last_used_at=used_at)
 
         await self._threads.run(write)
 
@@ -97,8 +111,21 @@ def key_of(row: models.ApiKey) -> KeyRecord:
         scopes=tuple(row.scopes),
         models=tuple(row.allowed_models),
         expires_at=row.expires_at.timestamp() if row.expires_at else None,
-        revoked=row.revoked_at is not None,
+        revoked=row.revoked_at is not None or row.project.archived_at is not None,
         limited=limited_by(row.pk, row.project_id, Limits.of(row), Limits.of(row.project)),
+    )
+
+
+def admin_key_of(row: models.AdminKey) -> KeyRecord:
+    """Return a row as the rest of the code knows it: a key that may manage, and nothing else."""
+    return KeyRecord(
+        id=row.pk,
+        project="",
+        digest=row.digest,
+        name=row.name,
+        scopes=MANAGES,
+        expires_at=row.expires_at.timestamp() if row.expires_at else None,
+        revoked=row.revoked_at is not None,
     )
 
 
@@ -110,16 +137,29 @@ def limited_in(project: models.Project | None) -> Sequence[LimitedSubject]:
 def create_key(project: str, **fields: Any) -> tuple[str, models.ApiKey]:
     """Make a key of a project, which is made too if there is none; return it, this once, and its row.
 
-    `fields` are those of the row: `name`, `scopes`, `allowed_models`, `expires_at`, and limits.
+    `fields` are those of the row: `name`, `scopes`, `allowed_models`, `expires_at`, and limits. Raises `Unchangeable`
+    where the project is archived.
     """
     secret = new_secret(os.urandom)
     return secret, _keep(project, secret, id=_new_id(ids.API_KEY), **fields)
+
+
+def create_admin_key(name: str, expires_at: datetime | None) -> tuple[str, models.AdminKey]:
+    """Make an admin key; return it, this once, and its row."""
+    secret = new_secret(os.urandom, start=ADMIN_START)
+    kept = {"digest": digest_of(secret), "prefix": prefix_of(secret), "created_at": datetime.now(UTC)}
+    row = models.AdminKey.objects.create(id=_new_id(ids.ADMIN_KEY), name=name, expires_at=expires_at, **kept)
+    return secret, row
 
 
 def _keep(project: str, secret: str, *, using: str = "default", **fields: Any) -> models.ApiKey:
     at = datetime.now(UTC)
     with transaction.atomic(using=using):
         owner, _ = models.Project.objects.using(using).get_or_create(name=project, defaults={"created_at": at})
+        # Again, under a lock: whoever archives it waits.
+        owner = models.Project.objects.using(using).select_for_update().get(pk=owner.pk)
+        if owner.archived_at is not None:
+            raise project_archived(project)
         return models.ApiKey.objects.using(using).create(
             project=owner, digest=digest_of(secret), prefix=prefix_of(secret), created_at=at, **fields
         )
@@ -127,9 +167,11 @@ def _keep(project: str, secret: str, *, using: str = "default", **fields: Any) -
 
 def revoke_keys(key_ids: Collection[str]) -> int:
     """Revoke keys: they open no more, within 2 s on every worker. Return how many were good before."""
-    keys = models.ApiKey.objects.filter(pk__in=list(key_ids), revoked_at=None)
-    # Only those that were not revoked: `revoked_at` stays the time of the first revocation.
-    return keys.update(revoked_at=datetime.now(UTC))
+    revoked, at, named = 0, datetime.now(UTC), list(key_ids)
+    for table in (models.ApiKey, models.AdminKey):
+        # Only those that were not revoked: `revoked_at` stays the time of the first revocation.
+        revoked += table.objects.filter(pk__in=named, revoked_at=None).update(revoked_at=at)
+    return revoked
 
 
 PERMISSION = "responses_app.add_response"  # a superuser has it; others are given it in the admin
@@ -151,7 +193,8 @@ class DatabaseStaff(ThreadedStore[None], BaseStaff):
             project = given.project or DEFAULT_PROJECT
             row = models.Project.objects.filter(pk=project).first()
             # The same answer for a project that is not there, so that nobody learns which ones there are.
-            if project != DEFAULT_PROJECT and (row is None or not user.is_superuser):
+            is_there = row is not None and row.archived_at is None
+            if project != DEFAULT_PROJECT and not (is_there and user.is_superuser):
                 raise _no_project()
             who = {"session": given.key, "user": str(user.pk)}
             return Caller(project=project, **who, own_scopes=SCOPES, own_limited=limited_in(row))
@@ -168,7 +211,8 @@ def projects_of(user: Any) -> list[str]:
     """Return the projects that a user may choose from, the one that counts without a choice first."""
     if not user.is_superuser:
         return [DEFAULT_PROJECT]
-    names = models.Project.objects.exclude(pk=DEFAULT_PROJECT).order_by("pk").values_list("pk", flat=True)
+    others = models.Project.objects.filter(archived_at=None).exclude(pk=DEFAULT_PROJECT)
+    names = others.order_by("pk").values_list("pk", flat=True)
     return [DEFAULT_PROJECT, *names[:MAX_CHOICE]]
 
 

@@ -50,6 +50,18 @@ SDK_BODIES = {
         "webhooks.webhook_rotate_secret_params.WebhookRotateSecretParams"
     ),
     "POST /v1/webhook_endpoints/{webhook_endpoint_id}/test": "webhooks.webhook_test_params.WebhookTestParams",
+    "POST /v1/organization/projects": "admin.organization.project_create_params.ProjectCreateParams",
+    "POST /v1/organization/projects/{project_id}": "admin.organization.project_update_params.ProjectUpdateParams",
+    "POST /v1/organization/projects/{project_id}/api_keys/{api_key_id}": (
+        "admin.organization.projects.api_key_update_params.APIKeyUpdateParams"
+    ),
+    "POST /v1/organization/projects/{project_id}/service_accounts": (
+        "admin.organization.projects.service_account_create_params.ServiceAccountCreateParams"
+    ),
+    "POST /v1/organization/projects/{project_id}/service_accounts/{service_account_id}": (
+        "admin.organization.projects.service_account_update_params.ServiceAccountUpdateParams"
+    ),
+    "POST /v1/organization/admin_api_keys": ("admin.organization.admin_api_key_create_params.AdminAPIKeyCreateParams"),
     "POST /v1/containers": "container_create_params.ContainerCreateParams",
     "POST /v1/containers/{container_id}/files": "containers.file_create_params.FileCreateParams",
 }

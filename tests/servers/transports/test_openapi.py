@@ -53,6 +53,8 @@ def test_every_method_of_every_path_is_there(daphne_server: Server) -> None:
     """A method that the server takes and the document lacks fails here, and one that is only in the document."""
     with httpx.Client(base_url=daphne_server.url, verify=False, timeout=30) as client:
         for path, item in made()["paths"].items():
+            if path.startswith("/v1/organization/"):
+                continue  # it asks for an admin key first: `test_organization` has one
             there = re.sub(r"{\w+}", "nothing", path)
             taken = {method for method in METHODS if client.request(method, there).status_code != 405}
             assert taken == {method for method in METHODS if method.lower() in item}, path

@@ -24,7 +24,8 @@ from tests.servers.transports.test_api_keys import ClosedServer, bearer
 pytestmark = pytest.mark.any_server
 
 VERBS = ("GET", "POST", "DELETE", "PUT", "PATCH")
-OWN_TO_NOBODY = {"model"}  # ids of what all projects share
+# Ids of what all projects share, or of what only admin keys see.
+OWN_TO_NOBODY = {"model", "project_id", "api_key_id", "service_account_id", "key_id"}
 # What names something in a create: the field, and what is to be said there of an id of another project.
 REFERENCES: dict[str, Any] = {
     "previous_response_id": lambda theirs: {"previous_response_id": theirs.response_id},

@@ -6,7 +6,18 @@ import pytest
 
 from responses_app.api.endpoints import ENDPOINTS
 from responses_app.auth.door import Door, Knock, accepted_subprotocol
-from responses_app.protocol.api_keys import SCOPES, new_secret, prefix_of
+from responses_app.protocol.api_keys import (
+    ADMIN_START,
+    MANAGES,
+    NOBODY_ASKED,
+    ONLY_NAMED,
+    SCOPES,
+    Caller,
+    KeyRecord,
+    new_secret,
+    prefix_of,
+)
+from responses_app.protocol.errors import ApiError
 from responses_app.web.endpoint import routes
 
 LOCAL = ("127.0.0.1", 8000)
@@ -83,14 +94,29 @@ def test_every_scope_is_one_that_a_key_can_be_made_for() -> None:
     for route in routes():
         assert len({each.scope for each in route.endpoints}) == 1, route.path
         scopes = {route.scope(each.method) for each in route.endpoints}
-        assert scopes <= {*SCOPES, None}
+        assert scopes <= {*SCOPES, *MANAGES, None}
         assert route.scope("FANCY") == route.scope("POST"), "what nobody knows may write"
+
+
+def test_no_key_of_a_project_can_be_made_for_what_admin_keys_may() -> None:
+    assert not {*SCOPES, *ONLY_NAMED} & {*MANAGES}
+    for caller in (
+        NOBODY_ASKED,
+        Caller(session="s", own_scopes=SCOPES),
+        Caller(key=KeyRecord(id="k", project="p", digest="")),
+    ):
+        for scope in MANAGES:
+            with pytest.raises(ApiError, match="needs an admin key"):
+                caller.check_scope(scope)
 
 
 def test_secrets_are_long_and_show_little() -> None:
     secret = new_secret(lambda number: b"\xff" * number)
     assert secret == "sk-" + "_" * 42 + "8"
     assert prefix_of(secret) == "sk-______"
+    admins = new_secret(lambda number: b"\xff" * number, start=ADMIN_START)
+    assert admins == "sk-admin-" + "_" * 42 + "8"
+    assert prefix_of(admins) == "sk-admin-______"
 
 
 @pytest.mark.parametrize(

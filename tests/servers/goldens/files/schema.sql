@@ -114,6 +114,15 @@ CREATE INDEX "webhookdelivery_order" ON "responses_app_webhookdelivery" ("endpoi
   "id") WHERE "status" = 'waiting';
 CREATE INDEX "webhookendpoint_project" ON "responses_app_webhookendpoint" ("project",
   "id");
+CREATE TABLE "responses_app_adminkey" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "name" varchar(100) NOT NULL,
+  "digest" varchar(64) NOT NULL,
+  "prefix" varchar(16) NOT NULL,
+  "created_at" datetime NOT NULL,
+  "expires_at" datetime NULL,
+  "revoked_at" datetime NULL,
+  "last_used_at" datetime NULL,
+  CONSTRAINT "adminkey_digest" UNIQUE ("digest"));
 CREATE TABLE "responses_app_answerpart" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
   "position" integer unsigned NOT NULL CHECK ("position" >= 0),
   "data" text NOT NULL,
@@ -305,7 +314,9 @@ CREATE TABLE "responses_app_project" ("requests_per_minute" bigint unsigned NULL
   "concurrent_responses" integer unsigned NULL CHECK ("concurrent_responses" >= 0),
   "websockets" integer unsigned NULL CHECK ("websockets" >= 0),
   "name" varchar(64) NOT NULL PRIMARY KEY,
-  "created_at" datetime NOT NULL);
+  "created_at" datetime NOT NULL,
+  "archived_at" datetime NULL,
+  "title" varchar(256) DEFAULT '' NOT NULL);
 CREATE TABLE "responses_app_publicname" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "project" varchar(64) NOT NULL,
   "name" varchar(64) NOT NULL,

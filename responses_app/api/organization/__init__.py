@@ -1,0 +1,1 @@
+"""The organization, `/v1/organization`: what only admin keys open."""

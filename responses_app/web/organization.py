@@ -1,0 +1,35 @@
+"""What the resources of the organization share: their paths, lists, and the project that a path names."""
+
+from functools import partial
+
+from django.http import HttpRequest
+
+from responses_app.protocol.api_keys import Area
+from responses_app.protocol.organization import Unchangeable, project_not_found
+from responses_app.protocol.requests.pages import ListQuery, parse_list_query
+from responses_app.stores.organization import Part, ProjectRecord
+from responses_app.web.endpoint import Endpoint, Refusals
+from responses_app.web.http import or_raise, query_of
+from responses_app.wiring.site import get_site
+
+PROJECTS = "/v1/organization/projects"
+PROJECT = f"{PROJECTS}/{{project_id}}"
+REFUSALS: Refusals = {Unchangeable: lambda problem, *_: problem.error}
+
+organization = partial(Endpoint, tag="Organization", scope=Area.MANAGEMENT, refusals=REFUSALS)
+
+
+def page_asked(request: HttpRequest) -> tuple[ListQuery, Part]:
+    """Return what part of a list is asked for, and that with one row more, which tells whether there is more."""
+    page = parse_list_query(query_of(request))
+    return page, Part(after=page.after, descending=page.descending, limit=page.limit + 1)
+
+
+async def found_project(project_id: str) -> ProjectRecord:
+    """Return a project. Raises `ApiError` (404)."""
+    return or_raise(await get_site().organization.project(project_id), project_not_found(project_id))
+
+
+def redacted(prefix: str) -> str:
+    """Return what a list shows of a key's value."""
+    return f"{prefix}..."
