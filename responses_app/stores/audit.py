@@ -38,7 +38,11 @@ class Action(StrEnum):
     RESPONSE_CANCELLED = "response_cancelled", "A response was cancelled in the admin."
     PROJECT_FORGOTTEN = "project_forgotten", "`forget` erased a project, or what one key asked for."
     KEY_CREATED = "key_created", "An API key was created. The subject is its id."
+    KEY_CHANGED = "key_changed", "An API key was given another name, other scopes or another end."
     KEY_REVOKED = "key_revoked", "An API key was revoked."
+    PROJECT_CREATED = "project_created", "A project was created."
+    PROJECT_CHANGED = "project_changed", "A project was given another name."
+    PROJECT_ARCHIVED = "project_archived", "A project was archived, and its keys were revoked."
     LIMITS_CHANGED = "limits_changed", "Rate limits of a project or a key were changed."
     WEBHOOK_CHANGED = "webhook_changed", "A webhook endpoint was enabled or disabled, or deliveries were sent again."
     ADMIN_CHANGED = "admin_changed", "Something else was changed in the admin: a user, a group, permissions."
@@ -49,6 +53,7 @@ class ActorKind(StrEnum):
     """What kind of actor did it."""
 
     USER = "user"  # of the admin, signed in
+    KEY = "key"  # an admin key, over the API
     COMMAND = "command"  # of the command line; its name is that of the operating system's user
     SERVER = "server"  # by itself, such as the first key
     NOBODY = "nobody"  # who is not signed in: a failed attempt
@@ -59,7 +64,7 @@ class Actor:
     """Who did it."""
 
     kind: ActorKind
-    id: str = ""  # of a user
+    id: str = ""  # of a user or a key
     name: str = ""
     address: str = ""  # from which they came, as far as it is known
 

@@ -7,9 +7,10 @@ from django.http import HttpRequest
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.organization import Unchangeable, project_not_found
 from responses_app.protocol.requests.pages import ListQuery, parse_list_query
+from responses_app.stores.audit import Actor, ActorKind
 from responses_app.stores.organization import Part, ProjectRecord
 from responses_app.web.endpoint import Endpoint, Refusals
-from responses_app.web.http import or_raise, query_of
+from responses_app.web.http import caller_of, or_raise, query_of
 from responses_app.wiring.site import get_site
 
 PROJECTS = "/v1/organization/projects"
@@ -28,6 +29,13 @@ def page_asked(request: HttpRequest) -> tuple[ListQuery, Part]:
 async def found_project(project_id: str) -> ProjectRecord:
     """Return a project. Raises `ApiError` (404)."""
     return or_raise(await get_site().organization.project(project_id), project_not_found(project_id))
+
+
+def who(request: HttpRequest) -> Actor:
+    """Return who asks, for the audit trail."""
+    key = caller_of(request).key
+    assert key is not None, "the organization's paths always ask for a key"
+    return Actor(ActorKind.KEY, id=key.id, name=key.name, address=str(request.META.get("REMOTE_ADDR") or ""))
 
 
 def redacted(prefix: str) -> str:

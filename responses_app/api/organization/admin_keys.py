@@ -15,7 +15,7 @@ from responses_app.protocol.requests.pages import page_of
 from responses_app.stores.organization import ManagedKey
 from responses_app.web.endpoint import PAGED
 from responses_app.web.http import or_raise, read_json
-from responses_app.web.organization import organization, page_asked, redacted
+from responses_app.web.organization import organization, page_asked, redacted, who
 from responses_app.wiring.site import get_site
 
 
@@ -68,7 +68,7 @@ class DeletedAdminApiKey(TypedDict):
 async def _create(request: HttpRequest) -> CreatedAdminApiKey:
     site = get_site()
     fields = await read_json(request, partial(validate, NewAdminKey), site.reader)
-    new = await site.organization.create_admin_key(fields.name, seconds=fields.expires_in_seconds)
+    new = await site.organization.create_admin_key(fields.name, seconds=fields.expires_in_seconds, by=who(request))
     return {**_shown(new.key), "value": new.secret}
 
 
@@ -82,7 +82,7 @@ async def _get(request: HttpRequest, key_id: str) -> AdminApiKey:
 
 
 async def _delete(request: HttpRequest, key_id: str) -> DeletedAdminApiKey:
-    if not await get_site().organization.revoke_admin_key(key_id):
+    if not await get_site().organization.revoke_admin_key(key_id, by=who(request)):
         raise admin_key_not_found(key_id)
     return {"id": key_id, "object": "organization.admin_api_key.deleted", "deleted": True}
 

@@ -23,7 +23,7 @@ from responses_app.protocol.requests.pages import page_of
 from responses_app.stores.organization import ManagedKey
 from responses_app.web.endpoint import PAGED, Parameter, text
 from responses_app.web.http import or_raise, query_of, read_json
-from responses_app.web.organization import PROJECT, found_project, organization, page_asked, redacted
+from responses_app.web.organization import PROJECT, found_project, organization, page_asked, redacted, who
 from responses_app.wiring.site import get_site
 
 
@@ -139,13 +139,13 @@ async def _update_key(request: HttpRequest, project_id: str, key_id: str) -> Pro
     site = get_site()
     await _get_key(request, project_id, key_id)  # before the body is judged
     changes = await read_json(request, partial(validate, KeyChanges), site.reader)
-    changed = await site.organization.change_key(project_id, key_id, changes)
+    changed = await site.organization.change_key(project_id, key_id, changes, by=who(request))
     return _shown_key(or_raise(changed, key_not_found(key_id)))
 
 
 async def _delete_key(request: HttpRequest, project_id: str, key_id: str) -> DeletedProjectApiKey:
     await found_project(project_id)
-    if not await get_site().organization.revoke_key(project_id, key_id):
+    if not await get_site().organization.revoke_key(project_id, key_id, by=who(request)):
         raise key_not_found(key_id)
     return {"id": key_id, "object": "organization.project.api_key.deleted", "deleted": True}
 
@@ -154,7 +154,9 @@ async def _create_account(request: HttpRequest, project_id: str) -> CreatedServi
     site = get_site()
     await found_project(project_id)
     fields = await read_json(request, partial(validate, NewServiceAccount), site.reader)
-    made = await site.organization.create_key(project_id, fields.name, seconds=fields.expires_in_seconds)
+    made = await site.organization.create_key(
+        project_id, fields.name, seconds=fields.expires_in_seconds, by=who(request)
+    )
     new = or_raise(made, project_not_found(project_id))
     key: ServiceAccountKey = {
         "id": new.key.id,
@@ -181,15 +183,17 @@ async def _get_account(request: HttpRequest, project_id: str, account_id: str) -
 
 async def _update_account(request: HttpRequest, project_id: str, account_id: str) -> ServiceAccount:
     site = get_site()
-    await _get_account(request, project_id, account_id)  # before the body is judged
+    account = await _get_account(request, project_id, account_id)  # before the body is judged
     fields = await read_json(request, partial(validate, ServiceAccountChanges), site.reader)
-    renamed = await site.organization.rename_key(project_id, account_id, fields.name)
+    if fields.name is None:
+        return account
+    renamed = await site.organization.rename_key(project_id, account_id, fields.name, by=who(request))
     return _shown_account(or_raise(renamed, account_not_found(account_id)))
 
 
 async def _delete_account(request: HttpRequest, project_id: str, account_id: str) -> DeletedServiceAccount:
     await found_project(project_id)
-    if not await get_site().organization.revoke_key(project_id, account_id):
+    if not await get_site().organization.revoke_key(project_id, account_id, by=who(request)):
         raise account_not_found(account_id)
     return {"id": account_id, "object": "organization.project.service_account.deleted", "deleted": True}
 

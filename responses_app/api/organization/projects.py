@@ -17,7 +17,7 @@ from responses_app.protocol.requests.pages import page_of
 from responses_app.stores.organization import ProjectRecord
 from responses_app.web.endpoint import PAGED, Parameter
 from responses_app.web.http import or_raise, query_of, read_json
-from responses_app.web.organization import PROJECT, PROJECTS, found_project, organization, page_asked
+from responses_app.web.organization import PROJECT, PROJECTS, found_project, organization, page_asked, who
 from responses_app.wiring.site import get_site
 
 
@@ -45,7 +45,7 @@ class ProjectList(TypedDict):
 async def _create(request: HttpRequest) -> Project:
     site = get_site()
     fields = await read_json(request, partial(validate, NewProject), site.reader)
-    return _shown(await site.organization.create_project(fields.name))
+    return _shown(await site.organization.create_project(fields.name, by=who(request)))
 
 
 async def _list(request: HttpRequest) -> ProjectList:
@@ -60,14 +60,16 @@ async def _get(request: HttpRequest, project_id: str) -> Project:
 
 async def _update(request: HttpRequest, project_id: str) -> Project:
     site = get_site()
-    await found_project(project_id)  # before the body is judged
+    project = await found_project(project_id)  # before the body is judged
     fields = await read_json(request, partial(validate, ProjectChanges), site.reader)
-    renamed = await site.organization.rename_project(project_id, fields.name)
+    if fields.name is None:
+        return _shown(project)
+    renamed = await site.organization.rename_project(project_id, fields.name, by=who(request))
     return _shown(or_raise(renamed, project_not_found(project_id)))
 
 
 async def _archive(request: HttpRequest, project_id: str) -> Project:
-    archived = await get_site().organization.archive_project(project_id)
+    archived = await get_site().organization.archive_project(project_id, by=who(request))
     return _shown(or_raise(archived, project_not_found(project_id)))
 
 

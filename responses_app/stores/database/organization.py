@@ -33,7 +33,9 @@ from responses_app.protocol.organization import (
     scopes_of,
     too_many,
 )
+from responses_app.stores.audit import Action, Actor, AuditEntry
 from responses_app.stores.clock import id_factory
+from responses_app.stores.database.audit_chain import append
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
@@ -51,7 +53,8 @@ Result = TypeVar("Result")
 class DatabaseOrganization(ThreadedStore[None]):
     """Keeps them in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time.
 
-    Every method raises `StoreError`; those that make or change something also raise `Unchangeable`.
+    Every method raises `StoreError`; those that make or change something also raise `Unchangeable`. What they do is
+    recorded in the audit trail, as done by the actor `by`, or it is not done.
     """
 
     unlimited = None
@@ -75,7 +78,7 @@ class DatabaseOrganization(ThreadedStore[None]):
 
         return await self._threads.run(read) if can_be_known(project_id) else None
 
-    async def create_project(self, name: str) -> ProjectRecord:
+    async def create_project(self, name: str, *, by: Actor) -> ProjectRecord:
         """Make a project. Its name is its id, too, where it can be one, since operators and logs know it by that."""
         can_be_id = len(name) <= ID_LENGTH and re.fullmatch(PROJECT_NAME, name) is not None
         project_id, title = (name, "") if can_be_id else (self._new_id(ids.PROJECT), name)
@@ -91,22 +94,21 @@ class DatabaseOrganization(ThreadedStore[None]):
             row = row or self._projects().create(name=project_id, title=title, created_at=at)
             return _project(row)
 
-        return await self._write(act)
+        return await self._write(act, AuditEntry(by, Action.PROJECT_CREATED, project_id, project_id))
 
-    async def rename_project(self, project_id: str, name: str | None) -> ProjectRecord | None:
-        """Give a project another name for people, None to leave it; None for no such project."""
+    async def rename_project(self, project_id: str, name: str, *, by: Actor) -> ProjectRecord | None:
+        """Give a project another name for people; None for no such project."""
 
         def act(row: Project) -> ProjectRecord:
             if row.archived_at is not None:
                 raise project_archived(project_id)
-            if name is not None:
-                row.title = "" if name == row.name else name
-                row.save(using=self._using, update_fields=["title"])
+            row.title = "" if name == row.name else name
+            row.save(using=self._using, update_fields=["title"])
             return _project(row)
 
-        return await self._with_project(project_id, act)
+        return await self._with_project(project_id, act, AuditEntry(by, Action.PROJECT_CHANGED, project_id, project_id))
 
-    async def archive_project(self, project_id: str) -> ProjectRecord | None:
+    async def archive_project(self, project_id: str, *, by: Actor) -> ProjectRecord | None:
         """Archive a project for good, and revoke its keys; its data stays. None for no such project."""
         if project_id == DEFAULT_PROJECT:
             raise default_project_stays()
@@ -119,7 +121,8 @@ class DatabaseOrganization(ThreadedStore[None]):
                 self._keys(project_id).update(revoked_at=row.archived_at)
             return _project(row)
 
-        return await self._with_project(project_id, act)
+        entry = AuditEntry(by, Action.PROJECT_ARCHIVED, project_id, project_id)
+        return await self._with_project(project_id, act, entry)
 
     async def keys(self, project_id: str, part: Part) -> Sequence[ManagedKey] | None:
         """Return keys of a project; None where `after` is not known."""
@@ -129,7 +132,7 @@ class DatabaseOrganization(ThreadedStore[None]):
         """Return a key of a project."""
         return await self._found(self._keys(project_id), key_id)
 
-    async def create_key(self, project_id: str, name: str, *, seconds: int | None) -> NewKey | None:
+    async def create_key(self, project_id: str, name: str, *, seconds: int | None, by: Actor) -> NewKey | None:
         """Make a key of a project that is good for so many seconds; None for no such project."""
         secret, key_id, at = new_secret(os.urandom), self._new_id(ids.API_KEY), self._at()
 
@@ -144,9 +147,9 @@ class DatabaseOrganization(ThreadedStore[None]):
             )
             return NewKey(key=_key(made), secret=secret)
 
-        return await self._with_project(project_id, act)
+        return await self._with_project(project_id, act, AuditEntry(by, Action.KEY_CREATED, key_id, project_id))
 
-    async def change_key(self, project_id: str, key_id: str, changes: KeyChanges) -> ManagedKey | None:
+    async def change_key(self, project_id: str, key_id: str, changes: KeyChanges, *, by: Actor) -> ManagedKey | None:
         """Change until when a key is good, and what it may do; None for no such key."""
         scopes = None if changes.scopes is None else scopes_of(changes.scopes)
         at = self._at()
@@ -158,21 +161,20 @@ class DatabaseOrganization(ThreadedStore[None]):
             row.scopes = row.scopes if scopes is None else list(scopes)
             row.save(using=self._using, update_fields=["expires_at", "scopes"])
 
-        return await self._change(self._keys(project_id), key_id, act)
+        return await self._change(project_id, key_id, act, by=by)
 
-    async def rename_key(self, project_id: str, key_id: str, name: str | None) -> ManagedKey | None:
-        """Give a key another name, None to leave it; None for no such key."""
+    async def rename_key(self, project_id: str, key_id: str, name: str, *, by: Actor) -> ManagedKey | None:
+        """Give a key another name; None for no such key."""
 
         def act(row: ApiKey) -> None:
-            if name is not None:
-                row.name = name
-                row.save(using=self._using, update_fields=["name"])
+            row.name = name
+            row.save(using=self._using, update_fields=["name"])
 
-        return await self._change(self._keys(project_id), key_id, act)
+        return await self._change(project_id, key_id, act, by=by)
 
-    async def revoke_key(self, project_id: str, key_id: str) -> bool:
+    async def revoke_key(self, project_id: str, key_id: str, *, by: Actor) -> bool:
         """Revoke a key of a project; return whether there was one."""
-        return await self._revoke(self._keys(project_id), key_id)
+        return await self._revoke(self._keys(project_id), AuditEntry(by, Action.KEY_REVOKED, key_id, project_id))
 
     async def admin_keys(self, part: Part) -> Sequence[ManagedKey] | None:
         """Return admin keys; None where `after` is not known."""
@@ -182,7 +184,7 @@ class DatabaseOrganization(ThreadedStore[None]):
         """Return an admin key."""
         return await self._found(self._admin_keys(), key_id)
 
-    async def create_admin_key(self, name: str, *, seconds: int | None) -> NewKey:
+    async def create_admin_key(self, name: str, *, seconds: int | None, by: Actor) -> NewKey:
         """Make an admin key that is good for so many seconds."""
         secret, key_id, at = new_secret(os.urandom, start=ADMIN_START), self._new_id(ids.ADMIN_KEY), self._at()
 
@@ -194,11 +196,11 @@ class DatabaseOrganization(ThreadedStore[None]):
             rows = AdminKey.objects.using(self._using)
             return NewKey(key=_key(made or rows.create(**_new_row(key_id, secret, name, at, seconds))), secret=secret)
 
-        return await self._write(act)
+        return await self._write(act, AuditEntry(by, Action.KEY_CREATED, key_id))
 
-    async def revoke_admin_key(self, key_id: str) -> bool:
+    async def revoke_admin_key(self, key_id: str, *, by: Actor) -> bool:
         """Revoke an admin key; return whether there was one."""
-        return await self._revoke(self._admin_keys(), key_id)
+        return await self._revoke(self._admin_keys(), AuditEntry(by, Action.KEY_REVOKED, key_id))
 
     # What follows runs on a thread, or has it done there.
 
@@ -228,35 +230,41 @@ class DatabaseOrganization(ThreadedStore[None]):
 
         return await self._threads.run(read) if can_be_known(key_id) else None
 
-    async def _with_project(self, project_id: str, act: Callable[[Project], Result]) -> Result | None:
+    async def _with_project(self, project_id: str, act: Callable[[Project], Result], done: AuditEntry) -> Result | None:
         """Have this done to a project that nobody else changes meanwhile; None where there is none."""
 
         def write(_: BaseDatabaseWrapper) -> Result | None:
             row = self._projects().select_for_update().filter(pk=project_id).first()
             return None if row is None else act(row)
 
-        return await self._write(write) if can_be_known(project_id) else None
+        return await self._write(write, done) if can_be_known(project_id) else None
 
-    async def _change(self, rows: "QuerySet[ApiKey]", key_id: str, act: Callable[[ApiKey], None]) -> ManagedKey | None:
+    async def _change(
+        self, project_id: str, key_id: str, act: Callable[[ApiKey], None], *, by: Actor
+    ) -> ManagedKey | None:
         def write(_: BaseDatabaseWrapper) -> ManagedKey | None:
-            row = rows.select_for_update().filter(pk=key_id).first()
+            row = self._keys(project_id).select_for_update().filter(pk=key_id).first()
             if row is None:
                 return None
             act(row)
             return _key(row)
 
-        return await self._write(write) if can_be_known(key_id) else None
+        done = AuditEntry(by, Action.KEY_CHANGED, key_id, project_id)
+        return await self._write(write, done) if can_be_known(key_id) else None
 
-    async def _revoke(self, rows: "QuerySet[Row]", key_id: str) -> bool:
+    async def _revoke(self, rows: "QuerySet[Row]", done: AuditEntry) -> bool:
         def write(_: BaseDatabaseWrapper) -> bool:
-            return rows.filter(pk=key_id).update(revoked_at=self._at()) > 0
+            return rows.filter(pk=done.subject).update(revoked_at=self._at()) > 0
 
-        return can_be_known(key_id) and await self._write(write)
+        return can_be_known(done.subject) and await self._write(write, done)
 
-    async def _write(self, act: Callable[[BaseDatabaseWrapper], Result]) -> Result:
+    async def _write(self, act: Callable[[BaseDatabaseWrapper], Result], done: AuditEntry) -> Result:
         def write(connection: BaseDatabaseWrapper) -> Result:
             with transaction.atomic(using=connection.alias):
-                return act(connection)
+                result = act(connection)
+                if result:  # else there was nothing to do it to
+                    append(connection, [done])  # the last thing in a transaction: see there
+                return result
 
         return await self._threads.run(write)
 

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import openai
@@ -18,12 +19,14 @@ from responses_app.protocol.api_keys import MANAGES, Area
 from responses_app.protocol.organization import MAX_KEY_SECONDS
 from responses_app.web.endpoint import Endpoint
 from tests.kit.closed import ClosedServer, bearer, post
+from tests.kit.stored import stored
 
 OUT_WITHIN = 2.0  # seconds
 OURS = [each for each in ENDPOINTS if each.scope is Area.MANAGEMENT]
 OTHERS = [each for each in ENDPOINTS if each.scope is not Area.MANAGEMENT and not each.is_open]
 PROJECTS = "/v1/organization/projects"
 ADMIN_KEYS = "/v1/organization/admin_api_keys"
+TRAIL = "SELECT action, actor_kind, actor_id, actor_name, project, subject FROM responses_app_auditrow ORDER BY number"
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +187,43 @@ def test_admin_keys_are_made_listed_and_revoked(closed: ClosedServer, sdk: opena
         assert time.monotonic() < deadline
     with pytest.raises(openai.NotFoundError):
         keys.retrieve(made.id)
+
+
+def test_what_is_done_is_in_the_audit_trail(closed: ClosedServer, admin: str) -> None:
+    with httpx.Client(base_url=closed.url, headers=bearer(admin), verify=False, timeout=30) as client:
+        by = [key["id"] for key in client.get(ADMIN_KEYS).json()["data"] if key["name"] == "first"]
+        before = len(stored(closed, TRAIL))
+
+        def done(method: str, path: str, **fields: object) -> Any:
+            answer = client.request(method, path, json=fields if method == "POST" else None)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        done("POST", PROJECTS, name="seen")
+        done("POST", f"{PROJECTS}/seen", name="Seen by all")
+        done("POST", f"{PROJECTS}/seen")  # says nothing of a name
+        account = done("POST", f"{PROJECTS}/seen/service_accounts", name="one")["id"]
+        done("POST", f"{PROJECTS}/seen/service_accounts/{account}", name="two")
+        done("POST", f"{PROJECTS}/seen/api_keys/{account}", expires_in_seconds=600)
+        done("DELETE", f"{PROJECTS}/seen/api_keys/{account}")
+        done("POST", f"{PROJECTS}/seen/archive")
+        other = done("POST", ADMIN_KEYS, name="other")["id"]
+        done("DELETE", f"{ADMIN_KEYS}/{other}")
+        assert client.delete(f"{ADMIN_KEYS}/{other}").status_code == 404  # nothing is done
+    assert [list(row) for row in stored(closed, TRAIL)[before:]] == [
+        [action, "key", *by, "first", project, subject]
+        for action, project, subject in (
+            ("project_created", "seen", "seen"),
+            ("project_changed", "seen", "seen"),
+            ("key_created", "seen", account),
+            ("key_changed", "seen", account),
+            ("key_changed", "seen", account),
+            ("key_revoked", "seen", account),
+            ("project_archived", "seen", "seen"),
+            ("key_created", "", other),
+            ("key_revoked", "", other),
+        )
+    ]
 
 
 def test_what_is_stored_of_an_archived_project_stays_and_its_keys_are_out(
