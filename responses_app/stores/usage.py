@@ -81,7 +81,7 @@ class BaseUsageStore(ABC):
 
     @abstractmethod
     async def keep(self, entries: Sequence[UsageEntry]) -> None:
-        """Keep what requests have used; what is known already stays as it is."""
+        """Keep what requests have used, of projects that are there; what is known already stays as it is."""
 
     @abstractmethod
     async def sums(self, query: UsageQuery) -> Sequence[UsageSum]:

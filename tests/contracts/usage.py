@@ -11,12 +11,13 @@ from tests.contracts.files import NOW, Hands
 from tests.contracts.store import new_id
 
 HOUR, DAY = 3600, 86_400
+PROJECTS = ("p", "a", "b", "p0", "p1", "p2")
 ALWAYS = UsageQuery(start=0, end=NOW * 2)
 EVERY: tuple[Group, ...] = ("project", "key", "user", "model", "source", "batch")
 
 
 class UsageContract:
-    """Give a subclass the fixture `usage`, an empty store with the clock `hands`."""
+    """Give a subclass the fixture `usage`, an empty store with the clock `hands`, that knows `PROJECTS`."""
 
     @pytest.fixture
     def hands(self) -> Hands:
@@ -29,6 +30,11 @@ class UsageContract:
         await usage.keep([replace(first, tokens=UsedTokens(input=1, cached=1, output=1))])
         [total] = await usage.sums(ALWAYS)
         assert total == UsageSum(start=0, requests=2, tokens=UsedTokens(input=15, cached=5, output=5))
+
+    async def test_a_project_that_is_gone_has_used_nothing(self, usage: BaseUsageStore) -> None:
+        await usage.keep([entry(project="gone"), entry(project="default"), entry(project="p")])
+        found = await usage.sums(replace(ALWAYS, groups=["project"]))
+        assert [each.project for each in found] == ["default", "p"]
 
     async def test_nothing_used_is_no_sum(self, usage: BaseUsageStore) -> None:
         await usage.keep([])

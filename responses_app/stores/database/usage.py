@@ -13,8 +13,9 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
+from responses_app.models import Project
 from responses_app.models.usage import Usage
-from responses_app.protocol.api_keys import BY_SESSION
+from responses_app.protocol.api_keys import BY_SESSION, DEFAULT_PROJECT
 from responses_app.stores.base import StoredResponse
 from responses_app.stores.database.response_sql import Row, Writing, in_parts, placeholders
 from responses_app.stores.database.threads import ThreadedStore
@@ -33,7 +34,14 @@ _COUNTED = ("requests", "input_tokens", "cached_tokens", "output_tokens")
 _INSERT = (
     f"INSERT INTO {TABLE} ({', '.join(_COLUMNS)}) VALUES ({', '.join(['%s'] * len(_COLUMNS))}) ON CONFLICT (id) DO "
 )
-KEEP_ENTRY = Writing(f"{_INSERT}NOTHING", _COLUMNS)
+# Only of projects that are there: what ends behind `respsite manage forget` leaves nothing. The default one needs no
+# row.
+KEEP_ENTRY = Writing(
+    f"INSERT INTO {TABLE} ({', '.join(_COLUMNS)}) SELECT {', '.join(['%s'] * len(_COLUMNS))} "
+    f"WHERE %s = '{DEFAULT_PROJECT}' OR EXISTS (SELECT 1 FROM {Project._meta.db_table} WHERE name = %s) "
+    "ON CONFLICT (id) DO NOTHING",
+    [*_COLUMNS, "project", "project"],
+)
 _ADDED = ", ".join(f"{each} = {TABLE}.{each} + excluded.{each}" for each in _COUNTED)
 _ADD = Writing(f"{_INSERT}UPDATE SET {_ADDED}", _COLUMNS)
 _ANY_OLD = f"SELECT 1 FROM {TABLE} WHERE seconds = %s AND at < %s LIMIT 1"

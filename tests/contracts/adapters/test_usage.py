@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from responses_app.models import Project
 from responses_app.models.usage import Usage
 from responses_app.stores.base import ClaimLost, StoredResponse
 from responses_app.stores.database.usage import DatabaseUsage
@@ -15,7 +17,7 @@ from tests.contracts.adapters.stores import OnBothCase, rows, within
 from tests.contracts.files import Hands
 from tests.contracts.store import Turn, exchange
 from tests.contracts.store_life import OpenStore, reclaimed
-from tests.contracts.usage import ALWAYS, UsageContract, entry
+from tests.contracts.usage import ALWAYS, PROJECTS, UsageContract, entry
 
 USED = UsedTokens(input=100, cached=64, output=7)
 
@@ -24,6 +26,7 @@ class TestInDatabases(OnBothCase, UsageContract):
     @pytest.fixture
     async def usage(self, alias: str, hands: Hands) -> AsyncIterator[DatabaseUsage]:
         await asyncio.to_thread(_forget_all, alias)
+        await asyncio.to_thread(_know_projects, alias)
         usage = DatabaseUsage(using=alias, now=hands)
         yield usage
         await usage.aclose()
@@ -39,7 +42,7 @@ class TestInDatabases(OnBothCase, UsageContract):
     async def test_an_end_counts_once_however_often_it_is_kept(
         self, usage: DatabaseUsage, open_store: OpenStore
     ) -> None:
-        store, turn = await open_store(), Turn()
+        store, turn = await open_store(), Turn("p")
         await store.accept(turn.begun())
         end = ended(turn, key_id="session:3", transport="batch")
         for stored in (end, end, replace(turn.failed(), accepted=True)):
@@ -59,7 +62,7 @@ class TestInDatabases(OnBothCase, UsageContract):
 
     async def test_what_is_deleted_has_been_used(self, usage: DatabaseUsage, open_store: OpenStore) -> None:
         """Whether it was deleted before its end or behind it."""
-        store, before, behind = await open_store(), Turn(), Turn()
+        store, before, behind = await open_store(), Turn("a"), Turn("b")
         for turn in (before, behind):
             await store.accept(turn.begun())
         await store.save(ended(behind))
@@ -69,7 +72,7 @@ class TestInDatabases(OnBothCase, UsageContract):
         assert [each.tokens for each in await usage.sums(replace(ALWAYS, groups=["project"]))] == [USED, USED]
 
     async def test_who_was_taken_for_dead_counts_nothing(self, usage: DatabaseUsage, open_store: OpenStore) -> None:
-        store, turn = await open_store(), Turn()
+        store, turn = await open_store(), Turn("p")
         await store.accept(turn.begun("queued"))
         (taken,), _ = await reclaimed(store, "worker_heir", turn.project)
         with pytest.raises(ClaimLost):
@@ -88,3 +91,8 @@ def ended(turn: Turn, **fields: Any) -> StoredResponse:
 
 def _forget_all(alias: str) -> None:
     within(alias, lambda connection: Usage.objects.using(connection.alias).all().delete())
+
+
+def _know_projects(alias: str) -> None:
+    rows = [Project(name=name, created_at=datetime.now(UTC)) for name in PROJECTS]
+    within(alias, lambda connection: Project.objects.using(alias).bulk_create(rows, ignore_conflicts=True))

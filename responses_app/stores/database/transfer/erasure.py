@@ -235,7 +235,6 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
     erase_stores(using, subject.project)
     erase_skills(using, subject.project)
     erase_rollouts(using, subject.project)
-    erase_usage(using, subject.project)
     with transaction.atomic(using=using):
         # What an older version may have left behind.
         for model in (ApprovalClaim, ChainPart, ChatChoice, ChatLabel, NamedSetup, SampledItem, PublicName):
@@ -246,3 +245,4 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
         PictureUse.objects.using(using).filter(picture__project=subject.project).delete()
         Picture.objects.using(using).filter(project=subject.project).delete()
         Project.objects.using(using).filter(name=subject.project).delete()  # and its keys
+    erase_usage(using, subject.project)  # last: nothing more is counted for a project that is gone
