@@ -20,7 +20,6 @@ from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from responses_app.stores.audit import Action
 from responses_app.stores.database.callers import revoke_keys
 from responses_app.stores.database.transfer.erasure import Subject, count, erase, lines
-from responses_app.stores.database.usage import erase_usage
 from responses_app.wiring.relay import Relay
 
 ELSEWHERE = (
@@ -30,7 +29,6 @@ ELSEWHERE = (
 
 # After a key was revoked: until no worker opens for it, and what one has let in just before is accepted or refused.
 OUT_SECONDS = MAX_AGE_SECONDS + 1.0
-USED_SECONDS = 2.0  # until workers have written what those responses used that ran
 
 
 class Command(DatabaseCommand):
@@ -79,10 +77,6 @@ class Command(DatabaseCommand):
                 async_to_sync(relay.ask_to_forget)(ids)  # does nothing where there is no way to them
                 gone += len(ids)
                 tell(gone)
-        if gone and not subject.key_id:
-            # Those of them that ran were cancelled, and a moment later their worker writes what they had used.
-            time.sleep(USED_SECONDS)
-            erase_usage("default", subject.project)
         left = count(subject)
         self._tell("Left are", left)
         if any(left.values()):
