@@ -2,6 +2,8 @@
 
 from django.db import migrations, models
 
+from responses_app.migrations._in_place import AddColumn
+
 
 class Migration(migrations.Migration):
 
@@ -15,7 +17,7 @@ class Migration(migrations.Migration):
             name='archived_at',
             field=models.DateTimeField(null=True),
         ),
-        migrations.AddField(
+        AddColumn(
             model_name='project',
             name='title',
             field=models.CharField(db_default='', default='', max_length=256),
