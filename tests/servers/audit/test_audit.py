@@ -30,8 +30,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
         assert "Traceback" not in server.output
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def browser(server: ClosedServer) -> Iterator[httpx.Client]:
+    """A session of this test alone: what another one has looked at is not recorded again in the same session."""
     with closing(log_in(server)) as browser:
         yield browser
 
