@@ -108,7 +108,7 @@ class AuditAdmin(ListOnlyAdmin):
 
     @admin.display(description="who")
     def who(self, row: AuditRow) -> str:
-        """The user's name, or what it was where it was no user."""
+        """The user's name, or what it was if it was not a user."""
         name = visible(row.actor_name)
         return name if row.actor_kind == ActorKind.USER else f"{row.actor_kind} {name}".strip()
 

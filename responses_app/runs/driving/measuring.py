@@ -39,7 +39,7 @@ class RunMeasure:
     def report(self, journal_bytes: int, remark: str) -> None:
         """Count the response, which has ended; write its line. `remark` says why, where its readers did not hear it."""
         measured, machine, called = self.measured(), self._machine, self._machine.stream.called
-        used, cached = self.used(), sum(turn.cached_tokens for turn in machine.all_turns)
+        used = self.tokens()
         error, first = machine.stream.snapshot()["error"], measured.first_token_ms
         # Calls by their kinds: "function_call", "web_search_call", and so on.
         kinds = (str(item["type"]) for item in machine.all_output)
@@ -48,8 +48,8 @@ class RunMeasure:
                 transport=self._transport,
                 status=machine.status.value,
                 error=None if error is None else str(error["code"]),
-                input_tokens=used.input_tokens,
-                cached_tokens=cached,
+                input_tokens=used.input,
+                cached_tokens=used.cached,
                 reasoning_tokens=sum(turn.reasoning_tokens for turn in machine.all_turns),
                 first_token=None if first is None else first / 1000,
                 duration=measured.duration_ms / 1000,
@@ -63,9 +63,9 @@ class RunMeasure:
         facts = {
             "transport": self._transport,
             "status": machine.status.value,
-            "input_tokens": used.input_tokens,
-            "cached_tokens": cached,
-            "output_tokens": used.output_tokens,
+            "input_tokens": used.input,
+            "cached_tokens": used.cached,
+            "output_tokens": used.output,
             "first_token_ms": first,
             "duration_ms": measured.duration_ms,
         }
