@@ -299,6 +299,11 @@ REQUESTS: Mapping[str, Told] = {
         "The roll-out has `ROLLOUT_MAX_GENERATIONS` generations or `ROLLOUT_MAX_BYTES` bytes already.",
         "Begin another roll-out.",
     ),
+    "retention_never": (
+        "The request needs something to be kept, such as a file, a conversation or a background response, and its "
+        "project keeps nothing.",
+        "Do what the message says, or have the operator change the retention of the project.",
+    ),
     "rollout_stale": (
         "The roll-out has a `max_staleness`, and its oldest tokens are of weights more versions behind. A turn that "
         "runs while the weights change fails with it.",

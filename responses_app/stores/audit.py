@@ -43,6 +43,7 @@ class Action(StrEnum):
     PROJECT_CREATED = "project_created", "A project was created."
     PROJECT_CHANGED = "project_changed", "A project was given another name."
     PROJECT_ARCHIVED = "project_archived", "A project was archived, and its keys were revoked."
+    RETENTION_CHANGED = "retention_changed", "How long a project keeps what it stores was changed."
     LIMITS_CHANGED = "limits_changed", "Rate limits of a project or a key were changed."
     WEBHOOK_CHANGED = "webhook_changed", "A webhook endpoint was enabled or disabled, or deliveries were sent again."
     ADMIN_CHANGED = "admin_changed", "Something else was changed in the admin: a user, a group, permissions."

@@ -12,6 +12,7 @@ class ProjectRecord:
     name: str  # for people; the id where it has no other
     created_at: int
     archived_at: int | None  # from then on its keys open no more; None: they do
+    retention_hours: int | None = None  # how long it keeps what it stores: see `protocol.retention`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ from responses_app.protocol.organization import (
     scopes_of,
     too_many,
 )
+from responses_app.protocol.retention import written
 from responses_app.stores.audit import Action, Actor, AuditEntry
 from responses_app.stores.clock import id_factory
 from responses_app.stores.database.audit_chain import append
@@ -107,6 +108,23 @@ class DatabaseOrganization(ThreadedStore[None]):
             return _project(row)
 
         return await self._with_project(project_id, act, AuditEntry(by, Action.PROJECT_CHANGED, project_id, project_id))
+
+    async def retain(self, project_id: str, hours: int | None, *, by: Actor) -> ProjectRecord | None:
+        """Set how long a project keeps what it stores (`protocol.retention`); None for no such project.
+
+        It holds on every worker within 2 s. What is past its time by then is erased a little later.
+        """
+
+        def act(row: Project) -> ProjectRecord:
+            if row.archived_at is not None:
+                raise project_archived(project_id)
+            row.retention_hours = hours
+            row.save(using=self._using, update_fields=["retention_hours"])
+            return _project(row)
+
+        detail = {"retention": written(hours)}
+        entry = AuditEntry(by, Action.RETENTION_CHANGED, project_id, project_id, detail)
+        return await self._with_project(project_id, act, entry)
 
     async def archive_project(self, project_id: str, *, by: Actor) -> ProjectRecord | None:
         """Archive a project for good, and revoke its keys; its data stays. None for no such project."""
@@ -305,6 +323,7 @@ def _project(row: Project) -> ProjectRecord:
         name=row.title or row.pk,
         created_at=int(row.created_at.timestamp()),
         archived_at=_seconds(row.archived_at),
+        retention_hours=row.retention_hours,
     )
 
 
