@@ -92,7 +92,7 @@ def delete_selected(model_admin: Any, request: HttpRequest, queryset: "QuerySet[
     return django_actions.delete_selected(model_admin, request, queryset[:MAX_CHANGED])
 
 
-@admin.action(permissions=["view"], description="Export the selected responses as JSON lines")
+@admin.action(permissions=["export"], description="Export the selected responses as JSON lines")
 def export(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]") -> HttpResponse:
     """Send a file with one response a line, each with its input items."""
     ids = list(queryset.values_list("pk", flat=True)[:MAX_EXPORTED])

@@ -73,7 +73,7 @@ class ConversationAdmin(ReadOnlyAdmin):
     ordering = ("-created_at",)
     search_fields = ("id",)
     search_help_text = "Finds a conversation by its id or the beginning of it."
-    lists_content = True  # titles
+    content_columns = ("named",)
     actions = ("delete_selected",)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -96,6 +96,7 @@ class ConversationAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Show a conversation."""
+        self.need_content(request)
         conversation = self.find(request, object_id)
         if not isinstance(conversation, Conversation):
             return self.to_list()

@@ -28,6 +28,7 @@ from responses_app.models import Response, Worker
 from responses_app.protocol.requests.resources import Status
 from responses_app.stores.database.response_sql import RESPONSES
 from responses_app.stores.database.response_sql import RUNNING as RUNNING_SQL
+from responses_app.stores.database.roles import sees_figures
 from responses_app.watch.text import ago, milliseconds, short_id, short_number
 
 MAX_COUNTED = 300_000  # responses a chart looks at: the newest
@@ -196,14 +197,14 @@ _SHOWN = (Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED, 
 
 def first_page(request: HttpRequest) -> HttpResponse:
     """Lead to the dashboard whoever may see it; show all others the tables that they may see."""
-    if request.user.has_perm("responses_app.view_response"):
+    if sees_figures(request.user):
         return redirect("dashboard")
     return admin.site.index(request)
 
 
 def dashboard(request: HttpRequest) -> HttpResponse:
     """Show it to whoever may see responses."""
-    if not request.user.has_perm("responses_app.view_response"):
+    if not sees_figures(request.user):
         raise PermissionDenied
     name = request.GET.get("span", "day")
     name = name if name in PERIODS else "day"

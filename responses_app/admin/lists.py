@@ -21,6 +21,7 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 
 from responses_app.models import ID_LENGTH, ChainPart, ConversationItem, PublicName, Response
+from responses_app.stores.database.roles import sees_content
 from responses_app.watch.auditing import viewed
 from responses_app.watch.text import STATUSES, visible
 
@@ -161,13 +162,29 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     list_per_page = 50
     list_max_show_all = 50
     sortable_by = ()
-    lists_content = False  # whether the list has words of users: then who sees it is recorded
+    content_columns: tuple[str, ...] = ()  # with words of users: for those who may see content, which is recorded
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         """Show the list."""
-        if self.lists_content and self.has_view_permission(request):
+        if self.content_columns and self.sees_content(request):
             viewed(request, f"list of {self.opts.verbose_name_plural}")
         return super().changelist_view(request, extra_context)
+
+    def sees_content(self, request: HttpRequest) -> bool:
+        """Whether its user is shown what people wrote and models answered, of what they may see here."""
+        return self.has_view_permission(request) and sees_content(request.user)
+
+    def need_content(self, request: HttpRequest) -> None:
+        """Refuse who may not see it. Raises `PermissionDenied`."""
+        if not self.sees_content(request):
+            raise PermissionDenied
+
+    def get_list_display(self, request: HttpRequest) -> Sequence[Any]:
+        """Leave out the columns that this user may not see."""
+        columns = super().get_list_display(request)
+        if self.sees_content(request):
+            return columns
+        return [each for each in columns if each not in self.content_columns]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Bound what a page costs."""

@@ -235,7 +235,7 @@ class SkillVersionAdmin(ListOnlyAdmin):
     ordering = ("-id",)  # in which they came
     search_fields = ("skill_id",)
     search_help_text = "Finds the versions of a skill by its whole id."
-    lists_content = True  # names
+    content_columns = ("named",)
     actions = None
 
     def get_search_results(
@@ -265,7 +265,7 @@ class StoredFileAdmin(ListOnlyAdmin):
     ordering = ("-id",)  # in which they came
     search_fields = ("id",)
     search_help_text = "Finds a file by its id or the beginning of it."
-    lists_content = True  # names
+    content_columns = ("named",)
     actions = None
 
     def get_search_results(

@@ -92,6 +92,10 @@ class ResponseAdmin(ReadOnlyAdmin):
         download = path("<path:object_id>/json/", self.admin_site.admin_view(self.download), name="response_json")
         return [download, *super().get_urls()]
 
+    def has_export_permission(self, request: HttpRequest) -> bool:
+        """Whoever may see the content."""
+        return self.sees_content(request)
+
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         """Cancelling is Django's permission to change, though nothing else can be changed."""
         return bool(request.user.has_perm("responses_app.change_response"))
@@ -110,12 +114,17 @@ class ResponseAdmin(ReadOnlyAdmin):
         response = self.find(request, object_id)
         if not isinstance(response, Response):
             return self.to_list()
-        viewed(request, response.pk, project=response.project)
         may = {"has_delete_permission": self.has_delete_permission(request, response)}
-        return shown_page(request, shown_to_staff(response), ADMIN, "admin/respsite/response.html", **may)
+        shown = shown_to_staff(response)
+        if self.sees_content(request):
+            viewed(request, response.pk, project=response.project)
+        else:
+            shown = shown.shape()
+        return shown_page(request, shown, ADMIN, "admin/respsite/response.html", **may)
 
     def download(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Send a response and its input items as one JSON object."""
+        self.need_content(request)
         response = self.find(request, object_id)
         if not isinstance(response, Response):
             return self.to_list()

@@ -27,6 +27,7 @@ from django.template.response import TemplateResponse
 from responses_app.admin.charts import Chart, ChartPlan, Series, bar_chart
 from responses_app.models import ApiKey
 from responses_app.protocol.prices import Price
+from responses_app.stores.database.roles import sees_figures
 from responses_app.stores.database.usage import DAY, sums
 from responses_app.stores.usage import SOURCES, Group, UsageQuery, UsageSum
 from responses_app.watch.text import short_number, visible
@@ -131,7 +132,7 @@ class Row:
 
 def usage(request: HttpRequest) -> HttpResponse:
     """Show usage to whoever may see responses."""
-    if not request.user.has_perm("responses_app.view_response"):
+    if not sees_figures(request.user):
         raise PermissionDenied
     view = View.of(request.GET.dict(), datetime.now(UTC).date())
     rows, complete = table(view)

@@ -63,6 +63,7 @@ class Response(WithId):
     duration_ms = models.PositiveIntegerField(null=True)
 
     class Meta:
+        permissions: ClassVar = [("see_content", "Can see what people wrote and what models answered")]
         indexes: ClassVar = [
             models.Index(fields=["project", "created_at", "size"], name="response_project_created"),
             # What the admin lists, filters and counts, without reading the bodies: they make a table's scan slow.

@@ -1,4 +1,4 @@
-"""Who may watch what: the staff with the admin's permission everything, everybody else what the API gives them."""
+"""Who may watch what: the staff with the admin's permissions everything, everybody else what the API gives them."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -6,7 +6,6 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 from django.contrib import admin
-from django.contrib.auth.models import AbstractUser
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
@@ -16,18 +15,22 @@ from django.views.decorators.http import require_safe
 
 from responses_app.protocol.api_keys import Area, Caller, no_api_key
 from responses_app.protocol.errors import ApiError
+from responses_app.stores.database.roles import sees_content, sees_figures
 from responses_app.wiring.site import get_site
 
-PERMISSION = "responses_app.view_response"
 UNAUTHORIZED = 401
 
 View = Callable[..., HttpResponse]
 
 
 def sees_everything(request: HttpRequest) -> bool:
-    """Whether the admin shows its user what all projects have."""
-    user = request.user
-    return isinstance(user, AbstractUser) and user.is_active and user.is_staff and user.has_perm(PERMISSION)
+    """Whether the admin shows its user what all projects have: the figures, and the content where `sees_content`."""
+    return sees_figures(request.user)
+
+
+def shows_content(request: HttpRequest) -> bool:
+    """Whether its user is shown what was written and answered, and not only figures, of what they may see at all."""
+    return not sees_everything(request) or sees_content(request.user)
 
 
 def caller_of(request: HttpRequest, area: Area) -> Caller:

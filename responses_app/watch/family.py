@@ -79,7 +79,7 @@ class ChainTree:
     following: Sequence[str]  # those that go on from it and are known, oldest first
 
 
-def family_of(project: str, response_id: str, *, previous: str, ttl: float = 0.0) -> ChainTree:
+def family_of(project: str, response_id: str, *, previous: str, ttl: float = 0.0, has_texts: bool = True) -> ChainTree:
     """Return the tree of a response that goes on from `previous`. `ttl`: how many seconds responses are known, or 0."""
     path, before = _before(project, response_id, previous)
     parents = _Parents(path)
@@ -88,7 +88,7 @@ def family_of(project: str, response_id: str, *, previous: str, ttl: float = 0.0
     parents.more |= _with_more(project, [pk for pk, _ in forks[:MAX_FORKS]])
     parents.add(_after(project, response_id), most=MAX_AFTER)
     parents.add(_young(project, response_id, parents), most=MAX_FORKS)
-    nodes = _nodes(project, list(parents.of), response_id, ttl)
+    nodes = _nodes(project, list(parents.of), response_id, ttl, has_texts=has_texts)
     for node_id in parents.more:
         nodes[node_id].more = True
     branch = _branch(path[0], nodes, parents, frozenset(path), depth=0)
@@ -156,12 +156,12 @@ def _with_more(project: str, ids: Sequence[str]) -> set[str]:
     return {str(parent) for parent in parents.distinct()}
 
 
-def _nodes(project: str, ids: Sequence[str], current: str, ttl: float) -> dict[str, Node]:
+def _nodes(project: str, ids: Sequence[str], current: str, ttl: float, *, has_texts: bool) -> dict[str, Node]:
     columns = ("pk", "status", "created_at", "input_tokens", "output_tokens", "size")
     rows = list(Response.objects.filter(project=project, pk__in=ids).values(*columns))
     since = datetime.now(UTC).timestamp() - ttl if ttl else 0.0
     rows = [row for row in rows if row["created_at"].timestamp() > since]
-    texts = _texts(rows)
+    texts = _texts(rows) if has_texts else {}
     nodes = {each: Node(each, is_current=each == current) for each in ids}
     for row in rows:
         node = nodes[row["pk"]]

@@ -6,7 +6,7 @@ It is one page in two frames: in the admin, and at `/watch/` for whoever may rea
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,6 +24,7 @@ from responses_app.watch.agents import agents_of
 from responses_app.watch.drawing import draw
 from responses_app.watch.family import ChainTree, family_of
 from responses_app.watch.rollout_places import Places
+from responses_app.watch.shape import shape_of, unnamed
 from responses_app.watch.text import (
     ADMIN_PAGE,
     NONE,
@@ -57,6 +58,7 @@ class WatchedResponse:
     now: int  # Unix milliseconds
     ttl: float = 0.0  # for how many seconds the others of its chain are shown; 0: as long as they are kept
     unknown: str = ""  # why clients cannot read it now
+    has_content: bool = True  # else it is its shape alone
 
     @property
     def id(self) -> str:
@@ -67,6 +69,11 @@ class WatchedResponse:
     def running(self) -> bool:
         """Whether more will come."""
         return self.body["status"] in RUNNING
+
+    def shape(self) -> "WatchedResponse":
+        """Return it without what was written and answered."""
+        timeline = unnamed(self.timeline)
+        return replace(self, body=shape_of(self.body), input_items=(), timeline=timeline, has_content=False)
 
 
 def shown_to_clients(project: str, response_id: str, *, ttl: float) -> WatchedResponse:
@@ -170,7 +177,8 @@ def response_page(shown: WatchedResponse, frame: Surroundings, *, turns: str = "
     row, body, fits = shown.row, shown.body, shown.row.size <= LARGEST
     family = tree_of(shown)
     transcript = PageTranscript(Room(LIVE_ROOM, pictures=LIVE_PICTURES) if shown.running else Room())
-    conversation = [_turn(transcript, each) for each in _ancestors(shown)] if turns else []
+    may_show_turns = shown.has_content and family.has_previous
+    conversation = [_turn(transcript, each) for each in _ancestors(shown)] if turns and may_show_turns else []
     instructions = body.get("instructions")
     current = ShownTurn(row.pk, row.created_at, current=True)
     if isinstance(instructions, str):
@@ -189,11 +197,12 @@ def response_page(shown: WatchedResponse, frame: Surroundings, *, turns: str = "
         "conversation": [*conversation, current],
         "family": family,
         "agents": agents_of(body.get("output")),
-        "can_show_turns": family.has_previous and not turns,
+        "can_show_turns": may_show_turns and not turns,
+        "has_content": shown.has_content,
         "facts": _facts(shown, frame, family),
         "asked": _asked(body),
         "tools": _tools(body),
-        "raw": _raw(body, shown.input_items) if fits else [],
+        "raw": _raw(body, shown.input_items) if fits and shown.has_content else [],
     }
 
 
@@ -215,7 +224,8 @@ def summary(shown: WatchedResponse, *, key: str = "run", scale: int = 0) -> dict
 def tree_of(shown: WatchedResponse) -> ChainTree:
     """Return the chain and the forks that a response stands in."""
     row = shown.row
-    return family_of(row.project, row.pk, previous=row.previous_response_id, ttl=shown.ttl)
+    previous = row.previous_response_id
+    return family_of(row.project, row.pk, previous=previous, ttl=shown.ttl, has_texts=shown.has_content)
 
 
 def _turn(transcript: PageTranscript, response: Response) -> ShownTurn:

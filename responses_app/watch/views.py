@@ -19,7 +19,7 @@ from responses_app.models import PublicName, Response
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
 from responses_app.stores.database.conversations import can_be_known
-from responses_app.watch.access import caller_of, page, sees_everything
+from responses_app.watch.access import caller_of, page, sees_everything, shows_content
 from responses_app.watch.auditing import viewed
 from responses_app.watch.family import Branch, ChainTree
 from responses_app.watch.page import Surroundings, WatchedResponse, response_page, shown_to_clients, summary, tree_of
@@ -183,6 +183,7 @@ def compare(request: HttpRequest) -> HttpResponse:
     """Show two responses side by side, on one scale."""
     ids = [request.GET.get(name, "").strip() for name in ("left", "right")]
     context = {**admin.site.each_context(request), "title": "Compare", "left": ids[0], "right": ids[1]}
+    context["has_content"] = shows_content(request)
     if not all(ids):
         return TemplateResponse(request, "response/compare.html", context)
     both = [_load(request, each) for each in ids]
@@ -205,6 +206,8 @@ def _load(request: HttpRequest, response_id: str) -> WatchedResponse:
         raise response_not_found(response_id)
     project = _project(response_id) if sees_everything(request) else caller_of(request, Area.RESPONSES).project
     found = shown_to_clients(project, response_id, ttl=settings.RESPSITE.responses_store_ttl)
+    if not shows_content(request):
+        return found.shape()
     viewed(request, found.row.pk, project=project)
     return found
 

@@ -32,6 +32,7 @@ from responses_app.stores.callers import SCOPES, BaseKeyStore, BaseStaff, Sessio
 from responses_app.stores.clock import id_factory
 from responses_app.stores.database.audit_chain import append
 from responses_app.stores.database.response_sql import in_parts
+from responses_app.stores.database.roles import USE
 from responses_app.stores.database.threads import ThreadedStore
 
 FIRST = f"{ids.API_KEY}first"  # the id of the key that a server makes for itself: there is one at most
@@ -174,7 +175,6 @@ def revoke_keys(key_ids: Collection[str]) -> int:
     return revoked
 
 
-PERMISSION = "responses_app.add_response"  # a superuser has it; others are given it in the admin
 MAX_CHOICE = 500  # projects that a page offers
 
 
@@ -204,7 +204,7 @@ class DatabaseStaff(ThreadedStore[None], BaseStaff):
 
 def may_come_in(user: Any) -> bool:
     """Whether a user of Django's may use the API by a session: one of the staff who may make responses."""
-    return bool(user.is_authenticated and user.is_active and user.is_staff and user.has_perm(PERMISSION))
+    return bool(user.is_authenticated and user.is_active and user.is_staff and user.has_perm(USE))
 
 
 def projects_of(user: Any) -> list[str]:

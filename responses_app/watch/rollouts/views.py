@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -10,7 +11,7 @@ from django.template.response import TemplateResponse
 from responses_app.models.rollouts import Rollout
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.rollouts.requests import can_be_name, rollout_not_found
-from responses_app.watch.access import caller_of, page, sees_everything
+from responses_app.watch.access import caller_of, page, sees_everything, shows_content
 from responses_app.watch.auditing import viewed
 from responses_app.watch.rollout_places import Places
 from responses_app.watch.rollouts.comparing import compare_page
@@ -42,6 +43,8 @@ def rollout(request: HttpRequest, name: str) -> HttpResponse:
     found = _named(rows, name)
     if len(found) > 1:  # of several projects: the list says which there are
         return _answer(request, "rollout/list.html", list_page(rows, places, after="", name=name), places)
+    if not shows_content(request):
+        raise PermissionDenied
     viewed(request, found[0].name, project=found[0].project)
     if other := request.GET.get("with", "").strip():
         numbers = _number(request, "left"), _number(request, "right")
