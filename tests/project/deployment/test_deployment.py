@@ -144,8 +144,6 @@ def test_the_image_runs_as_nobody_and_with_settings_that_are_good() -> None:
     )
     assert re.search(r"^USER 10001$", text, re.MULTILINE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (extras,) = re.findall(r"^ARG EXTRAS=(.*)$", text, re.MULTILINE)
-    assert set(extras.split(",")) <= set(project["optional-dependencies"])
     assert json.loads(re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[0]) == list(project["scripts"])
 
 
