@@ -37,17 +37,8 @@ KNOWS_DJANGO = {"models", "migrations", "stores", *(room for rooms in FLOORS[FLO
 HEAVY = {"torch", "vllm", "zmq"}
 TOP_LEVEL = {
     *("engine", "responses_app", "respsite", "tests", "manage.py", "pyproject.toml", "README.md"),
-    *(
-        "Makefile",
-        "constraints.txt",
-        "constraints-dev.txt",
-        "CHANGELOG.md",
-        "LICENSE",
-        "SECURITY.md",
-        "bench",
-        "deploy",
-        "docs",
-    ),
+    *("Makefile", "constraints.txt", "constraints-dev.txt", "CHANGELOG.md", "LICENSE", "SECURITY.md"),
+    *("bench", "deploy", "docs"),
 }
 INSIDE_OF_RUNS = ("driving", "registry", "queues", "duties")  # parts of `runs` that only wiring knows beside it
 READS_THE_ENVIRONMENT = (

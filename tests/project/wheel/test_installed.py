@@ -26,7 +26,9 @@ def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv = tmp_path_factory.mktemp("environment") / "venv"
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     install = [venv / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, "--constraint", ROOT / "constraints.txt", wheel], check=True, timeout=INSTALL_SECONDS)
+    pinned = ["--require-hashes", "--requirement", ROOT / "constraints.txt"]
+    subprocess.run([*install, *pinned], check=True, timeout=INSTALL_SECONDS)
+    subprocess.run([*install, "--no-deps", wheel], check=True, timeout=INSTALL_SECONDS)
     return venv / "bin" / "respsite"
 
 
