@@ -1,6 +1,7 @@
 """The Responses API as a Django app."""
 
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class ResponsesConfig(AppConfig):
@@ -11,5 +12,9 @@ class ResponsesConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks."""
+        """Register the system checks, and what keeps the groups of the roles."""
+        from responses_app.stores.database.roles import make_roles
         from responses_app.wiring import engines  # noqa: F401 - registers on import, after the apps are ready
+
+        # For each app: the last ones bring permissions, too.
+        post_migrate.connect(make_roles)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.extension import (
+    audit,
     commands,
     dialects,
     errors,
@@ -54,6 +55,8 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "not-served": paths.not_served,
     "program": commands.program,
     "manage-commands": commands.manage,
+    "audit-actions": audit.actions,
+    "roles": audit.roles,
     "make-targets": commands.targets,
 }
 NOT_RUN = "not-run: "  # behind the language of a block; what follows says why

@@ -1,4 +1,4 @@
-"""A permission to see content apart from the one to see that responses exist.
+"""A permission to see content apart from the one to see that responses exist; and room for the groups of the roles.
 
 Whoever could see content before keeps it: the users and groups with one of the permissions that showed some.
 """
@@ -27,6 +27,14 @@ def keep_content(apps, schema_editor):
         user.user_permissions.add(see_content)
 
 
+def make_room(apps, schema_editor):
+    """Give groups that have the name of a role another one, so that nobody gets a role by that."""
+    groups = apps.get_model("auth", "Group")._default_manager.using(schema_editor.connection.alias)
+    for group in groups.filter(name__in=("viewer", "auditor", "operator", "admin")):
+        group.name = f"{group.name} (before roles)"
+        group.save()
+
+
 class Migration(migrations.Migration):
 
     dependencies = [
@@ -41,4 +49,5 @@ class Migration(migrations.Migration):
             options={'permissions': [('see_content', 'Can see what people wrote and what models answered')]},
         ),
         migrations.RunPython(keep_content, migrations.RunPython.noop),
+        migrations.RunPython(make_room, migrations.RunPython.noop),
     ]

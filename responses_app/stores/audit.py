@@ -28,11 +28,26 @@ class Action(StrEnum):
         action._value_, action.about = value, about
         return action
 
-    SIGNED_IN = "signed_in", "A user signed in."
-    SIGNED_OUT = "signed_out", "A user signed out."
-    SIGN_IN_FAILED = "sign_in_failed", "Somebody failed to sign in. The subject is the user name that was tried."
-    CONTENT_VIEWED = "content_viewed", "A signed-in user was shown content: a page, or an answer of the API."
-    CONTENT_EXPORTED = "content_exported", "Content was downloaded, or written to a file."
+    SIGNED_IN = "signed_in", ("A user signed in to the admin or the playground.")
+    SIGNED_OUT = "signed_out", ("A user signed out.")
+    SIGN_IN_FAILED = (
+        "sign_in_failed",
+        (
+            "Somebody failed to sign in. The subject is the user name that was tried. "
+            "Attempts while it is locked are not recorded one by one."
+        ),
+    )
+    CONTENT_VIEWED = (
+        "content_viewed",
+        (
+            "A signed-in user was shown content: a response, a conversation, a roll-out, a list with titles or names "
+            "of files; in the admin, on a watch page, or in the playground."
+        ),
+    )
+    CONTENT_EXPORTED = (
+        "content_exported",
+        ("Content was downloaded in the admin, or written to a file by `respsite export` or `forget --export`."),
+    )
     CONTENT_DELETED = "content_deleted", "A signed-in user deleted content. Recorded before it is done."
     CONTENT_PURGED = "content_purged", "`purge_responses` removed what is past its time. Recorded before it is done."
     RESPONSE_CANCELLED = "response_cancelled", "A response was cancelled in the admin."
@@ -46,6 +61,7 @@ class Action(StrEnum):
     RETENTION_CHANGED = "retention_changed", "How long a project keeps what it stores was changed."
     LIMITS_CHANGED = "limits_changed", "Rate limits of a project or a key were changed."
     WEBHOOK_CHANGED = "webhook_changed", "A webhook endpoint was enabled or disabled, or deliveries were sent again."
+    ROLES_CHANGED = "roles_changed", "A user who signed in has other roles now. The detail has them, and those before."
     ADMIN_CHANGED = "admin_changed", "Something else was changed in the admin: a user, a group, permissions."
     AUDIT_EXPORTED = "audit_exported", "The audit trail was exported."
 

@@ -10,7 +10,8 @@ from responses_app.auth.door import Knock
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.protocol.errors import JsonObject
 from responses_app.settings.conf import Settings
-from responses_app.stores.database.callers import may_come_in, projects_of
+from responses_app.stores.database.callers import projects_of
+from responses_app.stores.database.roles import session_scopes
 from responses_app.watch.access import sees_everything
 from responses_app.watch.file_limits import file_limits
 from responses_app.web.endpoint import path_not_found
@@ -42,7 +43,7 @@ def _facts(request: HttpRequest) -> JsonObject:
     """Return what the page begins with: how one signs in, and which of the server's tools it can switch on."""
     site = get_site()
     is_open = site.door.is_open(Knock.of(request.scope))  # type: ignore[attr-defined]
-    by_session = not is_open and may_come_in(request.user)
+    by_session = not is_open and bool(session_scopes(request.user))
     return {
         "door": "open" if is_open else "session" if by_session else "key",
         "user": request.user.get_username() if by_session else "",

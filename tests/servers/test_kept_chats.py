@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 CLERK = f"""
 from django.contrib.auth.models import Permission
 clerk = User.objects.create_user("clerk", password={PASSWORD!r}, is_staff=True)
-clerk.user_permissions.add(Permission.objects.get(codename="add_response"))
+clerk.user_permissions.set(Permission.objects.filter(codename__in=["add_response", "see_content"]))
 """
 PASS = {"Respsite-Session": "default"}
 CHATS, PROMPTS = "/playground/chats", "/playground/prompts"

@@ -28,11 +28,11 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.organization import project_archived
 from responses_app.protocol.rate_limits import NO_LIMITS, LimitedSubject, Limits, limited_by
 from responses_app.stores.audit import SERVER, Action, AuditEntry
-from responses_app.stores.callers import SCOPES, BaseKeyStore, BaseStaff, SessionPass
+from responses_app.stores.callers import BaseKeyStore, BaseStaff, SessionPass
 from responses_app.stores.clock import id_factory
 from responses_app.stores.database.audit_chain import append
 from responses_app.stores.database.response_sql import in_parts
-from responses_app.stores.database.roles import USE
+from responses_app.stores.database.roles import chooses_project, session_scopes
 from responses_app.stores.database.threads import ThreadedStore
 
 FIRST = f"{ids.API_KEY}first"  # the id of the key that a server makes for itself: there is one at most
@@ -188,28 +188,24 @@ class DatabaseStaff(ThreadedStore[None], BaseStaff):
             # `get_user` needs no more of a request than its session. It also checks the session's hash of the
             # password.
             user: Any = get_user(SimpleNamespace(session=SessionStore(given.key)))  # type: ignore[arg-type]
-            if not may_come_in(user):
+            scopes = session_scopes(user)
+            if not scopes:
                 return None
             project = given.project or DEFAULT_PROJECT
             row = models.Project.objects.filter(pk=project).first()
             # The same answer for a project that is not there, so that nobody learns which ones there are.
             is_there = row is not None and row.archived_at is None
-            if project != DEFAULT_PROJECT and not (is_there and user.is_superuser):
+            if project != DEFAULT_PROJECT and not (is_there and chooses_project(user)):
                 raise _no_project()
             who = {"session": given.key, "user": str(user.pk)}
-            return Caller(project=project, **who, own_scopes=SCOPES, own_limited=limited_in(row))
+            return Caller(project=project, **who, own_scopes=scopes, own_limited=limited_in(row))
 
         return await self._threads.run(read)
 
 
-def may_come_in(user: Any) -> bool:
-    """Whether a user of Django's may use the API by a session: one of the staff who may make responses."""
-    return bool(user.is_authenticated and user.is_active and user.is_staff and user.has_perm(USE))
-
-
 def projects_of(user: Any) -> list[str]:
     """Return the projects that a user may choose from, the one that counts without a choice first."""
-    if not user.is_superuser:
+    if not chooses_project(user):
         return [DEFAULT_PROJECT]
     others = models.Project.objects.filter(archived_at=None).exclude(pk=DEFAULT_PROJECT)
     names = others.order_by("pk").values_list("pk", flat=True)
@@ -218,7 +214,7 @@ def projects_of(user: Any) -> list[str]:
 
 def _no_project() -> ApiError:
     return ApiError(
-        "You may not work in this project. Choose another one; superusers may choose among all.",
+        "You may not work in this project. Choose another one; whoever may change projects may choose among all.",
         status=403,
         type="permission_error",
         code="project_not_allowed",
