@@ -146,6 +146,14 @@ REQUESTS: Mapping[str, Told] = {
     "project_archived": ("An archived project cannot be changed, and gets no keys.", "Use another project."),
     "project_exists": ("There is a project of this name, perhaps an archived one.", "Choose another name."),
     "project_not_found": ("There is no such project.", "List them with `GET /v1/organization/projects`."),
+    "no_prices": (
+        "`PRICES` is not set, so nothing is known of costs, and spending cannot be limited.",
+        "The operator can set `PRICES`.",
+    ),
+    "too_many_results": (
+        "One bucket of usage has more results than one answer may have.",
+        "Group by less, or ask for some projects only.",
+    ),
     "not_found": ("This path does not exist.", "See [the paths](paths.md)."),
     "origin_not_allowed": (
         "The request comes from a web page of another origin.",

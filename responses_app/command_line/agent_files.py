@@ -209,7 +209,7 @@ class _Merge:
                 self.put(into[name], value, here)
             elif isinstance(value, list) and all(isinstance(each, dict) for each in value):
                 if not isinstance(into[name], list):
-                    raise _Refused(f"has a setting {here} that is no list.")
+                    raise _Refused(f"has a setting {here} that is not a list.")
                 into[name] = self._with_models(into[name], value, here)
             elif into[name] != value and not (self._kept and at == self._kept):
                 self.replaced.append(here)

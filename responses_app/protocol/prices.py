@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from responses_app.protocol.errors import ApiError, invalid_request
 from responses_app.protocol.setting import RoomSettings, setting
 
 MILLION = Decimal(1_000_000)
@@ -55,9 +56,9 @@ def prices(value: str) -> dict[str, Price]:
     except _Repeated as repeated:
         raise ValueError(str(repeated)) from None
     except (ValueError, ArithmeticError, RecursionError):  # also exponents and nestings that are out of bounds
-        raise _wanted("this is not JSON") from None
+        raise _wanted("it is not JSON") from None
     if not isinstance(parsed, dict):
-        raise _wanted("this is no object")
+        raise _wanted("it is not an object")
     return {model: _price(model, fields) for model, fields in parsed.items()}
 
 
@@ -81,6 +82,14 @@ class PriceSettings(RoomSettings):
     prices_currency: str = setting("usd", currency, "currency of PRICES, as its three letters")
 
 
+def no_prices() -> ApiError:
+    """Without any price, no cost is known (400)."""
+    return invalid_request(
+        "This server knows no prices, so nothing is known of costs. Its operator can set them: PRICES.",
+        code="no_prices",
+    )
+
+
 class _Repeated(ValueError):
     """A name stands twice in an object; the text is the end of a sentence."""
 
@@ -96,7 +105,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _price(model: str, fields: object) -> Price:
     if not isinstance(fields, dict):
-        raise _wanted(f"{model[:80]!r} has no object of prices")
+        raise _wanted(f"the value of {model[:80]!r} is not an object")
     for name in fields:
         if name not in FIELDS:
             raise _wanted(f"{model[:80]!r} has the unknown field {name[:80]!r}")

@@ -2,7 +2,7 @@
 
 What a request has used is kept once, however often it is told. That of a stored response is written in the transaction
 that keeps its end (`stores.database.responses.writes`); all else comes over `keep`. It outlives responses, keys and
-projects. `fold` adds up what is older: to minutes after an hour, to hours after two days, to days after 32, all in UTC.
+projects. `fold` adds up what is older, in UTC: to minutes after an hour, and then as the constants below say.
 """
 
 from abc import ABC, abstractmethod
@@ -18,6 +18,10 @@ Group = Literal["project", "key", "user", "model", "source", "batch"]
 GROUPS: Sequence[Group] = get_args(Group)
 
 BATCH = "batch"  # the transport of what is a line of a batch
+
+MINUTE, HOUR, DAY = 60, 3600, 86_400  # seconds
+MINUTES_STAY = 2 * DAY  # then they become hours
+HOURS_STAY = 32 * DAY  # then they become days
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -217,7 +217,7 @@ def test_opencodes_file_with_comments_counts_more_and_is_not_rewritten(
         ("claude", '{"a":' * 100_000, "cannot be read as JSON"),
         ("claude", b"\xff\xfe{}", "not text in UTF-8"),
         ("claude", " " * (agent_files.MAX_BYTES + 1), "is larger than"),
-        ("qwen", '{"modelProviders": {"openai": {}}}', "has a setting modelProviders.openai that is no list"),
+        ("qwen", '{"modelProviders": {"openai": {}}}', "has a setting modelProviders.openai that is not a list"),
         ("codex", "model = ", "cannot be read as TOML"),
         ("codex", "model_providers = 1", "has a setting model_providers that holds no others"),
     ],

@@ -19,13 +19,25 @@ from responses_app.protocol.api_keys import BY_SESSION, DEFAULT_PROJECT
 from responses_app.stores.base import StoredResponse
 from responses_app.stores.database.response_sql import Row, Writing, in_parts, placeholders
 from responses_app.stores.database.threads import ThreadedStore
-from responses_app.stores.usage import BATCH, BaseUsageStore, Group, UsageEntry, UsageQuery, UsageSum, UsedTokens
+from responses_app.stores.usage import (
+    BATCH,
+    DAY,
+    HOUR,
+    HOURS_STAY,
+    MINUTE,
+    MINUTES_STAY,
+    BaseUsageStore,
+    Group,
+    UsageEntry,
+    UsageQuery,
+    UsageSum,
+    UsedTokens,
+)
 
 FOLD_LOCK = 0x75736167  # the space of the one lock of `fold`
 FOLDED_AT_ONCE = 2_000  # rows in one transaction
-MINUTE, HOUR, DAY = 60, 3600, 86_400  # seconds
-# What becomes what, once it is so many seconds old. The API shows minutes of a day, and hours of a week.
-STAGES = ((0, MINUTE, HOUR), (MINUTE, HOUR, 2 * DAY), (HOUR, DAY, 32 * DAY))
+# What becomes what, once it is so many seconds old.
+STAGES = ((0, MINUTE, HOUR), (MINUTE, HOUR, MINUTES_STAY), (HOUR, DAY, HOURS_STAY))
 
 TABLE = Usage._meta.db_table
 _COLUMNS = [field.column for field in Usage._meta.concrete_fields]

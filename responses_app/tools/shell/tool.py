@@ -147,7 +147,7 @@ def _action_of(arguments: str) -> ShellAction:
         action = ShellAction.model_validate_json(arguments)
     except ValidationError:
         raise _failure(
-            "the arguments are no JSON object with 'commands' (an array of strings), and 'timeout_ms' and "
+            "the arguments are not a JSON object with 'commands' (an array of strings), and 'timeout_ms' and "
             "'max_output_length' (integers), if wanted."
         ) from None
     if not 0 < len(action.commands) <= MAX_COMMANDS:

@@ -47,7 +47,7 @@ def test_all_that_is_served_is_told() -> None:
         *("responses", "chat/completions", "messages", "completions", "embeddings", "decisions", "models", "engine"),
         *("conversations", "files", "uploads", "batches", "vector_stores", "containers", "skills"),
         "playground/chats",
-        *("webhook_endpoints", "webhook_event_types", "rollouts", "organization/projects"),
+        *("webhook_endpoints", "webhook_event_types", "rollouts", "organization/costs"),
     }
 
 

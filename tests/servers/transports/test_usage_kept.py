@@ -1,9 +1,6 @@
 """The law of usage: what is kept adds up to what the answers said, to the token, over all APIs; also behind kill -9."""
 
-from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +12,7 @@ from tests.kit.scripts import gate, release
 from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
 from tests.kit.stored import stored
+from tests.kit.used import Said
 from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.any_database
@@ -22,26 +20,6 @@ pytestmark = pytest.mark.any_database
 KEPT = "SELECT source, batch, COUNT(*), SUM(input_tokens), SUM(cached_tokens), SUM(output_tokens)"
 TERMINAL = ("response.completed", "response.failed", "response.incomplete")
 QUESTION = {"type": "predicate", "instructions": "[says yes]"}
-
-
-class Said:
-    """What answers said that they have used, by what made them, and whether in a batch."""
-
-    def __init__(self) -> None:
-        self.sums: dict[tuple[str, bool], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-
-    def add(self, answer: Mapping[str, Any], source: str = "responses", *, batch: bool = False) -> None:
-        """Add an answer: its usage, in the words of whichever API."""
-        usage: Mapping[str, Any] = answer["usage"] or {}
-        details = usage.get("input_tokens_details") or usage.get("prompt_tokens_details") or {}
-        beside = usage.get("cache_read_input_tokens") or 0  # Anthropic's input tokens leave out those
-        tokens = (
-            usage.get("input_tokens", usage.get("prompt_tokens", 0)) + beside,
-            details.get("cached_tokens", 0) + beside,
-            usage.get("output_tokens", usage.get("completion_tokens", 0)),
-        )
-        sums = self.sums[source, batch]
-        sums[:] = [each + more for each, more in zip(sums, (1, *tokens), strict=True)]
 
 
 def kept(server: Server) -> dict[tuple[str, bool], list[int]]:

@@ -109,7 +109,7 @@ def misfit(text: str, schema: Json) -> str:
     try:
         jsonschema.validate(json.loads(text), schema)
     except ValueError:
-        return f"it is no JSON: {text[:200]}"
+        return f"it is not JSON: {text[:200]}"
     except jsonschema.ValidationError as error:
         return f"it does not fit the schema ({error.message[:200]}): {text[:200]}"
     return ""

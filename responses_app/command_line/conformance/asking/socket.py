@@ -64,7 +64,7 @@ class Socket:
             raise Failed(f"more than {MAX_EVENTS} frames came")
         frame = read_json(message.data, "a frame")
         if not isinstance(frame, dict):
-            raise Failed(f"a frame is no object: {message.data[:200]}")
+            raise Failed(f"a frame is not an object: {message.data[:200]}")
         return frame
 
     async def ping(self) -> None:

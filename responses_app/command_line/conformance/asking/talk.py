@@ -84,7 +84,7 @@ class Event:
         """Its data as an object. Raises `Failed`."""
         value = read_json(self.data, "an event's data")
         if not isinstance(value, dict):
-            raise Failed(f"an event is no object: {self.data[:200]}")
+            raise Failed(f"an event is not an object: {self.data[:200]}")
         return value
 
 
@@ -110,13 +110,13 @@ def read_json(text: str | bytes, what: str) -> Any:
     """Return JSON, read strictly. Raises `Failed`."""
 
     def no_number(name: str) -> object:
-        raise ValueError(f"{name} is no JSON")
+        raise ValueError(f"{name} is not JSON")
 
     try:
         return json.loads(text, parse_constant=no_number)
     except (ValueError, RecursionError) as error:
         shown = text[:200] if isinstance(text, str) else text[:200].decode(errors="replace")
-        raise Failed(f"{what} is no JSON ({error}): {shown or 'nothing'}") from None
+        raise Failed(f"{what} is not JSON ({error}): {shown or 'nothing'}") from None
 
 
 @dataclass(slots=True)

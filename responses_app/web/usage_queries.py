@@ -1,0 +1,297 @@
+"""Questions about usage and costs, as OpenAI's SDK asks them: a time in buckets, groups, filters, and a page of these.
+
+Buckets are whole minutes, hours or days in UTC, as usage is kept: a time within one means all of it. A page is a number
+of buckets, also of those in which nothing was used. `next_page` says where the next one begins, and of which question
+it is: another question refuses it.
+"""
+
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as NotBase64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
+from responses_app.protocol.fields import missing, whole_number
+from responses_app.stores.usage import (
+    DAY,
+    HOUR,
+    HOURS_STAY,
+    MINUTE,
+    MINUTES_STAY,
+    BaseUsageStore,
+    Group,
+    Source,
+    UsageQuery,
+    UsageSum,
+)
+from responses_app.web.endpoint import Parameter, text
+
+Query = Mapping[str, Sequence[str]]  # all values of each name
+MAX_SUMS = 20_000  # of a page; one that would have more ends earlier
+MAX_TIME = 32_503_680_000  # the year 3000, in Unix seconds
+API_SOURCE = "api_source"  # a group that all usage is alike in: there is no Agents API here
+UNLABELED = "unlabeled"  # OpenAI's name for what is not of it
+_SINGLE = ("start_time", "end_time", "bucket_width", "limit", "page")  # parameters that have one value
+_DIGEST = 6  # bytes by which a page knows its question
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """How wide buckets are, and how many of them a page has."""
+
+    seconds: int
+    usual: int  # buckets of a page
+    most: int  # buckets of a page
+    stays: int | None = None  # seconds for which usage is kept so finely; None: for ever
+
+
+WIDTHS: Mapping[str, Width] = {
+    "1m": Width(MINUTE, usual=60, most=1440, stays=MINUTES_STAY),
+    "1h": Width(HOUR, usual=24, most=168, stays=HOURS_STAY),
+    "1d": Width(DAY, usual=7, most=31),
+}
+GROUPS: Mapping[str, Group] = {
+    "project_id": "project",
+    "user_id": "user",
+    "api_key_id": "key",
+    "model": "model",
+    "batch": "batch",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What may be asked of one path."""
+
+    groups: Sequence[str]  # names of `group_by`
+    filters: Mapping[str, str]  # names of parameters with several values, and of the fields of `UsageQuery`
+    sources: Sequence[Source] = ()
+    by_batch: bool = False  # whether it takes `batch`
+    widths: Mapping[str, Width] = field(default_factory=lambda: WIDTHS)
+    lacks: Sequence[str] = ()  # groups that OpenAI has, and that are not kept here
+    own_filters: Sequence[str] = ()  # names of such parameters that who asks reads itself
+
+    @property
+    def takes(self) -> tuple[Parameter, ...]:
+        """Its parameters, as the OpenAPI document shows them."""
+        most = ", ".join(f"{width.usual} and {width.most} for '{name}'" for name, width in self.widths.items())
+        texts: JsonObject = {"type": "array", "items": {"type": "string"}}
+        number: JsonObject = {"type": "integer", "minimum": 0}
+        batch = Parameter("batch", "Only lines of batches, or none of them.", {"type": "boolean"})
+        return (
+            Parameter("start_time", "The beginning, in Unix seconds.", number, required=True),
+            Parameter("end_time", "The end, in Unix seconds, exclusive; now, where it is left out.", number),
+            Parameter("bucket_width", "The width of a bucket.", text(enum=list(self.widths), default="1d")),
+            Parameter(
+                "group_by[]",
+                "What results are told apart by.",
+                {"type": "array", "items": {"type": "string", "enum": list(self.groups)}},
+            ),
+            *(Parameter(f"{name}[]", "Only of these.", texts) for name in (*self.filters, *self.own_filters)),
+            *((batch,) if self.by_batch else ()),
+            Parameter(
+                "limit",
+                f"The number of buckets: usually and at most {most}.",
+                {"type": "integer", "minimum": 1},
+            ),
+            Parameter("page", "The `next_page` of the page before.", text()),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is asked for."""
+
+    width: Width
+    first: int  # when the first bucket of the page begins, in Unix seconds
+    end: int  # when the last bucket of all pages ends
+    limit: int  # buckets of the page, at most
+    groups: Sequence[str]  # as the API names them
+    wanted: Mapping[str, Any]  # fields of `UsageQuery`: whose usage
+    own_filters: Mapping[str, Sequence[str]]
+    digest: str  # of the question, without its page
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """What was used in a time. Both are Unix seconds."""
+
+    start: int
+    end: int
+    sums: Sequence[UsageSum]
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """A page of buckets."""
+
+    buckets: Sequence[Bucket]
+    next_page: str | None  # None: this is the last
+
+
+def asked_for(query: Query, kind: Kind, *, now: float | None = None) -> Asked:
+    """Read what is asked for. Raises `ApiError` that names what is wrong."""
+    given = _values(query, kind)
+    moment = int(time.time() if now is None else now)
+    width = _choice(given, "bucket_width", kind.widths, "1d")
+    start, end = _time(given, "start_time"), _time(given, "end_time")
+    if start is None:
+        raise missing("start_time")
+    if end is not None and end <= start:
+        raise invalid_value("end_time", f"{end}. The end has to be later than 'start_time', which is {start}.")
+    groups = list(dict.fromkeys(given.get("group_by", ())))
+    for name in groups:
+        _check_group(name, kind)
+    wanted: dict[str, Any] = {field: given[name] for name, field in kind.filters.items() if name in given}
+    if "batch" in given:
+        wanted["batch"] = _choice(given, "batch", {"true": True, "false": False}, "")
+    digest = _digest(given)
+    first = _page_start(given, digest, width)
+    if first is None:
+        first = start // width.seconds * width.seconds
+    if width.stays is not None and first + width.seconds <= moment - width.stays:
+        raise _too_long_ago(given, width)
+    last = min(moment if end is None else end, moment)  # no bucket has begun later
+    return Asked(
+        width=width,
+        first=first,
+        end=-(-last // width.seconds) * width.seconds,
+        limit=_limit(given, width),
+        groups=groups,
+        wanted={**wanted, "sources": kind.sources},
+        own_filters={name: given[name] for name in kind.own_filters if name in given},
+        digest=digest,
+    )
+
+
+async def buckets_of(store: BaseUsageStore, asked: Asked, groups: Sequence[Group]) -> Buckets:
+    """Return the page of what was used by these groups. Raises `StoreError`, and `ApiError` for too many results."""
+    seconds = asked.width.seconds
+    end = max(asked.first, min(asked.end, asked.first + asked.limit * seconds))
+    query = UsageQuery(start=asked.first, end=end, width=seconds, groups=groups, limit=MAX_SUMS + 1, **asked.wanted)
+    found = await store.sums(query) if end > asked.first else ()
+    if len(found) > MAX_SUMS:
+        end = found[-1].start  # this bucket is not whole
+        if end == asked.first:
+            raise invalid_request(
+                f"One bucket has more than {MAX_SUMS:,} results. Group by less, or ask for some projects only.",
+                param="group_by",
+                code="too_many_results",
+            )
+    by_start: dict[int, list[UsageSum]] = {}
+    for each in found:
+        by_start.setdefault(each.start, []).append(each)
+    buckets = [Bucket(at, at + seconds, by_start.get(at, ())) for at in range(asked.first, end, seconds)]
+    return Buckets(buckets, _page(end, asked.digest) if end < asked.end else None)
+
+
+def stored_groups(names: Sequence[str]) -> list[Group]:
+    """Return the store's names of groups, of those that it knows."""
+    return [GROUPS[name] for name in names if name in GROUPS]
+
+
+def told_of(used: UsageSum, asked: Asked, names: Sequence[str]) -> dict[str, Any]:
+    """Return by these names whose usage it is; what is not grouped by, and nobody's, is null."""
+    told: dict[str, Any] = {}
+    for name in names:
+        value = None if name not in asked.groups else UNLABELED if name == API_SOURCE else getattr(used, GROUPS[name])
+        told[name] = None if value == "" else value
+    return told
+
+
+def _values(query: Query, kind: Kind) -> dict[str, list[str]]:
+    """Return all that is given, without brackets. Raises `ApiError` for what the path does not take."""
+    several = ("group_by", *kind.filters, *kind.own_filters)
+    known = [*several, *_SINGLE, *(("batch",) if kind.by_batch else ())]
+    given: dict[str, list[str]] = {}
+    for name, values in query.items():
+        plain = name.removesuffix("[]")
+        if plain not in known or (plain != name and plain not in several):
+            raise invalid_request(
+                f"Unknown parameter: '{name[:80]}'. This path takes {', '.join(sorted(known))}.",
+                param=name[:80],
+                code="unknown_parameter",
+            )
+        if any("\0" in value for value in values):
+            raise invalid_value(plain, "It has a NUL character.")
+        given[plain] = [*given.get(plain, ()), *values] if plain in several else [values[-1]]
+    return {name: values for name, values in given.items() if values}
+
+
+def _time(given: Mapping[str, Sequence[str]], name: str) -> int | None:
+    if name not in given:
+        return None
+    found = whole_number(given[name][-1], 0, MAX_TIME)
+    if found is None:
+        raise invalid_value(name, f"{given[name][-1][:80]!r}. It takes whole Unix seconds.")
+    return found
+
+
+def _choice(given: Mapping[str, Sequence[str]], name: str, choices: Mapping[str, Any], usual: str) -> Any:
+    value = given[name][-1] if name in given else usual
+    if value not in choices:
+        supported = " and ".join(map(repr, choices)) if len(choices) < 3 else ", ".join(map(repr, choices))
+        raise invalid_value(name, f"{value[:80]!r}. Supported values are: {supported}.")
+    return choices[value]
+
+
+def _check_group(name: str, kind: Kind) -> None:
+    if name in kind.groups:
+        return
+    why = "Usage is not kept by it here. " if name in kind.lacks else ""
+    supported = ", ".join(map(repr, kind.groups))
+    raise invalid_value("group_by", f"{name[:80]!r}. {why}Supported values are: {supported}.")
+
+
+def _limit(given: Mapping[str, Sequence[str]], width: Width) -> int:
+    if "limit" not in given:
+        return width.usual
+    limit = whole_number(given["limit"][-1], 1, width.most)
+    if limit is None:
+        raise invalid_value(
+            "limit", f"{given['limit'][-1][:80]!r}. It takes a whole number of buckets from 1 to {width.most}."
+        )
+    return limit
+
+
+def _too_long_ago(given: Mapping[str, Sequence[str]], width: Width) -> ApiError:
+    assert width.stays is not None, "what is kept for ever is never too long ago"
+    kept, wider = ("minute", "'1h' or '1d'") if width.seconds == MINUTE else ("hour", "'1d'")
+    return invalid_value(
+        "bucket_width",
+        f"{given['bucket_width'][-1]!r}. Usage is kept by the {kept} for {width.stays // DAY} days, and then added up. "
+        f"Ask for {wider}, or for a later 'start_time'.",
+    )
+
+
+def _digest(given: Mapping[str, Sequence[str]]) -> str:
+    """Return what a page knows its question by: all of it but how much of it is asked for at once."""
+    asked = sorted((name, values) for name, values in given.items() if name not in ("page", "limit"))
+    return blake2b(repr(asked).encode(), digest_size=_DIGEST).hexdigest()
+
+
+def _page(start: int, digest: str) -> str:
+    return "page_" + urlsafe_b64encode(f"{start:x}.{digest}".encode()).decode().rstrip("=")
+
+
+def _page_start(given: Mapping[str, Sequence[str]], digest: str, width: Width) -> int | None:
+    """Return when the page begins that is asked for; None for the first."""
+    if "page" not in given or not given["page"][-1]:
+        return None
+    page = given["page"][-1]
+    try:
+        told = urlsafe_b64decode(page[:80].removeprefix("page_") + "==").decode()
+        start, _, of = told.partition(".")
+        first = int(start, 16)
+    except (ValueError, NotBase64):
+        first, of = -1, ""
+    if not 0 <= first <= MAX_TIME or first % width.seconds or of != digest or page != _page(first, digest):
+        raise invalid_value(
+            "page",
+            f"{page[:80]!r}. It takes the 'next_page' of an answer to the same question: all parameters but 'limit' "
+            "have to be the same.",
+        )
+    return first
