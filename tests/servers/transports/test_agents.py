@@ -35,8 +35,9 @@ server = module_server("agents")
 
 
 @pytest.fixture
-def sdk(server: Server) -> OpenAI:
-    return sdk_of(server)
+def sdk(server: Server) -> Iterator[OpenAI]:
+    with sdk_of(server) as client:
+        yield client
 
 
 def final_text(response: BetaResponse) -> str:
@@ -222,9 +223,8 @@ def slow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def test_a_kill_in_the_middle_of_agents_is_not_seen_in_the_stream(slow_server: Server) -> None:
     before: list[dict[str, Any]] = []
-    stream = ask(sdk_of(slow_server), stream=True, background=True)
-    with contextlib.suppress(httpx.TransportError, APIError):  # it ends in the middle
-        for event in stream:
+    with sdk_of(slow_server) as sdk, contextlib.suppress(httpx.TransportError, APIError):  # it ends in the middle
+        for event in ask(sdk, stream=True, background=True):
             before.append(event.to_dict())
             busy = {each["agent"]["agent_name"] for each in before if each["type"].endswith("delta")}
             if busy >= {"/root/berlin", "/root/rome"} and event.type == "response.output_text.delta":
@@ -241,8 +241,8 @@ def test_a_kill_in_the_middle_of_agents_is_not_seen_in_the_stream(slow_server: S
 
 
 def test_who_cancels_the_response_cancels_its_agents(slow_server: Server) -> None:
-    sdk = sdk_of(slow_server)
-    with ask(sdk, "agent a: count to 900\nagent b: count to 900", stream=True, background=True) as stream:
+    asked = "agent a: count to 900\nagent b: count to 900"
+    with sdk_of(slow_server) as sdk, ask(sdk, asked, stream=True, background=True) as stream:
         response_id = next(iter(stream)).response.id
         for event in stream:
             if event.type == "response.output_text.delta":

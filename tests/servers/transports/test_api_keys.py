@@ -154,15 +154,15 @@ async def test_a_browser_may_have_its_key_in_a_subprotocol(closed: ClosedServer)
 @pytest.mark.any_server
 def test_openais_sdk_raises_what_it_raises_there(closed: ClosedServer) -> None:
     for key, raised in [("sk-wrong", openai.AuthenticationError), (closed.new_key(), None)]:
-        client = openai.OpenAI(base_url=closed.base_url, api_key=key, max_retries=0)
-        if raised is None:
-            assert client.responses.create(model="m", input="Hello").status == "completed"
-        else:
-            with pytest.raises(raised):
-                client.responses.create(model="m", input="Hello")
+        with openai.OpenAI(base_url=closed.base_url, api_key=key, max_retries=0) as client:
+            if raised is None:
+                assert client.responses.create(model="m", input="Hello").status == "completed"
+            else:
+                with pytest.raises(raised):
+                    client.responses.create(model="m", input="Hello")
     reads = closed.new_key("--scopes", "api.responses.read")
-    with pytest.raises(openai.PermissionDeniedError):
-        openai.OpenAI(base_url=closed.base_url, api_key=reads).responses.create(model="m", input="Hello")
+    with openai.OpenAI(base_url=closed.base_url, api_key=reads) as client, pytest.raises(openai.PermissionDeniedError):
+        client.responses.create(model="m", input="Hello")
 
 
 @pytest.mark.any_server

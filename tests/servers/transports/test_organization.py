@@ -43,9 +43,10 @@ def admin(closed: ClosedServer) -> str:
 
 
 @pytest.fixture(scope="module")
-def sdk(closed: ClosedServer, admin: str) -> openai.OpenAI:
+def sdk(closed: ClosedServer, admin: str) -> Iterator[openai.OpenAI]:
     """OpenAI's SDK with the admin key, and no other."""
-    return openai.OpenAI(base_url=closed.base_url, api_key="", admin_api_key=admin, max_retries=0)
+    with openai.OpenAI(base_url=closed.base_url, api_key="", admin_api_key=admin, max_retries=0) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -161,12 +162,15 @@ def test_a_service_account_is_its_key(closed: ClosedServer, sdk: openai.OpenAI) 
         accounts.update(second.id, project_id=project, role="owner")
 
 
-def test_admin_keys_are_made_listed_and_revoked(closed: ClosedServer, sdk: openai.OpenAI, admin: str) -> None:
+def test_admin_keys_are_made_listed_and_revoked(
+    closed: ClosedServer, sdk: openai.OpenAI, admin: str, request: pytest.FixtureRequest
+) -> None:
     keys = sdk.admin.organization.admin_api_keys
     made = keys.create(name="second", expires_in_seconds=60)
     assert made.value.startswith("sk-admin-")
     assert made.expires_at == made.created_at + 60
     other = openai.OpenAI(base_url=closed.base_url, api_key="", admin_api_key=made.value, max_retries=0)
+    request.addfinalizer(other.close)
     found = other.admin.organization.admin_api_keys.retrieve(made.id)
     assert isinstance(found, AdminAPIKey)
     assert (found.name, found.redacted_value) == ("second", f"{made.value[:15]}...")
