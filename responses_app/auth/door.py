@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from responses_app.auth.keyring import KeyRing, no_watch
+from responses_app.auth.sessions import SessionWatch
 from responses_app.protocol.api_keys import (
     MANAGES,
     NOBODY_ASKED,
@@ -33,7 +34,7 @@ from responses_app.protocol.api_keys import (
     no_api_key,
     session_over,
 )
-from responses_app.protocol.errors import ApiError, overloaded
+from responses_app.protocol.errors import overloaded
 from responses_app.stores.base import NotMigrated, StoreError
 from responses_app.stores.callers import BaseStaff, SessionPass
 
@@ -42,7 +43,6 @@ SESSION_IN_SUBPROTOCOL = "respsite-session."  # and what stands before it where 
 COOKIE = "sessionid"
 MAX_COOKIE = 128  # characters of a session's key that are looked at
 MAX_PROJECT = 64
-CHECK_SECONDS = 5.0  # between two looks at whether a session that has a WebSocket open still stands
 
 
 def pass_of(scope: Any, headers: Mapping[bytes, bytes]) -> SessionPass | None:
@@ -152,6 +152,7 @@ class Door:
         self.mode = mode
         self.keys = keys
         self.staff = staff
+        self.sessions = SessionWatch(staff)
         self.is_exposed = is_exposed
         self._is_started = False
         # Of the first key, where it turns out late that keys are needed
@@ -169,6 +170,7 @@ class Door:
         if self._making is not None:
             self._making.cancel()
             await asyncio.wait([self._making])
+        await self.sessions.aclose()
         await self.keys.aclose()
         await self.staff.aclose()
 
@@ -232,37 +234,17 @@ class Door:
         return caller
 
     def watch(self, caller: Caller, lost: Callable[[], None]) -> Callable[[], None]:
-        """Call `lost` once when who has come in may no longer be in; return what ends the watch."""
+        """Call `lost` once, within 2 s, when who has come in may no longer do so; return what ends the watch."""
         if caller.key is not None:
             return self.keys.watch(caller.key, lost)
         if not caller.session:
             return no_watch
-        watching = asyncio.get_running_loop().create_task(self._watch_session(caller, lost), name="session")
-        return lambda: _cancel(watching)
-
-    async def _watch_session(self, caller: Caller, lost: Callable[[], None]) -> None:
-        """Look at a session again and again; while the database is away nobody can end it, and it goes on."""
-        session_pass = SessionPass(caller.session, caller.project)
-        while True:
-            await asyncio.sleep(CHECK_SECONDS)
-            try:
-                caller_now = await self.staff.caller(session_pass)
-            except StoreError:
-                continue
-            except ApiError:  # this user may not choose the project any more
-                caller_now = None
-            if caller_now is None:
-                lost()
-                return
+        return self.sessions.watch(caller, lost)
 
     def latest(self, caller: Caller) -> Caller:
         """Return who came in a while ago, with what its key may do now."""
         key = caller.key
         return caller if key is None else Caller(project=key.project, key=self.keys.latest(key))
-
-
-def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
 
 
 def accepted_subprotocol(offered: Sequence[str]) -> str | None:

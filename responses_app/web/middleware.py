@@ -36,6 +36,7 @@ from responses_app.protocol.transport import ANTHROPIC_VERSION
 from responses_app.web.auditing import answer_audited
 from responses_app.web.endpoint import Route, find, is_api_path, path_not_found
 from responses_app.web.http import NotServed, error_response, request_id_of, rfc3339
+from responses_app.web.leaving import end_with_caller
 from responses_app.wiring.site import get_site
 
 ANY = "*"
@@ -166,7 +167,9 @@ class ApiMiddleware:
             _check_origin(request)
             route, named = find(request.path_info)
             await _let_in(request, route)
-            return await answer_audited(request, route, named, partial(route, request, **named))
+            answer = await answer_audited(request, route, named, partial(route, request, **named))
+            end_with_caller(request, answer)
+            return answer
         except NotServed:
             return _refused(path_not_found(request.path_info), request)
         except ApiError as error:

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from responses_app.auth import door
+from responses_app.auth import sessions
 from tests.kit.people import NAME, PASSWORD, in_the_database, log_in
 from tests.kit.server import Server
 from tests.servers.playground.browser import Playground, playground
@@ -183,5 +183,5 @@ def test_who_signs_out_loses_the_socket(closed: Server) -> None:
     with closing(log_in(closed)) as browser, shake(closed, browser.cookies["sessionid"]) as socket:
         token = browser.cookies["csrftoken"]
         assert browser.post("/admin/logout/", data={"csrfmiddlewaretoken": token}).status_code == 200
-        said = str(socket.recv(timeout=door.CHECK_SECONDS * 6))
+        said = str(socket.recv(timeout=sessions.CHECK_SECONDS * 6))
         assert "The session of this connection is over" in said

@@ -1,0 +1,1 @@
+"""Who may see and do what, asked of a real server."""
