@@ -136,18 +136,21 @@ SHOWN = 10  # reasons why lines were passed over
 def run_import(options: Namespace) -> int:
     """Read the file, and return 1 where some of it could not be read."""
     if options.file == "-":
-        return _import(sys.stdin.buffer, 0)
+        return _import(sys.stdin.buffer, 0, "standard input")
     try:
         with open(options.file, "rb") as file:
-            return _import(file, os.fstat(file.fileno()).st_size)
+            return _import(file, os.fstat(file.fileno()).st_size, os.path.basename(options.file))
     except OSError as error:
         raise CommandFailed(f"{options.file} cannot be read ({error.strerror}).") from None
 
 
-def _import(file: BinaryIO, size: int) -> int:
+def _import(file: BinaryIO, size: int, name: str) -> int:
     with database():
+        from responses_app.management.database import note
+        from responses_app.stores.audit import Action
         from responses_app.stores.database.transfer.lines import Imported, NotAnExport, take_in
 
+        note(Action.CONTENT_IMPORTED, [(name, "")])
         counted, bytes_read = Imported(), 0
 
         def lines() -> Iterator[bytes]:

@@ -48,9 +48,14 @@ class Action(StrEnum):
         "content_exported",
         ("Content was downloaded in the admin, or written to a file by `respsite export` or `forget --export`."),
     )
-    CONTENT_DELETED = "content_deleted", "A signed-in user deleted content. Recorded before it is done."
+    CONTENT_IMPORTED = "content_imported", "`respsite import` began to read a file. The subject is its name."
+    CONTENT_DELETED = (
+        "content_deleted",
+        "A signed-in user deleted content. Recorded before it is done; if it then fails over the API, a second entry "
+        "has the status of the answer as `failed`.",
+    )
     CONTENT_PURGED = "content_purged", "`purge_responses` removed what is past its time. Recorded before it is done."
-    RESPONSE_CANCELLED = "response_cancelled", "A response was cancelled in the admin."
+    RESPONSE_CANCELLED = "response_cancelled", "A response that runs was to be cancelled, by a user in the admin."
     PROJECT_FORGOTTEN = "project_forgotten", "`forget` erased a project, or what one key asked for."
     KEY_CREATED = "key_created", "An API key was created. The subject is its id."
     KEY_CHANGED = "key_changed", "An API key was given another name, other scopes or another end."

@@ -25,6 +25,7 @@ from responses_app.protocol.rollouts.requests import HEADERS as ROLLOUT_HEADERS
 from responses_app.protocol.rollouts.requests import ref_of
 from responses_app.protocol.session.tool_outputs import TOOL_MODE_HEADER
 from responses_app.protocol.transport import connections_exhausted
+from responses_app.web.auditing import record_connection
 from responses_app.web.http import error_response
 from responses_app.web.middleware import Source, answer_headers, host_allowed
 from responses_app.web.servers.backpressure import EXTRAS, Extras
@@ -133,6 +134,7 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
         began = asyncio.get_running_loop().time()
         try:
             caller = await caller_of(site, self.scope, self.area)
+            await record_connection(site, self.scope, caller)
         except ApiError as error:
             self.headers = await headers_of(self.scope, NOBODY_ASKED, began=began)
             await self._deny(error)

@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from responses_app.stores.audit import Action
 from tests.kit.closed import ClosedServer
@@ -73,6 +75,12 @@ def made(client: httpx.Client, **fields: object) -> str:
 
 def conversation_of(client: httpx.Client) -> str:
     return str(client.post("/v1/conversations", json={"items": CONTENT}).json()["id"])
+
+
+def opening(server: ClosedServer, browser: httpx.Client) -> dict[str, Any]:
+    """Return how a page opens a WebSocket by the session of a browser."""
+    headers = {"Cookie": f"sessionid={browser.cookies['sessionid']}"}
+    return {"origin": server.url, "subprotocols": ["respsite-session.default"], "additional_headers": headers}
 
 
 def act(browser: httpx.Client, model: str, action: str, *ids: str, **more: str) -> httpx.Response:
@@ -157,7 +165,28 @@ def test_the_api_by_session_is_recorded_and_by_key_it_is_not(
     viewed = [subject for action, _, _, subject in found if action == "content_viewed"]
     assert viewed[:2] == [response_id, "/v1/playground/chats"]
     assert found[-1] == ("content_deleted", NAME, "default", response_id)
+    with recorded(server) as found:
+        assert browser.delete(f"/v1/responses/{response_id}", headers=PASS).status_code == 404
+    assert found == [("content_deleted", NAME, "default", response_id)] * 2
+    tried, failed = trail(server)[-2:]
+    path = f"/v1/responses/{response_id}"
+    assert [json.loads(each["detail"]) for each in (tried, failed)] == [{"path": path}, {"path": path, "failed": 404}]
     assert "words" not in json.dumps(trail(server))
+
+
+def test_asking_the_model_by_session_is_recorded_over_http_and_over_a_websocket(
+    server: ClosedServer, browser: httpx.Client
+) -> None:
+    with recorded(server) as found:
+        for _ in range(2):
+            browser.post("/v1/responses", json={"input": CONTENT}, headers=PASS).raise_for_status()
+    assert found == [("content_viewed", NAME, "default", "/v1/responses")]
+    with closing(log_in(server)) as other, recorded(server) as found:
+        for _ in range(2):
+            connect(server.ws_url, **opening(server, other)).close()  # type: ignore[arg-type]
+    assert found == [("content_viewed", NAME, "default", "/v1/responses")]
+    detail = json.loads(trail(server)[-1]["detail"])
+    assert detail == {"path": "/v1/responses", "transport": "websocket"}
 
 
 def test_what_is_cancelled_and_deleted(server: ClosedServer, browser: httpx.Client, client: httpx.Client) -> None:
@@ -199,7 +228,7 @@ def test_keys_limits_and_users_in_the_admin(server: ClosedServer, browser: httpx
 
 def test_commands_are_recorded(server: ClosedServer, client: httpx.Client) -> None:
     made(client)
-    export = server.folder / "forgotten.jsonl"
+    export, moved = server.folder / "forgotten.jsonl", server.folder / "moved.jsonl"
     with recorded(server) as found:
         key = server.new_key("--project", "gone")
         server.operate("set_limits", "--key", key, "--websockets", "3")
@@ -208,7 +237,8 @@ def test_commands_are_recorded(server: ClosedServer, client: httpx.Client) -> No
         server.operate("forget", "--project", "gone", "--export", str(export), "--yes")
         server.operate("purge_responses", "--dry-run")
         server.operate("purge_responses")
-        assert respsite("export", "-", **settings_of(server)).returncode == 0
+        for command in ("export", "import"):
+            assert respsite(command, str(moved), **settings_of(server)).returncode == 0
     key_id = found[0][3]
     assert found == [
         ("key_created", "command", "gone", key_id),
@@ -218,6 +248,7 @@ def test_commands_are_recorded(server: ClosedServer, client: httpx.Client) -> No
         ("project_forgotten", "command", "gone", "gone"),
         ("content_purged", "command", "", ""),
         ("content_exported", "command", "", "all projects"),
+        ("content_imported", "command", "", "moved.jsonl"),
     ]
     assert key not in json.dumps(trail(server))
 
@@ -293,6 +324,10 @@ def test_what_cannot_be_recorded_is_not_done(server: ClosedServer, browser: http
             answer = browser.get(f"/v1/responses/{running}{query}", headers=PASS)
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "audit_unavailable")
         assert browser.delete(f"/v1/responses/{response_id}", headers=PASS).status_code == 503
+        assert browser.post("/v1/responses", json={"input": "Hi"}, headers=PASS).status_code == 503
+        with pytest.raises(InvalidStatus) as refused:
+            connect(server.ws_url, **opening(server, browser))  # type: ignore[arg-type]
+        assert refused.value.response.status_code == 503
         assert browser.post(f"{LIST}/apikey/add/", data=form).status_code == 503
         assert stored(server, "SELECT count(*) FROM responses_app_apikey") == keys
         assert signing_in.post("/admin/login/", data=login).status_code == 503

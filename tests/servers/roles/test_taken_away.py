@@ -53,13 +53,17 @@ def revoke(server: ClosedServer, key: str) -> None:
 def read_to_its_end(answer: httpx.Response, then: Callable[[], None]) -> bytes:
     """Read a stream, do something once its first piece came, and return the whole that comes before it breaks."""
     pieces: list[bytes] = []
-    until = time.monotonic() + PATIENCE
-    with pytest.raises(httpx.RemoteProtocolError):
+
+    def read() -> None:
+        until = time.monotonic() + PATIENCE
         for piece in answer.iter_raw():
             if not pieces:
                 then()
             pieces.append(piece)
             assert time.monotonic() < until, "the stream goes on"
+
+    with pytest.raises(httpx.RemoteProtocolError):
+        read()
     return b"".join(pieces)
 
 

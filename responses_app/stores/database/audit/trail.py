@@ -46,21 +46,21 @@ class DatabaseAudit(ThreadedStore[None]):
 
     unlimited = None
 
-    async def record_view(self, caller: Caller, address: str, *, subject: str, path: str) -> None:
+    async def record_view(self, caller: Caller, address: str, *, subject: str, **detail: object) -> None:
         """Record that an answer shows content, once in a while. Raises `AuditUnavailable`."""
         key = f"{caller.project} {subject}"
         if not _recent.has(caller.session, key):
-            await self.record(caller, address, Action.CONTENT_VIEWED, subject=subject, path=path)
+            await self.record(caller, address, Action.CONTENT_VIEWED, subject=subject, **detail)
             _recent.add(caller.session, key)
 
-    async def record(self, caller: Caller, address: str, action: Action, *, subject: str, path: str) -> None:
+    async def record(self, caller: Caller, address: str, action: Action, *, subject: str, **detail: object) -> None:
         """Record what a user of the admin asks for. Raises `AuditUnavailable`."""
 
         def write(connection: BaseDatabaseWrapper) -> None:
             users = get_user_model()._default_manager.using(connection.alias).filter(pk=caller.user)
             name = next(iter(users.values_list("username", flat=True)), "")
             actor = Actor(ActorKind.USER, caller.user, name, address)
-            append(connection, [AuditEntry(actor, action, subject, caller.project, {"path": path})])
+            append(connection, [AuditEntry(actor, action, subject, caller.project, detail)])
 
         try:
             await self._threads.run(write)
