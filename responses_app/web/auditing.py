@@ -70,7 +70,9 @@ async def record_connection(site: Site, scope: Any, caller: Caller) -> None:
         await site.audit.record_view(caller, str(address), subject=path, path=path, transport="websocket")
 
 
-async def _delete(answer: Callable[[], Awaitable[HttpResponseBase]], record: Callable[..., Awaitable[None]]) -> Any:
+async def _delete(
+    answer: Callable[[], Awaitable[HttpResponseBase]], record: Callable[..., Awaitable[None]]
+) -> HttpResponseBase:
     """Record a deletion, do it, and record it too if it failed; what failed stays as it was."""
     await record()
     failed = 500

@@ -26,7 +26,7 @@ def end_with_caller(request: HttpRequest, answer: HttpResponseBase) -> None:
         over = "API key opens no more" if caller.key else "session is over, or may do less"
         logger.info("the answer to request %s ends: its %s", request_id_of(request), over)
         # It lasts until the server has noticed that the connection is gone, and cancels the sending.
-        cutting = asyncio.get_running_loop().create_task(cut(), name="cut")
+        cutting = asyncio.ensure_future(cut())
         sending.add_done_callback(lambda _: cutting.cancel())
 
     unwatch = get_site().door.watch(caller, lost)
