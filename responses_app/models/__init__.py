@@ -24,6 +24,7 @@ from responses_app.models import skills as skill_models  # noqa: F401
 from responses_app.models import usage as usage_models  # noqa: F401
 from responses_app.models import vector_stores as vector_store_models  # noqa: F401 - Django looks for models here
 from responses_app.models import webhooks as webhook_models  # noqa: F401
+from responses_app.models import words as word_models  # noqa: F401
 from responses_app.models.fields import ID_LENGTH, JSONTextField, WithId
 from responses_app.models.fields import json_text as json_text
 from responses_app.protocol.requests.resources import RUNNING

@@ -6,8 +6,12 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
+import regex
+
 from responses_app.protocol.errors import JsonObject
 
+_CLUSTERS = regex.compile(r"\X")  # what people take for one character
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _TEXT_IN_JSON = re.compile(r'"(?:text|content)":("(?:[^"\\]|\\.)*")')
 
 
@@ -39,7 +43,21 @@ def in_one_line(text: str, most: int) -> str:
     """Return the beginning of a text, without what does not fit into a line."""
     # Four times as much is enough: `split` makes one space of many.
     line = " ".join(text[: 4 * most].split())
-    return line[:most] + ("…" if len(line) > most else "")
+    return _beginning(line, most) + ("…" if len(line) > most else "")
+
+
+def _beginning(text: str, most: int) -> str:
+    """Return at most so many characters, cut where no letter loses its accent, and no emoji its parts."""
+    if len(text) <= most:
+        return text
+    ends = [match.end() for match in _CLUSTERS.finditer(text[: most + 1])]
+    # One that is longer than all there is room for is cut anyway.
+    return text[: next((end for end in reversed(ends) if end <= most), most)]
+
+
+def storable(text: str) -> str:
+    """Return a text without what no column takes, or no line shows: lone surrogates and control characters."""
+    return _CONTROLS.sub("", text)
 
 
 def as_searched(text: str) -> str:

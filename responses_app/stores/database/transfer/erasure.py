@@ -42,6 +42,7 @@ from responses_app.models.skills import Skill, SkillVersion
 from responses_app.models.usage import Usage
 from responses_app.models.vector_stores import VectorStore, VectorStoreFile
 from responses_app.models.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
+from responses_app.models.words import ResponseWords
 from responses_app.protocol.rollouts.tree import tree_of
 from responses_app.stores.database.batches.rows import remove_some_lines
 from responses_app.stores.database.files.rows import all_pieces, remove_files
@@ -117,6 +118,7 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "skills": Skill.objects.using(using).filter(**of_project).count(),
         "versions of skills": SkillVersion.objects.using(using).filter(**of_project).count(),
         "vector stores": VectorStore.objects.using(using).filter(**of_project).count(),
+        "searchable responses": ResponseWords.objects.using(using).filter(**of_project).count(),
         "usage": Usage.objects.using(using).filter(**of_project).count(),
         "API keys": ApiKey.objects.using(using).filter(project_id=subject.project).count(),
         "projects": Project.objects.using(using).filter(name=subject.project).count(),
