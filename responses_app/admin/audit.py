@@ -18,7 +18,8 @@ from django.shortcuts import render
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from responses_app.admin.lists import AgeFilter, ListOnlyAdmin, column
+from responses_app.admin.filters import AgeFilter
+from responses_app.admin.lists import ListOnlyAdmin, column
 from responses_app.models.audit import MAX_NAME, AuditRow
 from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry, AuditUnavailable
 from responses_app.stores.database.audit.trail import record

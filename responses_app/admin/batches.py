@@ -7,7 +7,8 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 
-from responses_app.admin.lists import ListOnlyAdmin, beginning_with, column
+from responses_app.admin.lists import ListOnlyAdmin, column
+from responses_app.admin.searching import beginning_with
 from responses_app.models.batches import Batch
 from responses_app.watch.text import moment, visible
 

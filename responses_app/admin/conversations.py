@@ -20,7 +20,8 @@ from django.utils.html import format_html
 from django.views.decorators.http import require_safe
 
 from responses_app.admin.actions import MAX_CHANGED
-from responses_app.admin.lists import BoundedChangeList, ReadOnlyAdmin, beginning_with, column
+from responses_app.admin.lists import BoundedChangeList, ReadOnlyAdmin, column
+from responses_app.admin.searching import beginning_with
 from responses_app.models import ID_LENGTH, Conversation, ConversationItem
 from responses_app.stores.audit import Action
 from responses_app.watch.auditing import done_to, viewed

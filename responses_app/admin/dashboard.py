@@ -23,7 +23,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from responses_app.admin.charts import Chart, ChartPlan, Series, bar_chart, line_chart
-from responses_app.admin.lists import ListOnlyAdmin, column, newest_since
+from responses_app.admin.filters import newest_since
+from responses_app.admin.lists import ListOnlyAdmin, column
 from responses_app.models import Response, Worker
 from responses_app.protocol.requests.resources import Status
 from responses_app.stores.database.response_sql import RESPONSES

@@ -1,7 +1,7 @@
 """What all lists of the admin share: nothing is added or changed, and no page costs more as the tables grow.
 
-The filters of the list of responses are answered by the index that it is sorted by. Its search reads indexes only,
-never the bodies.
+A count is exact up to `MAX_COUNTED`, and beyond that the page says that there are more. What can be filtered by is in
+`filters`, and how responses are searched in `searching`.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,16 +14,14 @@ from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db import connections
-from django.db.models import Model, QuerySet
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.functional import cached_property
 
-from responses_app.models import ID_LENGTH, ChainPart, ConversationItem, PublicName, Response
 from responses_app.stores.database.roles import sees_content
 from responses_app.watch.auditing import viewed
-from responses_app.watch.text import STATUSES, visible
+from responses_app.watch.text import visible
 
 MAX_FILTERED = 100_000  # rows that filters look through, the newest of the dates that are chosen
 MAX_COUNTED = 10_000  # rows of a list that are counted and can be paged to; filters reach the others
@@ -42,6 +40,11 @@ class CappedPaginator(Paginator):
     def count(self) -> int:
         """How many can be paged through."""
         return min(self.found, MAX_COUNTED)
+
+    @property
+    def shown(self) -> str:
+        """How many there are, as the page says it."""
+        return f"more than {self.count:,}" if self.has_more else f"{self.count:,}"
 
     @property
     def has_more(self) -> bool:
@@ -63,6 +66,7 @@ class BoundedChangeList(ChangeList):
 
     filters_look_through = f"{MAX_FILTERED:,}"
     filtered_since: datetime | None = None  # filters looked no further back
+    search_note = ""  # what there is to say about the search
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -85,6 +89,7 @@ class BoundedChangeList(ChangeList):
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
         """Return what is listed; filters look through `MAX_FILTERED` rows: what is rare would be looked for in all."""
         rows = super().get_queryset(request, exclude_parameters)
+        self.search_note = getattr(request, "search_note", "")
         self.filtered_since = None
         if self._is_narrowed and not self.query:
             times = self._of_dates.order_by("-created_at").values_list("created_at", flat=True)
@@ -226,126 +231,3 @@ class ListOnlyAdmin(ReadOnlyAdmin):
     ) -> HttpResponseRedirect:
         """Send to the list."""
         return self.to_list()
-
-
-NEWEST = 20_000  # responses whose projects, models and transports can be chosen
-AGES = {"hour": ("Last hour", 3_600), "day": ("Last 24 hours", 86_400), "week": ("Last 7 days", 7 * 86_400)}
-
-
-class StatusFilter(admin.SimpleListFilter):
-    """A filter by status."""
-
-    title = "status"
-    parameter_name = "status"
-
-    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        """Return the choices."""
-        return [(status, status.replace("_", " ")) for status in STATUSES]
-
-    def queryset(self, request: HttpRequest, queryset: "QuerySet[Response]") -> "QuerySet[Response]":
-        """Narrow."""
-        return queryset.filter(status=self.value()) if self.value() else queryset
-
-
-class AgeFilter(admin.SimpleListFilter):
-    """A filter by time until now, beside the dates to drill into."""
-
-    title = "age"
-    parameter_name = "age"
-
-    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        """Return the choices."""
-        return [(name, text) for name, (text, _) in AGES.items()]
-
-    def queryset(self, request: HttpRequest, queryset: "QuerySet[Response]") -> "QuerySet[Response]":
-        """Narrow."""
-        if self.value() not in AGES:
-            return queryset
-        return queryset.filter(created_at__gte=datetime.now(UTC) - timedelta(seconds=AGES[str(self.value())][1]))
-
-
-class _SeenFilter(admin.SimpleListFilter):
-    """A filter by a column, with the values that the newest responses have, beside the one that is chosen."""
-
-    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        values = {row[self.parameter_name] for row in _seen(request)} | {self.value() or ""}
-        return [(value, visible(value)[:60]) for value in sorted(values) if value]
-
-    def has_output(self) -> bool:
-        return len(self.lookup_choices) > 1 or bool(self.value())
-
-    def queryset(self, request: HttpRequest, queryset: "QuerySet[Response]") -> "QuerySet[Response]":
-        return queryset.filter(**{str(self.parameter_name): self.value()}) if self.value() else queryset
-
-
-class ModelFilter(_SeenFilter):
-    """A filter by model."""
-
-    title = "model"
-    parameter_name = "model"
-
-
-class TransportFilter(_SeenFilter):
-    """A filter by transport."""
-
-    title = "transport"
-    parameter_name = "transport"
-
-
-class ProjectFilter(_SeenFilter):
-    """A filter by project."""
-
-    title = "project"
-    parameter_name = "project"
-
-
-def newest_since(most: int, since: datetime | None = None) -> datetime | None:
-    """Return the time from which on there are at most `most` responses, or `since` if that is later."""
-    times = Response.objects.order_by("-created_at").values_list("created_at", flat=True)
-    if since is not None:
-        times = times.filter(created_at__gte=since)
-    # The first that is one too many.
-    beyond = times[most : most + 1]
-    oldest = next(iter(beyond), None)
-    return since if oldest is None else oldest
-
-
-def _seen(request: Any) -> list[dict[str, str]]:
-    """Return what the newest responses have in the columns that are filtered by, read once a page."""
-    if not hasattr(request, "seen_values"):
-        columns = (ModelFilter.parameter_name, TransportFilter.parameter_name, ProjectFilter.parameter_name)
-        since = newest_since(NEWEST)
-        rows = Response.objects.filter(created_at__gte=since) if since else Response.objects.all()
-        request.seen_values = list(rows.order_by().values(*columns).distinct())
-    return request.seen_values  # type: ignore[no-any-return]
-
-
-HELP = (
-    "Finds a response by its id or the beginning of it, the responses that clients know by another id, those that "
-    "continue one by its whole id, and those of a conversation by its whole id."
-)
-MAX_FOUND = 1_000  # of each kind
-
-
-def found_ids(term: str) -> list[str]:
-    """Return the ids of the responses that a search is for."""
-    term = term.strip()
-    if not 0 < len(term) <= ID_LENGTH or not term.isascii() or not term.isprintable():
-        return []
-    ids = list(beginning_with(Response.objects.all(), term).order_by("-pk").values_list("pk", flat=True)[:MAX_FOUND])
-    ids += PublicName.objects.filter(name=term).order_by("-leg").values_list("pk", flat=True)[:MAX_FOUND]
-    ids += ChainPart.objects.filter(parent_id=term).values_list("pk", flat=True)[:MAX_FOUND]
-    appended = ConversationItem.objects.filter(conversation_id=term).exclude(response_id="")
-    ids += appended.order_by().values_list("response_id", flat=True).distinct()[:MAX_FOUND]
-    return ids
-
-
-def beginning_with(queryset: "QuerySet[Model]", beginning: str) -> "QuerySet[Model]":
-    """Return the rows whose id begins so, by the index on it.
-
-    PostgreSQL has one for LIKE. SQLite's LIKE knows no case and so no index; its order of text is that of code points.
-    """
-    if connections[queryset.db].vendor == "sqlite":
-        # From "resp_1" to before "resp_2": all that begins with "resp_1".
-        return queryset.filter(pk__gte=beginning, pk__lt=beginning[:-1] + chr(ord(beginning[-1]) + 1))
-    return queryset.filter(pk__startswith=beginning)

@@ -18,7 +18,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.views.decorators.debug import sensitive_variables
 
-from responses_app.admin.lists import ListOnlyAdmin, ReadOnlyAdmin, beginning_with, column
+from responses_app.admin.lists import ListOnlyAdmin, ReadOnlyAdmin, column
+from responses_app.admin.searching import beginning_with
 from responses_app.models import ID_LENGTH, AdminKey, ApiKey, Project, StoredFile
 from responses_app.models.skills import SkillVersion
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from django.conf import settings
 from django.contrib import admin
 from django.db.models import QuerySet
+from django.db.models.functions import Substr
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.decorators import method_decorator
@@ -21,18 +23,21 @@ from responses_app.admin.actions import (
     json_lines,
     subjects_of,
 )
-from responses_app.admin.lists import (
-    HELP,
+from responses_app.admin.filters import (
     AgeFilter,
+    KeyFilter,
     ModelFilter,
     ProjectFilter,
-    ReadOnlyAdmin,
     StatusFilter,
     TransportFilter,
-    column,
-    found_ids,
+    key_names,
 )
+from responses_app.admin.lists import BoundedChangeList, ReadOnlyAdmin, column
+from responses_app.admin.searching import CONTENT_HELP, HELP, NO_CONTENT_HELP, found_ids, said_ids
+from responses_app.admin.usage import money
 from responses_app.models import Response
+from responses_app.models.words import FIRST_WORDS, ResponseWords
+from responses_app.protocol.items.words import words_of_json
 from responses_app.stores.audit import Action
 from responses_app.watch.auditing import done, done_to, viewed
 from responses_app.watch.text import (
@@ -46,19 +51,54 @@ from responses_app.watch.text import (
     visible,
 )
 
+BEGINNING = 4_096  # characters of the input of a response that is not in the index yet
 BULKY = ("body", "input_items", "request")  # columns of megabytes
 MAX_NAMED = 20  # of the responses that are to be deleted, on the page that asks
+
+
+class ResponseChangeList(BoundedChangeList):
+    """The list, with what its rows show beside read for all of them together."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Hand it to the rows."""
+        super().get_results(request)
+        self.result_list = list(self.result_list)
+        ids = [row.pk for row in self.result_list]
+        keys = key_names(sorted({row.key_id for row in self.result_list if row.key_id}))
+        sees_content = self.model_admin.sees_content(request)
+        self.search_help_text = HELP + (CONTENT_HELP if sees_content else NO_CONTENT_HELP)
+        words = first_words(ids) if sees_content else {}
+        for row in self.result_list:
+            row.key_name = keys.get(row.key_id, NONE)
+            row.first_words = words.get(row.pk, "")
+
+
+def first_words(ids: Sequence[str]) -> dict[str, str]:
+    """Return the first words of what these responses were asked; of those that are not read yet, of its beginning."""
+    found = dict(ResponseWords.objects.filter(response_id__in=ids).values_list("response_id", "first_words"))
+    unread = [response_id for response_id in ids if response_id not in found]
+    if unread:
+        beginnings = Response.objects.filter(pk__in=unread).values_list("pk", Substr("input_items", 1, BEGINNING))
+        found |= {response_id: words_of_json(text, FIRST_WORDS - 1) for response_id, text in beginnings}
+    return found
 
 
 @admin.register(Response)
 class ResponseAdmin(ReadOnlyAdmin):
     """Responses, the newest first."""
 
-    list_display = ("identifier", "state", "model_name", "created", "tokens", "first_token", "duration", "way", "links")
+    list_display = (
+        *("identifier", "words", "state", "project_name", "key_name", "model_name", "created", "tokens_in"),
+        *("tokens_out", "cost", "first_token", "duration", "way", "links"),
+    )
     identifier = column(
         "response", lambda row: format_html('<span class="id" title="{}">{}</span>', row.pk, short_id(row.pk))
     )
+    words = column("first words", lambda row: visible(row.first_words) or NONE)
     state = column("status", lambda row: pill(row.status))
+    project_name = column("project", lambda row: visible(row.project))
+    key_name = column("key", lambda row: row.key_name)
+    tokens_out = column("out", lambda row: f"{row.output_tokens:,}")
     model_name = column("model", lambda row: visible(row.model))
     created = column("created", lambda row: moment(row.created_at))
     first_token = column("first token", lambda row: milliseconds(row.first_token_ms))
@@ -66,15 +106,16 @@ class ResponseAdmin(ReadOnlyAdmin):
     list_filter = (
         StatusFilter,
         AgeFilter,
-        ModelFilter,
-        ("background", admin.BooleanFieldListFilter),
-        TransportFilter,
         ProjectFilter,
+        KeyFilter,
+        ModelFilter,
+        TransportFilter,
+        ("background", admin.BooleanFieldListFilter),
     )
+    content_columns = ("words",)
     date_hierarchy = "created_at"
     ordering = ("-created_at",)
     search_fields = ("id",)
-    search_help_text = HELP
     actions = (export, compare, cancel, delete_selected)
 
     def get_queryset(self, request: HttpRequest) -> "QuerySet[Response]":
@@ -84,8 +125,25 @@ class ResponseAdmin(ReadOnlyAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: "QuerySet[Response]", search_term: str
     ) -> "tuple[QuerySet[Response], bool]":
-        """Search by ids."""
-        return (queryset.filter(pk__in=found_ids(search_term)) if search_term.strip() else queryset), False
+        """Search by ids, and for who may see content, by what was said."""
+        if not search_term.strip():
+            return queryset, False
+        ids = found_ids(search_term)
+        if self.sees_content(request):
+            if not hasattr(request, "said"):  # an action on all that is found asks once more
+                request.said = said_ids(request, search_term)  # type: ignore[attr-defined]
+            said, request.search_note = request.said  # type: ignore[attr-defined]
+            ids += said
+        return queryset.filter(pk__in=ids), False
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[BoundedChangeList]:
+        """Show more of each row."""
+        return ResponseChangeList
+
+    def get_list_display(self, request: HttpRequest) -> Sequence[Any]:
+        """Leave out the costs where there are no prices."""
+        columns = super().get_list_display(request)
+        return [each for each in columns if each != "cost" or settings.RESPSITE.prices]
 
     def get_urls(self) -> list[URLPattern]:
         """Add the download."""
@@ -152,20 +210,26 @@ class ResponseAdmin(ReadOnlyAdmin):
         done_to(request, Action.CONTENT_DELETED, subjects_of(ids))
         delete_responses(ids)
 
-    @admin.display(description="tokens in → out")
-    def tokens(self, response: Response) -> SafeString:
-        """What it read and what it said."""
+    @admin.display(description="in")
+    def tokens_in(self, response: Response) -> SafeString:
+        """What it read."""
         cached = f"{response.cached_tokens:,} of them cached"
-        return format_html(
-            '<span title="{}">{} → {}</span>', cached, f"{response.input_tokens:,}", f"{response.output_tokens:,}"
-        )
+        return format_html('<span title="{}">{}</span>', cached, f"{response.input_tokens:,}")
 
-    @admin.display(description="transport")
+    @admin.display(description="cost")
+    def cost(self, response: Response) -> str:
+        """What that costs, by the prices of today."""
+        price = settings.RESPSITE.prices.get(response.model)
+        if price is None:
+            return NONE
+        used = {"input": response.input_tokens, "cached": response.cached_tokens, "output": response.output_tokens}
+        return money(price.cost(**used))
+
+    @admin.display(description="API")
     def way(self, response: Response) -> SafeString:
-        """The transport, and the project where it is not the only one's name."""
+        """The transport."""
         names = [response.transport or NONE]
         names += ["background"] if response.background and response.transport != "background" else []
-        names += [response.project] if response.project != "default" else []
         return format_html_join(" ", '<span class="chip">{}</span>', ((visible(name),) for name in names))
 
     @admin.display(description="continues")

@@ -40,8 +40,15 @@ class Action(StrEnum):
     CONTENT_VIEWED = (
         "content_viewed",
         (
-            "A signed-in user was shown content: a response, a conversation, a roll-out, a list with titles or names "
-            "of files; in the admin, on a watch page, or in the playground."
+            "A signed-in user was shown content: a response, a conversation, a roll-out, a list with first words, "
+            "titles or names of files; in the admin, on a watch page, or in the playground."
+        ),
+    )
+    CONTENT_SEARCHED = (
+        "content_searched",
+        (
+            "A signed-in user searches what was asked and answered, in the list of responses. The entry has the filters "
+            "and the number found, not the words."
         ),
     )
     CONTENT_EXPORTED = (

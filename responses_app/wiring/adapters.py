@@ -27,6 +27,7 @@ from responses_app.stores.webhooks import BaseWebhooks
 if TYPE_CHECKING:
     from responses_app.stores.database.audit.trail import DatabaseAudit
     from responses_app.stores.database.organization import DatabaseOrganization
+    from responses_app.stores.database.words import DatabaseWords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class Adapters:
     connection_limit: ConnectionLimit  # of open WebSockets, of all workers together
     rates: Rates  # the limits of keys and projects
     audit: "DatabaseAudit"  # of what users of the admin do over the API
+    words: "DatabaseWords"  # the index that the admin searches
     shared_turns: BaseSharedTurns | None  # None without Redis: then each worker knows its own turns only
 
 
@@ -73,6 +75,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
         connection_limit=ConnectionLimit(ledger, settings.max_websocket_connections),
         rates=Rates(ledger),
         audit=_audit(settings),
+        words=_words(settings),
         shared_turns=_shared_turns(host),
     )
 
@@ -144,6 +147,12 @@ def _usage(settings: Settings, clock: StoreClock) -> BaseUsageStore:
     from responses_app.stores.database.usage import DatabaseUsage
 
     return DatabaseUsage(now=clock, timeout=settings.database_timeout_seconds)
+
+
+def _words(settings: Settings) -> "DatabaseWords":
+    from responses_app.stores.database.words import DatabaseWords
+
+    return DatabaseWords(timeout=settings.database_timeout_seconds)
 
 
 def _webhooks(settings: Settings, clock: StoreClock) -> BaseWebhooks:

@@ -57,6 +57,7 @@ from responses_app.runs.service import ResponseService
 from responses_app.runs.stateless.completions import CompletionService
 from responses_app.runs.stateless.deciding import DecisionService
 from responses_app.runs.webhooks import WebhookDeliverer
+from responses_app.runs.words import WordReader
 from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings
 from responses_app.stores.base import BaseResponseStore, WorkerState
@@ -125,6 +126,7 @@ class Site:
     organization: "DatabaseOrganization"  # projects and their keys, for who manages them
     webhook_sender: WebhookSender
     webhook_deliverer: WebhookDeliverer
+    word_reader: WordReader  # for the search of the admin
     approvals: BaseApprovalStore
     pictures: BasePictureStore
     reading_pictures: Pictures
@@ -213,6 +215,7 @@ class Site:
             self.batch_work.start(line_of)
         self.webhook_deliverer.start()
         self.service.usage.start()
+        self.word_reader.start()
         await self.watch.start()
 
     async def aclose(self) -> None:
@@ -234,6 +237,7 @@ class Site:
         await self.service.approving.aclose()
         await self.service.live.aclose()
         await self.engine_doors.aclose()
+        await self.word_reader.aclose()
         await self.upkeep.aclose()
         await self.service.usage.aclose()  # what runs has ended
         await self.relay.aclose()
@@ -358,6 +362,7 @@ def build_site(settings: Settings) -> Site:
         skills=base.adapters.skills,
         rollouts=runs.service.rollouts,
         usage=base.adapters.usage,
+        word_reader=WordReader(base.adapters.words),
         webhooks=webhooks,
         organization=base.adapters.organization,
         webhook_sender=sender,

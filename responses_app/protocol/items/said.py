@@ -54,13 +54,10 @@ def words_said(asked: Iterable[object], answered: Iterable[object]) -> str:
 def _texts(items: Iterable[object], role: str, most: int) -> Iterator[str]:
     """Yield the texts of the messages of a role, with a space behind each, of `most` characters together."""
     for item in items:
-        text = text_of(item) if _is_message(item, role) else ""
+        text = text_of(item) if isinstance(item, dict) and item.get("role") == role else ""
         if text:
             yield text[:most] + " "
             most -= len(text)
         if most <= 0:
             return
 
-
-def _is_message(item: object, role: str) -> bool:
-    return isinstance(item, dict) and item.get("role") == role

@@ -152,7 +152,7 @@ def _read(connection: BaseDatabaseWrapper, step: _Step) -> list[_ReadWords]:
     """Read what has ended of it; a response that runs is noted when it ends."""
     ended = Response.objects.using(connection.alias).exclude(status__in=resources.RUNNING)
     bare = ended.filter(pk__in=step.unread).values_list("pk", "project", "created_at")
-    read = [_read_words(*row, "[]", "{}") for row in bare]
+    read = [_read_words(response_id, project, at, "[]", "{}") for response_id, project, at in bare]
     texts = ended.filter(pk__in=[each for each in step.ids if each not in step.unread])
     columns = ("pk", "project", "created_at", Cast("input_items", TextField()), Cast("body", TextField()))
     return read + [_read_words(*row) for row in texts.values_list(*columns)]

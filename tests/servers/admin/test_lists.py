@@ -14,8 +14,8 @@ from tests.servers.admin import samples
 LIST = "/admin/responses_app/response/"
 SESSION_AND_USER = 2
 RECORDED = 4  # what is shown for the first time: a savepoint, the trail's end, an entry, and the savepoint's release
-COUNT, PAGE, SEEN_SINCE, SEEN, OLDEST = 1, 1, 1, 1, 1
-A_PAGE = SESSION_AND_USER + COUNT + PAGE + SEEN_SINCE + SEEN + OLDEST
+COUNT, PAGE, SEEN_SINCE, SEEN, OLDEST, KEYS, WORDS = 1, 1, 1, 1, 1, 1, 2  # words: those in the index, and the others
+A_PAGE = SESSION_AND_USER + RECORDED + COUNT + PAGE + SEEN_SINCE + SEEN + OLDEST + KEYS + WORDS
 DAY = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
 
@@ -32,7 +32,7 @@ def test_a_row_says_what_matters(admin: Client) -> None:
     for shown in (
         *(f"resp_{1:032x}", '<span class="pill pill-completed">completed</span>', "gpt-oss-120b"),
         *("04 Mar 05:06:07", "2026-03-04 05:06:07 UTC"),
-        *("1,200 → 340", "180 ms", "2.4 s", "websocket", "background", "other"),
+        *(">1,200</span>", ">340<", "180 ms", "2.4 s", "websocket", "background", "other"),
         *("/admin/responses_app/response/resp_before/change/", "/admin/responses_app/conversation/conv_1/change/"),
     ):
         assert shown in text
@@ -44,7 +44,7 @@ def test_the_background_is_said_once(admin: Client) -> None:
 
 
 @pytest.mark.parametrize("rows", [3, 2_000])
-@pytest.mark.parametrize("query", ["", "?p=2", "?status=failed&background__exact=0", "?model=gpt-oss-20b&age=week"])
+@pytest.mark.parametrize("query", ["", "?p=2", "?status=completed&background__exact=0", "?model=gpt-oss-120b&age=week"])
 def test_a_page_costs_the_same_whatever_there_is(
     admin: Client, rows: int, query: str, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
@@ -52,8 +52,9 @@ def test_a_page_costs_the_same_whatever_there_is(
     look = 1 if "status" in query or "model" in query else 0  # how far back filters look
     with django_assert_num_queries(A_PAGE + look) as captured:
         listed(admin, query)
-    long = [name for name in ("body", "input_items", "request") if any(f'"{name}"' in q["sql"] for q in captured)]
-    assert long == []
+    # Of what is not in the index yet, the beginning is read.
+    read = " ".join(re.sub(r"SUBSTR\([^)]*\)", "", query["sql"]) for query in captured)
+    assert [name for name in ("body", "input_items", "request") if f'"{name}"' in read] == []
 
 
 @pytest.mark.parametrize(

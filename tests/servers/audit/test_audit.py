@@ -125,6 +125,7 @@ def test_a_page_is_recorded_once_in_a_while_and_a_download_each_time(
         ("content_viewed", NAME, "default", conversation),
         ("content_viewed", NAME, "default", other),
         *[("content_exported", NAME, "default", response_id)] * 2,
+        ("content_viewed", NAME, "", "list of responses"),  # with their first words
         *[("content_exported", NAME, "default", each) for each in (response_id, other)],
         ("content_viewed", NAME, "", "list of conversations"),
     ]
@@ -196,7 +197,8 @@ def test_what_is_cancelled_and_deleted(server: ClosedServer, browser: httpx.Clie
         act(browser, "response", "cancel", running)
         act(browser, "response", "delete_selected", first, second, post="yes")
         act(browser, "conversation", "delete_selected", conversation, post="yes")
-    assert found[0] == ("response_cancelled", NAME, "default", running)
+    assert found[0] == ("content_viewed", NAME, "", "list of responses")
+    assert found[1] == ("response_cancelled", NAME, "default", running)
     assert sorted(each for each in found if each[0] == "content_deleted") == [
         ("content_deleted", NAME, "default", each) for each in sorted((first, second, conversation))
     ]

@@ -70,7 +70,7 @@ def drop_index(apps, schema_editor):
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('responses_app', '0026_organization'),
+        ('responses_app', '0028_see_content'),
     ]
 
     operations = [

@@ -1,0 +1,162 @@
+"""The filters of the admin's lists. What is chosen stands in the address, so that a view can be sent to a colleague.
+
+Those of the list of responses are answered by the index that it is sorted by, or, for a key, by that of its project.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.auth import get_user_model
+from django.db.models import CharField, F, Func, QuerySet
+from django.http import HttpRequest
+
+from responses_app.models import ApiKey, Response
+from responses_app.protocol.api_keys import BY_SESSION
+from responses_app.watch.text import STATUSES, visible
+
+NEWEST = 20_000  # responses whose projects, models and transports can be chosen
+AGES = {"hour": ("Last hour", 3_600), "day": ("Last 24 hours", 86_400), "week": ("Last 7 days", 7 * 86_400)}
+
+
+class StatusFilter(admin.SimpleListFilter):
+    """A filter by status."""
+
+    title = "status"
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        """Return the choices."""
+        return [(status, status.replace("_", " ")) for status in STATUSES]
+
+    def queryset(self, request: HttpRequest, queryset: "QuerySet[Response]") -> "QuerySet[Response]":
+        """Narrow."""
+        return queryset.filter(status=self.value()) if self.value() else queryset
+
+
+class AgeFilter(admin.SimpleListFilter):
+    """A filter by time until now, beside the dates to drill into."""
+
+    title = "age"
+    parameter_name = "age"
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        """Return the choices."""
+        return [(name, text) for name, (text, _) in AGES.items()]
+
+    def queryset(self, request: HttpRequest, queryset: "QuerySet[Response]") -> "QuerySet[Response]":
+        """Narrow."""
+        if self.value() not in AGES:
+            return queryset
+        return queryset.filter(created_at__gte=datetime.now(UTC) - timedelta(seconds=AGES[str(self.value())][1]))
+
+
+class _SeenFilter(admin.SimpleListFilter):
+    """A filter by a column, with the values that the newest responses have, beside the one that is chosen."""
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        values = {row[self.parameter_name] for row in _seen(request)} | {self.value() or ""}
+        return [(value, visible(value)[:60]) for value in sorted(values) if value]
+
+    def has_output(self) -> bool:
+        return len(self.lookup_choices) > 1 or bool(self.value())
+
+    def queryset(self, request: HttpRequest, queryset: "QuerySet[Response]") -> "QuerySet[Response]":
+        return queryset.filter(**{str(self.parameter_name): cut(str(self.value()))}) if self.value() else queryset
+
+
+class ModelFilter(_SeenFilter):
+    """A filter by model."""
+
+    title = "model"
+    parameter_name = "model"
+
+
+class TransportFilter(_SeenFilter):
+    """A filter by API: responses by their transport, chats, messages, lines of batches."""
+
+    title = "API"
+    parameter_name = "transport"
+
+
+class ProjectFilter(_SeenFilter):
+    """A filter by project."""
+
+    title = "project"
+    parameter_name = "project"
+
+
+def newest_since(most: int, since: datetime | None = None) -> datetime | None:
+    """Return the time from which on there are at most `most` responses, or `since` if that is later."""
+    times = Response.objects.order_by("-created_at").values_list("created_at", flat=True)
+    if since is not None:
+        times = times.filter(created_at__gte=since)
+    # The first that is one too many.
+    beyond = times[most : most + 1]
+    oldest = next(iter(beyond), None)
+    return since if oldest is None else oldest
+
+
+def _seen(request: Any) -> list[dict[str, str]]:
+    """Return what the newest responses have in the columns that are filtered by, read once a page."""
+    if not hasattr(request, "seen_values"):
+        columns = (ModelFilter.parameter_name, TransportFilter.parameter_name, ProjectFilter.parameter_name)
+        since = newest_since(NEWEST)
+        rows = Response.objects.filter(created_at__gte=since) if since else Response.objects.all()
+        request.seen_values = list(rows.order_by().values(*columns).distinct())
+    return request.seen_values  # type: ignore[no-any-return]
+
+
+MAX_KEYS = 40  # that the filter offers: those that were used last
+
+
+class _Plain(Func):
+    """A column that no index of its own is asked for."""
+
+    output_field = CharField()
+    template = "COALESCE(%(expressions)s, '')"
+
+
+class KeyFilter(admin.SimpleListFilter):
+    """A filter by API key, or by the user of the admin who asked without one."""
+
+    title = "key"
+    parameter_name = "key"
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        """Return the keys that were used last, of the project that is chosen."""
+        keys = ApiKey.objects.order_by(F("last_used_at").desc(nulls_last=True))
+        if project := request.GET.get(ProjectFilter.parameter_name):
+            keys = keys.filter(project_id=cut(project))
+        ids = list(keys.values_list("pk", flat=True)[:MAX_KEYS])
+        if (chosen := self.value()) and chosen not in ids:
+            ids.append(cut(chosen))
+        named = key_names(ids)
+        return [(key_id, named[key_id]) for key_id in ids]
+
+    def queryset(self, request: HttpRequest, queryset: "QuerySet[Response]") -> "QuerySet[Response]":
+        """Narrow."""
+        if not self.value():
+            return queryset
+        key_id = cut(str(self.value()))
+        project = ApiKey.objects.filter(pk=key_id).values_list("project_id", flat=True).first()
+        if project is None:  # a user, who has few, or nobody: by the index of keys
+            return queryset.filter(key_id=key_id)
+        # By the index of the project, which is in the order of time and has the keys. That of keys would be sorted.
+        return queryset.filter(project=project).alias(asked_with=_Plain("key_id")).filter(asked_with=key_id)
+
+
+def key_names(key_ids: "list[str]") -> dict[str, str]:
+    """Return how keys are shown: by their names, or their beginnings; and users of the admin by theirs."""
+    keys = ApiKey.objects.filter(pk__in=key_ids).values_list("pk", "name", "prefix")
+    named = {key_id: visible(name or f"{prefix}…") for key_id, name, prefix in keys}
+    users = {key_id.partition(":")[2]: key_id for key_id in key_ids if key_id.startswith(BY_SESSION)}
+    if numbers := [int(user) for user in users if user.isascii() and user.isdecimal() and len(user) < 10]:
+        found = get_user_model()._default_manager.filter(pk__in=numbers).values_list("pk", "username")
+        named |= {users[str(number)]: visible(name) for number, name in found}
+    return {key_id: named.get(key_id, visible(key_id)) for key_id in key_ids}
+
+
+def cut(value: str) -> str:
+    """Return what stands in an address as a column may have it: PostgreSQL refuses a NUL."""
+    return value[:256].replace("\0", "")

@@ -1,0 +1,54 @@
+"""`WordReader`: has what was stored read into the index that the admin searches, beside everything else.
+
+Nobody waits for it: a response is found some seconds after its end. It takes a third of one thread's time at most, also
+while it reads what was stored before there was an index.
+"""
+
+import asyncio
+import logging
+import time
+from typing import Protocol
+
+from responses_app.runs.log.run_log import end_tasks
+from responses_app.stores.looking import keep_looking
+
+logger = logging.getLogger("respsite.stores")
+
+LOOK_SECONDS = 5.0  # between looks, where there was nothing
+RESTS = 2.0  # times as long as a step has taken, between two
+
+
+class WordIndex(Protocol):
+    """What it has filled."""
+
+    async def read_some(self) -> bool:
+        """Read some responses; return whether there may be more. Raises `StoreError`."""
+
+    async def aclose(self) -> None:
+        """Let go of everything. Safe to call twice."""
+
+
+class WordReader:
+    """The duty of one worker; it owns the index."""
+
+    def __init__(self, index: WordIndex, *, seconds: float = LOOK_SECONDS) -> None:
+        self._index = index
+        self._seconds = seconds
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        what = "reading what is searched in the admin"
+        looking = keep_looking(self._read_all, asyncio.Event(), seconds=self._seconds, what=what, logger=logger)
+        self._task = asyncio.create_task(looking, name="words")
+
+    async def aclose(self) -> None:
+        """Stop; what is not read yet is read by others, or later. Safe to call twice."""
+        await end_tasks([self._task])
+        await self._index.aclose()
+
+    async def _read_all(self) -> None:
+        began = time.monotonic()
+        while await self._index.read_some():
+            await asyncio.sleep(RESTS * (time.monotonic() - began))
+            began = time.monotonic()
