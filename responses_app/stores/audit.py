@@ -47,8 +47,8 @@ class Action(StrEnum):
     CONTENT_SEARCHED = (
         "content_searched",
         (
-            "A signed-in user searches what was asked and answered, in the list of responses. The entry has the filters "
-            "and the number found, not the words."
+            "A signed-in user searches what was asked and answered, in the list of responses. The entry has the "
+            "filters and the number found, not the words."
         ),
     )
     CONTENT_EXPORTED = (

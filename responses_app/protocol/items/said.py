@@ -60,4 +60,3 @@ def _texts(items: Iterable[object], role: str, most: int) -> Iterator[str]:
             most -= len(text)
         if most <= 0:
             return
-
