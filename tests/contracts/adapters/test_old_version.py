@@ -189,7 +189,8 @@ def test_no_migration_rewrites_a_table(make_old: MakeOld, open_database: OpenDat
         with queries(alias) as statements:
             migrate(alias, "responses_app")
         assert [sql for sql in statements if "ADD COLUMN" in sql], "what is looked for can be seen"
-        assert [sql for sql in statements if re.match("INSERT INTO .* SELECT ", sql)] == []
+        # Not those of roles and permissions, which are few and Django's own.
+        assert [sql for sql in statements if re.match(r"INSERT INTO \W?(new__)?responses_app_\w+.* SELECT ", sql)] == []
         assert files_of_tables(alias) == before
 
 
