@@ -31,6 +31,7 @@ from responses_app.protocol.organization import (
     KeyChanges,
     NewAdminKey,
     NewProject,
+    NewRetention,
     NewServiceAccount,
     ProjectChanges,
     ServiceAccountChanges,
@@ -88,6 +89,7 @@ BODIES: Models = {
     "POST /v1/organization/projects/{project_id}/service_accounts": NewServiceAccount,
     "POST /v1/organization/projects/{project_id}/service_accounts/{service_account_id}": ServiceAccountChanges,
     "POST /v1/organization/admin_api_keys": NewAdminKey,
+    "POST /v1/organization/projects/{project_id}/data_retention": NewRetention,
     "POST /v1/containers": NewContainer,
     "POST /v1/containers/{container_id}/files": CopiedFile,
 }

@@ -26,7 +26,7 @@ from responses_app.api import (
     vector_stores,
     webhooks,
 )
-from responses_app.api.organization import admin_keys, costs, keys, projects, usage
+from responses_app.api.organization import admin_keys, audit_logs, costs, data_retention, keys, projects, usage
 from responses_app.web.endpoint import Endpoint
 
 ENDPOINTS: Sequence[Endpoint] = (
@@ -51,6 +51,8 @@ ENDPOINTS: Sequence[Endpoint] = (
     *projects.ENDPOINTS,
     *keys.ENDPOINTS,
     *admin_keys.ENDPOINTS,
+    *data_retention.ENDPOINTS,
+    *audit_logs.ENDPOINTS,
     *usage.ENDPOINTS,
     *costs.ENDPOINTS,
     *chats.ENDPOINTS,

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from responses_app.protocol.api_keys import SCOPES
 from responses_app.protocol.errors import ApiError, invalid_request, invalid_value, not_found
 from responses_app.protocol.fields import ClientModel, Refused, Text
+from responses_app.protocol.retention import FOR_EVER, MAX_HOURS, NEVER
 
 MAX_PROJECT_NAME = 256  # characters
 MAX_KEY_NAME = 100
@@ -93,6 +94,35 @@ class NewAdminKey(ClientModel):
 
     name: KeyName
     expires_in_seconds: Seconds | None = None
+
+
+class NewRetention(ClientModel):
+    """The body that sets how long a project keeps what it stores; see `protocol.retention`."""
+
+    own: ClassVar = ("retention_hours",)
+
+    retention_type: Text
+    retention_hours: Annotated[int, Field(ge=1, le=MAX_HOURS)] | None = None
+
+
+_RETENTIONS = {"organization_default": None, "none": FOR_EVER, "zero_data_retention": NEVER}
+
+
+def hours_of(fields: NewRetention) -> int | None:
+    """Return how long is meant, as `protocol.retention` has it. Raises `ApiError`."""
+    name = fields.retention_type
+    if name not in _RETENTIONS:
+        why = "This server monitors no abuse. " if name.endswith(("monitoring", "enhanced_zero_data_retention")) else ""
+        raise invalid_value(
+            "retention_type",
+            f"{name[:80]!r}. {why}Supported values are: 'organization_default' (as the server's settings say), 'none' "
+            "(for ever, or for 'retention_hours') and 'zero_data_retention' (nothing is kept).",
+        )
+    if fields.retention_hours is None:
+        return _RETENTIONS[name]
+    if name != "none":
+        raise invalid_value("retention_hours", f"It needs the 'retention_type' 'none', and this one is {name!r}.")
+    return fields.retention_hours
 
 
 def scopes_of(named: Sequence[str]) -> Sequence[str]:

@@ -75,7 +75,7 @@ class Action(StrEnum):
     WEBHOOK_CHANGED = "webhook_changed", "A webhook endpoint was enabled or disabled, or deliveries were sent again."
     ROLES_CHANGED = "roles_changed", "A user who signed in has other roles now. The detail has them, and those before."
     ADMIN_CHANGED = "admin_changed", "Something else was changed in the admin: a user, a group, permissions."
-    AUDIT_EXPORTED = "audit_exported", "The audit trail was exported."
+    AUDIT_EXPORTED = "audit_exported", "The audit trail was exported, or read with an admin key."
 
 
 class ActorKind(StrEnum):
@@ -131,6 +131,35 @@ class Head:
             raise ValueError(text)
         int(digest, 16)
         return cls(int(number), digest.lower())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrailQuery:
+    """Which entries are wanted, the newest first. Each of the sequences leaves out all others; None leaves out nothing.
+
+    Times are Unix seconds.
+    """
+
+    actions: Sequence[str] | None = None
+    actors: Sequence[str] | None = None  # ids of users and keys
+    emails: Sequence[str] | None = None  # of users
+    subjects: Sequence[str] | None = None
+    projects: Sequence[str] | None = None
+    since: int | None = None  # inclusive
+    until: int | None = None  # exclusive
+    after: int | None = None  # the number of an entry: the list goes on behind it, with older ones
+    before: int | None = None  # the same: the list ends before it
+    limit: int = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrailPart:
+    """A part of the trail."""
+
+    entries: Sequence[Mapping[str, object]]  # as they are exported
+    emails: Mapping[str, str]  # of users that have one, by their ids
+    names: Mapping[str, str]  # of projects that are there, by their ids
+    has_more: bool
 
 
 NO_HASH = "0" * 64  # stands before the first entry

@@ -222,9 +222,11 @@ NOT_SERVED: Mapping[str, str] = {
     "images": "images by themselves; the tool `image_generation` of /v1/responses makes them",
     "live": "spoken sessions",
     "moderations": "moderation",
-    "organization/audit_logs": f"what was done in an organization; {_OPERATORS}",
     "organization/certificates": "certificates of clients",
-    "organization/data_retention": f"how long data is kept; {_OPERATORS}",
+    "organization/data_retention": (
+        "how long an organization keeps data; here settings of the server say it, and "
+        "/v1/organization/projects/ID/data_retention for one project"
+    ),
     "organization/external_keys": "keys of others that encrypt projects",
     "organization/external_storage": "stores of others for what is kept",
     "organization/groups": f"groups of users; {_OPERATORS}",
@@ -243,7 +245,6 @@ NOT_SERVED: Mapping[str, str] = {
     "organization/users": f"users; {_OPERATORS}",
     "organization/workload_identity_providers": "workloads that come in without a key",
     f"{_OF_PROJECT}/certificates": "certificates of clients",
-    f"{_OF_PROJECT}/data_retention": f"how long a project's data is kept; {_OPERATORS}",
     f"{_OF_PROJECT}/groups": f"groups of users; {_OPERATORS}",
     f"{_OF_PROJECT}/hosted_tool_permissions": "which tools of the server a project may use",
     f"{_OF_PROJECT}/model_permissions": "which models a project may use; `create_key --models` says it of a key",

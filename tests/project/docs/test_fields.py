@@ -62,6 +62,9 @@ SDK_BODIES = {
         "admin.organization.projects.service_account_update_params.ServiceAccountUpdateParams"
     ),
     "POST /v1/organization/admin_api_keys": ("admin.organization.admin_api_key_create_params.AdminAPIKeyCreateParams"),
+    "POST /v1/organization/projects/{project_id}/data_retention": (
+        "admin.organization.projects.data_retention_update_params.DataRetentionUpdateParams"
+    ),
     "POST /v1/containers": "container_create_params.ContainerCreateParams",
     "POST /v1/containers/{container_id}/files": "containers.file_create_params.FileCreateParams",
 }

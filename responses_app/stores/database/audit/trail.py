@@ -12,13 +12,24 @@ from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.protocol.api_keys import Caller
-from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry, AuditUnavailable, RecentViews
+from responses_app.stores.audit import (
+    Action,
+    Actor,
+    ActorKind,
+    AuditEntry,
+    AuditUnavailable,
+    RecentViews,
+    TrailPart,
+    TrailQuery,
+)
 from responses_app.stores.base import StoreError
+from responses_app.stores.database.audit.parts import part_of
 from responses_app.stores.database.audit_chain import append
 from responses_app.stores.database.threads import ThreadedStore
 
 logger = logging.getLogger("respsite.audit")
 
+_TRAIL = "the trail"  # what is read by a key, among the subjects of views
 _recent = RecentViews()  # of this process, by pages and by the API
 
 
@@ -52,6 +63,22 @@ class DatabaseAudit(ThreadedStore[None]):
         if not _recent.has(caller.session, key):
             await self.record(caller, address, Action.CONTENT_VIEWED, subject=subject, **detail)
             _recent.add(caller.session, key)
+
+    async def record_read(self, actor: Actor) -> None:
+        """Record that the trail is read with a key, once in a while. Raises `AuditUnavailable`."""
+        if not _recent.has(actor.id, _TRAIL):
+            entry = AuditEntry(actor, Action.AUDIT_EXPORTED)
+            try:
+                await self._threads.run(lambda connection: append(connection, [entry]))
+            except StoreError as error:
+                raise _unavailable(error) from error
+            _recent.add(actor.id, _TRAIL)
+
+    async def part(self, query: TrailQuery) -> TrailPart | None:
+        """Return a part of the trail; None where `after` or `before` is not the number of an entry. Raises
+        `StoreError`.
+        """
+        return await self._threads.run(lambda connection: part_of(connection.alias, query))
 
     async def record(self, caller: Caller, address: str, action: Action, *, subject: str, **detail: object) -> None:
         """Record what a user of the admin asks for. Raises `AuditUnavailable`."""
