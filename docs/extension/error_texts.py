@@ -146,6 +146,11 @@ REQUESTS: Mapping[str, Told] = {
     "project_archived": ("An archived project cannot be changed, and gets no keys.", "Use another project."),
     "project_exists": ("There is a project of this name, perhaps an archived one.", "Choose another name."),
     "project_not_found": ("There is no such project.", "List them with `GET /v1/organization/projects`."),
+    "insufficient_quota": (
+        "The key, its project or all projects together have spent what they may spend this month.",
+        "Wait for the next month, or ask the operator for a higher limit.",
+    ),
+    "spend_limit_not_found": ("There is no spend limit.", "Set one with `POST` to the same path."),
     "no_prices": (
         "`PRICES` is not set, so nothing is known of costs, and spending cannot be limited.",
         "The operator can set `PRICES`.",

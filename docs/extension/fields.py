@@ -32,6 +32,7 @@ from responses_app.protocol.organization import (
     NewAdminKey,
     NewProject,
     NewRetention,
+    NewSpendLimit,
     NewServiceAccount,
     ProjectChanges,
     ServiceAccountChanges,
@@ -90,6 +91,8 @@ BODIES: Models = {
     "POST /v1/organization/projects/{project_id}/service_accounts/{service_account_id}": ServiceAccountChanges,
     "POST /v1/organization/admin_api_keys": NewAdminKey,
     "POST /v1/organization/projects/{project_id}/data_retention": NewRetention,
+    "POST /v1/organization/projects/{project_id}/spend_limit": NewSpendLimit,
+    "POST /v1/organization/spend_limit": NewSpendLimit,
     "POST /v1/containers": NewContainer,
     "POST /v1/containers/{container_id}/files": CopiedFile,
 }

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
+from django.conf import settings
 from django.contrib import admin, messages
 from django.db import transaction
 from django.db.models import Count, QuerySet
@@ -33,6 +34,21 @@ if TYPE_CHECKING:
     from django.db.models import Model
 
 
+def spend_limit(cents: int | None) -> int | None:
+    """Return a limit of spending. Raises `ValidationError` where nothing is known of costs."""
+    if cents is not None and not settings.RESPSITE.prices:
+        raise forms.ValidationError("Nothing is known of costs here. Set PRICES first.")
+    return cents
+
+
+class ProjectForm(forms.ModelForm):
+    """The limits of a project."""
+
+    def clean_monthly_spend_cents(self) -> int | None:
+        """Take one where there are prices."""
+        return spend_limit(self.cleaned_data["monthly_spend_cents"])
+
+
 @admin.register(Project)
 class ProjectAdmin(ReadOnlyAdmin):
     """Projects by their names. They are made with their first key, and erased by `respsite manage forget`."""
@@ -47,6 +63,7 @@ class ProjectAdmin(ReadOnlyAdmin):
     search_fields = ("name",)
     search_help_text = "Finds projects by their name."
     actions = None
+    form = ProjectForm
     fields = ("name", *LIMITS)
     readonly_fields = ("name",)
 
@@ -110,6 +127,10 @@ class NewKeyForm(forms.ModelForm):
     def clean_allowed_models(self) -> list[str]:
         """Read names."""
         return names_in(self.cleaned_data["allowed_models"])
+
+    def clean_monthly_spend_cents(self) -> int | None:
+        """Take one where there are prices."""
+        return spend_limit(self.cleaned_data["monthly_spend_cents"])
 
     def clean_expires_at(self) -> datetime | None:
         """Take a time that is still to come."""

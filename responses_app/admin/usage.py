@@ -26,7 +26,7 @@ from django.template.response import TemplateResponse
 
 from responses_app.admin.charts import Chart, ChartPlan, Series, bar_chart
 from responses_app.models import ApiKey
-from responses_app.protocol.prices import Price
+from responses_app.protocol.prices import Price, amount_text
 from responses_app.stores.database.roles import sees_figures
 from responses_app.stores.database.usage import sums
 from responses_app.stores.usage import DAY, SOURCES, Group, UsageQuery, UsageSum
@@ -227,9 +227,8 @@ def harmless(cell: str) -> str:
 
 
 def money(amount: Decimal) -> str:
-    """Write a cost: cents where they matter, and more places where it is less than one."""
-    places = 2 if amount >= 1 or not amount else 6
-    return f"{amount:,.{places}f} {settings.RESPSITE.prices_currency.upper()}"
+    """Write a cost."""
+    return amount_text(amount, settings.RESPSITE.prices_currency)
 
 
 def add_up(total: Row, row: Row) -> None:

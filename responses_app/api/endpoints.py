@@ -26,7 +26,16 @@ from responses_app.api import (
     vector_stores,
     webhooks,
 )
-from responses_app.api.organization import admin_keys, audit_logs, costs, data_retention, keys, projects, usage
+from responses_app.api.organization import (
+    admin_keys,
+    audit_logs,
+    costs,
+    data_retention,
+    keys,
+    projects,
+    spend_limits,
+    usage,
+)
 from responses_app.web.endpoint import Endpoint
 
 ENDPOINTS: Sequence[Endpoint] = (
@@ -53,6 +62,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     *admin_keys.ENDPOINTS,
     *data_retention.ENDPOINTS,
     *audit_logs.ENDPOINTS,
+    *spend_limits.ENDPOINTS,
     *usage.ENDPOINTS,
     *costs.ENDPOINTS,
     *chats.ENDPOINTS,

@@ -18,7 +18,7 @@ A response that goes on at another worker was let in once, and is settled once, 
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from responses_app.limits.ledger import Answer, Ask, BaseLedger, Charge, Hold, LedgerJob
 from responses_app.protocol.errors import JsonObject
@@ -40,6 +40,8 @@ from responses_app.protocol.rate_limits import (
 
 logger = logging.getLogger("respsite.limits")
 
+# Raises `QuotaExceeded` where one of these, or all together, have spent what they may.
+CheckSpending = Callable[[Sequence[LimitedSubject]], Awaitable[None]]
 MAX_HEARD = 20_000  # buckets of which a worker remembers what it heard last
 
 
@@ -104,15 +106,18 @@ FREE = Ticket(None, (), NOTHING, (), (), "")
 class Rates:
     """The limits of keys and projects of one worker, counted in its ledger."""
 
-    def __init__(self, ledger: BaseLedger) -> None:
+    def __init__(self, ledger: BaseLedger, check_spending: CheckSpending | None = None) -> None:
         self.ledger = ledger
+        self._check_spending = check_spending
         self._heard: OrderedDict[str, tuple[float, float]] = OrderedDict()  # left, and the loop's time then
 
     async def admit(self, who: Sequence[LimitedSubject], amount: Amount, slot: Slot | None) -> Ticket:
-        """Take what a request needs from all limits of `who`, or nothing. Raises `RateLimited`.
+        """Take what a request needs from all limits of `who`, or nothing. Raises `RateLimited`, and `QuotaExceeded`.
 
         Cancelled, it has taken no slot.
         """
+        if self._check_spending is not None and amount.requests:
+            await self._check_spending(who)
         taken, places = _needs(who, amount, slot)
         if not taken and not places:
             return FREE

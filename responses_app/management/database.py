@@ -4,6 +4,7 @@ import getpass
 from collections.abc import Sequence
 from typing import Any
 
+from django.conf import settings
 from django.core.management import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 
@@ -32,6 +33,12 @@ def note(action: Action, subjects: Sequence[tuple[str, str]], **detail: object) 
     append(
         connections["default"], [AuditEntry(actor, action, subject, project, detail) for subject, project in subjects]
     )
+
+
+def check_can_be_spent(cents: object) -> None:
+    """Raise `CommandError` for a limit of spending where nothing is known of costs."""
+    if isinstance(cents, int) and not settings.RESPSITE.prices:
+        raise CommandError("Nothing is known of costs, so spending cannot be limited. Set PRICES first.")
 
 
 def _user() -> str:

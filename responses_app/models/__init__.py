@@ -328,6 +328,7 @@ class LimitColumns(models.Model):
     tokens_per_day = models.PositiveBigIntegerField(null=True, blank=True)
     concurrent_responses = models.PositiveIntegerField(null=True, blank=True)
     websockets = models.PositiveIntegerField(null=True, blank=True)
+    monthly_spend_cents = models.PositiveBigIntegerField(null=True, blank=True)
 
     class Meta:
         abstract = True
@@ -344,6 +345,16 @@ class Project(LimitColumns):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Organization(models.Model):
+    """What holds for all projects together: one row, or none."""
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)  # `protocol.organization.ORGANIZATION`
+    monthly_spend_cents = models.PositiveBigIntegerField(null=True)
+
+    def __str__(self) -> str:
+        return str(self.pk)
 
 
 class KeyColumns(models.Model):

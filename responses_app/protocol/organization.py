@@ -15,6 +15,7 @@ from responses_app.protocol.errors import ApiError, invalid_request, invalid_val
 from responses_app.protocol.fields import ClientModel, Refused, Text
 from responses_app.protocol.retention import FOR_EVER, MAX_HOURS, NEVER
 
+ORGANIZATION = "organization"  # the name of all projects together, in logs and in the audit trail
 MAX_PROJECT_NAME = 256  # characters
 MAX_KEY_NAME = 100
 MAX_KEY_SECONDS = 10 * 365 * 86_400  # ten years
@@ -103,6 +104,33 @@ class NewRetention(ClientModel):
 
     retention_type: Text
     retention_hours: Annotated[int, Field(ge=1, le=MAX_HOURS)] | None = None
+
+
+MAX_CENTS = 10**15  # of a spend limit
+
+
+class NewSpendLimit(ClientModel):
+    """The body that limits what is spent in a calendar month of UTC."""
+
+    currency: Text
+    interval: Text
+    threshold_amount: Annotated[int, Field(ge=0, le=MAX_CENTS)]  # hundredths of the currency
+
+
+def cents_of(fields: NewSpendLimit, currency: str) -> int:
+    """Return the limit; `currency` is that of the prices. Raises `ApiError`."""
+    if fields.currency.lower() != currency:
+        raise invalid_value(
+            "currency", f"{fields.currency[:80]!r}. The prices of this server are in {currency.upper()!r}."
+        )
+    if fields.interval != "month":
+        raise invalid_value("interval", f"{fields.interval[:80]!r}. Supported values are: 'month'.")
+    return fields.threshold_amount
+
+
+def no_spend_limit() -> ApiError:
+    """There is no such limit (404)."""
+    return not_found("There is no spend limit here. POST to this path sets one.", code="spend_limit_not_found")
 
 
 _RETENTIONS = {"organization_default": None, "none": FOR_EVER, "zero_data_retention": NEVER}

@@ -18,6 +18,7 @@ from responses_app.protocol.errors import ApiError, invalid_request
 from responses_app.protocol.setting import RoomSettings, setting
 
 MILLION = Decimal(1_000_000)
+CENTS = 100  # of one of a currency
 MOST = Decimal(1_000_000)  # that a million tokens may cost: whoever writes more has taken another unit
 PLACES = Decimal("0.000001")  # of a price: a millionth
 FIELDS = ("input", "cached_input", "output")
@@ -80,6 +81,12 @@ class PriceSettings(RoomSettings):
         default_text="unset",
     )  # fmt: skip
     prices_currency: str = setting("usd", currency, "currency of PRICES, as its three letters")
+
+
+def amount_text(amount: Decimal, currency: str) -> str:
+    """Write an amount: cents where they matter, and more places where it is less than one."""
+    places = 2 if amount >= 1 or not amount else 6
+    return f"{amount:,.{places}f} {currency.upper()}"
 
 
 def no_prices() -> ApiError:

@@ -28,6 +28,7 @@ class Limits:
     tokens_per_day: int | None = None
     concurrent_responses: int | None = None
     websockets: int | None = None  # open at once
+    monthly_spend_cents: int | None = None  # of the currency of the prices, in a calendar month of UTC
 
     @classmethod
     def of(cls, row: object) -> "Limits":
@@ -224,6 +225,23 @@ def duration(milliseconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     seconds = f"{rest / 1000:.3f}".rstrip("0").rstrip(".")
     return f"{f'{hours}h' if hours else ''}{f'{minutes}m' if hours or minutes else ''}{seconds}s"
+
+
+class QuotaExceeded(ApiError):
+    """As much was spent this month as may be (429); OpenAI's error for it, which its SDK does not send again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, status=429, type="insufficient_quota", code="insufficient_quota")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The HTTP headers that belong to this error."""
+        return {"x-should-retry": "false"}
+
+    @property
+    def helps_to_wait(self) -> bool:
+        """Not within the time for which anybody would send the same request again."""
+        return False
 
 
 class RateLimited(ApiError):

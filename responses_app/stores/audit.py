@@ -71,11 +71,17 @@ class Action(StrEnum):
     PROJECT_CHANGED = "project_changed", "A project was given another name."
     PROJECT_ARCHIVED = "project_archived", "A project was archived, and its keys were revoked."
     RETENTION_CHANGED = "retention_changed", "How long a project keeps what it stores was changed."
-    LIMITS_CHANGED = "limits_changed", "Rate limits of a project or a key were changed."
+    LIMITS_CHANGED = (
+        "limits_changed",
+        "Rate or spend limits of a project, a key, or all projects together (`organization`) were changed.",
+    )
     WEBHOOK_CHANGED = "webhook_changed", "A webhook endpoint was enabled or disabled, or deliveries were sent again."
     ROLES_CHANGED = "roles_changed", "A user who signed in has other roles now. The detail has them, and those before."
     ADMIN_CHANGED = "admin_changed", "Something else was changed in the admin: a user, a group, permissions."
-    AUDIT_EXPORTED = "audit_exported", "The audit trail was exported, or read with an admin key."
+    AUDIT_EXPORTED = (
+        "audit_exported",
+        "The audit trail was exported, or read with an admin key: once in a while for each key.",
+    )
 
 
 class ActorKind(StrEnum):

@@ -1,5 +1,6 @@
 """What is known of projects and keys by those who manage them; `stores.database.organization` keeps it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ class ProjectRecord:
     created_at: int
     archived_at: int | None  # from then on its keys open no more; None: they do
     retention_hours: int | None = None  # how long it keeps what it stores: see `protocol.retention`
+    monthly_spend_cents: int | None = None  # what it may spend in a month; None: as much as it likes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +45,11 @@ class Part:
     after: str | None  # the id of the row behind which it begins; None: at the beginning
     descending: bool  # the newest first
     limit: int  # how many rows, at most
+
+
+class BaseSpendLimits(ABC):
+    """Knows what all projects together may spend in a month."""
+
+    @abstractmethod
+    async def organization_spend_limit(self) -> int | None:
+        """Return it in cents; None: as much as they like. Raises `StoreError`."""

@@ -11,6 +11,7 @@ from responses_app.auth.keyring import KeyRing
 from responses_app.limits.ledger import BaseLedger
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import ConnectionLimit, Rates
+from responses_app.runs.spending import Spending
 from responses_app.settings.conf import Settings
 from responses_app.stores.batches import BaseBatchStore
 from responses_app.stores.clock import StoreClock
@@ -48,6 +49,7 @@ class Adapters:
     ledger: BaseLedger  # counts all that is limited
     connection_limit: ConnectionLimit  # of open WebSockets, of all workers together
     rates: Rates  # the limits of keys and projects
+    spending: Spending  # what those have spent who may not spend more than so much
     audit: "DatabaseAudit"  # of what users of the admin do over the API
     words: "DatabaseWords"  # the index that the admin searches
     shared_turns: BaseSharedTurns | None  # None without Redis: then each worker knows its own turns only
@@ -58,7 +60,8 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
     hosts: Sequence[Mapping[str, Any]] = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {}).get("hosts") or ()
     # The Redis of CHANNEL_LAYERS is the one that counts limits, too: there is no other setting for it.
     host = next(iter(hosts), None)
-    ledger = _ledger(host)
+    ledger, usage, organization = _ledger(host), _usage(settings, clock), _organization(settings, clock)
+    spending = Spending(usage, organization, prices=settings.prices, currency=settings.prices_currency, now=clock)
     return Adapters(
         stores=_stores(settings, clock),
         uploads=_uploads(settings, clock),
@@ -67,13 +70,14 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
         engines=_engines(settings),
         setups=_setups(settings),
         skills=_skills(settings, clock),
-        usage=_usage(settings, clock),
+        usage=usage,
         webhooks=_webhooks(settings, clock),
-        organization=_organization(settings, clock),
+        organization=organization,
         door=_door(settings, clock),
         ledger=ledger,
         connection_limit=ConnectionLimit(ledger, settings.max_websocket_connections),
-        rates=Rates(ledger),
+        rates=Rates(ledger, spending.check),
+        spending=spending,
         audit=_audit(settings),
         words=_words(settings),
         shared_turns=_shared_turns(host),

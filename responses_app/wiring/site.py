@@ -54,6 +54,7 @@ from responses_app.runs.queues.turns import FairThreads, FairTurns
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.runs.rollouts import Rollouts
 from responses_app.runs.service import ResponseService
+from responses_app.runs.spending import Spending
 from responses_app.runs.stateless.completions import CompletionService
 from responses_app.runs.stateless.deciding import DecisionService
 from responses_app.runs.webhooks import WebhookDeliverer
@@ -133,6 +134,7 @@ class Site:
     ledger: BaseLedger
     connection_limit: ConnectionLimit
     rates: Rates
+    spending: Spending  # what was spent of limits of spending
     answer_headers: AnswerHeaders
     registry: RunRegistry
     service: ResponseService
@@ -240,6 +242,7 @@ class Site:
         await self.word_reader.aclose()
         await self.upkeep.aclose()
         await self.service.usage.aclose()  # what runs has ended
+        await self.spending.aclose()
         await self.relay.aclose()
         await asyncio.gather(
             *(tool.aclose() for tool in self.tools),
@@ -373,6 +376,7 @@ def build_site(settings: Settings) -> Site:
         ledger=base.adapters.ledger,
         connection_limit=base.adapters.connection_limit,
         rates=base.adapters.rates,
+        spending=base.adapters.spending,
         answer_headers=AnswerHeaders(settings, partial(new_id, ids.REQUEST)),
         registry=runs.registry,
         service=runs.service,

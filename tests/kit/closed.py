@@ -93,7 +93,7 @@ class ClosedServer(Server):
             operator.communicate()  # it has nothing to read any more
 
     def _own_settings(self) -> dict[str, str]:
-        names = ("DATABASE_URL", "DATA_DIR", "SECRET_KEY")
+        names = ("DATABASE_URL", "DATA_DIR", "SECRET_KEY", "PRICES")
         return {name: self.environ[name] for name in names if name in self.environ}
 
 

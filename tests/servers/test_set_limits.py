@@ -1,11 +1,14 @@
 """`manage.py set_limits`: what it changes, and what it says where it cannot."""
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
+from django.conf import settings
 from django.core.management import CommandError, call_command
 
 from responses_app.models import ApiKey, Project
+from responses_app.protocol.prices import prices
 from responses_app.stores.database.callers import create_key
 
 pytestmark = pytest.mark.django_db
@@ -28,6 +31,7 @@ def test_it_changes_what_is_given_and_nothing_else() -> None:
         "tokens per day: 1000",
         "concurrent responses: no limit",
         "websockets: 3",
+        "monthly spend cents: no limit",
     ]
     set_limits("--key", row.pk, "--requests-per-minute", "none")
     row = ApiKey.objects.get(pk=row.pk)
@@ -39,6 +43,23 @@ def test_it_changes_a_project() -> None:
     create_key("team")
     set_limits("--project", "team", "--concurrent-responses", "7")
     assert Project.objects.get(pk="team").concurrent_responses == 7
+
+
+def test_spending_is_limited_where_there_are_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    create_key("team")
+    for whose in (["--project", "team"], ["--organization"]):
+        with pytest.raises(CommandError, match="Set PRICES first"):
+            set_limits(*whose, "--monthly-spend-cents", "5")
+        assert "monthly spend cents: no limit" in set_limits(*whose, "--monthly-spend-cents", "none")
+    with pytest.raises(CommandError, match="Set PRICES first"):
+        call_command("create_key", "--monthly-spend-cents", "5", stdout=StringIO())
+    monkeypatch.setattr(settings, "RESPSITE", replace(settings.RESPSITE, prices=prices('{"m": {"input": 1}}')))
+    set_limits("--project", "team", "--monthly-spend-cents", "5")
+    assert Project.objects.get(pk="team").monthly_spend_cents == 5
+    assert set_limits("--organization", "--monthly-spend-cents", "7") == "monthly spend cents: 7\n"
+    assert set_limits("--organization") == "monthly spend cents: 7\n"
+    with pytest.raises(CommandError, match="All projects together have no --websockets"):
+        set_limits("--organization", "--websockets", "5")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management import CommandError, CommandParser
 from django.db import transaction
 
-from responses_app.management.database import DatabaseCommand, note
+from responses_app.management.database import DatabaseCommand, check_can_be_spent, note
 from responses_app.models import ID_LENGTH
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in, unknown_scopes
 from responses_app.protocol.organization import Unchangeable
@@ -63,6 +63,7 @@ class Command(DatabaseCommand):
 
 def _key(options: Mapping[str, Any]) -> tuple[str, str]:
     """Make a key of a project; return it, and what it is."""
+    check_can_be_spent(options["monthly_spend_cents"])
     limits = {limit: options[limit] for limit in LIMITS}
     fields = {"name": options["name"], "scopes": options["scopes"], "allowed_models": options["models"], **limits}
     try:

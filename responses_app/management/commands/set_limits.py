@@ -1,18 +1,21 @@
-"""`respsite manage set_limits`: how much a key, or a project with all its keys together, may ask for."""
+"""`respsite manage set_limits`: how much a key, a project with all its keys, or all projects together may ask for."""
 
 from argparse import ArgumentTypeError
+from collections.abc import Collection
 from typing import Any
 
 from django.core.management import CommandError, CommandParser
 from django.db import transaction
 
 from responses_app.management.commands.create_key import number
-from responses_app.management.database import DatabaseCommand, key_named, note
-from responses_app.models import ApiKey, Project
+from responses_app.management.database import DatabaseCommand, check_can_be_spent, key_named, note
+from responses_app.models import ApiKey, Organization, Project
+from responses_app.protocol.organization import ORGANIZATION
 from responses_app.protocol.rate_limits import LIMITS
 from responses_app.stores.audit import Action
 
 _NONE = "none"
+SPENDING = "monthly_spend_cents"  # the limit that needs prices
 
 
 class Command(DatabaseCommand):
@@ -27,6 +30,11 @@ class Command(DatabaseCommand):
         whose.add_argument(
             "--key", metavar="KEY", help="id of a key, its beginning as list_keys shows it, or the key itself"
         )
+        whose.add_argument(
+            "--organization",
+            action="store_true",
+            help="all projects together, whose spending alone can be limited: that holds within 15 s",
+        )
         for limit in LIMITS:
             flag = f"--{limit.replace('_', '-')}"
             parser.add_argument(
@@ -36,17 +44,31 @@ class Command(DatabaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Change them."""
         changes = {limit: options[limit] for limit in LIMITS if options[limit] is not None}
-        row = _project(options["project"]) if options["project"] else key_named(options["key"])
+        check_can_be_spent(options[SPENDING])
+        row = _row(options, changes)
         for limit, value in changes.items():
             setattr(row, limit, None if value == _NONE else value)
         if changes:
-            project = row.project_id if isinstance(row, ApiKey) else row.pk
+            project = row.project_id if isinstance(row, ApiKey) else row.pk if isinstance(row, Project) else ""
             with transaction.atomic():
-                row.save(update_fields=list(changes))
+                row.save(update_fields=None if isinstance(row, Organization) else list(changes))
                 note(Action.LIMITS_CHANGED, [(row.pk, project)], **{name: getattr(row, name) for name in changes})
         for limit in LIMITS:
+            if isinstance(row, Organization) and limit != SPENDING:
+                continue
             value = getattr(row, limit)
             self.stdout.write(f"{limit.replace('_', ' ')}: {'no limit' if value is None else value}")
+
+
+def _row(options: dict[str, Any], changes: Collection[str]) -> Project | ApiKey | Organization:
+    if options["project"]:
+        return _project(options["project"])
+    if options["key"]:
+        return key_named(options["key"])
+    others = [f"--{name.replace('_', '-')}" for name in changes if name != SPENDING]
+    if others:
+        raise CommandError(f"All projects together have no {', '.join(others)}: give it with --project or --key.")
+    return Organization.objects.filter(pk=ORGANIZATION).first() or Organization(pk=ORGANIZATION)
 
 
 def _project(name: str) -> Project | ApiKey:

@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model, Q, QuerySet
 
-from responses_app.models import ID_LENGTH, AdminKey, ApiKey, KeyColumns, Project
+from responses_app.models import ID_LENGTH, AdminKey, ApiKey, KeyColumns, Organization, Project
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import (
     ADMIN_START,
@@ -25,6 +25,7 @@ from responses_app.protocol.api_keys import (
     prefix_of,
 )
 from responses_app.protocol.organization import (
+    ORGANIZATION,
     KeyChanges,
     default_project_stays,
     key_expired,
@@ -40,7 +41,7 @@ from responses_app.stores.database.audit_chain import append
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
-from responses_app.stores.organization import ManagedKey, NewKey, Part, ProjectRecord
+from responses_app.stores.organization import BaseSpendLimits, ManagedKey, NewKey, Part, ProjectRecord
 
 MAX_PROJECTS = 10_000  # that are made here; those that a new key made count too
 MAX_KEYS = 1_000  # of a project, that are not revoked
@@ -51,7 +52,7 @@ Row = TypeVar("Row", bound=Model)
 Result = TypeVar("Result")
 
 
-class DatabaseOrganization(ThreadedStore[None]):
+class DatabaseOrganization(ThreadedStore[None], BaseSpendLimits):
     """Keeps them in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time.
 
     Every method raises `StoreError`; those that make or change something also raise `Unchangeable`. What they do is
@@ -125,6 +126,38 @@ class DatabaseOrganization(ThreadedStore[None]):
         detail = {"retention": written(hours)}
         entry = AuditEntry(by, Action.RETENTION_CHANGED, project_id, project_id, detail)
         return await self._with_project(project_id, act, entry)
+
+    async def limit_spending(self, project_id: str, cents: int | None, *, by: Actor) -> ProjectRecord | None:
+        """Set what a project may spend in a month; None for no such project. It holds on every worker within 2 s."""
+
+        def act(row: Project) -> ProjectRecord:
+            if row.archived_at is not None:
+                raise project_archived(project_id)
+            row.monthly_spend_cents = cents
+            row.save(using=self._using, update_fields=["monthly_spend_cents"])
+            return _project(row)
+
+        detail = {"monthly_spend_cents": cents}
+        entry = AuditEntry(by, Action.LIMITS_CHANGED, project_id, project_id, detail)
+        return await self._with_project(project_id, act, entry)
+
+    async def organization_spend_limit(self) -> int | None:
+        def read(connection: BaseDatabaseWrapper) -> int | None:
+            rows = Organization.objects.using(connection.alias).filter(pk=ORGANIZATION)
+            return rows.values_list("monthly_spend_cents", flat=True).first()
+
+        return await self._threads.run(read)
+
+    async def limit_all_spending(self, cents: int | None, *, by: Actor) -> None:
+        """Set what all projects together may spend in a month. It holds on every worker within 15 s."""
+
+        def act(connection: BaseDatabaseWrapper) -> bool:
+            rows = Organization.objects.using(connection.alias)
+            rows.update_or_create(pk=ORGANIZATION, defaults={"monthly_spend_cents": cents})
+            return True
+
+        entry = AuditEntry(by, Action.LIMITS_CHANGED, ORGANIZATION, "", {"monthly_spend_cents": cents})
+        await self._write(act, entry)
 
     async def archive_project(self, project_id: str, *, by: Actor) -> ProjectRecord | None:
         """Archive a project for good, and revoke its keys; its data stays. None for no such project."""
@@ -324,6 +357,7 @@ def _project(row: Project) -> ProjectRecord:
         created_at=int(row.created_at.timestamp()),
         archived_at=_seconds(row.archived_at),
         retention_hours=row.retention_hours,
+        monthly_spend_cents=row.monthly_spend_cents,
     )
 
 

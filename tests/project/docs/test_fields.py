@@ -65,6 +65,10 @@ SDK_BODIES = {
     "POST /v1/organization/projects/{project_id}/data_retention": (
         "admin.organization.projects.data_retention_update_params.DataRetentionUpdateParams"
     ),
+    "POST /v1/organization/projects/{project_id}/spend_limit": (
+        "admin.organization.projects.spend_limit_update_params.SpendLimitUpdateParams"
+    ),
+    "POST /v1/organization/spend_limit": "admin.organization.spend_limit_update_params.SpendLimitUpdateParams",
     "POST /v1/containers": "container_create_params.ContainerCreateParams",
     "POST /v1/containers/{container_id}/files": "containers.file_create_params.FileCreateParams",
 }

@@ -294,7 +294,7 @@ def test_an_admin_key_opens_nothing_else(raw: httpx.Client) -> None:
 
 
 def test_no_other_key_opens_the_organization(closed: ClosedServer) -> None:
-    assert len(OURS) == 25
+    assert len(OURS) == 31
     keys = [closed.key, closed.new_key("--scopes", "api.engine.write,api.metrics.read,api.responses.write")]
     for each in OURS:
         body = {} if each.method == "POST" else None

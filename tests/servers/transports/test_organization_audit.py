@@ -63,9 +63,10 @@ def admin(closed: ClosedServer, eve: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def sdk(closed: ClosedServer, admin: str) -> openai.OpenAI:
+def sdk(closed: ClosedServer, admin: str) -> Iterator[openai.OpenAI]:
     """OpenAI's SDK with the admin key."""
-    return openai.OpenAI(base_url=closed.base_url, api_key="", admin_api_key=admin, max_retries=0)
+    with openai.OpenAI(base_url=closed.base_url, api_key="", admin_api_key=admin, max_retries=0) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
