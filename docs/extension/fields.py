@@ -32,8 +32,8 @@ from responses_app.protocol.organization import (
     NewAdminKey,
     NewProject,
     NewRetention,
-    NewSpendLimit,
     NewServiceAccount,
+    NewSpendLimit,
     ProjectChanges,
     ServiceAccountChanges,
 )

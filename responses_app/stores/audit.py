@@ -73,14 +73,14 @@ class Action(StrEnum):
     RETENTION_CHANGED = "retention_changed", "How long a project keeps what it stores was changed."
     LIMITS_CHANGED = (
         "limits_changed",
-        "Rate or spend limits of a project, a key, or all projects together (`organization`) were changed.",
+        "Limits of a project, a key or all projects together were changed.",
     )
     WEBHOOK_CHANGED = "webhook_changed", "A webhook endpoint was enabled or disabled, or deliveries were sent again."
     ROLES_CHANGED = "roles_changed", "A user who signed in has other roles now. The detail has them, and those before."
     ADMIN_CHANGED = "admin_changed", "Something else was changed in the admin: a user, a group, permissions."
     AUDIT_EXPORTED = (
         "audit_exported",
-        "The audit trail was exported, or read with an admin key: once in a while for each key.",
+        "The audit trail was exported, or read with an admin key.",
     )
 
 

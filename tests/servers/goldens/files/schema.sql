@@ -146,6 +146,7 @@ CREATE TABLE "responses_app_apikey" ("requests_per_minute" bigint unsigned NULL 
   "last_used_at" datetime NULL,
   "allowed_models" text NOT NULL,
   "project_id" varchar(64) NOT NULL REFERENCES "responses_app_project" ("name") DEFERRABLE INITIALLY DEFERRED,
+  "monthly_spend_cents" bigint unsigned NULL CHECK ("monthly_spend_cents" >= 0),
   CONSTRAINT "apikey_digest" UNIQUE ("digest"));
 CREATE TABLE "responses_app_approvalclaim" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
   "project" varchar(64) NOT NULL,
@@ -292,6 +293,8 @@ CREATE TABLE "responses_app_namedsetup" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "updated_at" datetime NOT NULL,
   CONSTRAINT "namedsetup_name" UNIQUE ("project",
   "name"));
+CREATE TABLE "responses_app_organization" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "monthly_spend_cents" bigint unsigned NULL CHECK ("monthly_spend_cents" >= 0));
 CREATE TABLE "responses_app_picture" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "project" varchar(64) NOT NULL,
   "digest" varchar(64) NOT NULL,
@@ -316,7 +319,9 @@ CREATE TABLE "responses_app_project" ("requests_per_minute" bigint unsigned NULL
   "name" varchar(64) NOT NULL PRIMARY KEY,
   "created_at" datetime NOT NULL,
   "archived_at" datetime NULL,
-  "title" varchar(256) DEFAULT '' NOT NULL);
+  "title" varchar(256) DEFAULT '' NOT NULL,
+  "retention_hours" integer NULL,
+  "monthly_spend_cents" bigint unsigned NULL CHECK ("monthly_spend_cents" >= 0));
 CREATE TABLE "responses_app_publicname" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "project" varchar(64) NOT NULL,
   "name" varchar(64) NOT NULL,
