@@ -351,6 +351,11 @@ CREATE TABLE "responses_app_response" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "epoch" integer DEFAULT 1 NOT NULL,
   "key_id" varchar(64) DEFAULT '' NOT NULL,
   "chat_id" varchar(64) DEFAULT '' NOT NULL);
+CREATE TABLE "responses_app_responsewords" ("number" bigint NOT NULL PRIMARY KEY,
+  "response_id" varchar(64) NOT NULL,
+  "project" varchar(64) NOT NULL,
+  "first_words" varchar(120) NOT NULL,
+  CONSTRAINT "responsewords_response" UNIQUE ("response_id"));
 CREATE TABLE "responses_app_rollout" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "project" varchar(64) NOT NULL,
   "name" varchar(128) NOT NULL,
@@ -540,6 +545,8 @@ CREATE TABLE "responses_app_webhookevent" ("id" integer NOT NULL PRIMARY KEY AUT
   "messages" text NOT NULL,
   "created_at" datetime NOT NULL,
   CONSTRAINT "webhookevent_once" UNIQUE ("event_id"));
+CREATE TABLE "responses_app_wordstoread" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "below" varchar(64) NOT NULL);
 CREATE TABLE "responses_app_worker" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "started_at" datetime NOT NULL,
   "seen_at" datetime NOT NULL,
@@ -559,15 +566,48 @@ CREATE TABLE 'responses_app_chunkwords_idx'(segid,
   pgno,
   PRIMARY KEY(segid,
   term)) WITHOUT ROWID;
+CREATE TABLE 'responses_app_saidwords_config'(k PRIMARY KEY,
+  v) WITHOUT ROWID;
+CREATE TABLE 'responses_app_saidwords_content'(id INTEGER PRIMARY KEY,
+  c0);
+CREATE TABLE 'responses_app_saidwords_data'(id INTEGER PRIMARY KEY,
+  block BLOB);
+CREATE TABLE 'responses_app_saidwords_docsize'(id INTEGER PRIMARY KEY,
+  sz BLOB);
+CREATE TABLE 'responses_app_saidwords_idx'(segid,
+  term,
+  pgno,
+  PRIMARY KEY(segid,
+  term)) WITHOUT ROWID;
 CREATE TRIGGER responses_app_chunkwords_delete AFTER DELETE ON responses_app_vectorstorechunk
 BEGIN DELETE FROM responses_app_chunkwords WHERE rowid = old.id; END;
 CREATE TRIGGER responses_app_codes_delete AFTER DELETE ON responses_app_vectorstorefile
     BEGIN DELETE FROM responses_app_vectorstorecodes WHERE file_id = old.id; END;
+CREATE TRIGGER responses_app_saidwords_delete AFTER DELETE ON responses_app_responsewords
+    BEGIN DELETE FROM responses_app_saidwords WHERE rowid = old.number; END;
 CREATE TRIGGER responses_app_vector_delete AFTER DELETE ON responses_app_vectorstorechunk
     BEGIN DELETE FROM responses_app_vectorstorevector WHERE chunk_id = old.id; END;
+CREATE TRIGGER responses_app_words_delete AFTER DELETE ON responses_app_response
+    BEGIN DELETE FROM responses_app_responsewords WHERE response_id = old.id; END;
+CREATE TRIGGER responses_app_words_insert AFTER INSERT ON responses_app_response
+    WHEN new.status NOT IN ('queued',
+  'in_progress')
+    BEGIN INSERT OR IGNORE INTO responses_app_wordstoread (id,
+  below) VALUES (new.id,
+  ''); END;
+CREATE TRIGGER responses_app_words_update AFTER UPDATE OF status ON responses_app_response
+    WHEN old.status IN ('queued',
+  'in_progress') AND new.status NOT IN ('queued',
+  'in_progress')
+    BEGIN INSERT OR IGNORE INTO responses_app_wordstoread (id,
+  below) VALUES (new.id,
+  ''); END;
 CREATE UNIQUE INDEX "vectorstorefile_once" ON "responses_app_vectorstorefile" ("store_id",
   "file_id") WHERE NOT ("status" = 'removed');
 CREATE VIRTUAL TABLE responses_app_chunkwords
 USING fts5(store,
   words,
   tokenize = 'porter unicode61 remove_diacritics 2');
+CREATE VIRTUAL TABLE responses_app_saidwords
+    USING fts5(words,
+  tokenize = 'unicode61 remove_diacritics 2');
