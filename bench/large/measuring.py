@@ -164,6 +164,7 @@ def _pages(store: Store) -> dict[str, float]:
         "search": f"{LIST}?q={some}",
         "search of a beginning": f"{LIST}?q=resp_0",
         "found nothing": f"{LIST}?q=resp_zzz",
+        "search of words": f"{LIST}?q=the+sky",
         "response": f"{LIST}{some}/change/",
         "conversations": "/admin/responses_app/conversation/",
         "dashboard": "/admin/dashboard/",

@@ -1,7 +1,7 @@
 """Projects, and what is theirs: API keys, uploaded files and skills.
 
-A project's form changes the limits that all its keys have together. A key's form makes one and shows it this once;
-an action revokes keys. Files and skills are listed without what is in them.
+Their lists change limits (`limits`); those of a project count all its keys together. A key's form makes one and shows
+it this once; an action revokes keys. Files and skills are listed without what is in them.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,11 @@ from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.debug import sensitive_variables
 
+from responses_app.admin.limits import LimitsForm, LimitsInPlace
 from responses_app.admin.lists import ListOnlyAdmin, ReadOnlyAdmin, column
 from responses_app.admin.searching import beginning_with
 from responses_app.models import ID_LENGTH, AdminKey, ApiKey, Project, StoredFile
@@ -50,10 +51,12 @@ class ProjectForm(forms.ModelForm):
 
 
 @admin.register(Project)
-class ProjectAdmin(ReadOnlyAdmin):
+class ProjectAdmin(LimitsInPlace, ReadOnlyAdmin):
     """Projects by their names. They are made with their first key, and erased by `respsite manage forget`."""
 
-    list_display = ("named", "titled", "keys_counted", "limits", "created", "archived")
+    form = LimitsForm
+    list_display = ("named", "titled", "keys_counted", *LIMITS, "created", "archived")
+    list_editable = LIMITS
     named = column("project", lambda row: visible(row.name))
     titled = column("name", lambda row: visible(row.title) or NONE)
     keys_counted = column("keys", lambda row: row.key_count)  # revoked ones too
@@ -75,24 +78,9 @@ class ProjectAdmin(ReadOnlyAdmin):
         """Whoever may change projects; a change of limits holds within 2 s."""
         return bool(request.user.has_perm("responses_app.change_project"))
 
-    def save_model(self, request: HttpRequest, obj: Project, form: Any, change: bool) -> None:
-        """Change them, and record what they are now, in one transaction."""
-        super().save_model(request, obj, form, change)
-        limits = {name: getattr(obj, name) for name in form.changed_data}
-        done(request, Action.LIMITS_CHANGED, obj.name, project=obj.name, **limits)
-
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """What belongs to a project would stay."""
         return False
-
-    @admin.display(description="limits")
-    def limits(self, project: Project) -> SafeString | str:
-        """Those that it has."""
-        limits_set = [
-            (name.replace("_", " "), value) for name in LIMITS if (value := getattr(project, name)) is not None
-        ]
-        chips = ((f"{name}: {value:,}",) for name, value in limits_set)
-        return format_html_join(" ", '<span class="chip">{}</span>', chips) or NONE
 
 
 MAX_REVOKED = 500  # by one action
@@ -144,11 +132,14 @@ class NewKeyForm(forms.ModelForm):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(ListOnlyAdmin):
+class ApiKeyAdmin(LimitsInPlace, ListOnlyAdmin):
     """Keys, the newest first."""
 
     form = NewKeyForm
-    list_display = ("identifier", "named", "project_name", "state_shown", "may", "created", "used", "expires")
+    list_display: Sequence[str] = (
+        *("identifier", "named", "project_name", "state_shown", "may", *LIMITS, "created", "used", "expires"),
+    )
+    list_editable: Sequence[str] = LIMITS
     identifier = column("key", lambda row: format_html('<span class="id" title="{}">{}…</span>', row.pk, row.prefix))
     named = column("name", lambda row: visible(row.name) or NONE)
     project_name = column("project", lambda row: visible(row.project_id))
@@ -166,8 +157,12 @@ class ApiKeyAdmin(ListOnlyAdmin):
         """Whoever may add keys."""
         return bool(request.user.has_perm("responses_app.add_apikey"))
 
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whoever may change keys: their limits, in the list."""
+        return bool(request.user.has_perm("responses_app.change_apikey"))
+
     def has_revoke_permission(self, request: HttpRequest) -> bool:
-        """Revoking is Django's permission to change, though nothing else can be changed."""
+        """Revoking is Django's permission to change."""
         return bool(request.user.has_perm("responses_app.change_apikey"))
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -230,11 +225,16 @@ class AdminKeyAdmin(ApiKeyAdmin):
     """Admin keys, the newest first. They are made on the command line or over the API."""
 
     list_display = ("identifier", "named", "state_shown", "created", "used", "expires")
+    list_editable = ()
     search_fields = ("prefix", "name")
     search_help_text = "Finds admin keys by their beginning or their name."
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Nobody here."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Nobody: it has no limits."""
         return False
 
     def has_revoke_permission(self, request: HttpRequest) -> bool:

@@ -39,6 +39,7 @@ class Limits:
 
 LIMITS = tuple(field.name for field in fields(Limits))  # their names: flags, forms and columns have the same
 NO_LIMITS = Limits()
+MOST = 2**31 - 1  # that a limit may be; at least 1
 
 
 class Amount(NamedTuple):

@@ -13,7 +13,7 @@ from responses_app.management.database import DatabaseCommand, check_can_be_spen
 from responses_app.models import ID_LENGTH
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in, unknown_scopes
 from responses_app.protocol.organization import Unchangeable
-from responses_app.protocol.rate_limits import LIMITS
+from responses_app.protocol.rate_limits import LIMITS, MOST
 from responses_app.stores.audit import Action
 from responses_app.stores.database.callers import create_admin_key, create_key
 
@@ -133,6 +133,6 @@ def scopes(text: str) -> list[str]:
 
 def number(text: str) -> int:
     """Read a limit. Raises `ArgumentTypeError`."""
-    if not text.isdecimal() or not 0 < int(text) < 2**31:
+    if not text.isdecimal() or not 0 < int(text) <= MOST:
         raise ArgumentTypeError("a whole number of at least 1")
     return int(text)

@@ -47,7 +47,7 @@ def test_what_makes_no_key_says_why(admin: Client) -> None:
         ({"project": "a b"}, "Enter a valid value"),
         ({"expires_at_0": "2001-01-01", "expires_at_1": "00:00"}, "future"),
         ({"scopes": ["all"]}, "Select a valid choice"),
-        ({"requests_per_minute": "-1"}, "greater than or equal to 0"),
+        ({"requests_per_minute": "-1"}, "greater than or equal to 1"),
     ]:
         answer = admin.post(NEW, {"project": "team-a", **fields})
         assert said in answer.content.decode(), fields
