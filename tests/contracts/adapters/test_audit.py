@@ -1,8 +1,10 @@
 """The chain of the audit trail in both databases: whole, broken in many ways, and written by several at once."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -24,8 +26,27 @@ from responses_app.stores.database.audit import verifying
 from responses_app.stores.database.audit.verifying import lines, verify
 from responses_app.stores.database.audit_chain import append, hashed, last, microseconds
 from tests.contracts.adapters.conftest import OpenDatabase
+from tests.kit.server import ROOT as HERE
+from tests.kit.server import START_SECONDS, server_environ
 
 MANY = 100_000  # entries
+# A process that adds entries one by one: as many as it is told, and on until it sees one of the other process.
+WRITER = """
+import sys
+import django
+django.setup()
+from django.db import connection
+from responses_app.models.audit import AuditRow
+from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry
+from responses_app.stores.database.audit_chain import append
+own, other, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+for place in range(100 * number):
+    if place >= number and AuditRow.objects.filter(project=other).exists():
+        break
+    append(connection, [AuditEntry(Actor(ActorKind.COMMAND), Action.KEY_CREATED, str(place), own)])
+"""
 ROOT = Actor(ActorKind.USER, "1", "root", "127.0.0.1")
 
 
@@ -229,3 +250,42 @@ def test_what_is_no_row_of_ours_is_a_problem_and_no_crash(alias: str) -> None:
         cursor.execute("UPDATE responses_app_auditrow SET created_at = 'never', detail = x'00ff' WHERE number = 3")
     assert "Entry 3 does not fit" in verify(using=alias).problems[0]
     assert len(list(lines(using=alias))) == 5
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_two_processes_that_write_at_once_make_one_chain(
+    database: str, request: pytest.FixtureRequest, open_database: OpenDatabase
+) -> None:
+    url, each = request.getfixturevalue(f"{database}_url"), 200
+    with open_database(url) as alias, closing(connections[alias]), ExitStack() as stack:
+        AuditRow.objects.using(alias).all().delete()
+        connections[alias].close()
+        writers = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", WRITER, *names, str(each)],
+                    cwd=HERE,
+                    env=server_environ(DATABASE_URL=url),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for names in (("one", "other"), ("other", "one"))
+        ]
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+        for writer in writers:
+            assert writer.stdin is not None
+            writer.stdin.write("go\n")
+            writer.stdin.flush()
+        assert [writer.wait(START_SECONDS) for writer in writers] == [0, 0]
+        verdict = verify(using=alias)
+        trail = list(AuditRow.objects.using(alias).order_by("number").values_list("number", "project", "subject"))
+    assert (verdict.problems, verdict.entries) == ([], len(trail))
+    assert [number for number, _, _ in trail] == list(range(1, len(trail) + 1))
+    for own in ("one", "other"):
+        places = [int(place) for _, project, place in trail if project == own]
+        assert places == list(range(len(places)))  # each in its order, none lost
+        assert len(places) >= each
