@@ -3,10 +3,11 @@
 Nothing of the trail can be changed or deleted here, by nobody.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
@@ -23,12 +24,13 @@ from responses_app.admin.lists import ListOnlyAdmin, column
 from responses_app.models.audit import MAX_NAME, AuditRow
 from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry, AuditUnavailable
 from responses_app.stores.database.audit.trail import record
-from responses_app.stores.database.audit.verifying import detail_of
+from responses_app.stores.database.audit.verifying import as_json, detail_of
 from responses_app.stores.database.audit_chain import plain
 from responses_app.watch.auditing import actor_of, done
 from responses_app.watch.text import NONE, moment, visible
 
 MAX_CHOICES = 200  # projects and users that a filter offers
+MAX_EXPORTED = 20_000  # entries of one file: some 8 MB
 
 
 class ActionFilter(admin.SimpleListFilter):
@@ -94,7 +96,22 @@ class AuditAdmin(ListOnlyAdmin):
     ordering = ("-number",)
     search_fields = ("subject",)
     search_help_text = "Finds the entries of a subject: the whole id of a response or a key, or a user name."
-    actions = None
+    actions = ("export",)
+
+    @admin.action(permissions=["view"], description="Export the selected entries as JSON lines")
+    def export(self, request: HttpRequest, queryset: "QuerySet[AuditRow]") -> HttpResponse | None:
+        """Send a file with one entry a line, the oldest first, as `respsite audit export` writes it."""
+        rows = list(queryset.order_by("number").values()[: MAX_EXPORTED + 1])
+        if len(rows) > MAX_EXPORTED:
+            text = f"Select {MAX_EXPORTED:,} entries at most, or use `respsite audit export`."
+            self.message_user(request, text, messages.WARNING)
+            return None
+        first, last = (rows[0]["number"], rows[-1]["number"]) if rows else (0, 0)
+        done(request, Action.AUDIT_EXPORTED, first=first, last=last, entries=len(rows))
+        answer = HttpResponse(content_type="application/jsonl")
+        answer["Content-Disposition"] = 'attachment; filename="audit.jsonl"'
+        answer.writelines(f"{json.dumps(as_json(row), default=str)}\n" for row in rows)
+        return answer
 
     def get_search_results(
         self, request: HttpRequest, queryset: "QuerySet[AuditRow]", search_term: str

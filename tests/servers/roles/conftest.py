@@ -10,6 +10,8 @@ from tests.kit.closed import ClosedServer
 from tests.servers.roles.people import NAMES, make_people, signed_in
 from tests.servers.roles.planted import plant
 
+SLOW = {"tokens_per_second": 200}  # so that a response runs until it is cancelled
+
 
 @dataclass(frozen=True)
 class House:
@@ -22,7 +24,7 @@ class House:
 
 @pytest.fixture(scope="package")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with ClosedServer(tmp_path_factory.mktemp("house"), auth="on") as server:
+    with ClosedServer(tmp_path_factory.mktemp("house"), auth="on", engine_options=SLOW) as server:
         make_people(server)
         ids = plant(server)
         nobody = httpx.Client(base_url=server.url, timeout=60)

@@ -17,6 +17,7 @@ from websockets.sync.client import connect
 from responses_app.api.endpoints import ENDPOINTS
 from responses_app.web.endpoint import Endpoint
 from tests.kit.stored import stored
+from tests.kit.waiting import eventually
 from tests.servers.roles.conftest import House
 from tests.servers.roles.people import PASS
 from tests.servers.roles.planted import MARKER
@@ -58,7 +59,7 @@ MODELS: Mapping[str, tuple[Set[str], Set[str], Set[str]]] = {
     "user": (ADMINS, ADMINS, ADMINS),
     "group": (ADMINS, ADMINS, ADMINS),
 }
-NAMES_CONTENT = ("conversation", "storedfile", "skillversion")  # lists with words of users
+NAMES_CONTENT = ("response", "conversation", "storedfile", "skillversion")  # lists with words of users
 # Pages of one thing; those of the other models lead to their list, which refuses by itself.
 CHANGES: Mapping[str, tuple[Set[str], bool]] = {
     "response": (STAFF, True),
@@ -151,6 +152,14 @@ def test_a_list_that_is_searched_and_filtered_shows_no_more(house: House, query:
             # The page has what was searched for in its field, and nowhere else.
             shown = re.sub(r'value="[^"]*"|\?[^"]*"|data-[\w-]+="[^"]*"', "", answer.text)
             assert (model, who, MARKER in shown) == (model, who, False)
+
+
+async def test_a_search_by_what_was_said_finds_it_for_those_alone_who_may_see_it(house: House) -> None:
+    path = f"/admin/responses_app/response/?q={MARKER}"
+    auditor = house.browsers["auditor"]
+    await eventually(lambda: house.ids["response"] in auditor.get(path).text)  # once its words are in the index
+    for who in STAFF:
+        assert (who, house.ids["response"] in house.browsers[who].get(path).text) == (who, who in CONTENT)
 
 
 # The API by a session, as a page of the server comes in.
