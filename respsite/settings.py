@@ -13,6 +13,7 @@ from typing import Any
 import dj_database_url
 
 from responses_app.settings.conf import ConfigurationError, from_environ
+from responses_app.stores.callers import SIGN_ON_BACKEND
 
 try:
     RESPSITE, RESPSITE_WARNINGS = from_environ(os.environ)
@@ -96,10 +97,17 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "axes.middleware.AxesMiddleware",
 ]
+if RESPSITE.oidc_issuer:  # single sign-on: sessions of it end, and are renewed
+    MIDDLEWARE.insert(
+        MIDDLEWARE.index("django.contrib.messages.middleware.MessageMiddleware"),
+        "responses_app.admin.sign_on.views.renewal",
+    )
 
 # Guesses at the admin's login: counted in the database, so over all workers, by user name and by address. A success
 # resets nothing (who has one password could go on guessing another), and a guess while locked does not prolong it.
 AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+if RESPSITE.oidc_issuer:  # before django-axes: who comes from the provider guesses no password
+    AUTHENTICATION_BACKENDS.insert(0, SIGN_ON_BACKEND)
 AXES_FAILURE_LIMIT = RESPSITE.admin_login_failures
 AXES_COOLOFF_TIME = timedelta(seconds=RESPSITE.admin_login_lock_seconds)
 AXES_LOCKOUT_PARAMETERS = ["username", "ip_address"]

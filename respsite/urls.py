@@ -1,5 +1,6 @@
 """Paths of Django's own part; the API's are in `responses_app.urls`, behind `ApiMiddleware`."""
 
+from django.conf import settings
 from django.contrib import admin
 from django.templatetags.static import static
 from django.urls import path, re_path
@@ -15,7 +16,19 @@ from responses_app.watch.rollouts import views as rollouts
 
 handler404 = "responses_app.api.server.missing"
 
+SIGN_ON = []
+if settings.RESPSITE.oidc_issuer:
+    from responses_app.admin.sign_on import views as sign_on
+
+    # The names are those by which mozilla-django-oidc finds them.
+    SIGN_ON = [
+        path("oidc/authenticate/", sign_on.start, name="oidc_authentication_init"),
+        path("oidc/callback/", sign_on.back, name="oidc_authentication_callback"),
+        path("admin/logout/", sign_on.logout),  # before the admin's own
+    ]
+
 urlpatterns = [
+    *SIGN_ON,
     path("admin/login/", login),  # before the admin's own
     path("admin/", admin.site.admin_view(first_page)),  # before the admin's own
     path("admin/all/", admin.site.admin_view(admin.site.index), name="admin-all"),

@@ -19,4 +19,5 @@ from responses_app.admin import (  # noqa: F401 - each registers its pages
 admin.site.site_header = admin.site.site_title = "respsite"
 admin.site.index_title = "Administration"
 admin.site.site_url = None
+admin.site.login_template = "admin/respsite/login.html"
 admin.site.enable_nav_sidebar = False  # the head of each page leads everywhere

@@ -26,6 +26,7 @@ from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry, Aud
 from responses_app.stores.database.audit.trail import record
 from responses_app.stores.database.audit.verifying import as_json, detail_of
 from responses_app.stores.database.audit_chain import plain
+from responses_app.stores.database.sign_on import by_sign_on
 from responses_app.watch.auditing import actor_of, done
 from responses_app.watch.text import NONE, moment, visible
 
@@ -186,7 +187,8 @@ admin.site.register(Group, AuditedGroupAdmin)
 @receiver(user_logged_in)
 def _signed_in(request: HttpRequest, user: Any, **kwargs: Any) -> None:
     try:
-        record(AuditEntry(actor_of(request, user), Action.SIGNED_IN, user.get_username()))
+        detail = {"by": "single sign-on"} if by_sign_on(request.session) else {}
+        record(AuditEntry(actor_of(request, user), Action.SIGNED_IN, user.get_username(), detail=detail))
     except AuditUnavailable:
         request.session.flush()  # else the session would be kept with the page that says so
         raise

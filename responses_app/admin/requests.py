@@ -34,13 +34,15 @@ def login(request: HttpRequest) -> HttpResponse:
 
     Each worker has a turn of its own: so many workers, so many guesses more than the limit at most.
     """
+    # Named where single sign-on is configured: the form has a link to it.
+    extra = {"sign_on": settings.RESPSITE.oidc_issuer and settings.RESPSITE.oidc_name}
     if request.method != "POST":
-        return admin.site.login(request)
+        return admin.site.login(request, extra)
     # Each request has a thread of its own here, so waiting blocks nobody else.
     if not _turn.acquire(timeout=WAIT_SECONDS):
         return _refusal(request, "Many are logging in at once.", seconds=ceil(WAIT_SECONDS))
     try:
-        return admin.site.login(request)
+        return admin.site.login(request, extra)
     finally:
         _turn.release()
 

@@ -20,6 +20,7 @@ from responses_app.models import engines as engine_models  # noqa: F401
 from responses_app.models import idempotency as idempotency_models  # noqa: F401
 from responses_app.models import pictures as picture_models  # noqa: F401
 from responses_app.models import rollouts as rollout_models  # noqa: F401
+from responses_app.models import sign_on as sign_on_models  # noqa: F401
 from responses_app.models import skills as skill_models  # noqa: F401
 from responses_app.models import usage as usage_models  # noqa: F401
 from responses_app.models import vector_stores as vector_store_models  # noqa: F401 - Django looks for models here

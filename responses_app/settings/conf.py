@@ -13,6 +13,7 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from responses_app.auth.sign_on.settings import SignOnSettings
 from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.events.dialects import OPENAI, PRESETS, Dialect, parse_dialect
 from responses_app.protocol.files.batches import BatchSettings
@@ -166,6 +167,7 @@ class Settings(
     WebhookNetworkSettings,
     HeaderSettings,
     PriceSettings,
+    SignOnSettings,
 ):
     """Every setting; a field's name in capitals is its environment variable."""
 

@@ -39,6 +39,8 @@ class BaseKeyStore(ABC):
         """Let go of everything. Safe to call twice."""
 
 
+SIGN_ON_BACKEND = "responses_app.admin.sign_on.backend.SignOnBackend"  # as Django's settings and sessions name it
+
 SCOPES = (  # what the pages need; keys and what they may do are made in the admin
     "api.model.read",
     "api.responses.read",

@@ -32,7 +32,7 @@ FLOORS = (
     ("respsite",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-DJANGO = {"django", "axes", "channels", "channels_redis", "daphne", "asgiref", "dj_database_url"}
+DJANGO = {"django", "axes", "channels", "channels_redis", "daphne", "asgiref", "dj_database_url", "mozilla_django_oidc"}
 KNOWS_DJANGO = {"models", "migrations", "stores", *(room for rooms in FLOORS[FLOOR["wiring"] :] for room in rooms)}
 HEAVY = {"torch", "vllm", "zmq"}
 TOP_LEVEL = {
@@ -345,6 +345,7 @@ def test_engine_protocol_and_runs_load_no_django() -> None:
 def test_the_application_loads_neither_torch_nor_the_sdk(tmp_path: Path) -> None:
     loaded = loaded_by("respsite.asgi", "responses_app.management.commands.serve", DATA_DIR=str(tmp_path))
     assert "django" in loaded
+    assert loaded & {"mozilla_django_oidc", "jwt", "requests"} == set(), "only single sign-on needs these"
     assert (
         loaded & (HEAVY | {"openai", "pytest", "hypothesis", "redis", "psycopg", "prometheus_client", "opentelemetry"})
         == set()

@@ -33,6 +33,7 @@ from responses_app.stores.clock import id_factory
 from responses_app.stores.database.audit_chain import append
 from responses_app.stores.database.response_sql import in_parts
 from responses_app.stores.database.roles import chooses_project, session_scopes
+from responses_app.stores.database.sign_on import is_over
 from responses_app.stores.database.threads import ThreadedStore
 
 FIRST = f"{ids.API_KEY}first"  # the id of the key that a server makes for itself: there is one at most
@@ -187,8 +188,9 @@ class DatabaseStaff(ThreadedStore[None], BaseStaff):
         def read(_: BaseDatabaseWrapper) -> Caller | None:
             # `get_user` needs no more of a request than its session. It also checks the session's hash of the
             # password.
-            user: Any = get_user(SimpleNamespace(session=SessionStore(given.key)))  # type: ignore[arg-type]
-            scopes = session_scopes(user)
+            session = SessionStore(given.key)
+            user: Any = get_user(SimpleNamespace(session=session))  # type: ignore[arg-type]
+            scopes = () if is_over(session) else session_scopes(user)
             if not scopes:
                 return None
             project = given.project or DEFAULT_PROJECT

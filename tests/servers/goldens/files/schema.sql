@@ -396,6 +396,13 @@ CREATE TABLE "responses_app_sampleditem" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "kind" varchar(1) NOT NULL,
   "tokens" BLOB NOT NULL,
   "response_id" varchar(64) NOT NULL);
+CREATE TABLE "responses_app_signonaccount" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
+  "issuer" varchar(255) NOT NULL,
+  "subject" varchar(255) NOT NULL,
+  "created_at" datetime NOT NULL,
+  "user_id" integer NOT NULL UNIQUE,
+  CONSTRAINT "signonaccount_subject" UNIQUE ("issuer",
+  "subject"));
 CREATE TABLE "responses_app_skill" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "project" varchar(64) NOT NULL,
   "created_at" datetime NOT NULL,
