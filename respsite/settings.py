@@ -200,7 +200,15 @@ LOGGING = {
         "line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"},
         "json": {"()": "responses_app.observing.logs.JsonLines"},
     },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "stream": sys.stderr, "formatter": RESPSITE.log_format}},
+    "filters": {"discreet": {"()": "responses_app.observing.logs.Discreet"}},
+    "handlers": {
+        "stderr": {
+            "class": "logging.StreamHandler",
+            "stream": sys.stderr,
+            "formatter": RESPSITE.log_format,
+            "filters": ["discreet"],
+        }
+    },
     "root": {"handlers": ["stderr"], "level": "WARNING"},
     "loggers": {
         "respsite": {"level": RESPSITE.log_level.upper()},

@@ -26,6 +26,7 @@ from responses_app.models import ID_LENGTH, AdminKey, ApiKey, Project, StoredFil
 from responses_app.models.skills import SkillVersion
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in
 from responses_app.protocol.rate_limits import LIMITS
+from responses_app.protocol.retention import NEVER, kept, parse_retention, written
 from responses_app.stores.audit import Action
 from responses_app.stores.database.callers import create_key, revoke_keys
 from responses_app.watch.auditing import done, done_to
@@ -42,32 +43,66 @@ def spend_limit(cents: int | None) -> int | None:
     return cents
 
 
-class ProjectForm(forms.ModelForm):
-    """The limits of a project."""
+class ProjectForm(LimitsForm):
+    """What may be changed of a project."""
+
+    retention = forms.CharField(
+        required=False, max_length=20,
+        help_text="How long it keeps what it stores: never, a number of hours, forever, or server: as the server's "
+        "settings say. It holds within 2 s. What is past it is erased, and cannot be had back.",
+    )  # fmt: skip
+    erase = forms.BooleanField(
+        required=False, label="Erase", help_text="Needed for never and for hours: erase what is past it."
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.new_retention: tuple[int | None] | None = None  # once it is clean: another one, if that is wanted
+        # Who may only look has no field of it.
+        if "retention" in self.fields:
+            self.fields["retention"].initial = written(self.instance.retention_hours)
 
     def clean_monthly_spend_cents(self) -> int | None:
         """Take one where there are prices."""
         return spend_limit(self.cleaned_data["monthly_spend_cents"])
+
+    def clean(self) -> dict[str, Any]:
+        """Read the retention, and see that its effect is meant."""
+        cleaned = super().clean()
+        before = self.instance.retention_hours
+        try:
+            hours = parse_retention(str(cleaned.get("retention") or written(before)))
+        except ValueError as problem:
+            self.add_error("retention", f"{problem}.")
+            return cleaned
+        if hours != before:
+            self.new_retention = (hours,)
+            if hours is not None and hours >= NEVER and not cleaned.get("erase"):
+                self.add_error("erase", "Check this, too: what is past the retention is erased for good.")
+        return cleaned
 
 
 @admin.register(Project)
 class ProjectAdmin(LimitsInPlace, ReadOnlyAdmin):
     """Projects by their names. They are made with their first key, and erased by `respsite manage forget`."""
 
-    form = LimitsForm
-    list_display = ("named", "titled", "keys_counted", *LIMITS, "created", "archived")
+    form = ProjectForm
+    list_display = ("named", "titled", "keys_counted", *LIMITS, "retention_shown", "created", "archived")
     list_editable = LIMITS
     named = column("project", lambda row: visible(row.name))
     titled = column("name", lambda row: visible(row.title) or NONE)
     keys_counted = column("keys", lambda row: row.key_count)  # revoked ones too
     created = column("created", lambda row: moment(row.created_at))
     archived = column("archived", lambda row: moment(row.archived_at) if row.archived_at else NONE)
+    # None is what nearly all have: the server's settings say it.
+    retention_shown = column(
+        "retention", lambda row: NONE if row.retention_hours is None else kept(row.retention_hours)
+    )
     ordering = ("name",)
     search_fields = ("name",)
     search_help_text = "Finds projects by their name."
     actions = None
-    form = ProjectForm
-    fields = ("name", *LIMITS)
+    fields = ("name", *LIMITS, "retention", "erase")
     readonly_fields = ("name",)
 
     def get_queryset(self, request: HttpRequest) -> "QuerySet[Project]":
@@ -77,6 +112,14 @@ class ProjectAdmin(LimitsInPlace, ReadOnlyAdmin):
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Whoever may change projects; a change of limits holds within 2 s."""
         return bool(request.user.has_perm("responses_app.change_project"))
+
+    def save_model(self, request: HttpRequest, obj: Project, form: Any, change: bool) -> None:
+        """Change what was changed, and record it, in the page's transaction."""
+        super().save_model(request, obj, form, change)
+        new = form.new_retention if isinstance(form, ProjectForm) else None
+        if new is not None:
+            Project.objects.filter(pk=obj.pk).update(retention_hours=new[0])
+            done(request, Action.RETENTION_CHANGED, obj.pk, project=obj.pk, retention=written(new[0]))
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """What belongs to a project would stay."""

@@ -206,10 +206,15 @@ _BATCHES = "/v1/batches"
 _BATCH = f"{_BATCHES}/{{batch_id}}"
 _endpoint = partial(Endpoint, tag="Batches", scope=Area.RESPONSES, refusals=REFUSALS)
 
+_KEPT = ("A batch is kept, with its lines and their answers", "Send its requests one by one.")
+
 ENDPOINTS = (
     _endpoint("GET", _BATCHES, _list, "listBatches", "List the batches, the newest first", takes=(LIMIT, AFTER)),
     _endpoint(
-        *("POST", _BATCHES, _create, "createBatch", "Run the requests of a file"), body=NewBatch, errors=(404, 429)
+        *("POST", _BATCHES, _create, "createBatch", "Run the requests of a file"),
+        body=NewBatch,
+        errors=(404, 429),
+        keeps=_KEPT,
     ),
     _endpoint("GET", _BATCH, _get, "retrieveBatch", "Return a batch, with its counts"),
     _endpoint("POST", f"{_BATCH}/cancel", _cancel, "cancelBatch", "Cancel a batch; what has ended is kept"),

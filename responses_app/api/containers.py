@@ -325,10 +325,18 @@ _BUSY = (429,)
 _UPLOAD = Form("Upload", form_schema("A form with a file."), Size.AS_JSON)
 _endpoint = partial(Endpoint, tag="Containers", scope=Area.CONTAINERS, refusals=REFUSALS)
 
+_KEPT = (
+    "A container keeps its files between requests",
+    "Declare the tool with a container of type 'auto': each response has one of its own, which goes with it.",
+)
+
 ENDPOINTS = (
     _endpoint("GET", _CONTAINERS, _list, "ListContainers", "List the containers", takes=PAGED),
     _endpoint(
-        *("POST", _CONTAINERS, _create, "CreateContainer", "Create a container"), body=NewContainer, errors=(404, 429)
+        *("POST", _CONTAINERS, _create, "CreateContainer", "Create a container"),
+        body=NewContainer,
+        errors=(404, 429),
+        keeps=_KEPT,
     ),
     _endpoint("GET", _CONTAINER, _get, "RetrieveContainer", "Return a container"),
     _endpoint("DELETE", _CONTAINER, _delete, "DeleteContainer", "End a container"),

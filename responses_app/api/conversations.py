@@ -153,11 +153,17 @@ _ITEM = f"{_ITEMS}/{{item_id:path}}"
 _ITEM_ID = Parameter("item_id", "The item that is to go.", text(minLength=1), required=True)
 _endpoint = partial(Endpoint, tag="Conversations", scope=Area.CONVERSATIONS, refusals=REFUSALS)
 
+_KEPT = (
+    "A conversation is kept",
+    "Send its items in 'input', or continue a response on the WebSocket that made it.",
+)
+
 ENDPOINTS = (
     _endpoint(
         *("POST", _CONVERSATIONS, _create, "createConversation", "Create a conversation"),
         body="NewConversation",
         errors=(429,),
+        keeps=_KEPT,
     ),
     _endpoint("GET", _CONVERSATION, _get, "getConversation", "Return a conversation"),
     _endpoint(

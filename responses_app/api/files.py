@@ -298,13 +298,26 @@ _BEGUN = f"{_UPLOADS}/{{upload_id}}"
 _PART = Form("NewPart", form_schema("A form with a part of a file.", name="data"), Size.PART)
 _of_uploads = partial(Endpoint, tag="Files", scope=Area.FILES, refusals=UPLOAD_REFUSALS)
 
+_FILE_KEPT = (
+    "A file is kept until it is deleted",
+    "Send what is in it with the request that needs it, as 'file_data' of an 'input_file'.",
+)
+
 ENDPOINTS = (
     _endpoint("GET", _FILES, _list, "listFiles", "List the files", takes=_LISTED),
-    _endpoint("POST", _FILES, _create, "createFile", "Upload a file", form=Form("NewFile", _UPLOAD, Size.FILE)),
+    _endpoint(
+        *("POST", _FILES, _create, "createFile", "Upload a file"),
+        form=Form("NewFile", _UPLOAD, Size.FILE),
+        keeps=_FILE_KEPT,
+    ),
     _endpoint("GET", _FILE, _get, "retrieveFile", "Return a file's metadata"),
     _endpoint("DELETE", _FILE, _delete, "deleteFile", "Delete a file"),
     _endpoint(*("GET", f"{_FILE}/content", _content, "downloadFile", "Return a file's content"), answers={BYTES: ""}),
-    _of_uploads("POST", _UPLOADS, _begin, "createUpload", "Begin a file that comes in parts", body=NewUpload),
+    _of_uploads(
+        *("POST", _UPLOADS, _begin, "createUpload", "Begin a file that comes in parts"),
+        body=NewUpload,
+        keeps=_FILE_KEPT,
+    ),
     _of_uploads("POST", f"{_BEGUN}/parts", _add, "addUploadPart", "Add a part", form=_PART),
     _of_uploads(
         *("POST", f"{_BEGUN}/complete", _complete, "completeUpload", "Make a file of the parts"), body=CompletedUpload

@@ -232,6 +232,8 @@ _BEFORE = Parameter("before_id", "The id of the batch before which the list ends
 _LISTED = (limit_of("batches", maximum=MAX_LISTED, default=LISTED), _AFTER, _BEFORE, _VERSION)
 _endpoint = partial(Endpoint, tag="Messages", scope=Area.RESPONSES, refusals=REFUSALS, error_answer=MessagesErrorAnswer)
 
+_KEPT = ("A batch is kept, with its requests and their answers", "Send its requests one by one.")
+
 ENDPOINTS = (
     _endpoint("GET", _BATCHES, _list, "listMessageBatches", "List the batches of messages", takes=_LISTED),
     _endpoint(
@@ -239,6 +241,7 @@ ENDPOINTS = (
         body=NewMessageBatch,
         takes=(_VERSION,),
         errors=(429,),
+        keeps=_KEPT,
     ),
     _endpoint("GET", _BATCH, _get, "retrieveMessageBatch", "Return a batch of messages", takes=(_VERSION,)),
     _endpoint("DELETE", _BATCH, _delete, "deleteMessageBatch", "Delete a batch that has ended", takes=(_VERSION,)),

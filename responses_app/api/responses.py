@@ -223,7 +223,8 @@ async def _decide(request: HttpRequest) -> str:
     """Return the id of the response that a request is to make; "" where that is not stored."""
     site = get_site()
     fields = await read_json(request, dict, site.reader)
-    return site.new_id(ids.RESPONSE) if site.service.is_stored(fields.get("store")) else ""
+    stored = await site.service.is_stored(project_of(request), fields.get("store"))
+    return site.new_id(ids.RESPONSE) if stored else ""
 
 
 async def _replay(request: HttpRequest, response_id: str, is_new: bool) -> HttpResponseBase | None:

@@ -134,8 +134,15 @@ _MASKS = Parameter(
 )
 _endpoint = partial(Endpoint, tag="Rollouts", scope=Area.ROLLOUTS)
 
+_KEPT = ("A roll-out keeps the tokens of all that runs in it", "Use another project.")
+
 ENDPOINTS: Sequence[Endpoint] = (
-    _endpoint("POST", _ROLLOUTS, _create, "createRollout", "Create a roll-out", body=NewRollout, errors=(409, 429)),
+    _endpoint(
+        *("POST", _ROLLOUTS, _create, "createRollout", "Create a roll-out"),
+        body=NewRollout,
+        errors=(409, 429),
+        keeps=_KEPT,
+    ),
     _endpoint("GET", _ROLLOUTS, _list, "listRollouts", "List the roll-outs", takes=(*PAGED, _GROUP)),
     _endpoint(
         *("GET", _ROLLOUT, _get, "getRollout", "Return a roll-out, with the tree of its tokens"),

@@ -119,11 +119,14 @@ def _shown(record: SetupRecord) -> PlaygroundPrompt:
 _PROMPTS = "/v1/playground/prompts"
 _endpoint = partial(Endpoint, tag="Playground", scope=Area.RESPONSES, refusals=REFUSALS)
 
+_KEPT = ("A setup is kept under its name", "Keep it in a file of your own.")
+
 ENDPOINTS = (
     _endpoint("GET", _PROMPTS, _list, "listPlaygroundPrompts", "List the named setups of the project"),
     _endpoint(
         *("POST", _PROMPTS, _put, "putPlaygroundPrompt", "Keep a setup under a name, or replace the one that has it"),
         body=NewPlaygroundPrompt,
+        keeps=_KEPT,
     ),
     _endpoint(
         *("DELETE", f"{_PROMPTS}/{{prompt_id}}", _delete, "deletePlaygroundPrompt", "Delete a named setup"),

@@ -269,9 +269,11 @@ _VERSION = f"{_VERSIONS}/{{version}}"
 _NEW, _MORE = _form("NewSkill", {}), _form("NewSkillVersion", {"default": text(enum=["true", "false"])})
 _endpoint = partial(Endpoint, tag="Skills", scope=Area.SKILLS, refusals=REFUSALS)
 
+_KEPT = ("A skill is kept", "Send what the model is to know in 'instructions'.")
+
 ENDPOINTS: Sequence[Endpoint] = (
     _endpoint("GET", _SKILLS, _list, "ListSkills", "List the skills", takes=PAGED),
-    _endpoint("POST", _SKILLS, _create, "CreateSkill", "Create a skill", form=_NEW),
+    _endpoint(*("POST", _SKILLS, _create, "CreateSkill", "Create a skill"), form=_NEW, keeps=_KEPT),
     _endpoint("GET", _SKILL, _get, "GetSkill", "Return a skill"),
     _endpoint(*("POST", _SKILL, _change, "UpdateSkillDefaultVersion", "Make a version the default"), body=ChangedSkill),
     _endpoint("DELETE", _SKILL, _delete, "DeleteSkill", "Delete a skill, with all its versions"),

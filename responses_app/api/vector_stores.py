@@ -270,10 +270,15 @@ _LISTED = (Parameter("filter", "Only files that have this status.", text(enum=li
 _FULL = (404, 429)  # a file that is named may not be there, and there may be too much
 _endpoint = partial(Endpoint, tag="Vector stores", scope=Area.VECTOR_STORES, refusals=REFUSALS)
 
+_KEPT = ("A vector store is kept, with its files", "Send what the model is to read in 'input'.")
+
 ENDPOINTS = (
     _endpoint("GET", _STORES, _list, "listVectorStores", "List the vector stores", takes=PAGED),
     _endpoint(
-        *("POST", _STORES, _create, "createVectorStore", "Create a vector store"), body=NewVectorStore, errors=_FULL
+        *("POST", _STORES, _create, "createVectorStore", "Create a vector store"),
+        body=NewVectorStore,
+        errors=_FULL,
+        keeps=_KEPT,
     ),
     _endpoint("GET", _STORE, _get, "getVectorStore", "Return a vector store"),
     _endpoint("POST", _STORE, _update, "modifyVectorStore", "Change a vector store", body=VectorStoreChanges),

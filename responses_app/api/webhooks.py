@@ -210,11 +210,17 @@ _ENDPOINTS = "/v1/webhook_endpoints"
 _ENDPOINT = f"{_ENDPOINTS}/{{webhook_endpoint_id}}"
 _endpoint = partial(Endpoint, tag="Webhooks", scope=Area.WEBHOOKS, refusals=REFUSALS)
 
+_KEPT = (
+    "Webhooks tell of background responses and batches, which are kept",
+    "Read the answer of each request as it comes.",
+)
+
 ENDPOINTS = (
     _endpoint("GET", _ENDPOINTS, _list, "listWebhookEndpoints", "List webhook endpoints", takes=PAGED),
     _endpoint(
         *("POST", _ENDPOINTS, _create, "createWebhookEndpoint", "Create a webhook endpoint"),
         body=NewWebhookEndpoint,
+        keeps=_KEPT,
     ),
     _endpoint("GET", _ENDPOINT, _get, "retrieveWebhookEndpoint", "Retrieve a webhook endpoint"),
     _endpoint(

@@ -12,6 +12,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from responses_app.command_line.endpoint import CommandFailed
+from responses_app.observing.dumps import forbid_core_dumps
 from responses_app.observing.logs import JsonLines
 from responses_app.settings.conf import ConfigurationError, Settings, from_environ
 from responses_app.tools.sandbox.serving import BACKLOG, Door
@@ -97,6 +98,8 @@ def _unix(path: Path) -> socket.socket:
 
 
 async def _serve(settings: Settings, door: Door, options: Namespace) -> str:
+    if not settings.core_dumps:
+        forbid_core_dumps()
     loop, leaving = asyncio.get_running_loop(), asyncio.Event()
     serving = asyncio.current_task()
     assert serving is not None

@@ -35,7 +35,7 @@ STEADY_SECONDS = 60.0  # one that has lived so long did not fail at its start
 # Settings that it reads. Not SANDBOX_HOSTS: it has its own containers; and who reaches its socket needs no secret.
 _OF_HOST = {each.name.upper() for kind in (SandboxSettings, EgressSettings) for each in fields(kind)}
 _OF_HOST -= {"SANDBOX_HOSTS", "SANDBOX_SECRET"}
-_OF_HOST |= {"DATA_DIR", "LOG_FORMAT", "LOG_LEVEL", "SHUTDOWN_GRACE_SECONDS"}
+_OF_HOST |= {"CORE_DUMPS", "DATA_DIR", "LOG_FORMAT", "LOG_LEVEL", "SHUTDOWN_GRACE_SECONDS"}
 _PROGRAM = "import sys\nfrom responses_app.command_line import main\nsys.exit(main())"
 
 

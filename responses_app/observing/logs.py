@@ -1,13 +1,16 @@
 """What log lines are about (`bind`), and log lines as JSON objects (`JsonLines`, LOG_FORMAT=json) for programs.
 
 A line has ids, and no content: of an exception it has the type and where it was raised. Its text, which may show what
-somebody wrote, is in the usual lines only.
+somebody wrote, is in the usual lines only; and nowhere where the line is about a project that keeps nothing
+(`Discreet`). There also whatever stands in a message is left out that is neither a number nor a word known to be the
+server's own: a name of a field, an error's text, the id that a client chose.
 """
 
 import logging
 import os
+import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
@@ -22,6 +25,67 @@ def bind(**fields: str) -> None:
     """Give all further lines of this task, and of those that it starts, these fields; empty ones are left out."""
     # A new mapping each time: tasks that were started before share the old one.
     _bound.set({**_bound.get(), **{name: value for name, value in fields.items() if value}})
+
+
+def _nobody(_: str) -> bool:
+    return False
+
+
+_is_silent: Callable[[str], bool] = _nobody
+
+
+def keep_silent(is_silent: Callable[[str], bool]) -> None:
+    """Have the lines about these projects say nothing that a client may have written."""
+    global _is_silent
+    _is_silent = is_silent
+
+
+def is_silent() -> bool:
+    """Whether what is done here is for a project that keeps nothing."""
+    return _is_silent(_bound.get().get("project", ""))
+
+
+_LEFT_OUT = "…"
+# Ids that this server makes, as `protocol.ids` has them. Hexadecimal digits are no text.
+_OWN_ID = re.compile(r"[a-z]{1,12}[_-][0-9a-f]{32}")
+_OWN_WORDS = frozenset(
+    """
+    completed failed cancelled incomplete queued in_progress refused stopped
+    http json sse websocket chat completions messages batch text stream
+    - POST GET DELETE
+    """.split()
+) | {""}
+
+
+def _own(value: object) -> object:
+    """Return what stands in a message, unless a client may have written it."""
+    if value is None or isinstance(value, int | float):
+        return value
+    is_own = isinstance(value, str) and (value in _OWN_WORDS or _OWN_ID.fullmatch(value) or _is_number(value))
+    return value if is_own else _LEFT_OUT
+
+
+def _is_number(text: str) -> bool:
+    return text.removesuffix("ms").isdecimal()
+
+
+class Discreet(logging.Filter):
+    """Leaves out of lines about projects that keep nothing whatever a client may have written."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record, and let it pass."""
+        if not is_silent():
+            return True
+        if isinstance(record.args, Mapping):
+            record.args = {name: _own(value) for name, value in record.args.items()}
+        elif record.args:
+            record.args = tuple(_own(value) for value in record.args)
+        elif not record.name.startswith("respsite"):  # of a library, which may have put a text together itself
+            record.msg = f"{record.name} says something ({record.filename}:{record.lineno})"
+        if record.exc_info and record.exc_info[1]:
+            # Types and places, as JSON lines have them.
+            record.exc_text = orjson.dumps(_where(record.exc_info[1])).decode()  # instead of the usual traceback
+        return True
 
 
 def bound() -> Mapping[str, str]:

@@ -28,6 +28,11 @@ def written(hours: int | None) -> str:
     return next((word for word, value in _WORDS.items() if value == hours), str(hours))
 
 
+def kept(hours: int) -> str:
+    """Return how people read these hours."""
+    return written(hours) if hours <= NEVER else f"{hours:,} hours"
+
+
 def oldest(hours: int | None, now: float, *, ttl: float = 0.0) -> float:
     """Return the time at or before which a thing was made that is past its time; below 0 for none.
 

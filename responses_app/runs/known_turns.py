@@ -16,6 +16,7 @@ from hashlib import blake2b
 from responses_app.protocol.chat.replaying import KnownTurn
 from responses_app.protocol.sealing import MAX_BYTES, SealBroken, Sealer
 from responses_app.runs.plan.settings import RunSettings
+from responses_app.stores.retention import Retentions
 from responses_app.stores.stores import BaseSharedTurns
 
 logger = logging.getLogger("respsite.runs")
@@ -45,11 +46,13 @@ class KnownTurns:
         *,
         sealer: Sealer,
         shared: BaseSharedTurns | None = None,
+        retentions: Retentions | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._sealer = sealer
         self._shared = shared
+        self._retentions = retentions or Retentions()
         self._clock = clock
         # By project and key, the one that was asked for last at the end
         self._turns: OrderedDict[tuple[str, bytes], _Kept] = OrderedDict()
@@ -59,7 +62,9 @@ class KnownTurns:
         return len(self._turns)
 
     async def remember(self, project: str, key: bytes, turn: KnownTurn) -> None:
-        """Keep a turn, here and where others find it. Raises nothing."""
+        """Keep a turn, here and where others find it, unless its project keeps nothing. Raises nothing."""
+        if self._retentions.keeps_nothing(project):
+            return
         self.keep(project, key, turn)
         data = turn.as_bytes() if self._shared is not None else b""
         # A longer turn is known here only: elsewhere its text is rendered anew.
@@ -69,6 +74,8 @@ class KnownTurns:
 
     async def recall(self, project: str, keys: Sequence[bytes]) -> Mapping[bytes, KnownTurn]:
         """Return those of these turns that are known, by their keys; their time begins anew. Raises nothing."""
+        if self._retentions.keeps_nothing(project):
+            return {}
         turns = {key: turn for key in keys if (turn := self.find(project, key)) is not None}
         # The latest come last, and are the ones worth most: the prefix cache ends at the first turn that differs.
         missing = [key for key in keys if key not in turns][-MAX_ASKED:]

@@ -8,7 +8,9 @@ from pydantic import BaseModel
 
 from responses_app.protocol import ids
 from responses_app.protocol.engine_state import EngineState
+from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.requests import CreateRequest
+from responses_app.protocol.retention import keeps_nothing
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse, RolloutRef
 from responses_app.protocol.rollouts.objects import RolloutObject
 from responses_app.protocol.rollouts.requests import (
@@ -29,6 +31,7 @@ from responses_app.protocol.rollouts.weights import WeightsRule, WeightsWanted, 
 from responses_app.runs.plan.failures import store_errors
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
+from responses_app.runs.retention import RetentionWatch
 from responses_app.stores.rollouts import (
     BaseRolloutStore,
     RolloutExists,
@@ -50,8 +53,10 @@ class Rollouts:
         served: Callable[[str], ServedModel | None],
         new_id: Callable[[str], str],
         now: Callable[[], float],
+        retention: RetentionWatch | None = None,
     ) -> None:
         self._store = store
+        self._retention = retention or RetentionWatch.of_none()
         self._served = served  # the model with a name
         self._new_id = new_id
         self._now = now
@@ -75,6 +80,8 @@ class Rollouts:
     async def enter(self, project: str, ref: RolloutRef) -> RolloutRecord:
         """Return the roll-out that a request is part of; the first request of one makes it. Raises `ApiError`."""
         with store_errors():
+            if (await self._retention.current()).keeps_nothing(project):
+                raise _unkept()
             record = await self._store.get(project, ref.name)
             if record is None:
                 try:
@@ -207,6 +214,13 @@ class Rollouts:
         if record is None:
             raise rollout_not_found(name)
         return record
+
+
+def _unkept() -> ApiError:
+    return keeps_nothing(
+        "A roll-out keeps the tokens of all that runs in it",
+        "Leave the roll-out's headers and metadata out, or use another project.",
+    )
 
 
 def as_part(origin: Origin, ref: RolloutRef, record: RolloutRecord) -> Origin:

@@ -35,6 +35,7 @@ from responses_app.protocol.requests.create_fields import ARGUMENTS_AS_OBJECTS, 
 from responses_app.protocol.requests.requests import CreateRequest, named_by, new_response, parse_create
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.response.steps import AgentsAllowed, Asked
+from responses_app.protocol.retention import keeps_nothing
 from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
@@ -61,6 +62,7 @@ from responses_app.runs.planning.offering import Shelf
 from responses_app.runs.planning.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.queues.turns import FairThreads
 from responses_app.runs.registry.registry import RunRegistry
+from responses_app.runs.retention import RetentionWatch
 from responses_app.runs.rollouts import Rollouts
 from responses_app.stores.base import AcceptedResponse, Claim, StoreError
 from responses_app.stores.callers import BaseKeyStore
@@ -94,6 +96,8 @@ class ResponseService:
     shared_turns: BaseSharedTurns | None = None  # what workers share of what was said in chats
     shelf: Shelf = field(default_factory=Shelf)  # this server's tools
     threads: FairThreads = field(default_factory=FairThreads)  # for work that takes long
+    # How long each project keeps things
+    retention: RetentionWatch = field(default_factory=RetentionWatch.of_none)
     models: ServedModels = field(init=False)  # ordered: a request without `model` uses the first
     unsaved: UnsavedEnds = field(init=False)
     naming: Naming = field(init=False)
@@ -107,9 +111,17 @@ class ResponseService:
         self.unsaved = UnsavedEnds(self.stores.responses, self.settings)
         self.naming = Naming(self.stores.responses, self.registry, new_id=self.new_id)
         self.admission = Admission(self.registry, self.rates)
-        self.known_turns = KnownTurns(self.settings, sealer=self.sealer, shared=self.shared_turns)
+        self.known_turns = KnownTurns(
+            self.settings, sealer=self.sealer, shared=self.shared_turns, retentions=self.retention.table
+        )
         self.approving = Approving(self.stores, self.registry, now=self.now)
-        self.rollouts = Rollouts(self.stores.rollouts, served=self.models.named, new_id=self.new_id, now=self.now)
+        self.rollouts = Rollouts(
+            self.stores.rollouts,
+            served=self.models.named,
+            new_id=self.new_id,
+            now=self.now,
+            retention=self.retention,
+        )
 
     async def create(
         self,
@@ -171,9 +183,10 @@ class ResponseService:
                 return count_prompt(draft, model.engine, info)
             return await self._in_thread(draft, count_prompt, draft, model.engine, info)
 
-    def is_stored(self, wanted: object) -> bool:
-        """Whether a response is stored whose request has this `store`."""
-        return self.settings.responses_store and wanted is not False
+    async def is_stored(self, project: str, wanted: object) -> bool:
+        """Whether a response of a project is stored whose request has this `store`. Raises `StoreError`."""
+        retentions = await self.retention.current()
+        return self.settings.responses_store and wanted is not False and not retentions.keeps_nothing(project)
 
     async def run_again(self, accepted: AcceptedResponse) -> None:
         """Run a durable response that another worker has accepted, or go on behind what came to it there.
@@ -316,13 +329,21 @@ class ResponseService:
         self._check(request, model.engine)
         # Early, since a full server has to refuse cheaply; the admission checks again.
         self.registry.check_capacity()
+        with store_errors():
+            stored = await self.is_stored(origin.project, request.store)
+        unkept = self.retention.table.keeps_nothing(origin.project)
+        if unkept:
+            _check_unkept(request)
         info = await self._ready(model, origin)
         if accepted is None:  # what has begun ends where other weights come
             self.rollouts.check(origin.weights, model)
         named = named_in(accepted.request if accepted else None)
-        context = await self.history.context(
-            origin, request, recall, dialect=dialect, model_format=model.format, named_pictures=named
-        )
+        try:
+            context = await self.history.context(
+                origin, request, recall, dialect=dialect, model_format=model.format, named_pictures=named
+            )
+        except ApiError as error:
+            raise _unkept_parent(error) if unkept else error from None
         request = await self.shelf.with_fixed_skills(request, origin.project)
         if accepted is not None:
             response_id = accepted.response["id"]
@@ -338,8 +359,11 @@ class ResponseService:
             context=context,
             input_items=identified(context.own.raw, self.new_id),
             tier=tier,
-            stored=self.is_stored(request.store),
-            tools=await self.shelf.offered(request, context, project=origin.project, response_id=response_id),
+            stored=stored,
+            unkept=unkept,
+            tools=await self.shelf.offered(
+                request, context, project=origin.project, response_id=response_id, unkept=unkept
+            ),
             seal=partial(self.sealer.seal, compaction.PURPOSE, origin.project),
             late_tools=context.late_tools,
             asked=self._asked(request),
@@ -443,6 +467,36 @@ class ResponseService:
             logger.info("response %s is leg %d of '%s'", plan.response_id, plan.public.leg, plan.public.name)
         if plan.omitted:
             logger.info("response %s: %d parts the model cannot read were left out", plan.response_id, plan.omitted)
+
+
+def _check_unkept(request: CreateRequest) -> None:
+    """Refuse what a project that keeps nothing cannot have. Raises `ApiError`."""
+    if request.background:
+        raise keeps_nothing(
+            "A background response must be stored",
+            "Leave 'background' out and read the answer as it comes.",
+            param="background",
+        )
+    if request.conversation_id is not None:
+        raise keeps_nothing(
+            "A conversation is stored",
+            "Send its items in 'input', or continue a response on the WebSocket that made it.",
+            param="conversation",
+        )
+
+
+def _unkept_parent(error: ApiError) -> ApiError:
+    """Say of a response that cannot be continued why that is so in a project that keeps nothing."""
+    if error.code != "previous_response_not_found":
+        return error
+    return ApiError(
+        f"{error.message} This project keeps nothing (its retention is 'never'): only the WebSocket that made a "
+        "response can continue it. Send the conversation in 'input'.",
+        status=error.status,
+        type=error.type,
+        code=error.code,
+        param=error.param,
+    )
 
 
 def _background_needs_store() -> ApiError:

@@ -254,6 +254,9 @@ class Settings(
     log_format: str = setting(
         "line", choice("line", "json"), "format of the log: `line` for plain lines, `json` for one JSON object per line"
     )
+    core_dumps: bool = setting(
+        False, flag, "let the processes of the server leave core dumps, which contain prompts, answers and keys"
+    )
     metrics: str = setting(
         "auto", choice("auto", "public", "off"),
         "who may read `/metrics`: with `auto` everybody if the API needs no key, else keys with the scope "

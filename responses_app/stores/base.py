@@ -154,11 +154,6 @@ class RetentionSettings(RoomSettings):
         "deleted; 0 = no limit",
     )  # fmt: skip
 
-    def oldest(self, now: float) -> float:
-        """Return the time at or before which a response was created that is past its time; below 0 for none."""
-        # Before 1970, so that every response is younger.
-        return now - self.responses_store_ttl if self.responses_store_ttl else -1.0
-
     @property
     def keeps_all(self) -> bool:
         """Whether nothing bounds what is kept."""

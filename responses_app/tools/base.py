@@ -65,6 +65,9 @@ class ToolUse:
     items: Sequence[JsonObject] = field(default=(), repr=False)
     # What calls of the tool have left in the chain (`ToolResult.state`).
     state: JsonObject | None = field(default=None, repr=False)
+    unkept: bool = (
+        False  # the project keeps nothing: what the tool makes for the response goes with it (`forget_response`)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,3 +155,6 @@ class BaseTool(ABC):
     @abstractmethod
     async def call(self, call: ToolCall) -> ToolResult:
         """Run it. Raises `ToolFailed`; cancelling it ends its work."""
+
+    async def forget_response(self, use: ToolUse) -> None:  # noqa: B027 - most tools keep nothing
+        """Remove what it keeps of a response that has ended, whose project keeps nothing. Raises nothing."""

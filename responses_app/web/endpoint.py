@@ -35,6 +35,7 @@ from responses_app.runs.plan.failures import store_away
 from responses_app.stores.base import StoreError
 from responses_app.web.http import MethodNotAllowed, NotServed, json_response
 from responses_app.web.idempotency import Decide, Once, Replay, key_of
+from responses_app.web.retention import ANSWER_KEPT, check_keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,8 @@ class Endpoint:
     # its id. Where there is none of these, an answer is kept as it was sent, for requests with an idempotency key.
     decide: Decide | None = None
     replay: Replay | None = None
+    # What it would keep, as a sentence, and what a project can do instead that keeps nothing: there it is refused.
+    keeps: tuple[str, str] | None = None
     # Whether OPTIONS is answered as GET is: load balancers ask so.
     probed: bool = False
 
@@ -285,6 +288,8 @@ class Route:
         if endpoint is None:
             raise self._not_allowed(str(request.method))
         key = key_of(request) if endpoint.is_once else None
+        if key is not None or endpoint.keeps is not None:
+            await check_keeps(request, endpoint.keeps or ANSWER_KEPT)
         if key is None:
             return await self._answer(endpoint, request, named)
         answer = partial(self._answer, endpoint, request, named)

@@ -27,7 +27,7 @@ from django.http.request import split_domain_port, validate_host
 from django.http.response import HttpResponseBase
 
 from responses_app.auth.scopes import SAFE_METHODS
-from responses_app.observing.logs import bind
+from responses_app.observing.logs import bind, is_silent
 from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
 from responses_app.protocol.errors import ApiError, foreign_page, invalid_request, server_error
 from responses_app.protocol.fields import IGNORED_HEADER
@@ -35,7 +35,7 @@ from responses_app.protocol.rate_limits import as_anthropic_headers, as_headers
 from responses_app.protocol.transport import ANTHROPIC_VERSION
 from responses_app.web.auditing import answer_audited
 from responses_app.web.endpoint import Route, find, is_api_path, path_not_found
-from responses_app.web.http import NotServed, error_response, request_id_of, rfc3339
+from responses_app.web.http import NotServed, error_response, request_id_of, rfc3339, span_of
 from responses_app.web.leaving import end_with_caller
 from responses_app.wiring.site import get_site
 
@@ -212,6 +212,8 @@ async def _let_in(request: HttpRequest, route: Route) -> None:
         return
     caller = request.caller = await get_site().door.caller(request.scope, needed=needed)  # type: ignore[attr-defined]
     bind(project=caller.project, key_id=caller.key_id)
+    if not is_silent():  # a path has the ids that a client names, whatever they are
+        span_of(request).note({"url.path": request.path_info})
     caller.check_scope(needed)
 
 

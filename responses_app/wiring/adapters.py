@@ -19,6 +19,7 @@ from responses_app.stores.engines import BaseEngineStore
 from responses_app.stores.files import BaseUploads
 from responses_app.stores.idempotency import BaseIdempotencyStore
 from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore
+from responses_app.stores.retention import Retentions
 from responses_app.stores.setups import BaseSetups
 from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseSharedTurns, Stores
@@ -28,6 +29,7 @@ from responses_app.stores.webhooks import BaseWebhooks
 if TYPE_CHECKING:
     from responses_app.stores.database.audit.trail import DatabaseAudit
     from responses_app.stores.database.organization import DatabaseOrganization
+    from responses_app.stores.database.transfer.retention import DatabaseRetentions
     from responses_app.stores.database.words import DatabaseWords
 
 
@@ -52,6 +54,8 @@ class Adapters:
     spending: Spending  # what those have spent who may not spend more than so much
     audit: "DatabaseAudit"  # of what users of the admin do over the API
     words: "DatabaseWords"  # the index that the admin searches
+    retentions: Retentions  # of projects, as this process knows them
+    retention_store: "DatabaseRetentions"  # as they are set
     shared_turns: BaseSharedTurns | None  # None without Redis: then each worker knows its own turns only
 
 
@@ -62,14 +66,15 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
     host = next(iter(hosts), None)
     ledger, usage, organization = _ledger(host), _usage(settings, clock), _organization(settings, clock)
     spending = Spending(usage, organization, prices=settings.prices, currency=settings.prices_currency, now=clock)
+    retentions = Retentions()
     return Adapters(
-        stores=_stores(settings, clock),
-        uploads=_uploads(settings, clock),
-        idempotency=_idempotency(settings, clock),
-        batches=_batches(settings, clock),
+        stores=_stores(settings, clock, retentions),
+        uploads=_uploads(settings, clock, retentions),
+        idempotency=_idempotency(settings, clock, retentions),
+        batches=_batches(settings, clock, retentions),
         engines=_engines(settings),
-        setups=_setups(settings),
-        skills=_skills(settings, clock),
+        setups=_setups(settings, clock, retentions),
+        skills=_skills(settings, clock, retentions),
         usage=usage,
         webhooks=_webhooks(settings, clock),
         organization=organization,
@@ -80,11 +85,19 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
         spending=spending,
         audit=_audit(settings),
         words=_words(settings),
+        retentions=retentions,
+        retention_store=_retention_store(settings),
         shared_turns=_shared_turns(host),
     )
 
 
-def _stores(settings: Settings, clock: StoreClock) -> Stores:
+def _retention_store(settings: Settings) -> "DatabaseRetentions":
+    from responses_app.stores.database.transfer.retention import DatabaseRetentions
+
+    return DatabaseRetentions(timeout=settings.database_timeout_seconds)
+
+
+def _stores(settings: Settings, clock: StoreClock, retentions: Retentions) -> Stores:
     """Return the stores; with RESPONSES_STORE=off no response is kept or found, and conversations stay."""
     from responses_app.stores.database.approvals import DatabaseApprovalStore
     from responses_app.stores.database.conversations import DatabaseConversationStore
@@ -97,36 +110,46 @@ def _stores(settings: Settings, clock: StoreClock) -> Stores:
     from responses_app.stores.database.rollouts.store import DatabaseRollouts
 
     timeout = settings.database_timeout_seconds
-    rollouts = DatabaseRollouts(settings=settings, now=clock, timeout=timeout)
-    conversations = DatabaseConversationStore(max_entries=settings.conversations_max_entries, timeout=timeout)
-    files = DatabaseFileStore(settings=settings, now=clock, timeout=timeout)
+    rollouts = DatabaseRollouts(settings=settings, now=clock, timeout=timeout, retentions=retentions)
+    conversations = DatabaseConversationStore(
+        max_entries=settings.conversations_max_entries, timeout=timeout, now=clock, retentions=retentions
+    )
+    files = DatabaseFileStore(settings=settings, now=clock, timeout=timeout, retentions=retentions)
     approvals = DatabaseApprovalStore(timeout=timeout, now=clock)
     if not settings.responses_store:
         none = WorkersAlone(timeout=timeout, now=clock), NoChatStore(), NoKeptChats()
         return Stores(*none, conversations, files, approvals, NoPictureStore(), rollouts)
-    responses = DatabaseResponseStore(settings=settings, clock=clock, timeout=timeout, keeper=rollouts.keeper)
-    chats = DatabaseChatStore(settings=settings, now=clock, timeout=timeout)
-    kept_chats = DatabaseKeptChats(settings=settings, now=clock, timeout=timeout)
+    responses = DatabaseResponseStore(
+        settings=settings, clock=clock, timeout=timeout, keeper=rollouts.keeper, retentions=retentions
+    )
+    chats = DatabaseChatStore(settings=settings, now=clock, timeout=timeout, retentions=retentions)
+    kept_chats = DatabaseKeptChats(settings=settings, now=clock, timeout=timeout, retentions=retentions)
     pictures = DatabasePictureStore(timeout=timeout, now=clock)
     return Stores(responses, chats, kept_chats, conversations, files, approvals, pictures, rollouts)
 
 
-def _uploads(settings: Settings, clock: StoreClock) -> BaseUploads:
+def _uploads(settings: Settings, clock: StoreClock, retentions: Retentions) -> BaseUploads:
     from responses_app.stores.database.files.uploads import DatabaseUploads
 
-    return DatabaseUploads(settings=settings, now=clock, timeout=settings.database_timeout_seconds)
+    return DatabaseUploads(
+        settings=settings, now=clock, timeout=settings.database_timeout_seconds, retentions=retentions
+    )
 
 
-def _idempotency(settings: Settings, clock: StoreClock) -> BaseIdempotencyStore:
+def _idempotency(settings: Settings, clock: StoreClock, retentions: Retentions) -> BaseIdempotencyStore:
     from responses_app.stores.database.idempotency import DatabaseIdempotencyStore
 
-    return DatabaseIdempotencyStore(settings=settings, now=clock, timeout=settings.database_timeout_seconds)
+    return DatabaseIdempotencyStore(
+        settings=settings, now=clock, timeout=settings.database_timeout_seconds, retentions=retentions
+    )
 
 
-def _batches(settings: Settings, clock: StoreClock) -> BaseBatchStore:
+def _batches(settings: Settings, clock: StoreClock, retentions: Retentions) -> BaseBatchStore:
     from responses_app.stores.database.batches.store import DatabaseBatches
 
-    return DatabaseBatches(settings=settings, now=clock, timeout=settings.database_timeout_seconds)
+    return DatabaseBatches(
+        settings=settings, now=clock, timeout=settings.database_timeout_seconds, retentions=retentions
+    )
 
 
 def _engines(settings: Settings) -> BaseEngineStore:
@@ -135,16 +158,18 @@ def _engines(settings: Settings) -> BaseEngineStore:
     return DatabaseEngines(timeout=settings.database_timeout_seconds)
 
 
-def _setups(settings: Settings) -> BaseSetups:
+def _setups(settings: Settings, clock: StoreClock, retentions: Retentions) -> BaseSetups:
     from responses_app.stores.database.setups import DatabaseSetups
 
-    return DatabaseSetups(timeout=settings.database_timeout_seconds)
+    return DatabaseSetups(now=clock, timeout=settings.database_timeout_seconds, retentions=retentions)
 
 
-def _skills(settings: Settings, clock: StoreClock) -> BaseSkills:
+def _skills(settings: Settings, clock: StoreClock, retentions: Retentions) -> BaseSkills:
     from responses_app.stores.database.files.skills import DatabaseSkills
 
-    return DatabaseSkills(settings, settings=settings, now=clock, timeout=settings.database_timeout_seconds)
+    return DatabaseSkills(
+        settings, settings=settings, now=clock, timeout=settings.database_timeout_seconds, retentions=retentions
+    )
 
 
 def _usage(settings: Settings, clock: StoreClock) -> BaseUsageStore:

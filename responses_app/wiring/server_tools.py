@@ -17,6 +17,7 @@ from responses_app.protocol.items.shown_files import MAX_TEXT, DocumentUnreadabl
 from responses_app.settings.conf import Settings
 from responses_app.stores.clock import id_factory
 from responses_app.stores.files import BaseFileStore
+from responses_app.stores.retention import Retentions
 from responses_app.stores.skills import BaseSkills
 from responses_app.tools.base import BaseTool, ToolCall, ToolResult, ToolUse
 from responses_app.tools.reading.processes import DocumentReader, ReadFailed
@@ -53,6 +54,11 @@ class LazyTool(BaseTool, Generic[Tool]):
                 self._tool = await self._make()
             return self._tool
 
+    @property
+    def made(self) -> Tool | None:
+        """The tool, if it was asked for."""
+        return self._tool
+
     async def aclose(self) -> None:
         if self._tool is not None:
             await self._tool.aclose()
@@ -66,7 +72,12 @@ class LazyTool(BaseTool, Generic[Tool]):
     async def call(self, call: ToolCall) -> ToolResult:
         return await (await self.tool()).call(call)
 
+    async def forget_response(self, use: ToolUse) -> None:
+        if self._tool is not None:
+            await self._tool.forget_response(use)
 
+
+IsPast = Callable[[str, float], bool]
 FindItems = Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]]
 PROGRAM_SECONDS = 600.0  # of a program, with all that it calls
 STARTING_SECONDS = 60.0  # a call waits so long for its container: to be started, and to end what it does for others
@@ -79,16 +90,22 @@ def server_tools(
     skills: BaseSkills,
     stored_items: FindItems,
     now: Callable[[], float],
+    retentions: Retentions,
 ) -> tuple[BaseTool, ...]:
     """Return the tools; nothing is started, and no event loop is needed yet.
 
     `stored_items` finds items of a project that are stored, by their ids. `now` is the store's Unix time.
     """
-    return tuple(_tools(settings, files, skills, stored_items, now))
+    return tuple(_tools(settings, files, skills, stored_items, now, retentions))
 
 
 def _tools(
-    settings: Settings, files: BaseFileStore, skills: BaseSkills, stored_items: FindItems, now: Callable[[], float]
+    settings: Settings,
+    files: BaseFileStore,
+    skills: BaseSkills,
+    stored_items: FindItems,
+    now: Callable[[], float],
+    retentions: Retentions,
 ) -> Iterator[BaseTool]:
     mcp = _mcp(settings) if settings.mcp_server_urls or settings.mcp_servers else None
     if mcp is not None:
@@ -96,13 +113,13 @@ def _tools(
     if settings.sandbox_mcp:
         yield _mcp_interpreter(settings, mcp)
     elif settings.sandbox != "off":
-        yield (code := interpreter(settings, files, skills))
+        yield (code := interpreter(settings, files, skills, partial(retentions.past, now=now)))
         yield shell(settings, code)
         yield _programs(settings, code)
     if settings.search_url or settings.search_mcp:
         yield _browser(settings, mcp)
     if settings.file_search:
-        yield _file_search(settings, files, now)
+        yield _file_search(settings, files, now, retentions)
     if settings.image_service_url:
         yield _images(settings, files, stored_items)
 
@@ -136,10 +153,15 @@ def file_search_of(tools: Iterable[BaseTool]) -> "FileSearchTool":
     raise invalid_request("This server has no vector stores (FILE_SEARCH=off).", code="unsupported_parameter")
 
 
-def interpreter(settings: Settings, files: BaseFileStore, skills: BaseSkills) -> "LazyTool[CodeInterpreterTool]":
-    """Return the code interpreter; what it needs is imported when it is first asked for."""
+def interpreter(
+    settings: Settings, files: BaseFileStore, skills: BaseSkills, is_past: IsPast
+) -> "LazyTool[CodeInterpreterTool]":
+    """Return the code interpreter; what it needs is imported when it is first asked for.
+
+    `is_past` says whether what a project made at a time is past its retention.
+    """
     seconds = settings.sandbox_call_seconds + STARTING_SECONDS
-    made = partial(asyncio.to_thread, _interpreter, settings, files, skills)  # its modules take long to import
+    made = partial(asyncio.to_thread, _interpreter, settings, files, skills, is_past)  # its modules take long to import
     return LazyTool(("code_interpreter",), made, seconds=seconds)
 
 
@@ -169,13 +191,18 @@ def _programs(settings: Settings, runs_code: "LazyTool[CodeInterpreterTool]") ->
     return LazyTool((PROGRAMS,), made, seconds=PROGRAM_SECONDS)
 
 
-def _interpreter(settings: Settings, files: BaseFileStore, skills: BaseSkills) -> "CodeInterpreterTool":
+def _interpreter(
+    settings: Settings, files: BaseFileStore, skills: BaseSkills, is_past: IsPast
+) -> "CodeInterpreterTool":
     from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
     from responses_app.tools.sandbox.sharing import SharedContainers
     from responses_app.wiring.sandboxes import hosts_of
 
     return CodeInterpreterTool(
-        containers=SharedContainers(hosts_of(settings)), settings=settings, files=files, skills=skills
+        containers=SharedContainers(hosts_of(settings), is_past=is_past),
+        settings=settings,
+        files=files,
+        skills=skills,
     )
 
 
@@ -215,11 +242,15 @@ def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
     return BrowserTool(Browser(search, fetcher, PageReader(), PageCache()))
 
 
-def _file_search(settings: Settings, files: BaseFileStore, now: Callable[[], float]) -> BaseTool:
+def _file_search(
+    settings: Settings, files: BaseFileStore, now: Callable[[], float], retentions: Retentions
+) -> BaseTool:
     from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
     from responses_app.tools.file_search import FileSearchTool, Indexer
     from responses_app.tools.reading.processes import DocumentReader
 
-    stores = DatabaseVectorStores(settings=settings, now=now, timeout=settings.database_timeout_seconds)
+    stores = DatabaseVectorStores(
+        settings=settings, now=now, timeout=settings.database_timeout_seconds, retentions=retentions
+    )
     worker = id_factory(time.time)(ids.WORKER)
     return FileSearchTool(stores, Indexer(stores, files, DocumentReader(), worker=worker))

@@ -52,6 +52,7 @@ from responses_app.runs.planning.history import History
 from responses_app.runs.planning.offering import Shelf
 from responses_app.runs.queues.turns import FairThreads, FairTurns
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
+from responses_app.runs.retention import Expiry
 from responses_app.runs.rollouts import Rollouts
 from responses_app.runs.service import ResponseService
 from responses_app.runs.spending import Spending
@@ -88,6 +89,7 @@ from responses_app.wiring.meaning import search_by_meaning
 from responses_app.wiring.pictures import Pictures
 from responses_app.wiring.reading import JsonReader
 from responses_app.wiring.relay import CANCEL, ENGINE, FOLLOW, FORGET, LOGGED, Relay
+from responses_app.wiring.retention import expiry_of, retention_watch
 from responses_app.wiring.server_tools import document_text, server_tools
 from responses_app.wiring.watching import Watch
 
@@ -125,6 +127,7 @@ class Site:
     usage: BaseUsageStore  # what was used, and when
     webhooks: BaseWebhooks  # endpoints, and what is sent to them
     organization: "DatabaseOrganization"  # projects and their keys, for who manages them
+    expiry: Expiry  # removes what projects keep no longer
     webhook_sender: WebhookSender
     webhook_deliverer: WebhookDeliverer
     word_reader: WordReader  # for the search of the admin
@@ -197,6 +200,7 @@ class Site:
         await self.conversations.start()
         await self.ledger.start()
         await self.door.start()
+        await self.service.retention.start()  # before anything is kept, also by duties
         self.engines.start()
         self.embeddings.start()
         await asyncio.gather(*(tool.start() for tool in self.tools))
@@ -212,6 +216,7 @@ class Site:
             take=self.outputs.take_here,
         )
         await self.upkeep.start()
+        self.expiry.start()
         self.engine_doors.start()
         if self.settings.responses_store:  # without it there are no batches, and no worker is known to live
             self.batch_work.start(line_of)
@@ -239,8 +244,9 @@ class Site:
         await self.service.approving.aclose()
         await self.service.live.aclose()
         await self.engine_doors.aclose()
-        await self.word_reader.aclose()
+        await asyncio.gather(self.word_reader.aclose(), self.expiry.aclose())
         await self.upkeep.aclose()
+        await self.service.retention.aclose()
         await self.service.usage.aclose()  # what runs has ended
         await self.spending.aclose()
         await self.relay.aclose()
@@ -321,6 +327,7 @@ def build_site(settings: Settings) -> Site:
             skills=adapters.skills,
             stored_items=adapters.stores.responses.items,
             now=clock,
+            retentions=adapters.retentions,
         ),
         pictures=Pictures(settings, adapters.stores),
         relay=Relay(),
@@ -368,6 +375,7 @@ def build_site(settings: Settings) -> Site:
         word_reader=WordReader(base.adapters.words),
         webhooks=webhooks,
         organization=base.adapters.organization,
+        expiry=expiry_of(base.adapters, base.tools, runs.forgetting, base.clock),
         webhook_sender=sender,
         webhook_deliverer=WebhookDeliverer(webhooks, sender, worker=base.worker, now=clock),
         approvals=base.adapters.stores.approvals,
@@ -418,7 +426,7 @@ def get_site() -> Site:
 
 def _runs(base: _Base) -> _Runs:
     settings, stores, relay = base.settings, base.adapters.stores, base.relay
-    registry = RunRegistry(settings, now=base.clock)
+    registry = RunRegistry(settings, now=base.clock, retentions=base.adapters.retentions)
     forgetting = Forgetting(registry, others=relay)
     machines = _machines(base)
     followers = Followers(
@@ -488,6 +496,7 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
         metrics=base.metrics,
         usage=UsageBook(base.adapters.usage, new_id=base.new_id, now=base.clock, metrics=base.metrics),
         traces=base.traces,
+        retention=retention_watch(base.adapters),
         keys=base.adapters.door.keys.store,
         shared_turns=base.adapters.shared_turns,
     )

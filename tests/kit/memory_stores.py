@@ -12,6 +12,7 @@ from responses_app.protocol.ids import Leg, TurnLeg
 from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject, Status, as_failed
+from responses_app.protocol.retention import oldest
 from responses_app.stores.base import (
     AcceptedResponse,
     Appended,
@@ -291,7 +292,7 @@ class MemoryResponseStore(BaseResponseStore):
         return None if kept is None or self._is_expired(kept) else kept
 
     def _is_expired(self, kept: _Kept) -> bool:
-        return kept.created_at <= self._settings.oldest(self._now())
+        return kept.created_at <= oldest(None, self._now(), ttl=self._settings.responses_store_ttl)
 
     def _having(self, project: str, item_ids: Collection[str]) -> Iterator[_Kept]:
         """Yield the responses that have some of these output items."""

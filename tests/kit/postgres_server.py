@@ -45,6 +45,11 @@ class PostgresServer:
             shutil.chown(self._directory, self._user, self._user)
 
     @property
+    def folder(self) -> Path:
+        """Where its data and its log are."""
+        return self._directory
+
+    @property
     def url(self) -> str:
         """Give the address of the database `postgres`, as DATABASE_URL takes it."""
         return self.url_of("postgres")

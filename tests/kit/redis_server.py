@@ -36,6 +36,18 @@ class RedisServer:
         self.close()
 
     @property
+    def directory(self) -> Path:
+        """Where it writes, if it is told to."""
+        return Path(self._directory.name)
+
+    def save(self) -> None:
+        """Have it write all that it has to its disk."""
+        import redis
+
+        with redis.Redis.from_url(self.url) as client:
+            client.save()
+
+    @property
     def url(self) -> str:
         """Give the address of database 0."""
         return f"redis://127.0.0.1:{self.port}/0"

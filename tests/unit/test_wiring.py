@@ -25,5 +25,6 @@ def test_how_old_a_response_is_that_runs_is_judged_by_the_clock_that_dates_it(
     assert isinstance(clock, StoreClock)
     asked = own_clock()
     clock.heard(time.time() + ahead, asked=asked, answered=asked)
-    run: Any = SimpleNamespace(deleted=False, plan=SimpleNamespace(stored=True, created_at=site.service.now() - age))
+    plan = SimpleNamespace(stored=True, created_at=site.service.now() - age, origin=SimpleNamespace(project="p"))
+    run: Any = SimpleNamespace(deleted=False, plan=plan)
     assert site.registry.is_forgotten(run) is forgotten

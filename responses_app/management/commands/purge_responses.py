@@ -15,11 +15,13 @@ from django.db import connections
 
 from responses_app.management.database import DatabaseCommand, note
 from responses_app.management.terminal import progress
+from responses_app.models import Project
 from responses_app.stores.audit import Action
 from responses_app.stores.base import Purged, RetentionSettings
 from responses_app.stores.database.files.rows import files_to_purge, remove_files
 from responses_app.stores.database.responses.removal import MAX_PLANNED, MAX_RESPONSES, purge
 from responses_app.stores.database.responses.rows import database_time
+from responses_app.stores.retention import Retentions
 from responses_app.wiring.relay import Relay
 
 _LIMITS = [each.name for each in fields(RetentionSettings)]
@@ -30,6 +32,10 @@ class Command(DatabaseCommand):
     """Removes in small steps; a server may run beside it."""
 
     help = "Delete stored responses that are over RESPONSES_STORE_TTL, RESPONSES_STORE_MAX_ENTRIES or _BYTES."
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._retentions = Retentions()  # of projects that have their own
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take what stands for the settings this once."""
@@ -47,7 +53,9 @@ class Command(DatabaseCommand):
         if not options["dry_run"]:
             note(Action.CONTENT_PURGED, [("", "")], **{name: getattr(kept, name) for name in _LIMITS})
         self._purge_files(dry_run=options["dry_run"])
-        if kept.keeps_all:
+        own = Project.objects.exclude(retention_hours=None)
+        self._retentions.learn(dict(own.values_list("name", "retention_hours")))
+        if kept.keeps_all and not self._retentions.bounded:
             self.stdout.write(
                 "Nothing limits what is stored: set RESPONSES_STORE_TTL, RESPONSES_STORE_MAX_ENTRIES or "
                 "RESPONSES_STORE_MAX_BYTES, or give --ttl, --max-entries or --max-bytes."
@@ -72,7 +80,7 @@ class Command(DatabaseCommand):
             self.stdout.write(f"{'Would remove' if dry_run else 'Removed'} {number:,} files whose time is over.")
 
     def _look(self, kept: RetentionSettings) -> None:
-        purged = purge("default", kept, dry_run=True, max_responses=MAX_COUNTED)
+        purged = purge("default", kept, dry_run=True, max_responses=MAX_COUNTED, retentions=self._retentions)
         self.stdout.write(f"Would remove {'at least ' if purged.more else ''}{_told(purged)}.")
 
     def _remove(self, kept: RetentionSettings) -> None:
@@ -83,6 +91,7 @@ class Command(DatabaseCommand):
                     "default",
                     kept,
                     max_responses=MAX_PLANNED,
+                    retentions=self._retentions,
                     report=lambda sum, before=before: tell((before + sum).responses),
                 )
                 for start in range(0, len(step.ids), MAX_RESPONSES):

@@ -24,6 +24,7 @@ from responses_app.management.fleet import Fleet
 from responses_app.management.sandboxes import SandboxKeeper
 from responses_app.management.supervisor import Supervisor, pace
 from responses_app.management.terminal import now_and_then
+from responses_app.observing.dumps import forbid_core_dumps
 from responses_app.settings.conf import Settings
 from responses_app.web.servers.listening import BACKLOG
 
@@ -48,6 +49,8 @@ class Command(BaseCommand):
         """Start over with the flags as settings, or serve."""
         # It does not return where there are flags: the process begins anew with them as settings.
         start_over(options)
+        if not settings.RESPSITE.core_dumps:
+            forbid_core_dumps()  # also of workers, an engine and a host of containers, which it starts
         try:
             listener = self._prepare(settings.RESPSITE)
         except KeyboardInterrupt:

@@ -14,6 +14,7 @@ from django.core.management import BaseCommand, CommandError, CommandParser
 from engine.backends.vllm.core_host import CoreHost
 from engine.errors import EngineConfigurationError, EngineError
 from responses_app.management.processes import ENGINE_STOP_SECONDS, READY, REFUSED
+from responses_app.observing.dumps import forbid_core_dumps
 from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings
 from responses_app.wiring.engines import engine_options, make_engine
@@ -35,6 +36,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Load the model, and lease places at it."""
         own: Settings = settings.RESPSITE
+        if not own.core_dumps:
+            forbid_core_dumps()
         model = own.in_process
         if model is None or not own.engine_core:
             raise CommandError("An engine core needs ENGINE=vllm and ENGINE_CORE, the path of its socket.")

@@ -62,7 +62,7 @@ class Command(DatabaseCommand):
 
 def _row(options: dict[str, Any], changes: Collection[str]) -> Project | ApiKey | Organization:
     if options["project"]:
-        return _project(options["project"])
+        return project_named(options["project"])
     if options["key"]:
         return key_named(options["key"])
     others = [f"--{name.replace('_', '-')}" for name in changes if name != SPENDING]
@@ -71,7 +71,8 @@ def _row(options: dict[str, Any], changes: Collection[str]) -> Project | ApiKey 
     return Organization.objects.filter(pk=ORGANIZATION).first() or Organization(pk=ORGANIZATION)
 
 
-def _project(name: str) -> Project | ApiKey:
+def project_named(name: str) -> Project:
+    """Return a project. Raises `CommandError`."""
     row = Project.objects.filter(pk=name).first()
     if row is None:
         raise CommandError(f"There is no project {name[:64]}. `respsite manage list_keys` shows those that have keys.")

@@ -272,6 +272,8 @@ class Run(EventSource):
             if self._agents is not None:
                 await self._agents.aclose()
             self.end_anyway()
+            if self.plan.unkept:
+                await asyncio.gather(*(entry.tool.forget_response(entry.use) for entry in self.plan.tools.entries))
 
     async def _answer_or_fail(self) -> None:
         try:

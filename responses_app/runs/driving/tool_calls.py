@@ -157,7 +157,8 @@ async def permitted_call(
         if entry is not None and not command.repeatable:
             await effects.permit()
             confirm = effects.confirm
-        with span.child("tool call", {"gen_ai.tool.name": command.name}) as own:
+        # A client may have chosen the label of an MCP server, which the name begins with.
+        with span.child("tool call", {} if plan.unkept else {"gen_ai.tool.name": command.name}) as own:
             look = look_of(plan)
             returned = await call_tool(entry, command, tell=tell, settings=settings, confirm=confirm, look=look)
             if returned.failed:

@@ -255,6 +255,7 @@ class RunPlan:
     pictures: ShownPictures  # that its prompts show
     draft: "Tokens[int]" = field(default_factory=as_tokens)  # of which its prompt was made (`ModelFormat.prompt_of`)
     stored: bool  # it is kept behind its end
+    unkept: bool = False  # its project keeps nothing: what its tools have made goes with its end
     writer: PromptWriter  # writes its prompts, also the later ones
     omitted: int = 0  # parts of the request that the model cannot read
     tools: Toolbox = NO_TOOLS  # those that this server runs

@@ -38,10 +38,13 @@ class Shelf:
         """Return the tool of a kind; None where there is none."""
         return next((tool for tool in self.tools if kind in tool.kinds), None)
 
-    async def offered(self, request: CreateRequest, context: Context, *, project: str, response_id: str) -> Toolbox:
+    async def offered(
+        self, request: CreateRequest, context: Context, *, project: str, response_id: str, unkept: bool = False
+    ) -> Toolbox:
         """Return the tools that a request gets. Raises `ApiError` for what it may not have.
 
-        `context` is what the request continues; `response_id` is the id of the response to it.
+        `context` is what the request continues; `response_id` is the id of the response to it; `unkept` says that its
+        project keeps nothing.
         """
         parent = context.parent
         served = [] if request.tool_choice.forbids else request.served
@@ -72,6 +75,7 @@ class Shelf:
                 include=request.include or (),
                 items=earlier,
                 state=states.get(state_of_item(str(item_of(declared)))),
+                unkept=unkept,
             )
             entries.append(ToolEntry(tool, use, await tool.offer(use)))
         functions = functions_of_programs(request.tools_json)

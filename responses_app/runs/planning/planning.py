@@ -115,6 +115,7 @@ class Draft:
     input_items: list[JsonObject]  # the request's own, each with an id
     tier: ServiceTier
     stored: bool
+    unkept: bool
     tools: Toolbox  # those that this server runs
     seal: Callable[[bytes], str]  # for the request's project
     late_tools: Sequence[JsonObject]  # that the conversation declares
@@ -201,6 +202,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         pictures=context.pictures,
         draft=prompt.draft,
         stored=draft.stored,
+        unkept=draft.unkept,
         writer=writer,
         is_held=engine.supports_grammar,
         omitted=count_omitted(context.own.parsed, context.own.raw),

@@ -28,6 +28,7 @@ from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.queues.turns import BackgroundQueue
 from responses_app.runs.registry.resumable import ResumableStreams
 from responses_app.runs.registry.tracing import execute_in_span
+from responses_app.stores.retention import Retentions
 
 logger = logging.getLogger("respsite.runs")
 
@@ -40,8 +41,11 @@ class RunRegistry:
     `now` is the clock by which responses are dated, in Unix seconds.
     """
 
-    def __init__(self, settings: RunSettings, *, now: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: RunSettings, *, now: Callable[[], float], retentions: Retentions | None = None
+    ) -> None:
         self.now = now
+        self._retentions = retentions or Retentions()
         self._settings = settings
         self._runs: dict[str, tuple[Run, asyncio.Task[None]]] = {}  # by response id, until their tasks end
         # By response id: when those whose client is gone are cancelled
@@ -82,7 +86,9 @@ class RunRegistry:
     def is_forgotten(self, run: Run) -> bool:
         """Whether clients do not find a response any more, though it may run: deleted, or stored and past its time."""
         plan = run.plan
-        return run.deleted or (plan.stored and int(plan.created_at) <= self._settings.oldest(self.now()))
+        ttl = self._settings.responses_store_ttl
+        oldest = self._retentions.oldest(plan.origin.project, self.now(), ttl=ttl)
+        return run.deleted or (plan.stored and int(plan.created_at) <= oldest)
 
     def readable(self, response_id: str, number: int) -> Run | None:
         """Return a durable response that runs here, if its journal has all events behind this one.

@@ -7,6 +7,7 @@ again. What writes rows runs inside a transaction, on a writer's thread, that of
 
 import hashlib
 import math
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from responses_app.protocol.items.resources import PREFIXES
 from responses_app.stores.base import ConversationAppend
 from responses_app.stores.database.response_sql import in_parts, one_at_a_time
 from responses_app.stores.database.threads import CoalescingWriter, DatabaseReaders
+from responses_app.stores.retention import Retentions
 from responses_app.stores.stores import BaseConversationStore, ConversationEntry, ConversationFull, ConversationRecord
 
 
@@ -32,9 +34,12 @@ def can_be_known(identifier: str) -> bool:
     return 0 < len(identifier) <= ID_LENGTH and identifier.isascii() and identifier.isprintable()
 
 
-def locked(using: str, project: str, conversation_id: str) -> Conversation | None:
-    """Return a conversation that nobody else changes until this transaction ends, None if there is none."""
-    rows = Conversation.objects.using(using).select_for_update().filter(pk=conversation_id, project=project)
+def locked(using: str, conversation_id: str, mine: Mapping[str, object]) -> Conversation | None:
+    """Return a conversation that nobody else changes until this transaction ends, None if there is none.
+
+    `mine` is what the rows have that may be meant: their project, and perhaps more.
+    """
+    rows = Conversation.objects.using(using).select_for_update().filter(pk=conversation_id, **mine)
     return next(iter(rows), None)
 
 
@@ -45,7 +50,7 @@ def append_response(using: str, project: str, append: ConversationAppend, *, res
     conversation that is gone is not an error. Where one transaction appends to several conversations, it has to do so
     in the order of their ids: another process might wait for their locks the other way round.
     """
-    conversation = locked(using, project, append.conversation_id)
+    conversation = locked(using, append.conversation_id, {"project": project})
     if conversation is None or _was_appended(using, append, response_id):
         return
     insert_items(using, conversation, append.items, seed=response_id, at=at, response_id=response_id)
@@ -167,11 +172,22 @@ class _Change(Generic[Result]):
 class DatabaseConversationStore(BaseConversationStore):
     """Keeps conversations in the database `using`, at most `max_entries` of each project (0: any number).
 
-    `timeout` bounds, in seconds, whatever waits for the database.
+    `timeout` bounds, in seconds, whatever waits for the database. `now` is Unix time, by which `retentions` tell what
+    is past its time: a conversation goes as a whole, by its own age.
     """
 
-    def __init__(self, *, using: str = "default", max_entries: int = 0, timeout: float = math.inf) -> None:
+    def __init__(
+        self,
+        *,
+        using: str = "default",
+        max_entries: int = 0,
+        timeout: float = math.inf,
+        now: Callable[[], float] = time.time,
+        retentions: Retentions | None = None,
+    ) -> None:
         self._using = using
+        self._now = now
+        self._retentions = retentions or Retentions()
         self._max_entries = max_entries
         self._writer: CoalescingWriter[_Change[Any]] = CoalescingWriter(self._commit, using=using, timeout=timeout)
         self._readers = DatabaseReaders(using, timeout=timeout)
@@ -201,7 +217,7 @@ class DatabaseConversationStore(BaseConversationStore):
 
     async def get(self, project: str, conversation_id: str) -> ConversationRecord | None:
         def read(connection: BaseDatabaseWrapper) -> ConversationRecord | None:
-            row = _conversations(connection, project, conversation_id).first()
+            row = _conversations(connection, conversation_id, self._mine(project)).first()
             return record_of(row) if row else None
 
         return await self._readers.run(read) if can_be_known(conversation_id) else None
@@ -210,7 +226,7 @@ class DatabaseConversationStore(BaseConversationStore):
         self, project: str, conversation_id: str, changes: Mapping[str, object]
     ) -> ConversationRecord | None:
         def act(_: ConversationRecord | None) -> ConversationRecord | None:
-            row = locked(self._using, project, conversation_id)
+            row = locked(self._using, conversation_id, self._mine(project))
             if row is None:
                 return None
             for name, value in changes.items():
@@ -222,7 +238,7 @@ class DatabaseConversationStore(BaseConversationStore):
 
     async def delete(self, project: str, conversation_id: str) -> bool:
         def act(before: bool | None) -> bool:
-            row = locked(self._using, project, conversation_id)
+            row = locked(self._using, conversation_id, self._mine(project))
             if row is None:
                 # It is gone: by an earlier attempt of this very call, or it was never there.
                 return bool(before)
@@ -238,7 +254,7 @@ class DatabaseConversationStore(BaseConversationStore):
         at, seed = datetime.now(UTC), uuid.uuid4().hex
 
         def act(before: list[ConversationItem] | None) -> list[ConversationItem] | None:
-            conversation = locked(self._using, project, conversation_id)
+            conversation = locked(self._using, conversation_id, self._mine(project))
             if conversation is None:
                 return None
             # The earlier attempt was committed: its items must not be appended twice.
@@ -260,7 +276,7 @@ class DatabaseConversationStore(BaseConversationStore):
             return None
 
         def read(connection: BaseDatabaseWrapper) -> Sequence[ConversationEntry] | None:
-            if not _conversations(connection, project, conversation_id).exists():
+            if not _conversations(connection, conversation_id, self._mine(project)).exists():
                 return None
             rows = ConversationItem.objects.using(connection.alias).filter(conversation_id=conversation_id)
             rows = rows.order_by("-position" if descending else "position")
@@ -275,14 +291,14 @@ class DatabaseConversationStore(BaseConversationStore):
 
     async def entries_since(self, project: str, conversation_id: str, position: int) -> Sequence[ConversationEntry]:
         def read(connection: BaseDatabaseWrapper) -> Sequence[ConversationEntry]:
-            rows = _items(connection, project, conversation_id).filter(position__gt=position)
+            rows = _items(connection, conversation_id, self._mine(project)).filter(position__gt=position)
             return [entry_of(row) for row in rows.order_by("position")]
 
         return await self._readers.run(read) if can_be_known(conversation_id) else []
 
     async def entry(self, project: str, conversation_id: str, item_id: str) -> ConversationEntry | None:
         def read(connection: BaseDatabaseWrapper) -> ConversationEntry | None:
-            row = _items(connection, project, conversation_id).filter(item_id=item_id).first()
+            row = _items(connection, conversation_id, self._mine(project)).filter(item_id=item_id).first()
             return entry_of(row) if row else None
 
         known = can_be_known(conversation_id) and can_be_known(item_id)
@@ -290,7 +306,7 @@ class DatabaseConversationStore(BaseConversationStore):
 
     async def remove(self, project: str, conversation_id: str, item_id: str) -> bool:
         def act(before: bool | None) -> bool:
-            conversation = locked(self._using, project, conversation_id)
+            conversation = locked(self._using, conversation_id, self._mine(project))
             rows = ConversationItem.objects.using(self._using).filter(conversation_id=conversation_id, item_id=item_id)
             row = rows.first() if conversation else None
             if conversation is None or row is None:
@@ -305,6 +321,12 @@ class DatabaseConversationStore(BaseConversationStore):
 
         known = can_be_known(conversation_id) and can_be_known(item_id)
         return known and await self._write(conversation_id, act)
+
+    def _mine(self, project: str) -> dict[str, object]:
+        """Return what the conversations of a project have that are not past its retention."""
+        since = self._retentions.oldest(project, self._now())
+        young = {} if since < 0 else {"created_at__gt": datetime.fromtimestamp(since, UTC)}
+        return {"project": project, **young}
 
     async def _write(
         self, conversation_id: str, act: Callable[[Result | None], Result], *, creates: bool = False
@@ -340,10 +362,15 @@ class DatabaseConversationStore(BaseConversationStore):
         )
 
 
-def _conversations(connection: BaseDatabaseWrapper, project: str, conversation_id: str) -> QuerySet[Conversation]:
-    return Conversation.objects.using(connection.alias).filter(pk=conversation_id, project=project)
+def _conversations(
+    connection: BaseDatabaseWrapper, conversation_id: str, mine: Mapping[str, object]
+) -> QuerySet[Conversation]:
+    return Conversation.objects.using(connection.alias).filter(pk=conversation_id, **mine)
 
 
-def _items(connection: BaseDatabaseWrapper, project: str, conversation_id: str) -> QuerySet[ConversationItem]:
+def _items(
+    connection: BaseDatabaseWrapper, conversation_id: str, mine: Mapping[str, object]
+) -> QuerySet[ConversationItem]:
     items = ConversationItem.objects.using(connection.alias)
-    return items.filter(conversation_id=conversation_id, conversation__project=project)
+    of_mine = {f"conversation__{name}": value for name, value in mine.items()}
+    return items.filter(conversation_id=conversation_id, **of_mine)

@@ -36,6 +36,7 @@ class DatabaseIdempotencyStore(ThreadedStore[IdempotencySettings], BaseIdempoten
 
     async def claim(self, claim: KeyClaim, *, dead_before: float, held: Collection[str]) -> KeyRecord:
         at = datetime.fromtimestamp(self._now(), UTC)
+        since = self._since(claim.project)
         new = IdempotencyKey(
             id=claim.id,
             project=claim.project,
@@ -57,8 +58,8 @@ class DatabaseIdempotencyStore(ThreadedStore[IdempotencySettings], BaseIdempoten
                     row = rows.select_for_update().filter(pk=claim.id).first()
                 if row.token == claim.token:
                     return _record(row, is_orphan=False)
-                if row.expires_at <= at:
-                    _remove(connection, [claim.id])
+                if row.expires_at <= at or row.created_at.timestamp() <= since:
+                    remove_keys(connection, [claim.id])
                     new.save(using=connection.alias, force_insert=True)
                     return _record(new, is_orphan=False)
                 is_own = row.worker == claim.worker
@@ -83,7 +84,7 @@ class DatabaseIdempotencyStore(ThreadedStore[IdempotencySettings], BaseIdempoten
 
         def read(connection: BaseDatabaseWrapper) -> KeyRecord | None:
             row = IdempotencyKey.objects.using(connection.alias).filter(pk=key_id, expires_at__gt=at).first()
-            if row is None:
+            if row is None or row.created_at.timestamp() <= self._since(row.project):
                 return None
             return _record(row, is_orphan=row.state == _RUNNING and _is_orphan(connection, row, dead_before))
 
@@ -128,7 +129,7 @@ class DatabaseIdempotencyStore(ThreadedStore[IdempotencySettings], BaseIdempoten
         await self._change(key_id, token, rename)
 
     async def forget(self, key_id: str, token: str) -> None:
-        await self._change(key_id, token, lambda row, connection: _remove(connection, [row.pk]))
+        await self._change(key_id, token, lambda row, connection: remove_keys(connection, [row.pk]))
 
     async def _change(
         self, key_id: str, token: str, change: Callable[[IdempotencyKey, BaseDatabaseWrapper], None]
@@ -180,11 +181,12 @@ def _purge(connection: BaseDatabaseWrapper, at: datetime) -> int:
         gone = list(rows.order_by("expires_at").values_list("pk", flat=True)[:AT_ONCE])
         # Looked at again with the row locked: a request may have claimed the key anew since.
         gone = list(rows.select_for_update().filter(pk__in=gone).order_by("pk").values_list("pk", flat=True))
-        _remove(connection, gone)
+        remove_keys(connection, gone)
     return len(gone)
 
 
-def _remove(connection: BaseDatabaseWrapper, key_ids: Sequence[str]) -> None:
+def remove_keys(connection: BaseDatabaseWrapper, key_ids: Sequence[str]) -> None:
+    """Remove keys with their answers, within a transaction."""
     AnswerPart.objects.using(connection.alias).filter(key__in=key_ids).delete()
     IdempotencyKey.objects.using(connection.alias).filter(pk__in=key_ids).delete()
 

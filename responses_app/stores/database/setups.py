@@ -25,7 +25,8 @@ class DatabaseSetups(ThreadedStore[None], BaseSetups):
 
     async def listed(self, project: str) -> Sequence[SetupRecord]:
         def read(connection: BaseDatabaseWrapper) -> Sequence[SetupRecord]:
-            rows = NamedSetup.objects.using(connection.alias).filter(project=project)[:MAX_SETUPS]
+            mine = self._mine(project, dated="updated_at")
+            rows = NamedSetup.objects.using(connection.alias).filter(**mine)[:MAX_SETUPS]
             # Sorted here: databases order texts in different ways.
             return sorted((_record(row) for row in rows), key=lambda each: each.name)
 
@@ -56,7 +57,9 @@ class DatabaseSetups(ThreadedStore[None], BaseSetups):
 
     async def delete(self, project: str, setup_id: str) -> bool:
         def write(connection: BaseDatabaseWrapper) -> bool:
-            rows = NamedSetup.objects.using(connection.alias).filter(project=project, pk=setup_id)
+            rows = NamedSetup.objects.using(connection.alias).filter(
+                pk=setup_id, **self._mine(project, dated="updated_at")
+            )
             return bool(rows.delete()[0])
 
         return can_be_known(setup_id) and await self._threads.run(write)

@@ -39,6 +39,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from threading import Lock, local
 from typing import Generic, TypeVar
@@ -49,6 +50,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.stores.base import NotMigrated, StoreError
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.database.deadline import process_ends_at, within
+from responses_app.stores.retention import Retentions
 
 logger = logging.getLogger("respsite.stores")
 
@@ -183,15 +185,27 @@ class ThreadedStore(Generic[Own]):
         settings: Own | None = None,
         now: Callable[[], float] | None = None,
         timeout: float = math.inf,
+        retentions: Retentions | None = None,
     ) -> None:
         self._using = using
         self._settings = self.unlimited if settings is None else settings
         self._now = now or StoreClock()
+        self._retentions = retentions or Retentions()
         self._threads = DatabaseReaders(using, timeout=timeout)
 
     async def aclose(self) -> None:
         """Let go of everything. Safe to call twice."""
         await self._threads.aclose()
+
+    def _since(self, project: str) -> float:
+        """Return the time, in Unix seconds, from which on things of a project are known; below 0 for all of them."""
+        return self._retentions.oldest(project, self._now())
+
+    def _mine(self, project: str, *, dated: str = "created_at") -> dict[str, object]:
+        """Return what rows of a project have that are not past its retention; `dated` tells how old one is."""
+        since = self._since(project)
+        young = {} if since < 0 else {f"{dated}__gt": datetime.fromtimestamp(since, UTC)}
+        return {"project": project, **young}
 
 
 Record = TypeVar("Record")

@@ -48,6 +48,7 @@ from responses_app.tools.egress.declared import network_of, told_of_network, val
 from responses_app.tools.mcp.named import NamedTool, NoSuchTool, parameter_of
 from responses_app.tools.sandbox.base import SandboxError, SandboxSettings
 from responses_app.tools.sandbox.records import (
+    UNKEPT,
     CellEnd,
     CellRun,
     ContainerFile,
@@ -333,6 +334,16 @@ class CodeInterpreterTool(BaseTool):
             logger.info("container %s does not keep its images: %s", container.id, problem)
             return ()
 
+    async def forget_response(self, use: ToolUse) -> None:
+        try:
+            network = network_of(use)
+            key = network.key if network is not None else ""
+            container = await self.containers.of_chain(use.project, [_key_of_chain(use, key)], key)
+            if container is not None:
+                await self.containers.delete(use.project, container.id)
+        except (ContainerNotFound, SandboxError) as problem:  # it has ended, or does once it is idle
+            logger.info("response %s: its container was not removed: %s", use.response_id, problem)
+
     async def container(self, use: ToolUse) -> ContainerRecord:
         """Return the container of a request: the same one for its offer and for its calls."""
         containers, named = self.containers, use.declared.get("container")
@@ -345,7 +356,12 @@ class CodeInterpreterTool(BaseTool):
         if container is None:
             memory = named.get("memory_limit") if isinstance(named, dict) else None
             # The request was validated, so it is one of the limits.
-            container = await containers.create(use.project, memory=cast("MemoryLimit | None", memory), network=network)
+            container = await containers.create(
+                use.project,
+                name=UNKEPT if use.unkept else "auto",
+                memory=cast("MemoryLimit | None", memory),
+                network=network,
+            )
         await containers.join_chain(container.id, [_key_of_chain(use, key)])
         return container
 
@@ -358,16 +374,22 @@ def _file_ids(use: ToolUse) -> Sequence[str]:
 
 
 def _key_of_chain(use: ToolUse, network: str) -> str:
-    """Return by what the container of a chain is known that reaches something: each such has its own."""
-    return f"{use.chain_id} {network}" if network else use.chain_id
+    """Return by what the container of a chain is known that reaches something: each such has its own.
+
+    Where nothing is kept, each response has its own, which goes with it.
+    """
+    key = use.response_id if use.unkept else use.chain_id
+    return f"{key} {network}" if network else key
 
 
 def _keys(use: ToolUse, network: str) -> Iterator[str]:
     """Yield by what the container of a chain may be known, the surest first."""
     # The state says it for sure; the chain's id is what a first call is known by whose worker has died.
-    if use.state is not None:
+    if use.state is not None and not use.unkept:
         yield str(use.state.get("container_id"))
     yield _key_of_chain(use, network)
+    if use.unkept:
+        return
     named = (_container_named_by(item) for item in reversed(use.items))
     # Items come from clients: only a few of the containers that they name are looked for.
     yield from islice(dict.fromkeys(each for each in named if isinstance(each, str)), MAX_NAMED)

@@ -48,6 +48,7 @@ class EarlierImages:
         self._files = files
         self._max_bytes = settings.image_max_bytes
         self._kept: OrderedDict[tuple[str, str], tuple[float, MadeImage]] = OrderedDict()  # by project and item
+        self._unkept: dict[str, list[tuple[str, str]]] = {}  # by response: what goes with its end
         self._size = 0  # bytes of all of them
 
     def keep(self, project: str, item_id: str, image: MadeImage) -> None:
@@ -64,6 +65,17 @@ class EarlierImages:
                 break
             self._kept.popitem(last=False)
             self._size -= len(oldest.content)
+
+    def keep_for(self, response_id: str, project: str, item_id: str, image: MadeImage) -> None:
+        """Keep what was made until its response ends: `forget` has to be called then."""
+        self.keep(project, item_id, image)
+        self._unkept.setdefault(response_id, []).append((project, item_id))
+
+    def forget(self, response_id: str) -> None:
+        """Keep nothing any more of a response that has ended."""
+        for key in self._unkept.pop(response_id, ()):
+            _, image = self._kept.pop(key, (0.0, None))
+            self._size -= len(image.content) if image is not None else 0
 
     async def newest(self, project: str, items: Sequence[JsonObject]) -> list[MadeImage]:
         """Return the newest images of items, none where there are none. Raises `ImageFailed` where one is broken."""
@@ -193,11 +205,17 @@ class ImageTool(BaseTool):
             image = await self._service.make(call.use.project, request, _teller(call))
         except ImageFailed as failed:
             raise ToolFailed(str(failed), shown={"error": failed.error}) from None
-        self._earlier.keep(call.use.project, call.item_id, image)
+        if call.use.unkept:
+            self._earlier.keep_for(call.use.response_id, call.use.project, call.item_id, image)
+        else:
+            self._earlier.keep(call.use.project, call.item_id, image)
         state: JsonObject = {"response_id": call.use.response_id, "made": [*made, call.item_id]}
         shown = {**_settings(call.use.declared), **image.fields, "result": image.base64}
         text = f"[The image was made, and is shown to the user{_told_size(image)}.]"
         return ToolResult(text, shown, state=state, seen=[text, ToolImage(image.content)])
+
+    async def forget_response(self, use: ToolUse) -> None:
+        self._earlier.forget(use.response_id)
 
     async def _request(self, call: ToolCall, prompt: str, made: list[str]) -> ImageRequest:
         declared = call.use.declared

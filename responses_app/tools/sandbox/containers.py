@@ -14,6 +14,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextvars import Context
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -128,7 +129,8 @@ class Containers:
         """Return what containers are started with. Raises `SandboxError` where this machine has no sandbox."""
         async with self._choosing:
             if self.choice is None:
-                self.choice = await self._choose()
+                # For all that come later, too: the log says it as of no request, and so of no project.
+                self.choice = await Context().run(asyncio.ensure_future, self._choose())
         if self.choice.sandbox is None or self.choice.interpreter is None:
             raise SandboxError(self.choice.problem)
         return self.choice.sandbox, self.choice.interpreter
@@ -401,8 +403,7 @@ class Containers:
         # What still runs is stopped, so that the files are at rest.
         await asyncio.gather(*(each.calls.aclose() for each in self._known))
         if self._checkpoints is not None:
-            # Those without a session may be known to clients, too.
-            worth = [each for each in self._known if each.session is not None or each.name != "auto"]
+            worth = [each for each in self._known if each.is_worth_saving]
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SAVE_SECONDS):
                     await asyncio.gather(*(self._put_away(each) for each in worth))
@@ -535,7 +536,7 @@ class Containers:
             session = container.session
             if container.working or container.is_saved or container not in self._known:
                 return
-            if self._checkpoints is None:
+            if self._checkpoints is None or container.is_unkept:
                 await self._end(container)
                 return
             try:

@@ -11,7 +11,7 @@ from responses_app.protocol.setting import MIB
 from responses_app.tools.egress.base import NamedSecret, NetworkRecord
 from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.sandbox.kept_calls import KeptCalls
-from responses_app.tools.sandbox.records import ContainerFile, ContainerRecord
+from responses_app.tools.sandbox.records import UNKEPT, ContainerFile, ContainerRecord
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.skills import SkillFolder
 
@@ -60,6 +60,16 @@ class LivingContainer:
             self.network = self.network.with_values(values)
         if self.proxy is not None:
             self.proxy.give_secrets(values)
+
+    @property
+    def is_unkept(self) -> bool:
+        """Whether its project keeps nothing: it never lies on disk."""
+        return self.name == UNKEPT
+
+    @property
+    def is_worth_saving(self) -> bool:
+        """Whether it has something, or is known to clients."""
+        return not self.is_unkept and (self.session is not None or self.name != "auto")
 
     def record(self) -> ContainerRecord:
         """Return it as others are told of it."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # a sandbox is tried by users who have no more than this fold
     from responses_app.protocol.files.containers import MemoryLimit
 
 FileSource = Literal["user", "assistant"]
+UNKEPT = "unkept"  # the name of containers that never lie on disk: of projects that keep nothing
 
 
 class ContainerNotFound(Exception):

@@ -527,10 +527,9 @@ class SandboxSession:
             content = frames.header_of(await self._reader.readexactly(header))
             return frames.Frame(content, await self._reader.readexactly(payload))
         except (asyncio.IncompleteReadError, OSError, frames.FrameError):
-            # What it printed last says why, as nothing else does.
-            self._hear()
             if self.is_alive:
-                logger.warning("a sandbox ended by itself; the last it said: %r", self._output.text()[-500:])
+                # Not what it printed last, which would say why: code in it has printed that, too.
+                logger.warning("a sandbox ended by itself")
             await self.close()
             raise SandboxGone(_ENDED) from None
 

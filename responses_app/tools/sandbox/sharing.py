@@ -10,12 +10,22 @@ import contextlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from dataclasses import replace
 from typing import Any
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files.containers import MemoryLimit
+from responses_app.protocol.ids import milliseconds_of
 from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.sandbox.asking import BaseHost
 from responses_app.tools.sandbox.base import SandboxError
@@ -25,6 +35,7 @@ from responses_app.tools.sandbox.checkpoints import TAG_DIGITS
 from responses_app.tools.sandbox.commands import CommandsRun, Report
 from responses_app.tools.sandbox.containers import PIECE_BYTES, has_memory, memory_refused
 from responses_app.tools.sandbox.records import (
+    UNKEPT,
     CellRun,
     ChainFound,
     ContainerFile,
@@ -46,11 +57,20 @@ LATE_SECONDS = 1.0  # a host that has not said hello by then is not waited for w
 MAX_TRANSFERS = 32  # files of one project that one worker reads or writes at once, each by parts of `PIECE_BYTES`
 
 
-class SharedContainers:
-    """The containers of these hosts."""
+def _never_past(project: str, made_at: float) -> bool:
+    return False
 
-    def __init__(self, hosts: Sequence[BaseHost]) -> None:
+
+class SharedContainers:
+    """The containers of these hosts.
+
+    `is_past` says whether what a project made at a time, in Unix seconds, is past its retention: such a container is
+    found no more.
+    """
+
+    def __init__(self, hosts: Sequence[BaseHost], *, is_past: Callable[[str, float], bool] = _never_past) -> None:
         self.hosts = hosts
+        self._is_past = is_past
         self.problem: str | None = None  # why there is no sandbox, as it was found out last
         self._transfers: Counter[str] = Counter()  # of each project, files that are being read or written
         # Kept here, as asyncio keeps no task alive: what is removed, and hosts that are late.
@@ -142,7 +162,9 @@ class SharedContainers:
         """
         # Any host may know the chain; each looks for all of the keys at once.
         answers = await self._of_all("of_chain", project, list(keys), network)
-        found: list[ChainFound] = [each for each in answers if each is not None]
+        found: list[ChainFound] = [
+            each for each in answers if each is not None and not self._is_past(project, each.container.created_at)
+        ]
         return min(found, key=lambda each: each.place).container if found else None
 
     async def join_chain(self, id: str, keys: Iterable[str]) -> None:
@@ -157,7 +179,16 @@ class SharedContainers:
     async def all_of(self, project: str) -> list[ContainerRecord]:
         """Return the containers of a project, oldest first; without those of a host that does not answer."""
         every: list[ContainerRecord] = [each for part in await self._of_all("records", project) for each in part]
-        return sorted(every, key=lambda each: (each.created_at, each.id))
+        known = [each for each in every if not self._is_past(project, each.created_at)]
+        return sorted(known, key=lambda each: (each.created_at, each.id))
+
+    async def end_older(self, project: str, oldest: float) -> None:
+        """End the containers of a project that were made at or before this time, but those that go with a response."""
+        for part in await self._of_all("records", project):
+            for each in part:
+                if each.created_at <= oldest and each.name != UNKEPT:
+                    with contextlib.suppress(ContainerNotFound, HostGone):
+                        await (await self._host_of(each.id)).ask("delete", project, each.id)
 
     async def delete(self, project: str, id: str) -> None:
         """End a container. Raises `ContainerNotFound`."""
@@ -307,6 +338,9 @@ class SharedContainers:
 
         `callback` does what the action needs while it works, and `report` is told how far it is.
         """
+        made_ms = milliseconds_of(id)
+        if made_ms is not None and self._is_past(project, made_ms / 1000):
+            raise ContainerNotFound(id)
         host = await self._host_of(id)
         return await host.ask(what, project, id, *more, callback=callback, report=report)
 

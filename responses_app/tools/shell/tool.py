@@ -71,6 +71,9 @@ class ShellTool(BaseTool):
         has = told_of_network(container.network, "") + has
         return Offer(ToolNamespace(_NAMESPACE, _ABOUT.format(offline=offline) + has, functions), [tool], contents)
 
+    async def forget_response(self, use: ToolUse) -> None:
+        await self._interpreter.forget_response(use)
+
     async def call(self, call: ToolCall) -> ToolResult:
         action = _action_of(call.arguments)
         printed = _Printed(call, len(action.commands))

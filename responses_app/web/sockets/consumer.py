@@ -14,6 +14,7 @@ from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
 from responses_app.auth.door import accepted_subprotocol
 from responses_app.limits.rates import FREE, Ticket
+from responses_app.observing.logs import bind
 from responses_app.observing.traces import TRACEPARENT
 from responses_app.protocol.api_keys import NOBODY_ASKED, Area, Caller
 from responses_app.protocol.errors import ApiError
@@ -139,6 +140,7 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
             self.headers = await headers_of(self.scope, NOBODY_ASKED, began=began)
             await self._deny(error)
             return
+        bind(project=caller.project, key_id=caller.key_id)  # for all that is done on the connection
         self.holds_slot = await site.connection_limit.acquire()
         try:
             if not self.holds_slot:

@@ -136,3 +136,22 @@ def test_limits_of_keys_are_changed_in_their_list(admin: Client, client_with: Cl
     assert "rs-limit" not in looker.get(address).content.decode()
     assert looker.post(address, {**rows(admin, address), "form-0-websockets": "2"}).status_code == 403
     assert "rs-limit" not in admin.get("/admin/responses_app/adminkey/").content.decode()
+
+
+def test_a_retention_that_erases_has_to_be_meant(admin: Client) -> None:
+    create_key("team-a")
+    assert 'value="server"' in admin.get(page("team-a")).content.decode()
+    refused = admin.post(page("team-a"), {**NOTHING, "retention": "never"}).content.decode()
+    assert "what is past the retention is erased for good" in refused
+    assert "is not one of" in admin.post(page("team-a"), {**NOTHING, "retention": "0.5"}).content.decode()
+    assert Project.objects.get().retention_hours is None
+    assert not AuditRow.objects.filter(action="retention_changed").exists()
+    assert admin.post(page("team-a"), {**NOTHING, "retention": "never", "erase": "on"}).status_code == 302
+    assert Project.objects.get().retention_hours == 0
+    assert 'class="field-retention_shown">never<' in admin.get(LIST).content.decode()
+    admin.post(page("team-a"), {**NOTHING, "websockets": "1"})  # says nothing of it
+    assert Project.objects.get().retention_hours == 0
+    admin.post(page("team-a"), {**NOTHING, "retention": "forever"})
+    assert Project.objects.get().retention_hours == -1
+    told = AuditRow.objects.filter(action="retention_changed").order_by("number")
+    assert [json.loads(row.detail)["retention"] for row in told] == ["never", "forever"]

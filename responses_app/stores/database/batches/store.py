@@ -85,7 +85,7 @@ class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
             return None
 
         def read(connection: BaseDatabaseWrapper) -> BatchRecord | None:
-            row = batches_of(connection).filter(pk=batch_id, project=project).first()
+            row = batches_of(connection).filter(pk=batch_id, **self._mine(project)).first()
             return None if row is None else record_of(row)
 
         return await self._threads.run(read)
@@ -98,7 +98,7 @@ class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
 
         def read(connection: BaseDatabaseWrapper) -> Sequence[BatchRecord] | None:
             # Ids of one prefix are in the order of time; "`" is the character behind "_".
-            rows = batches_of(connection).filter(project=project, pk__gte=prefix, pk__lt=f"{prefix[:-1]}`")
+            rows = batches_of(connection).filter(**self._mine(project), pk__gte=prefix, pk__lt=f"{prefix[:-1]}`")
             if after is not None:
                 if not rows.filter(pk=after).exists():
                     return None
@@ -113,7 +113,7 @@ class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
 
         def write(connection: BaseDatabaseWrapper) -> BatchRecord | None:
             with transaction.atomic(using=connection.alias):
-                row = batches_of(connection).select_for_update().filter(pk=batch_id, project=project).first()
+                row = batches_of(connection).select_for_update().filter(pk=batch_id, **self._mine(project)).first()
                 if row is None:
                     return None
                 if row.status in (VALIDATING, IN_PROGRESS):
@@ -128,7 +128,7 @@ class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
             return False
 
         def ended(connection: BaseDatabaseWrapper) -> "QuerySet[Batch]":
-            return batches_of(connection).filter(pk=batch_id, project=project).exclude(status__in=OPEN)
+            return batches_of(connection).filter(pk=batch_id, **self._mine(project)).exclude(status__in=OPEN)
 
         if not await self._threads.run(lambda db: ended(db).exists()):
             return False

@@ -149,7 +149,7 @@ class DatabaseFileStore(ThreadedStore[FileSettings], BaseFileStore):
     # What follows runs on a thread.
 
     def _known(self, connection: BaseDatabaseWrapper, project: str) -> "QuerySet[StoredFile]":
-        return unexpired_files(connection, project, self._now()).filter(is_whole=True)
+        return unexpired_files(connection, project, self._now()).filter(is_whole=True, **self._mine(project))
 
     def _reserve(self, connection: BaseDatabaseWrapper, project: str, record: FileRecord, over_limits: bool) -> None:
         with transaction.atomic(using=connection.alias):

@@ -7,7 +7,7 @@ between, `purge_skills` removes.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.db import connections, transaction
@@ -45,6 +45,7 @@ from responses_app.stores.skills import (
 logger = logging.getLogger("respsite.stores")
 
 LATEST = 0
+Mine = Mapping[str, object]  # what the skills of a project have that are not past its retention
 
 
 class DatabaseSkills(ThreadedStore[FileSettings], BaseSkills):
@@ -73,7 +74,7 @@ class DatabaseSkills(ThreadedStore[FileSettings], BaseSkills):
             with transaction.atomic(using=db.alias):
                 _show(db, version_id, skill_id)
                 Skill.objects.using(db.alias).filter(pk=skill_id).update(is_whole=True)
-            return _record(db, project, skill_id)
+            return _record(db, self._mine(project), skill_id)
 
         await self._threads.run(begin)
         try:
@@ -91,14 +92,14 @@ class DatabaseSkills(ThreadedStore[FileSettings], BaseSkills):
             with transaction.atomic(using=db.alias):
                 if SkillVersion.objects.using(db.alias).filter(pk=version_id).exists():
                     return
-                skill = _locked(db, project, skill_id)
+                skill = _locked(db, self._mine(project), skill_id)
                 self._reserve(db, _row(project, skill_id, version_id, skill.next_version, bundle, at))
                 skill.next_version += 1
                 skill.save(using=db.alias, update_fields=["next_version"])
 
         def show(db: BaseDatabaseWrapper) -> VersionRecord:
             with transaction.atomic(using=db.alias):
-                skill = _locked(db, project, skill_id)
+                skill = _locked(db, self._mine(project), skill_id)
                 _show(db, version_id, skill_id)
                 row = SkillVersion.objects.using(db.alias).get(pk=version_id)
                 if default:
@@ -115,10 +116,10 @@ class DatabaseSkills(ThreadedStore[FileSettings], BaseSkills):
             raise
 
     async def get(self, project: str, skill_id: str) -> SkillRecord:
-        return await self._threads.run(lambda db: _record(db, project, skill_id))
+        return await self._threads.run(lambda db: _record(db, self._mine(project), skill_id))
 
     async def version(self, project: str, skill_id: str, version: int | None) -> VersionRecord:
-        return await self._threads.run(lambda db: _version(_row_of(db, project, skill_id, version)))
+        return await self._threads.run(lambda db: _version(_row_of(db, self._mine(project), skill_id, version)))
 
     async def listed(
         self, project: str, *, after: str | None, descending: bool, limit: int
@@ -127,7 +128,7 @@ class DatabaseSkills(ThreadedStore[FileSettings], BaseSkills):
             return None
 
         def read(db: BaseDatabaseWrapper) -> list[SkillRecord] | None:
-            known = _skills(db, project)
+            known = _skills(db, self._mine(project))
             rows = known
             if after is not None:
                 if not known.filter(pk=after).exists():
@@ -141,7 +142,7 @@ class DatabaseSkills(ThreadedStore[FileSettings], BaseSkills):
         self, project: str, skill_id: str, *, after: str | None, descending: bool, limit: int
     ) -> Sequence[VersionRecord] | None:
         def read(db: BaseDatabaseWrapper) -> list[VersionRecord] | None:
-            _found(_skills(db, project), skill_id)
+            _found(_skills(db, self._mine(project)), skill_id)
             known = _versions(db, skill_id)
             rows = known
             if after is not None:
@@ -157,18 +158,18 @@ class DatabaseSkills(ThreadedStore[FileSettings], BaseSkills):
     async def set_default(self, project: str, skill_id: str, version: int) -> SkillRecord:
         def write(db: BaseDatabaseWrapper) -> SkillRecord:
             with transaction.atomic(using=db.alias):
-                skill = _locked(db, project, skill_id)
-                _row_of(db, project, skill_id, version)
+                skill = _locked(db, self._mine(project), skill_id)
+                _row_of(db, self._mine(project), skill_id, version)
                 skill.default_version = version
                 skill.save(using=db.alias, update_fields=["default_version"])
-            return _record(db, project, skill_id)
+            return _record(db, self._mine(project), skill_id)
 
         return await self._threads.run(write)
 
     async def delete(self, project: str, skill_id: str) -> None:
         def hide(db: BaseDatabaseWrapper) -> list[str]:
             with transaction.atomic(using=db.alias):
-                skill = _locked(db, project, skill_id)
+                skill = _locked(db, self._mine(project), skill_id)
                 return _hide(db, skill, SkillVersion.objects.using(db.alias).filter(skill_id=skill_id))
 
         await asyncio.shield(self._give_up(await self._threads.run(hide), skill_id))
@@ -176,8 +177,8 @@ class DatabaseSkills(ThreadedStore[FileSettings], BaseSkills):
     async def delete_version(self, project: str, skill_id: str, version: int) -> VersionRecord:
         def hide(db: BaseDatabaseWrapper) -> tuple[VersionRecord, bool]:
             with transaction.atomic(using=db.alias):
-                skill = _locked(db, project, skill_id)
-                row = _row_of(db, project, skill_id, version)
+                skill = _locked(db, self._mine(project), skill_id)
+                row = _row_of(db, self._mine(project), skill_id, version)
                 is_last = _versions(db, skill_id).count() == 1
                 if version == skill.default_version and not is_last:
                     raise DefaultInUse
@@ -250,17 +251,17 @@ def erase_skills(using: str, project: str) -> None:
     rows = SkillVersion.objects.using(using).filter(project=project)
     rows.update(is_whole=False)
     for version_id in list(rows.values_list("pk", flat=True)):
-        while not _remove_some(db, version_id):
+        while not remove_some_of_version(db, version_id):
             pass
     skills.delete()
 
 
 async def _remove(threads: DatabaseReaders, version_id: str) -> None:
-    while not await threads.run(lambda db: _remove_some(db, version_id)):
+    while not await threads.run(lambda db: remove_some_of_version(db, version_id)):
         pass
 
 
-def _remove_some(db: BaseDatabaseWrapper, version_id: str) -> bool:
+def remove_some_of_version(db: BaseDatabaseWrapper, version_id: str) -> bool:
     """Remove a few pieces of a version, or, with the last, the version; return whether nothing is left of it."""
     with transaction.atomic(using=db.alias):
         row = _locked_version(db, version_id)
@@ -310,8 +311,8 @@ def _cut(content: bytes) -> Iterator[bytes]:
         yield content[begin : begin + PIECE_BYTES]
 
 
-def _skills(db: BaseDatabaseWrapper, project: str) -> "QuerySet[Skill]":
-    return Skill.objects.using(db.alias).filter(project=project, is_whole=True)
+def _skills(db: BaseDatabaseWrapper, mine: Mine) -> "QuerySet[Skill]":
+    return Skill.objects.using(db.alias).filter(**mine, is_whole=True)
 
 
 def _versions(db: BaseDatabaseWrapper, skill_id: str) -> "QuerySet[SkillVersion]":
@@ -325,9 +326,9 @@ def _found(rows: "QuerySet[Skill]", skill_id: str) -> Skill:
     return row
 
 
-def _locked(db: BaseDatabaseWrapper, project: str, skill_id: str) -> Skill:
+def _locked(db: BaseDatabaseWrapper, mine: Mine, skill_id: str) -> Skill:
     """Return a skill that nobody else changes until this transaction ends. Raises `SkillGone`."""
-    return _found(_skills(db, project).select_for_update(), skill_id)
+    return _found(_skills(db, mine).select_for_update(), skill_id)
 
 
 def _locked_version(db: BaseDatabaseWrapper, version_id: str) -> SkillVersion | None:
@@ -335,8 +336,8 @@ def _locked_version(db: BaseDatabaseWrapper, version_id: str) -> SkillVersion | 
     return next(iter(rows), None)
 
 
-def _row_of(db: BaseDatabaseWrapper, project: str, skill_id: str, version: int | None) -> SkillVersion:
-    skill = _found(_skills(db, project), skill_id)
+def _row_of(db: BaseDatabaseWrapper, mine: Mine, skill_id: str, version: int | None) -> SkillVersion:
+    skill = _found(_skills(db, mine), skill_id)
     rows = _versions(db, skill_id).order_by("-version")
     number = skill.default_version if version is None else version
     row = (rows if number == LATEST else rows.filter(version=number)).first()
@@ -360,8 +361,8 @@ def _row(project: str, skill_id: str, version_id: str, version: int, bundle: New
     )
 
 
-def _record(db: BaseDatabaseWrapper, project: str, skill_id: str) -> SkillRecord:
-    (record,) = _records(db, [_found(_skills(db, project), skill_id)])
+def _record(db: BaseDatabaseWrapper, mine: Mine, skill_id: str) -> SkillRecord:
+    (record,) = _records(db, [_found(_skills(db, mine), skill_id)])
     return record
 
 

@@ -114,7 +114,7 @@ class DatabaseUploads(ThreadedStore[FileSettings], BaseUploads):
 
     def _found(self, connection: BaseDatabaseWrapper, project: str, upload_id: str, *, locked: bool = False) -> Upload:
         """Return an upload's row, `locked` until the transaction ends. Raises `UploadGone`."""
-        rows = Upload.objects.using(connection.alias).filter(project=project)
+        rows = Upload.objects.using(connection.alias).filter(**self._mine(project))
         rows = rows.select_for_update() if locked else rows
         row = rows.filter(pk=upload_id).first() if can_be_known(upload_id) else None
         if row is None:

@@ -54,19 +54,19 @@ class DatabaseChatStore(ThreadedStore[RetentionSettings], BaseChatStore):
     async def get(self, project: str, first: str) -> KeptCompletion | None:
         if not can_be_known(first):
             return None
-        since = self._known_since()
+        since = self._known_since(project)
         completions = await self._threads.run(lambda db: _completions(db, project, [first], since))
         return completions.get(first)
 
     async def messages(self, project: str, first: str) -> Sequence[JsonObject] | None:
         if not can_be_known(first):
             return None
-        since = self._known_since()
+        since = self._known_since(project)
         rows = await self._threads.run(lambda db: _rows(db, _MESSAGES, [first, project, time_value(db, since)]))
         return json.loads(rows[0][0]) if rows else None
 
     async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[KeptCompletion] | None:
-        after, since = query.page.after, self._known_since()
+        after, since = query.page.after, self._known_since(project)
         if after is not None and not can_be_known(after):
             return None
 
@@ -94,8 +94,8 @@ class DatabaseChatStore(ThreadedStore[RetentionSettings], BaseChatStore):
 
         return await self._threads.run(read) if can_be_known(first) else ()
 
-    def _known_since(self) -> float:
-        return self._settings.oldest(self._now())
+    def _known_since(self, project: str) -> float:
+        return self._retentions.oldest(project, self._now(), ttl=self._settings.responses_store_ttl)
 
 
 def _listed_ids(

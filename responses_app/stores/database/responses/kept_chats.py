@@ -106,21 +106,21 @@ class DatabaseKeptChats(ThreadedStore[RetentionSettings], BaseKeptChats):
     async def listed(self, project: str, query: ChatsQuery) -> Sequence[KeptChat] | None:
         if query.after is not None and not can_be_known(query.after):
             return None
-        since = self._settings.oldest(self._now())
+        since = self._known_since(project)
         return await self._threads.run(lambda db: _Chats(db, project, query.key_id, since).listed(query))
 
     async def get(self, project: str, name: str, *, key_id: str) -> KeptChat | None:
         if not can_be_known(name):
             return None
-        since = self._settings.oldest(self._now())
+        since = self._known_since(project)
         return await self._threads.run(lambda db: _Chats(db, project, key_id, since).named(name))
 
     async def turns(self, project: str, chat_id: str) -> KeptTurns:
-        since = self._settings.oldest(self._now())
+        since = self._known_since(project)
         return await self._threads.run(lambda db: _Chats(db, project, "", since).turns(chat_id))
 
     async def change(self, project: str, chat_id: str, changes: Mapping[str, object]) -> None:
-        at, since = datetime.fromtimestamp(self._now(), UTC), self._settings.oldest(self._now())
+        at, since = datetime.fromtimestamp(self._now(), UTC), self._known_since(project)
 
         def write(connection: BaseDatabaseWrapper) -> None:
             labels = ChatLabel.objects.using(connection.alias)
@@ -136,9 +136,12 @@ class DatabaseKeptChats(ThreadedStore[RetentionSettings], BaseKeptChats):
 
         await self._threads.run(write)
 
+    def _known_since(self, project: str) -> float:
+        return self._retentions.oldest(project, self._now(), ttl=self._settings.responses_store_ttl)
+
     async def responses(self, project: str, chat_id: str) -> Sequence[str]:
         def read(connection: BaseDatabaseWrapper) -> Sequence[str]:
-            chats = _Chats(connection, project, "", self._settings.oldest(self._now()))
+            chats = _Chats(connection, project, "", self._known_since(project))
             return [row[0] for row in chats.newest_of(chat_id, "id")]
 
         return await self._threads.run(read)

@@ -38,6 +38,7 @@ from responses_app.stores.database.response_sql import (
     placeholders,
 )
 from responses_app.stores.database.responses.rows import database_time, time_value
+from responses_app.stores.retention import Retentions
 
 # It walks from the parts up to the root, as long as a part has neither its response nor another child.
 _UNNEEDED = f"""
@@ -196,7 +197,7 @@ class PurgePlan:
         return (self.response_ids[start : start + BATCH] for start in range(0, len(self.response_ids), BATCH))
 
 
-def purge(
+def purge(  # noqa: PLR0913 - each has its default
     using: str,
     settings: RetentionSettings,
     *,
@@ -204,6 +205,7 @@ def purge(
     dry_run: bool = False,
     max_responses: int = MAX_RESPONSES,
     report: Callable[[Purged], None] = lambda purged: None,
+    retentions: Retentions | None = None,
 ) -> Purged:
     """Remove what is past its time or beyond the limits, of all projects; not on an event loop.
 
@@ -215,7 +217,7 @@ def purge(
     if now is None:
         with connection.cursor() as cursor:
             now = database_time(cursor)
-    plan = plan_purge(connection, settings, now=now, max_responses=max_responses)
+    plan = plan_purge(connection, settings, now=now, max_responses=max_responses, retentions=retentions)
     if dry_run:
         return Purged(responses=len(plan.response_ids), bytes=plan.bytes, more=plan.more)
     purged = Purged(more=plan.more)
@@ -227,15 +229,24 @@ def purge(
 
 
 def plan_purge(
-    connection: BaseDatabaseWrapper, settings: RetentionSettings, *, now: float, max_responses: int = MAX_RESPONSES
+    connection: BaseDatabaseWrapper,
+    settings: RetentionSettings,
+    *,
+    now: float,
+    max_responses: int = MAX_RESPONSES,
+    retentions: Retentions | None = None,
 ) -> PurgePlan:
-    """Look for what is to go, at most `max_responses`."""
+    """Look for what is to go, at most `max_responses`; `retentions` are those of projects that have their own."""
+    retentions = retentions or Retentions()
     ids: list[str] = []
     freed = 0
-    if not settings.keeps_all:
+    if not settings.keeps_all or retentions.bounded:
         for project in _projects(connection):
+            expired = retentions.oldest(project, now, ttl=settings.responses_store_ttl)
+            if settings.keeps_all and expired < 0:
+                continue
             # One more than may go, so that `more` is known.
-            for response_id, size in _excess(connection, project, settings, now, max_responses + 1 - len(ids)):
+            for response_id, size in _excess(connection, project, settings, expired, max_responses + 1 - len(ids)):
                 if len(ids) == max_responses:
                     return PurgePlan(ids, freed, more=True)
                 ids.append(response_id)
@@ -252,13 +263,16 @@ def _projects(connection: BaseDatabaseWrapper) -> Iterator[str]:
 
 
 def _excess(
-    connection: BaseDatabaseWrapper, project: str, settings: RetentionSettings, now: float, at_most: int
+    connection: BaseDatabaseWrapper, project: str, settings: RetentionSettings, expired_at: float, at_most: int
 ) -> Iterator[tuple[str, int]]:
-    """Yield the responses of a project that are to go, with their sizes, the oldest first."""
+    """Yield the responses of a project that are to go, with their sizes, the oldest first.
+
+    `expired_at` is when those were made, at the latest, that are past their time.
+    """
     bounded = bool(settings.responses_store_max_entries or settings.responses_store_max_bytes)
     count, total = _one(connection, _TOTALS, [project]) if bounded else (0, 0)
     newest = _one(connection, _NEWEST, [project])[0] if bounded else ""
-    expired_until = time_value(connection, settings.oldest(now))
+    expired_until = time_value(connection, expired_at)
     with connection.cursor() as cursor:
         cursor.execute(_OLDEST, [expired_until, project, at_most])
         for response_id, size, expired in cursor:

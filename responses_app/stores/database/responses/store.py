@@ -64,6 +64,7 @@ from responses_app.stores.database.responses.writes import (
 )
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from responses_app.stores.database.threads import CoalescingWriter, DatabaseReaders
+from responses_app.stores.retention import Retentions
 
 logger = logging.getLogger("respsite.stores")
 
@@ -77,7 +78,8 @@ class DatabaseResponseStore(BaseResponseStore):
     else it could not be continued; they cannot be retrieved or continued themselves.
     `now` stands for all clocks, in Unix seconds; without it workers go by the database's own, and so does `clock`,
     which tells how old a response is, from the first beat on. `timeout` bounds, in seconds, whatever waits for the
-    database; `max_pending` the writes that wait. `keeper` keeps what responses add to their roll-outs.
+    database; `max_pending` the writes that wait. `keeper` keeps what responses add to their roll-outs,
+    and `retentions` tell which projects have a time of their own.
     """
 
     def __init__(  # noqa: PLR0913 - all that it is made of
@@ -90,8 +92,10 @@ class DatabaseResponseStore(BaseResponseStore):
         timeout: float = math.inf,
         max_pending: int = 10_000,
         keeper: GenerationKeeper | None = None,
+        retentions: Retentions | None = None,
     ) -> None:
         self._using = using
+        self._retentions = retentions or Retentions()
         self._keeper = keeper or GenerationKeeper()
         self._settings = settings
         self._given_clock = now
@@ -112,7 +116,7 @@ class DatabaseResponseStore(BaseResponseStore):
         await self._readers.aclose()
 
     async def accept(self, accepted: AcceptedResponse) -> None:
-        step = await self._step(Acceptance(accepted, self._known_since()))
+        step = await self._step(Acceptance(accepted, self._known_since(accepted.project)))
         if step.refused:
             raise ParentGone(accepted.parent)
         if step.taken:
@@ -157,14 +161,14 @@ class DatabaseResponseStore(BaseResponseStore):
         if not can_be_known(response_id):
             return False
         # Taken before the write waits for its turn: what a client may still see is decided when it asks.
-        since = self._known_since()
+        since = self._known_since(project)
         # `before`: an earlier attempt was committed, its answer lost, and so it is gone by now.
         return await self._do(lambda db, before: remove_one(db, project, response_id, since=since) or bool(before))
 
     async def delete_legs(self, project: str, name: str) -> Sequence[str]:
         if not can_be_known(name):
             return ()
-        since = self._known_since()
+        since = self._known_since(project)
         return await self._do(lambda db, before: remove_legs(db, project, name, since=since) or before or ())
 
     async def chain(self, project: str, response_id: str) -> ChainLink | None:
@@ -174,7 +178,7 @@ class DatabaseResponseStore(BaseResponseStore):
         ids = [item_id for item_id in item_ids if can_be_known(item_id)]
         if not ids:
             return {}
-        since = self._known_since()
+        since = self._known_since(project)
         return await self._readers.run(lambda db: lookups.sampled_items(db, project, ids, since=since))
 
     async def items(
@@ -183,7 +187,7 @@ class DatabaseResponseStore(BaseResponseStore):
         ids = [item_id for item_id in item_ids if can_be_known(item_id)]
         if not ids:
             return {}
-        since = self._known_since()
+        since = self._known_since(project)
         return await self._readers.run(
             lambda db: lookups.items(db, project, ids, since=since, conversations=conversations)
         )
@@ -231,11 +235,13 @@ class DatabaseResponseStore(BaseResponseStore):
         return None
 
     def _plan_purge(self, connection: BaseDatabaseWrapper) -> PurgePlan:
-        return plan_purge(connection, self._settings, now=self._now(), max_responses=MAX_PLANNED)
+        return plan_purge(
+            connection, self._settings, now=self._now(), max_responses=MAX_PLANNED, retentions=self._retentions
+        )
 
-    def _known_since(self) -> float:
-        """Return the time, in Unix seconds, from which on responses are known."""
-        return self._settings.oldest(self._now())
+    def _known_since(self, project: str) -> float:
+        """Return the time, in Unix seconds, from which on responses of a project are known."""
+        return self._retentions.oldest(project, self._now(), ttl=self._settings.responses_store_ttl)
 
     async def _look(
         self, find: Callable[..., Result], project: str, name: str, *further: object, unknown: Result
@@ -243,7 +249,7 @@ class DatabaseResponseStore(BaseResponseStore):
         """Return what `find` finds of a response, by its own id or what clients call it; else `unknown`."""
         if not can_be_known(name):
             return unknown
-        since = self._known_since()
+        since = self._known_since(project)
         return await self._readers.run(lambda db: find(db, project, name, *further, since=since))
 
     async def _step(self, act: Act) -> ResponseStep:

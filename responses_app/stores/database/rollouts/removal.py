@@ -7,7 +7,7 @@ too, where there is one writer at a time. A process that dies between two steps 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -26,10 +26,13 @@ MAX_PAUSE = 1.0  # seconds behind a step
 Step = Callable[[BaseDatabaseWrapper], bool]
 
 
-def hide(connection: BaseDatabaseWrapper, project: str, name: str) -> str | None:
-    """Let nobody find a roll-out any more, and nothing be added to it; return its own id, None where there is none."""
+def hide(connection: BaseDatabaseWrapper, name: str, mine: Mapping[str, object]) -> str | None:
+    """Let nobody find a roll-out any more, and nothing be added to it; return its own id, None where there is none.
+
+    `mine` is what the rows have that may be meant: their project, and perhaps more.
+    """
     with transaction.atomic(using=connection.alias):
-        row = rollouts_of(connection).select_for_update().filter(project=project, name=name).first()
+        row = rollouts_of(connection).select_for_update().filter(name=name, **mine).first()
         if row is None:
             return None
         row.project, row.name = GONE, row.pk
@@ -37,15 +40,22 @@ def hide(connection: BaseDatabaseWrapper, project: str, name: str) -> str | None
         return str(row.pk)
 
 
-def hide_old(connection: BaseDatabaseWrapper, before: float | None) -> list[str]:
-    """Hide roll-outs to which nothing came since `before`, and return the ids of some that are hidden."""
+def hide_old(connection: BaseDatabaseWrapper, before: float | None, *, spared: Collection[str] = ()) -> list[str]:
+    """Hide roll-outs to which nothing came since `before`, and return the ids of some that are hidden.
+
+    Those of the projects `spared` stay.
+    """
     rows = rollouts_of(connection)
     gone = list(rows.filter(project=GONE).values_list("pk", flat=True)[:AT_ONCE])
     if before is None or len(gone) == AT_ONCE:
         return gone
     with transaction.atomic(using=connection.alias):
         # Who is adding something has the lock, and then it is not old any more.
-        old = rows.filter(last_at__lt=as_time(before)).exclude(project=GONE).select_for_update(skip_locked=True)
+        old = (
+            rows.filter(last_at__lt=as_time(before))
+            .exclude(project__in=[GONE, *spared])
+            .select_for_update(skip_locked=True)
+        )
         ids = list(old.order_by("last_at").values_list("pk", flat=True)[: AT_ONCE - len(gone)])
         rows.filter(pk__in=ids).update(project=GONE, name=F("pk"))
     return gone + ids

@@ -29,6 +29,7 @@ from responses_app.stores.database.rollouts.rows import (
     row_of,
 )
 from responses_app.stores.database.threads import ThreadedStore
+from responses_app.stores.retention import Retentions
 from responses_app.stores.rollouts import (
     UNLIMITED,
     BaseRolloutStore,
@@ -54,8 +55,9 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
         settings: RolloutSettings | None = None,
         now: Callable[[], float] | None = None,
         timeout: float = math.inf,
+        retentions: Retentions | None = None,
     ) -> None:
-        super().__init__(using=using, settings=settings, now=now, timeout=timeout)
+        super().__init__(using=using, settings=settings, now=now, timeout=timeout, retentions=retentions)
         self.settings = self._settings
         # What the store of responses keeps generations with, too, in the transaction of a response's end.
         self.keeper = GenerationKeeper(max_bytes=self._settings.rollout_memory_bytes)
@@ -83,10 +85,12 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
     async def get(self, project: str, name: str) -> RolloutRecord | None:
         if not can_be_name(name):
             return None
+        since = self._since(project)
 
         def read(connection: BaseDatabaseWrapper) -> RolloutRecord | None:
             row = found(connection, project, name)
-            return None if row is None else record_of(row)
+            is_known = row is not None and row.created_at.timestamp() > since
+            return record_of(row) if is_known else None
 
         return await self._threads.run(read)
 
@@ -97,7 +101,7 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
             return ()
 
         def read(connection: BaseDatabaseWrapper) -> Sequence[RolloutRecord]:
-            rows = rollouts_of(connection).filter(project=project)
+            rows = rollouts_of(connection).filter(**self._mine(project))
             if after is not None:
                 rows = rows.filter(pk__lt=after) if descending else rows.filter(pk__gt=after)
             if group is not None:
@@ -120,7 +124,9 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
             return False
 
         def read(connection: BaseDatabaseWrapper) -> bool:
-            known = rollouts_of(connection).filter(project=project, name=name).values_list("pk", flat=True).first()
+            known = (
+                rollouts_of(connection).filter(name=name, **self._mine(project)).values_list("pk", flat=True).first()
+            )
             return known is not None and generations_of(connection, known).filter(response_id=response_id).exists()
 
         return await self._threads.run(read)
@@ -151,7 +157,7 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
     async def delete(self, project: str, name: str) -> bool:
         if not can_be_name(name):
             return False
-        rollout_id = await self._threads.run(lambda db: removal.hide(db, project, name))
+        rollout_id = await self._threads.run(lambda db: removal.hide(db, name, self._mine(project)))
         if rollout_id is None:
             return False
         self.keeper.forget(rollout_id)
@@ -161,7 +167,7 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
 
     async def purge(self) -> PurgedRollouts:
         before = self._now() - self._settings.rollout_ttl if self._settings.rollout_ttl else None
-        ids = await self._threads.run(lambda db: removal.hide_old(db, before))
+        ids = await self._threads.run(lambda db: removal.hide_old(db, before, spared=self._retentions.endless))
         if not ids:
             return PurgedRollouts(0, more=False)
         for rollout_id in ids:
@@ -176,7 +182,7 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
 
         def write(connection: BaseDatabaseWrapper) -> RolloutRecord | None:
             with transaction.atomic(using=connection.alias):
-                row = rollouts_of(connection).select_for_update().filter(project=project, name=name).first()
+                row = rollouts_of(connection).select_for_update().filter(name=name, **self._mine(project)).first()
                 if row is None:
                     return None
                 row.save(using=connection.alias, update_fields=change(row))

@@ -32,20 +32,23 @@ def time_of(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def kept_stores(using: str, project: str) -> "QuerySet[VectorStore]":
-    """Return a project's stores."""
-    return VectorStore.objects.using(using).filter(project=project, removed=False)
+def kept_stores(using: str, project: str, *, since: float) -> "QuerySet[VectorStore]":
+    """Return a project's stores that were made after `since` (Unix seconds; below 0 for all)."""
+    rows = VectorStore.objects.using(using).filter(project=project, removed=False)
+    return rows if since < 0 else rows.filter(created_at__gt=time_of(since))
 
 
-def kept_files(using: str, project: str, store_id: str, *, now: float) -> "QuerySet[VectorStoreFile]":
-    """Return the files of a store, as long as they are kept as files too."""
+def kept_files(using: str, project: str, store_id: str, *, now: float, since: float) -> "QuerySet[VectorStoreFile]":
+    """Return the files of a store, as long as they are kept as files too; all are younger than `since`."""
     rows = VectorStoreFile.objects.using(using).filter(store_id=store_id, store__project=project, store__removed=False)
-    return rows.exclude(status=REMOVED).filter(Exists(_sources(project, now)))
+    rows = rows if since < 0 else rows.filter(store__created_at__gt=time_of(since))
+    return rows.exclude(status=REMOVED).filter(Exists(_sources(project, now, since)))
 
 
-def _sources(project: str, now: float) -> "QuerySet[StoredFile]":
+def _sources(project: str, now: float, since: float) -> "QuerySet[StoredFile]":
     unexpired = Q(expires_at=None) | Q(expires_at__gt=time_of(now))
-    return StoredFile.objects.filter(unexpired, pk=OuterRef("file_id"), project=project, is_whole=True)
+    rows = StoredFile.objects.filter(unexpired, pk=OuterRef("file_id"), project=project, is_whole=True)
+    return rows if since < 0 else rows.filter(created_at__gt=time_of(since))
 
 
 def counts_of(rows: "QuerySet[VectorStoreFile]") -> tuple[StoreFileCounts, int]:
@@ -159,6 +162,18 @@ def erase_stores(using: str, project: str) -> None:
                 _remove_files(using, some)
         with transaction.atomic(using=using):
             remove_stores(using, keys)
+
+
+def remove_some_of_store(using: str, store_id: str) -> None:
+    """Remove some of the files of a hidden store, or, where it has none any more, the store."""
+    files = VectorStoreFile.objects.using(using).filter(store_id=store_id)
+    some = list(files.values_list("pk", flat=True)[:FILES_AT_ONCE])
+    with transaction.atomic(using=using):
+        if not some:
+            remove_stores(using, [store_id])
+            return
+        files.filter(pk__in=some).update(status=REMOVED)
+        _remove_files(using, some)
 
 
 def _remove_files(using: str, keys: Collection[int]) -> None:

@@ -163,9 +163,11 @@ def _joined(text: str) -> str:
     return " ".join(words_of(text))
 
 
-def found(using: str, project: str, store_id: str, search: Search, *, kept: KeptCodes, now: float) -> Sequence[Hit]:
-    """Return what is found in a store that is there, the best first."""
-    among = _files_looked_at(using, project, store_id, search, now=now)
+def found(  # noqa: PLR0913 - what is searched, and how
+    using: str, project: str, store_id: str, search: Search, *, kept: KeptCodes, now: float, since: float = -1.0
+) -> Sequence[Hit]:
+    """Return what is found in a store that is there, the best first; of files that were made after `since`."""
+    among = _files_looked_at(using, project, store_id, search, now=now, since=since)
     best: dict[int, float] = {}
     for scored in _scored(connections[using], kept, store_id, search, among):
         for key, score in scored.items():
@@ -191,9 +193,11 @@ def _scored(
         yield fused(list(by_words), meanings, meaning.weights)
 
 
-def _files_looked_at(using: str, project: str, store_id: str, search: Search, *, now: float) -> Sequence[int] | None:
+def _files_looked_at(
+    using: str, project: str, store_id: str, search: Search, *, now: float, since: float
+) -> Sequence[int] | None:
     """Return the keys of the files whose chunks may be found; None for all that the store has rows of."""
-    seen = kept_files(using, project, store_id, now=now).filter(status="completed")
+    seen = kept_files(using, project, store_id, now=now, since=since).filter(status="completed")
     if search.matches is not None:
         return [key for key, attributes in seen.values_list("pk", "attributes") if search.matches(attributes)]
     # Nothing is hidden, pending or failed: the query needs no list of files.

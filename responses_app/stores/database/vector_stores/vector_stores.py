@@ -76,7 +76,7 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
                 return  # an earlier attempt was committed after all
             self._lock(project)
             most = self._settings.vector_stores_max_entries
-            if 0 < most <= kept_stores(self._using, project).count():
+            if 0 < most <= self._stores(project).count():
                 raise VectorStoresFull(f"This project has {most} vector stores already (VECTOR_STORES_MAX_ENTRIES)")
             stores.create(
                 id=record.id,
@@ -99,7 +99,7 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         self, project: str, *, after: str | None, descending: bool, limit: int
     ) -> Sequence[VectorStoreRecord] | None:
         def act() -> Sequence[VectorStoreRecord] | None:
-            rows = kept_stores(self._using, project)
+            rows = self._stores(project)
             if after is not None:
                 if not rows.filter(pk=after).exists():
                     return None
@@ -112,7 +112,7 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
 
     async def update(self, project: str, store_id: str, changes: Mapping[str, object]) -> VectorStoreRecord | None:
         def act() -> VectorStoreRecord | None:
-            row = kept_stores(self._using, project).select_for_update().filter(pk=store_id).first()
+            row = self._stores(project).select_for_update().filter(pk=store_id).first()
             if row is None:
                 return None
             for name, value in changes.items():
@@ -125,7 +125,7 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
 
     async def delete(self, project: str, store_id: str) -> bool:
         def act() -> bool:
-            return bool(kept_stores(self._using, project).filter(pk=store_id).update(removed=True))
+            return bool(self._stores(project).filter(pk=store_id).update(removed=True))
 
         return bool(await self._write(act, store_id))
 
@@ -142,7 +142,7 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
                     pk=batch_id, defaults={"store_id": store_id, "created_at": self._time(), "cancelled": False}
                 )
             rows = self._put(project, store_id, files, batch_id=batch_id)
-            kept_stores(self._using, project).filter(pk=store_id).update(last_active_at=self._time())
+            self._stores(project).filter(pk=store_id).update(last_active_at=self._time())
             return [file_record(row) for row in rows]
 
         return await self._write(act, store_id)
@@ -223,12 +223,14 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
 
     async def search(self, project: str, store_id: str, search: Search) -> Sequence[Hit] | None:
         def act() -> Sequence[Hit] | None:
-            row = kept_stores(self._using, project).filter(pk=store_id).first()
+            row = self._stores(project).filter(pk=store_id).first()
             if row is None or self._has_expired(row):
                 return None
             if self._now() - row.last_active_at.timestamp() > ACTIVE_SECONDS:
-                kept_stores(self._using, project).filter(pk=store_id).update(last_active_at=self._time())
-            return found(self._using, project, store_id, search, kept=self._codes, now=self._now())
+                self._stores(project).filter(pk=store_id).update(last_active_at=self._time())
+            return found(
+                self._using, project, store_id, search, kept=self._codes, now=self._now(), since=self._since(project)
+            )
 
         return await self._read(act, store_id)
 
@@ -303,23 +305,26 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
     def _time(self) -> datetime:
         return time_of(self._now())
 
+    def _stores(self, project: str) -> "QuerySet[VectorStore]":
+        return kept_stores(self._using, project, since=self._since(project))
+
     def _files(self, project: str, store_id: str) -> "QuerySet[VectorStoreFile]":
-        return kept_files(self._using, project, store_id, now=self._now())
+        return kept_files(self._using, project, store_id, now=self._now(), since=self._since(project))
 
     def _record(self, project: str, store_id: str) -> VectorStoreRecord | None:
-        row = kept_stores(self._using, project).filter(pk=store_id).first()
+        row = self._stores(project).filter(pk=store_id).first()
         return None if row is None else store_record(row, counts_of(self._files(project, store_id)))
 
     def _has_expired(self, row: VectorStore) -> bool:
         return row.expires_days is not None and row.last_active_at + timedelta(days=row.expires_days) <= self._time()
 
     def _expired_or_none(self, project: str, store_id: str) -> bool:
-        row = kept_stores(self._using, project).filter(pk=store_id).first()
+        row = self._stores(project).filter(pk=store_id).first()
         return row is None or self._has_expired(row)
 
     def _batch(self, project: str, store_id: str, batch_id: str) -> BatchRecord | None:
         rows = VectorStoreBatch.objects.using(self._using).filter(pk=batch_id, store_id=store_id)
-        row = rows.filter(store__project=project, store__removed=False).first()
+        row = rows.filter(store__in=self._stores(project)).first()
         return None if row is None else batch_record(row, self._files(project, store_id))
 
     def _lock(self, project: str) -> None:

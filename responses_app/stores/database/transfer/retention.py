@@ -1,0 +1,44 @@
+"""`DatabaseRetentions`: how long each project keeps what it stores, as operators have set it."""
+
+from collections.abc import Mapping, Sequence
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from responses_app.models import Project
+from responses_app.stores.database.threads import ThreadedStore
+from responses_app.stores.database.transfer.expiry import STEPS, remove_responses, time_of
+
+MAX_STEPS = 100  # of one kind of things and one project
+
+
+class DatabaseRetentions(ThreadedStore[None]):
+    """Reads it from the database `using`; `timeout` bounds, in seconds, whatever waits for it."""
+
+    unlimited = None
+
+    async def read(self) -> Mapping[str, int]:
+        """Return the hours of all projects that have a retention of their own. Raises `StoreError`."""
+
+        def read(connection: BaseDatabaseWrapper) -> Mapping[str, int]:
+            rows = Project.objects.using(connection.alias).exclude(retention_hours=None)
+            return dict(rows.values_list("name", "retention_hours"))
+
+        return await self._threads.run(read)
+
+    async def expire(self, project: str, oldest: float, *, nothing: bool) -> Sequence[str]:
+        """Remove what a project has made until then (Unix seconds), and return the ids of responses that were removed.
+
+        Responses that have ended go elsewhere. With `nothing` the running ones go here, too: the project keeps nothing.
+        At most `MAX_STEPS` of each kind; what is left goes the next time. Raises `StoreError`.
+        """
+        before, gone = time_of(oldest), list[str]()
+        for step in STEPS:
+            for _ in range(MAX_STEPS):
+                if not await self._threads.run(lambda db, step=step: step(db, project, before)):
+                    break
+        for _ in range(MAX_STEPS if nothing else 0):
+            ids = await self._threads.run(lambda db: remove_responses(db, project, before, running=True))
+            gone += ids
+            if not ids:
+                break
+        return gone
