@@ -177,8 +177,8 @@ def response_page(shown: WatchedResponse, frame: Surroundings, *, turns: str = "
     row, body, fits = shown.row, shown.body, shown.row.size <= LARGEST
     family = tree_of(shown)
     transcript = PageTranscript(Room(LIVE_ROOM, pictures=LIVE_PICTURES) if shown.running else Room())
-    may_show_turns = shown.has_content and family.has_previous
-    conversation = [_turn(transcript, each) for each in _ancestors(shown)] if turns and may_show_turns else []
+    before = _ancestors(shown) if turns and shown.has_content else []
+    conversation = [_turn(transcript, each) for each in before]
     instructions = body.get("instructions")
     current = ShownTurn(row.pk, row.created_at, current=True)
     if isinstance(instructions, str):
@@ -197,7 +197,7 @@ def response_page(shown: WatchedResponse, frame: Surroundings, *, turns: str = "
         "conversation": [*conversation, current],
         "family": family,
         "agents": agents_of(body.get("output")),
-        "can_show_turns": may_show_turns and not turns,
+        "can_show_turns": shown.has_content and family.has_previous and not turns,
         "has_content": shown.has_content,
         "facts": _facts(shown, frame, family),
         "asked": _asked(body),

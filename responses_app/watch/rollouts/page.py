@@ -1,7 +1,7 @@
 """The page of a roll-out: its numbers, the tree of its generations, its rewards and what is set for it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -75,6 +75,7 @@ def rollout_page(
         "rollout": rollout,
         "model": visible(rollout.model)[:200],
         "is_ended": rollout.ended_at is not None,
+        "has_content": True,
         "figures": _figures(rollout, outline, rails, cuts),
         "rows": rows,
         "first_row": begin,
@@ -92,6 +93,12 @@ def rollout_page(
         "rewards_left_out": max(0, len(rollout.rewards) - MAX_REWARDS),
         "left_out": outline.left_out,
     }
+
+
+def without_content(context: dict[str, Any]) -> dict[str, Any]:
+    """Return what the template gets for who may see figures alone: no tokens, no texts, nothing that clients wrote."""
+    rows = [replace(row, preview="", chips=()) for row in context["rows"]]
+    return {**context, "rows": rows, "asked": [], "metadata": [], "has_content": False}
 
 
 def rows_of(outline: Outline, rails: Rails, shown: Sequence[Step], places: Places) -> list[Row]:

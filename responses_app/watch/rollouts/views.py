@@ -17,7 +17,7 @@ from responses_app.watch.rollout_places import Places
 from responses_app.watch.rollouts.comparing import compare_page
 from responses_app.watch.rollouts.listing import group_page, kept, list_page
 from responses_app.watch.rollouts.outline import Outline
-from responses_app.watch.rollouts.page import rollout_page
+from responses_app.watch.rollouts.page import rollout_page, without_content
 from responses_app.watch.rollouts.window import generation_page
 
 MAX_PLACE = 10  # digits of a number in an address
@@ -44,7 +44,10 @@ def rollout(request: HttpRequest, name: str) -> HttpResponse:
     if len(found) > 1:  # of several projects: the list says which there are
         return _answer(request, "rollout/list.html", list_page(rows, places, after="", name=name), places)
     if not shows_content(request):
-        raise PermissionDenied
+        if request.GET.get("with") or request.GET.get("part"):
+            raise PermissionDenied
+        context = rollout_page(found[0], places, first=_number(request, "from"), opened=None, at=None, as_table=False)
+        return _answer(request, "rollout/page.html", without_content(context), places)
     viewed(request, found[0].name, project=found[0].project)
     if other := request.GET.get("with", "").strip():
         numbers = _number(request, "left"), _number(request, "right")

@@ -108,7 +108,7 @@ ROWS: Mapping[str, Row] = {
     "watch/responses/<str:response_id>": Row("/watch/responses/{response}?turns=1", shows=True),
     "watch/compare": Row("/watch/compare?left={first}&right={response}", shows=True),
     "watch/rollouts": Row("/watch/rollouts"),
-    "watch/rollouts/<str:name>": Row("/watch/rollouts/{rollout}", CONTENT, shows=True),
+    "watch/rollouts/<str:name>": Row("/watch/rollouts/{rollout}?g=0", shows=True),
     "docs": Row("/docs", ok=301, nobody=301),
     "^docs/(?P<path>.*)$": Row("/docs/", nobody=200),
     "favicon.ico": Row("/favicon.ico", ok=302, nobody=302),
@@ -152,6 +152,13 @@ def test_a_list_that_is_searched_and_filtered_shows_no_more(house: House, query:
             # The page has what was searched for in its field, and nowhere else.
             shown = re.sub(r'value="[^"]*"|\?[^"]*"|data-[\w-]+="[^"]*"', "", answer.text)
             assert (model, who, MARKER in shown) == (model, who, False)
+
+
+@pytest.mark.parametrize("query", ["?part=tokens&g=0", "?part=tokens&g=0&as=table", "?with=task-2"])
+def test_the_tokens_of_a_roll_out_are_content(house: House, query: str) -> None:
+    for who in STAFF:
+        answer = house.browsers[who].get(f"/watch/rollouts/{house.ids['rollout']}{query}")
+        assert (who, answer.status_code) == (who, 200 if who in CONTENT else 403)
 
 
 async def test_a_search_by_what_was_said_finds_it_for_those_alone_who_may_see_it(house: House) -> None:

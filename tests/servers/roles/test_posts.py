@@ -189,6 +189,10 @@ class Form:
 
 
 NEW = {"username": "new", "password1": PASSWORD, "password2": PASSWORD, "usable_password": "true"}
+IN_THE_LIST = {
+    **{"form-TOTAL_FORMS": "1", "form-INITIAL_FORMS": "1", "form-0-name": "default", "form-0-websockets": "7000"},
+    "_save": "Save",
+}
 FORMS: Mapping[str, Form] = {
     "delete a response": Form(
         "responses_app/response/{}/delete/", {"post": "yes"}, OPERATES, RESPONSE, gone("response")
@@ -203,6 +207,11 @@ FORMS: Mapping[str, Form] = {
     ),
     "change limits": Form(
         "responses_app/project/{}/change/", {"websockets": "7000"}, OPERATES,
+        after("from responses_app.models import Project as P; P.objects.update(websockets=None)", "project"),
+        has("project", "websockets = 7000"),
+    ),
+    "change limits in the list": Form(
+        "responses_app/project/", IN_THE_LIST, OPERATES,
         after("from responses_app.models import Project as P; P.objects.update(websockets=None)", "project"),
         has("project", "websockets = 7000"),
     ),
