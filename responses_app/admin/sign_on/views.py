@@ -27,7 +27,7 @@ from responses_app.admin.sign_on.backend import library_setting, provider
 from responses_app.auth.sign_on.refusal import Reason, SignOnRefused
 from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry, RecentViews
 from responses_app.stores.database.audit.trail import record
-from responses_app.stores.database.sign_on import ID_TOKEN, by_sign_on, is_over
+from responses_app.stores.database.sign_on import ID_TOKEN, by_sign_on, is_over, remove_old_sessions
 from responses_app.watch.auditing import actor_of
 
 logger = logging.getLogger("respsite.admin")
@@ -61,6 +61,7 @@ class _Start(OIDCAuthenticationRequestView):
         answer: HttpResponse = super().get(request)
         if not request.user.is_authenticated:
             request.session.set_expiry(BEGUN_SECONDS)  # anybody may begin, and few end it
+            remove_old_sessions()
         return answer
 
     def get_extra_params(self, request: HttpRequest) -> dict[str, str]:
@@ -89,19 +90,27 @@ class _Back(OIDCAuthenticationCallbackView):
 
 @explained
 def start(request: HttpRequest) -> HttpResponse:
-    """Send somebody to the provider."""
-    return _Start.as_view()(request)
+    """Send somebody to the provider. Whose session is over and cannot be renewed is signed out."""
+    try:
+        return _Start.as_view()(request)
+    except SignOnRefused as refused:
+        if is_over(request.session):  # else each page would lead here again
+            refused.who = request.user.get_username()
+            auth.logout(request)
+        raise
 
 
 @explained
 def back(request: HttpRequest) -> HttpResponse:
-    """Sign in who comes back from there. Whose session cannot be renewed is signed out."""
+    """Sign in who comes back from there. Whose session is not renewed is signed out."""
+    before = request.user.get_username() if by_sign_on(request.session) else ""
     try:
         return _Back.as_view()(request)
     except SignOnRefused as refused:
-        began_here = refused.reason is not Reason.STATE_UNKNOWN
-        if began_here and refused.reason.status != Reason.PROVIDER_AWAY.status and by_sign_on(request.session):
-            auth.logout(request)
+        if before and refused.reason is not Reason.STATE_UNKNOWN:
+            refused.who = refused.who or before
+            if request.user.is_authenticated:  # the library has signed out whoever comes with an error
+                auth.logout(request)
         raise
 
 
@@ -172,7 +181,8 @@ def renewal(get_response: GetResponse) -> GetResponse:
     def middleware(request: HttpRequest) -> HttpResponseBase:
         own = (reverse("oidc_authentication_init"), reverse("oidc_authentication_callback"), reverse("admin:logout"))
         if is_over(request.session) and request.path not in own:
-            if _opens_page(request):
+            # The login page stays one for local accounts, as a browser may not reach the provider.
+            if _opens_page(request) and request.path != reverse("admin:login"):
                 query: dict[str, Any] = {RENEW: 1, "next": request.get_full_path()}
                 return HttpResponseRedirect(f"{own[0]}?{urlencode(query)}")
             request.user = AnonymousUser()

@@ -12,6 +12,7 @@ from typing import Any
 
 from django.contrib.auth import BACKEND_SESSION_KEY
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.db import IntegrityError, transaction
 
 from responses_app.models.sign_on import SignOnAccount
@@ -19,6 +20,7 @@ from responses_app.stores.callers import SIGN_ON_BACKEND
 
 ENDS_AT = "oidc_id_token_expiration"  # in a session: when the provider is to be asked again, in Unix seconds
 ID_TOKEN = "oidc_id_token"  # in a session: what the provider wants back when it is to end its own session
+AT_ONCE = 100  # old sessions that are removed with one sign-in that begins
 TRIES = 5  # to make a user: somebody else may take the name, or be the same person in another tab
 
 
@@ -30,6 +32,12 @@ def by_sign_on(session: Any) -> bool:
 def is_over(session: Any) -> bool:
     """Whether a session has to be renewed at the provider before it opens anything again."""
     return by_sign_on(session) and time.time() >= float(session.get(ENDS_AT) or 0)
+
+
+def remove_old_sessions() -> None:
+    """Remove some sessions whose time is over, so that those who begin to sign in do not fill the database."""
+    old = Session.objects.filter(expire_date__lt=datetime.now(UTC)).values_list("pk", flat=True)[:AT_ONCE]
+    Session.objects.filter(pk__in=list(old)).delete()
 
 
 def user_of(issuer: str, subject: str) -> User | None:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -15,7 +16,6 @@ from responses_app.auth import sessions
 from tests.kit.closed import ClosedServer
 from tests.kit.forged_provider import CLIENT_ID, SECRET, ForgedProvider, claims_for, signed
 from tests.kit.people import NAME, PASSWORD, in_the_database, log_in, token
-from tests.kit.server import Server
 from tests.kit.stored import stored
 
 START, BACK = "/oidc/authenticate/", "/oidc/callback/"
@@ -271,6 +271,22 @@ def test_an_address_or_a_name_of_a_local_account_opens_no_local_account(
     assert len(stored(server, "SELECT 1 FROM auth_user WHERE email = 'root@example.com'")) == 3
 
 
+def test_two_first_sign_ins_at_once_are_one_user(server: ClosedServer, forged: ForgedProvider) -> None:
+    forged.claims = {"sub": "35", "groups": ["people"], "preferred_username": "two"}
+    people = [httpx.Client(base_url=server.url, timeout=60) for _ in range(6)]
+    backs = []
+    for number, each in enumerate(people):
+        location = each.get(START).headers["location"]
+        backs.append(forged.sent(location, code=f"code-{number}"))
+    with ThreadPoolExecutor(len(people)) as pool:
+        answers = list(pool.map(lambda pair: pair[0].get(BACK, params=pair[1]), zip(people, backs, strict=True)))
+    for each in people:
+        each.close()
+    assert [answer.status_code for answer in answers] == [302] * len(people)
+    assert len(stored(server, "SELECT 1 FROM responses_app_signonaccount WHERE subject = '35'")) == 1
+    assert [name for name in users(server) if name.startswith("two")] == ["two"]
+
+
 def test_hostile_names_become_names(server: ClosedServer, forged: ForgedProvider, person: httpx.Client) -> None:
     for number, name in enumerate(("<script>alert(1)</script>", "a" * 5000, "../../etc", "\u202eevil", "  ", "é ü")):
         forged.claims = {"sub": f"4{number}", "groups": ["people"], "preferred_username": name}
@@ -280,6 +296,17 @@ def test_hostile_names_become_names(server: ClosedServer, forged: ForgedProvider
                 "WHERE a.subject LIKE '4_'")]  # fmt: skip
     assert len(names) == 6
     assert all(re.fullmatch(r"[\w.@+-]{1,150}", name) for name in names), names
+
+
+def test_who_only_begins_leaves_nothing(server: ClosedServer, forged: ForgedProvider) -> None:
+    with httpx.Client(base_url=server.url) as nobody:
+        begun(nobody, forged)
+        key = nobody.cookies["sessionid"]
+    old = f"S.objects.filter(pk={key!r}).update(expire_date='2020-01-01T00:00:00Z')"
+    server.manage("shell", "--no-imports", "-c", f"from django.contrib.sessions.models import Session as S; {old}")
+    with httpx.Client(base_url=server.url) as somebody:
+        begun(somebody, forged)
+    assert stored(server, f"SELECT 1 FROM django_session WHERE session_key = '{key}'") == []
 
 
 def test_it_leads_to_no_other_site(forged: ForgedProvider, person: httpx.Client) -> None:
@@ -313,7 +340,7 @@ def test_a_provider_that_is_broken_is_told_and_local_accounts_go_on(
 
 
 def test_a_provider_that_was_away_at_the_start_is_found_when_it_comes(tmp_path: Path) -> None:
-    with ForgedProvider() as forged, Server(tmp_path, **settings_for(forged)) as server:
+    with ForgedProvider() as forged, ClosedServer(tmp_path, **settings_for(forged)) as server:
         forged.answers[WELL_KNOWN] = lambda handler: handler.send({}, 503)
         with httpx.Client(base_url=server.url, timeout=60) as person:
             away = person.get(START)
@@ -322,6 +349,16 @@ def test_a_provider_that_was_away_at_the_start_is_found_when_it_comes(tmp_path: 
             assert person.get("/admin/login/").status_code == 200
             forged.reset()
             assert signed_in(person, forged).status_code == 302
+            # A session that cannot be renewed ends: no page leads to the provider again and again.
+            end_session_early(server, person)
+            server.stop()
+            forged.answers[WELL_KNOWN] = lambda handler: handler.send({}, 503)
+            server.start()
+            assert person.get("/admin/login/").status_code == 200
+            assert person.get(person.get("/").headers["location"]).status_code == 503
+            assert person.get("/").status_code == 200
+            assert not person.get("/admin/all/").headers["location"].startswith(START)
+            assert ("ana", "provider_away") in failures(server)
 
 
 def test_guesses_of_the_provider_lock_nobody(server: ClosedServer, forged: ForgedProvider) -> None:
@@ -384,7 +421,7 @@ def test_a_session_that_is_over_opens_nothing_until_it_is_renewed(
 def test_a_session_that_is_not_renewed_is_signed_out(
     server: ClosedServer, forged: ForgedProvider, person: httpx.Client
 ) -> None:
-    forged.claims["sub"] = "51"
+    forged.claims = {**forged.claims, "sub": "51", "preferred_username": "fay"}
     signed_in(person, forged)
     end_session_early(server, person)
     away = person.get(person.get("/admin/all/").headers["location"])
@@ -393,6 +430,7 @@ def test_a_session_that_is_not_renewed_is_signed_out(
     assert (answer.status_code, "asks you to sign in again" in answer.text) == (403, True)
     assert person.get("/admin/all/").headers["location"].startswith("/admin/login/")
     assert stored(server, "SELECT 1 FROM responses_app_auditrow WHERE action = 'signed_out'")
+    assert ("fay", "session_over") in failures(server)
 
 
 def test_who_is_disabled_is_out_at_once(server: ClosedServer, forged: ForgedProvider, person: httpx.Client) -> None:
