@@ -1,11 +1,12 @@
 """`SessionWatch`: the sessions that have something open, looked at again and again, as keys in use are.
 
-A session is out when its user has signed out or is disabled, or may do less than when it came in: another role, another
-project. Whoever came in by it is told within `CHECK_SECONDS` and the time of one query. While the database is away
-nobody can end a session, and what is open goes on.
+A session is out when its user has signed out, is disabled, or may not use the API, or this project, any more. Whoever
+came in by it is told within `CHECK_SECONDS` and the time of one query. While the database is away nobody can end a
+session, and what is open goes on.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from responses_app.protocol.errors import ApiError
 from responses_app.stores.base import StoreError
 from responses_app.stores.callers import BaseStaff, SessionPass
 
+logger = logging.getLogger("respsite.auth")
+
 CHECK_SECONDS = REFRESH_SECONDS  # between two looks
 
 
@@ -22,7 +25,7 @@ CHECK_SECONDS = REFRESH_SECONDS  # between two looks
 class _Watched:
     """A session in one project, with all that is open by it."""
 
-    watchers: dict[int, tuple[Caller, Callable[[], None]]] = field(default_factory=dict)  # by a number each
+    watchers: dict[int, Callable[[], None]] = field(default_factory=dict)  # by a number each
     task: asyncio.Task[None] | None = None  # that looks at it, while there are watchers
 
 
@@ -35,12 +38,12 @@ class SessionWatch:
         self._count = 0  # watchers there ever were: the next one's number
 
     def watch(self, caller: Caller, lost: Callable[[], None]) -> Callable[[], None]:
-        """Call `lost` once when a session that has come in may do less than then; return what ends the watch."""
+        """Call `lost` once when a session that has come in is out; return what ends the watch."""
         given = SessionPass(caller.session, caller.project)
         watched = self._watched.setdefault(given, _Watched())
         self._count += 1
         number = self._count
-        watched.watchers[number] = caller, lost
+        watched.watchers[number] = lost
         if watched.task is None:
             watched.task = asyncio.get_running_loop().create_task(self._look(given, watched), name="session")
 
@@ -68,9 +71,13 @@ class SessionWatch:
                 continue
             except ApiError:  # this user may not choose the project any more
                 now = None
-            for number, (caller, lost) in list(watched.watchers.items()):
-                if now is None or now.user != caller.user or not set(caller.own_scopes) <= set(now.own_scopes):
-                    watched.watchers.pop(number, None)
+            except Exception:
+                logger.exception("looking after a session broke")
+                continue
+            if now is None:
+                told = list(watched.watchers.values())
+                watched.watchers.clear()
+                for lost in told:
                     lost()
         self._forget(given, watched)
 

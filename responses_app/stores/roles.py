@@ -33,8 +33,7 @@ ROLES: Mapping[Role, RolePermissions] = {
         _VIEWS,
     ),
     Role.AUDITOR: RolePermissions(
-        "Sees what a viewer sees, all content, and the audit trail. Reads over the API on the pages of the server. "
-        "Changes nothing.",
+        "Sees what a viewer sees, all content, and the audit trail. Changes nothing.",
         (*_VIEWS, "see_content", "view_auditrow"),
     ),
     Role.OPERATOR: RolePermissions(

@@ -1,4 +1,4 @@
-"""Ending a stream over HTTP whose caller may not ask any more: the key was revoked, or the session is over or has less.
+"""Ending a stream over HTTP whose caller may not ask any more: the key was revoked, or the session is over.
 
 The connection is closed in the middle of the answer, as clients take a clean end for the whole; who asks again hears a
 401. A WebSocket says so itself (`web.sockets.connection`).
@@ -23,7 +23,7 @@ def end_with_caller(request: HttpRequest, answer: HttpResponseBase) -> None:
         return
 
     def lost() -> None:
-        over = "API key opens no more" if caller.key else "session is over, or may do less"
+        over = "API key opens no more" if caller.key else "session is over"
         logger.info("the answer to request %s ends: its %s", request_id_of(request), over)
         # It lasts until the server has noticed that the connection is gone, and cancels the sending.
         cutting = asyncio.ensure_future(cut())

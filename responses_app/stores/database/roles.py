@@ -35,13 +35,9 @@ def sees_content(user: Any) -> bool:
 def session_scopes(user: Any) -> Sequence[str]:
     """Return what a user may do over the API by a session, on pages of this server; none mean that it opens nothing.
 
-    The API shows content, so all of it needs the permission to see that.
+    The API shows content, so it needs the permission to see that, too.
     """
-    if not sees_content(user):
-        return ()
-    if user.has_perm(USE):
-        return SCOPES
-    return [scope for scope in SCOPES if scope.endswith(".read")] if user.has_perm(SEE) else ()
+    return SCOPES if sees_content(user) and user.has_perm(USE) else ()
 
 
 def chooses_project(user: Any) -> bool:

@@ -49,8 +49,8 @@ def test_migrating_brings_a_group_back_to_the_table() -> None:
         ((), False, False, 0),
         (("viewer",), True, False, 0),
         (("operator",), True, False, 0),
-        (("auditor",), True, True, 5),
-        (("auditor", "operator"), True, True, 5),
+        (("auditor",), True, True, 0),
+        (("auditor", "operator"), True, True, 0),
         (("admin",), True, True, 9),
     ],
 )
