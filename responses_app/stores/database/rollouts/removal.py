@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Exists, F, OuterRef
+from django.db.models import Exists, F, OuterRef, QuerySet
 from django.db.models.functions import Length
 
 from responses_app.models.rollouts import Rollout, RolloutGeneration
@@ -38,6 +38,11 @@ def hide(connection: BaseDatabaseWrapper, name: str, mine: Mapping[str, object])
         row.project, row.name = GONE, row.pk
         row.save(using=connection.alias, update_fields=["project", "name"])
         return str(row.pk)
+
+
+def hide_made_until(rows: "QuerySet[Rollout]", until: float) -> None:
+    """Let nobody find those of these any more that were made until then: the next purge removes them."""
+    rows.filter(created_at__lte=as_time(until)).update(project=GONE, name=F("pk"))
 
 
 def hide_old(connection: BaseDatabaseWrapper, before: float | None, *, spared: Collection[str] = ()) -> list[str]:

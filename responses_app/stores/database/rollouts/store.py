@@ -67,6 +67,9 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
             with transaction.atomic(using=connection.alias):
                 one_at_a_time(connection, CREATION_LOCK, record.project)
                 mine = rollouts_of(connection).filter(project=record.project)
+                since = self._since(record.project)
+                if since >= 0:  # one that is past its time has its name no longer
+                    removal.hide_made_until(mine.filter(name=record.name), since)
                 known = mine.filter(name=record.name).values_list("pk", flat=True).first()
                 if known == record.id:
                     return  # an earlier attempt was committed after all
