@@ -4,11 +4,13 @@ What the charts show is counted in SQL, by one scan of one index, however long t
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib import admin
@@ -23,16 +25,25 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from responses_app.admin.charts import Chart, ChartPlan, Series, bar_chart, line_chart
-from responses_app.admin.filters import newest_since
+from responses_app.admin.filters import KeyFilter, ModelFilter, ProjectFilter, cut, newest_since
 from responses_app.admin.lists import ListOnlyAdmin, column
-from responses_app.models import Response, Worker
+from responses_app.admin.panels import errors, here, slowest, stores
+from responses_app.admin.usage import Row, money
+from responses_app.models import ApiKey, Response, Worker
+from responses_app.protocol.api_keys import BY_SESSION
 from responses_app.protocol.requests.resources import Status
 from responses_app.stores.database.response_sql import RESPONSES
 from responses_app.stores.database.response_sql import RUNNING as RUNNING_SQL
 from responses_app.stores.database.roles import sees_figures
+from responses_app.stores.database.usage import sums
+from responses_app.stores.usage import UsageQuery
 from responses_app.watch.text import ago, milliseconds, short_id, short_number
 
+if TYPE_CHECKING:
+    from responses_app.wiring.site import Site
+
 MAX_COUNTED = 300_000  # responses a chart looks at: the newest
+MAX_OF_KEY = 10_000  # of one key
 MAX_WORKERS = 50
 STEPS = ((50, 1), (200, 5), (1_000, 20), (5_000, 100), (20_000, 500))  # up to: to what times are rounded, milliseconds
 LAST_STEP = 2_000
@@ -46,8 +57,36 @@ _ROUNDED = " ".join(
 )
 _COUNTED = (
     f"SELECT {{index}}, status, {_ROUNDED}, COUNT(*), SUM(input_tokens), SUM(cached_tokens), SUM(output_tokens) "
-    f"FROM {RESPONSES} WHERE created_at >= %s AND created_at < %s GROUP BY 2, 3"
+    f"FROM {RESPONSES} WHERE created_at >= %s AND created_at < %s {{further}} GROUP BY 2, 3"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Whose responses are shown; "" for all."""
+
+    project: str = ""
+    model: str = ""
+    key: str = ""
+
+    @classmethod
+    def of(cls, asked: Mapping[str, str]) -> "Chosen":
+        """Return what an address asks for."""
+        return cls(**{each.name: cut(asked.get(each.name, "")) for each in fields(cls)})
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """The values that columns have to have."""
+        named = {"project": self.project, "model": self.model, "key_id": self.key}
+        return {column: value for column, value in named.items() if value}
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        """What is chosen, as an address has it."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+
+EVERYBODY = Chosen()
 
 
 @dataclass(slots=True)
@@ -102,7 +141,7 @@ class _Running(Func):
     template = f"status IN {RUNNING_SQL}"
 
 
-def statistics(now: datetime, *, hours: int, hours_a_bin: int) -> Statistics:
+def statistics(now: datetime, *, hours: int, hours_a_bin: int, chosen: Chosen = EVERYBODY) -> Statistics:
     """Count the responses of the last hours."""
     last = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     # Bins begin at the same hours every day, so that marks stand at midnight.
@@ -111,8 +150,10 @@ def statistics(now: datetime, *, hours: int, hours_a_bin: int) -> Statistics:
     first = bins[0].start
     # Beyond so many responses the oldest bins stay empty, and the page says so.
     since = newest_since(MAX_COUNTED, first) or first
+    if chosen.key:  # which is not in the index that is scanned
+        since = newest_since(MAX_OF_KEY, since, Response.objects.filter(**chosen.columns)) or since
     with connection.cursor() as cursor:
-        cursor.execute(*counting(bins, since, timedelta(hours=hours_a_bin)))
+        cursor.execute(*counting(bins, since, timedelta(hours=hours_a_bin), chosen))
         for index, status, first_token, count, tokens_in, cached, tokens_out in cursor.fetchall():
             counted = bins[index]
             counted.statuses[status] += count
@@ -127,14 +168,19 @@ def statistics(now: datetime, *, hours: int, hours_a_bin: int) -> Statistics:
     return Statistics(bins=bins, total=total, since=since, complete=since == first)
 
 
-def counting(bins: Sequence[Bin], since: datetime, length: timedelta) -> tuple[str, list[Any]]:
+def counting(
+    bins: Sequence[Bin], since: datetime, length: timedelta, chosen: Chosen = EVERYBODY
+) -> tuple[str, list[Any]]:
     """Return the query, and its parameters, that counts each bin by status and time to the first token.
 
     It is a union of bins, each a range of the index: to group by a bin that is computed would sort all rows.
     """
     ranges = [(max(each.start, since), each.start + length) for each in bins]
-    selects = (_COUNTED.format(index=index) for index in range(len(bins)))
-    return " UNION ALL ".join(selects), [connection.ops.adapt_datetimefield_value(at) for pair in ranges for at in pair]
+    further = " ".join(f"AND {column} = %s" for column in chosen.columns)
+    selects = (_COUNTED.format(index=index, further=further) for index in range(len(bins)))
+    adapt = connection.ops.adapt_datetimefield_value
+    parameters = [value for pair in ranges for value in (*map(adapt, pair), *chosen.columns.values())]
+    return " UNION ALL ".join(selects), parameters
 
 
 def running() -> dict[tuple[str, str], int]:
@@ -209,30 +255,82 @@ def dashboard(request: HttpRequest) -> HttpResponse:
         raise PermissionDenied
     name = request.GET.get("span", "day")
     name = name if name in PERIODS else "day"
+    chosen = Chosen.of(request.GET)
+    if chosen.key and not chosen.project and (row := ApiKey.objects.filter(pk=chosen.key).first()):
+        chosen = replace(chosen, project=row.project_id)  # by whose index the key's responses are found
+
+    def address(**changes: str) -> str:
+        return "?" + urlencode({"span": name, **chosen.address, **changes})
+
     context = {
         **admin.site.each_context(request),
-        **page(datetime.now(UTC), PERIODS[name]),
+        **page(datetime.now(UTC), PERIODS[name], chosen),
+        "here": here(_site()),
         "title": "Dashboard",
         "chosen": name,
-        "spans": [(key, period.label, key == name) for key, period in PERIODS.items()],
+        "spans": [(address(span=key), period.label, key == name) for key, period in PERIODS.items()],
+        "filters": _filters(request, chosen),
+        "is_narrowed": bool(chosen.address),
+        "whole": f"?span={name}",
+        "link": f"{reverse('admin:responses_app_response_changelist')}?{urlencode({'age': name, **chosen.address})}",
     }
     return TemplateResponse(request, "admin/respsite/dashboard.html", context)
 
 
-def page(now: datetime, period: Period) -> dict[str, Any]:
+def _site() -> "Site":
+    from responses_app.wiring.site import get_site
+
+    return get_site()
+
+
+def _filters(request: HttpRequest, chosen: Chosen) -> list[tuple[str, str, list[tuple[str, str, bool]]]]:
+    """Return what can be chosen: a title, a name, and the choices, each with whether it is the present one."""
+    of_list = [(ProjectFilter, chosen.project), (ModelFilter, chosen.model), (KeyFilter, chosen.key)]
+    shown = []
+    for kind, value in of_list:
+        choices = kind.choices_of(request, value)
+        shown.append((kind.title, str(kind.parameter_name), [(each, text, each == value) for each, text in choices]))
+    return shown
+
+
+def page(now: datetime, period: Period, chosen: Chosen = EVERYBODY) -> dict[str, Any]:
     """Return what the template needs."""
-    counted = statistics(now, hours=period.hours, hours_a_bin=period.hours_a_bin)
+    counted = statistics(now, hours=period.hours, hours_a_bin=period.hours_a_bin, chosen=chosen)
     present, known = running(), workers()
     alive = [worker for worker in known if is_alive(worker, now)]
+    rows = Response.objects.filter(created_at__gte=counted.since, **chosen.columns).order_by()
+    kept, whole = stores(connection)
     return {
         "span": period,
         "statistics": counted,
-        "tiles": _tiles(counted.total, present, connections=sum(worker.connections for worker in alive)),
-        "list": reverse("admin:responses_app_response_changelist"),
+        "tiles": [
+            *_tiles(counted.total, present, connections=sum(worker.connections for worker in alive)),
+            *_cost(now, period, chosen),
+        ],
         "charts": _charts(counted, period),
+        "errors": errors(rows),
+        "slowest": slowest(rows),
+        "stores": kept,
+        "database": whole,
         "workers": _worker_rows(known, present, now),
         "alive": len(alive),
     }
+
+
+def _cost(now: datetime, period: Period, chosen: Chosen) -> list[tuple[str, str, str]]:
+    """Return the tile with the costs, where there are prices: of all requests, stored or not."""
+    prices = settings.RESPSITE.prices
+    if not prices:
+        return []
+    wanted: dict[str, Any] = {f"{name}s": [value] for name, value in chosen.address.items()}
+    if chosen.key.startswith(BY_SESSION):
+        wanted |= {"keys": (), "users": [chosen.key.partition(":")[2]]}
+    end = int(now.timestamp())
+    used = sums(connection, UsageQuery(start=end - period.hours * 3600, end=end + 1, groups=("model",), **wanted))
+    total = Row("")
+    for each in used:
+        total.add(each, prices.get(each.model))
+    return [("Cost", total.cost_text if used else money(Decimal(0)), "of all requests, also of those not stored")]
 
 
 def _tiles(total: Bin, present: dict[tuple[str, str], int], *, connections: int) -> list[tuple[str, str, str]]:

@@ -55,7 +55,11 @@ class _SeenFilter(admin.SimpleListFilter):
     """A filter by a column, with the values that the newest responses have, beside the one that is chosen."""
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        values = {row[self.parameter_name] for row in _seen(request)} | {self.value() or ""}
+        return self.choices_of(request, self.value() or "")
+
+    @classmethod
+    def choices_of(cls, request: HttpRequest, chosen: str) -> list[tuple[str, str]]:
+        values = {row[str(cls.parameter_name)] for row in _seen(request)} | {chosen}
         return [(value, visible(value)[:60]) for value in sorted(values) if value]
 
     def has_output(self) -> bool:
@@ -86,9 +90,10 @@ class ProjectFilter(_SeenFilter):
     parameter_name = "project"
 
 
-def newest_since(most: int, since: datetime | None = None) -> datetime | None:
+def newest_since(most: int, since: datetime | None = None, rows: "QuerySet[Response] | None" = None) -> datetime | None:
     """Return the time from which on there are at most `most` responses, or `since` if that is later."""
-    times = Response.objects.order_by("-created_at").values_list("created_at", flat=True)
+    rows = Response.objects.all() if rows is None else rows
+    times = rows.order_by("-created_at").values_list("created_at", flat=True)
     if since is not None:
         times = times.filter(created_at__gte=since)
     # The first that is one too many.
@@ -124,12 +129,17 @@ class KeyFilter(admin.SimpleListFilter):
     parameter_name = "key"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        """Return the choices."""
+        return self.choices_of(request, self.value() or "")
+
+    @classmethod
+    def choices_of(cls, request: HttpRequest, chosen: str) -> list[tuple[str, str]]:
         """Return the keys that were used last, of the project that is chosen."""
         keys = ApiKey.objects.order_by(F("last_used_at").desc(nulls_last=True))
         if project := request.GET.get(ProjectFilter.parameter_name):
             keys = keys.filter(project_id=cut(project))
         ids = list(keys.values_list("pk", flat=True)[:MAX_KEYS])
-        if (chosen := self.value()) and chosen not in ids:
+        if chosen and chosen not in ids:
             ids.append(cut(chosen))
         named = key_names(ids)
         return [(key_id, named[key_id]) for key_id in ids]

@@ -1,8 +1,12 @@
 """The dashboard: right numbers, few queries, and shapes that fit."""
 
+import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import connection
 from django.test import Client
 from hypothesis import given
@@ -10,13 +14,20 @@ from hypothesis import strategies as st
 from pytest_django import DjangoAssertNumQueries
 
 from responses_app.admin import dashboard as counting
+from responses_app.admin import panels
 from responses_app.admin.charts import HEIGHT, TOP, ChartPlan, Series, bar_chart, line_chart, nice_top
 from responses_app.admin.dashboard import PERIODS, STEPS, Bin, page, running, statistics
 from responses_app.models import Response, Worker
+from responses_app.models.usage import Usage
+from responses_app.protocol.prices import prices
+from responses_app.stores.database.callers import create_key
+from responses_app.wiring.site import get_site
 from tests.servers.admin import samples
 from tests.servers.admin.conftest import ClientWith
 
 SESSION_AND_USER, SINCE, COUNTED, RUNNING, WORKERS = 2, 1, 1, 1, 1
+FAILED, SLOWEST, STORES, CHOICES = 1, 1, 2, 3
+A_PAGE = SESSION_AND_USER + SINCE + COUNTED + RUNNING + WORKERS + FAILED + SLOWEST + STORES + CHOICES
 NOW = datetime(2026, 11, 21, 14, 35, 20, tzinfo=UTC)
 
 
@@ -32,7 +43,8 @@ def test_a_page_costs_the_same_whatever_there_is(
 ) -> None:
     samples.many(rows, days=0.5)
     samples.workers(datetime.now(UTC))
-    with django_assert_num_queries(SESSION_AND_USER + SINCE + COUNTED + RUNNING + WORKERS):
+    errors = 1 if Response.objects.filter(status="failed").exists() else 0
+    with django_assert_num_queries(A_PAGE + errors):
         html = admin.get(f"/admin/dashboard/?span={span}").content.decode()
     assert html.count("<svg viewBox") >= 3
     assert ("Nothing in this time" in html) is (rows == 0)
@@ -187,3 +199,100 @@ def test_who_may_not_see_it_begins_with_the_tables(client_with: ClientWith) -> N
     assert answer.status_code == 200
     assert "/admin/responses_app/worker/" in answer.content.decode()
     assert Client().get("/admin/").headers["location"].startswith("/admin/login/")
+
+
+def told(number: int, code: object, **columns: Any) -> Response:
+    return samples.response(number, status="failed", body={"error": {"code": code, "message": "m"}}, **columns)
+
+
+def test_errors_are_counted_by_their_codes(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, code in enumerate(["server_error", "server_error", "<b>", None, {"a": 1}]):
+        told(number, code)
+    samples.response(10, status="failed")  # without an error
+    told(11, "large", size=panels.MAX_ERROR_BYTES + 1)
+    samples.response(12, body={"error": {"code": "not failed"}})
+    found = panels.errors(Response.objects.all())
+    assert (found.looked_at, found.is_full) == (7, False)
+    assert dict(found.codes) == {"server_error": 2, "<b>": 1, "no code": 3, "too large to be read": 1}
+    text = admin.get("/admin/dashboard/").content.decode()
+    assert '<th scope="row">server_error</th><td>2</td>' in text
+    assert '<th scope="row">&lt;b&gt;</th><td>1</td>' in text
+    monkeypatch.setattr(panels, "MAX_FAILED", 3)
+    assert panels.errors(Response.objects.all()).is_full
+    assert "of the newest 3 that failed" in admin.get("/admin/dashboard/").content.decode()
+
+
+def test_the_slowest_are_linked(admin: Client) -> None:
+    for number in range(1, 20):
+        samples.response(number, duration_ms=1_000 * number)
+    samples.response(20, duration_ms=None, status="in_progress")
+    links = re.findall(
+        r'href="/admin/responses_app/response/resp_(\w+)/change/"', admin.get("/admin/dashboard/").content.decode()
+    )
+    assert [int(each, 16) for each in links] == list(range(19, 11, -1))
+
+
+def test_a_view_is_narrowed_by_its_address(admin: Client) -> None:
+    create_key("a")
+    _, key = create_key("b")
+    now = datetime.now(UTC)
+    samples.response(1, project="a", model="m", created_at=now)
+    samples.response(2, project="b", model="m", created_at=now, key_id=key.pk, duration_ms=7_000)
+    told(3, "broken", project="b", model="n", created_at=now)
+    user = admin.session["_auth_user_id"]
+    samples.response(4, project="default", model="n", created_at=now, key_id=f"session:{user}")
+    for query, count in {
+        "": 4,
+        "project=b": 2,
+        "model=m": 2,
+        "project=b&model=n": 1,
+        f"key={key.pk}": 1,
+        f"key={key.pk}&project=a": 0,
+        f"key=session:{user}": 1,
+        "project=none": 0,
+        "project=%00": 4,  # nothing is left of it
+        "project=" + "x" * 3_000: 0,
+        "key='": 0,
+    }.items():
+        text = admin.get(f"/admin/dashboard/?{query}").content.decode()
+        assert f"<div><dt>Responses</dt><dd>{count}" in text, query
+        assert ("broken" in text) == (query in ("", "project=b", "project=b&model=n", "project=%00")), query
+    text = admin.get("/admin/dashboard/?span=week&project=b").content.decode()
+    assert '<a href="?span=day&amp;project=b">24 hours</a>' in text
+    assert '<option value="b" selected>b</option>' in text
+    assert "?age=week&amp;project=b&amp;status=failed" in text
+
+
+@pytest.mark.django_db
+def test_of_a_key_only_the_newest_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "MAX_OF_KEY", 5)
+    _, key = create_key("a")
+    for number in range(20):
+        samples.response(number, created_at=hour(14) - timedelta(hours=number), project="a", key_id=key.pk)
+    counted = statistics(NOW, hours=24, hours_a_bin=1, chosen=counting.Chosen(project="a", key=key.pk))
+    assert not counted.complete
+    assert counted.total.responses == 6
+
+
+def test_what_the_worker_has_is_shown(admin: Client) -> None:
+    text = admin.get("/admin/dashboard/").content.decode()
+    for name in get_site().engines:
+        assert name in text
+    assert "background responses wait here" in text
+    assert "Responses</th>" in text
+    assert "of database" in text
+
+
+def test_costs_are_shown_where_there_are_prices(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "<dt>Cost</dt>" not in admin.get("/admin/dashboard/").content.decode()
+    prices_told = prices('{"m": {"input": 2, "output": 10}}')
+    monkeypatch.setattr(settings, "RESPSITE", replace(settings.RESPSITE, prices=prices_told, prices_currency="eur"))
+    assert "<dt>Cost</dt><dd>0.00 EUR" in admin.get("/admin/dashboard/").content.decode()
+    rows = {"a": ("m", 2_000_000), "b": ("m", 1_000_000)}
+    for project, (model, tokens) in rows.items():
+        Usage.objects.create(
+            id=project, at=int(datetime.now(UTC).timestamp()) - 60, project=project, key_id="", model=model,
+            source="completions", batch=False, input_tokens=tokens, cached_tokens=0, output_tokens=0,
+        )  # fmt: skip
+    assert "<dt>Cost</dt><dd>6.00 EUR" in admin.get("/admin/dashboard/").content.decode()
+    assert "<dt>Cost</dt><dd>2.00 EUR" in admin.get("/admin/dashboard/?project=b").content.decode()
