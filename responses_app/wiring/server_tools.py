@@ -46,11 +46,6 @@ class LazyTool(BaseTool, Generic[Tool]):
         self._making = asyncio.Lock()
         self._tool: Tool | None = None
 
-    @property
-    def made(self) -> Tool | None:
-        """The tool, if it has been made."""
-        return self._tool
-
     async def tool(self) -> Tool:
         """Return the tool."""
         # Two first calls at once make one tool.
