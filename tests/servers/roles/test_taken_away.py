@@ -10,18 +10,18 @@ import pytest
 from websockets.sync.client import connect
 
 from tests.kit.closed import ClosedServer, bearer, post
+from tests.kit.server import KINDS
 from tests.servers.roles.people import PASS, make_people, roles_script, run, signed_in
 
-pytestmark = pytest.mark.any_server
 PATIENCE = 30  # seconds: a test that fails waits so long, none that passes
 LONG = {"input": "repeat: " + "word " * 2_000, "stream": True}
 DISABLED = "from django.contrib.auth.models import User\nUser.objects.filter(username={!r}).update(is_active={})"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
-    options = json.dumps({"tokens_per_second": 20})
-    with ClosedServer(tmp_path_factory.mktemp("roles"), auth="on", engine_options=options) as server:
+@pytest.fixture(scope="module", params=KINDS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
+    folder, slow = tmp_path_factory.mktemp("roles"), {"tokens_per_second": 20}
+    with ClosedServer(folder, kind=request.param, auth="on", engine_options=slow) as server:
         make_people(server)
         yield server
 
