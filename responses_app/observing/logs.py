@@ -51,7 +51,7 @@ _OWN_ID = re.compile(r"[a-z]{1,12}[_-][0-9a-f]{32}")
 _OWN_WORDS = frozenset(
     """
     completed failed cancelled incomplete queued in_progress refused stopped
-    http json sse websocket chat completions messages batch text stream
+    background http json sse websocket chat completions messages batch text stream
     - POST GET DELETE
     """.split()
 ) | {""}
