@@ -42,6 +42,7 @@ from bench import (
     seeing,
     steering,
     telling,
+    using,
     work,
     workers,
 )
@@ -78,6 +79,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "sealed-replay": sealed.sealed_replay,
     "exports": exporting.exporting,
     "batches": batches.batches,
+    "usage": using.usage,
     "steer": steering.steer,
     "admin": admin.admin,
     "admin_search": said.admin_search,

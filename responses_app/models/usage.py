@@ -29,4 +29,10 @@ class Usage(WithId):
         indexes: ClassVar = [
             models.Index(fields=["at", "project"], name="usage_time"),
             models.Index(fields=["seconds", "at"], name="usage_folding"),
+            # All that sums of days are made of, in the order in which they are told apart: SQLite sorts nothing then.
+            models.Index(
+                *("project", "model", models.F("at") - models.F("at") % 86_400, "at", "source", "batch"),
+                *("requests", "input_tokens", "cached_tokens", "output_tokens"),
+                name="usage_days",
+            ),
         ]

@@ -105,6 +105,23 @@ class UsageContract:
         assert [(each.start, each.requests, each.model) for each in hours] == [(day, 2, "m"), (day + HOUR, 1, "m")]
         assert [each.start for each in await usage.sums(window)] == [day]
 
+    async def test_days_of_a_long_time_are_told_apart_as_those_of_a_short_one(self, usage: BaseUsageStore) -> None:
+        day = NOW // DAY * DAY
+        await usage.keep(
+            [entry(at=day + n * 7 * HOUR, project=f"p{n % 3}", model=f"m{n % 2}", batch=n % 5 == 0) for n in range(60)]
+        )
+        long = replace(ALWAYS, start=day + 5 * HOUR, end=day + 16 * DAY, width=DAY)
+        for more in ({}, {"projects": ["p1"]}, {"batch": True}, {"models": ["m0"]}, {"sources": ["embeddings"]}):
+            for groups in ((), ("project",), ("model",), ("model", "project")):
+                query = replace(long, groups=groups, **more)  # type: ignore[arg-type]
+                short = []
+                for start in range(day, day + 16 * DAY, DAY):
+                    part = replace(query, start=max(start, query.start), end=start + DAY)
+                    short += await usage.sums(part)
+                assert list(await usage.sums(query)) == short
+                whole = await usage.sums(replace(query, width=None))
+                assert sum(each.requests for each in whole) == sum(each.requests for each in short)
+
     async def test_a_limit_keeps_the_first(self, usage: BaseUsageStore) -> None:
         await usage.keep([entry(model=f"m{number}") for number in range(5)])
         found = await usage.sums(replace(ALWAYS, groups=["model"], limit=2))

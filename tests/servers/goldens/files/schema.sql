@@ -85,6 +85,16 @@ CREATE INDEX "uploadpart_file" ON "responses_app_uploadpart" ("file_id",
   "place") WHERE "place" IS NOT NULL;
 CREATE INDEX "uploadpart_left" ON "responses_app_uploadpart" ("upload_id") WHERE "place" IS NULL;
 CREATE INDEX "uploadpart_upload" ON "responses_app_uploadpart" ("upload_id");
+CREATE INDEX "usage_days" ON "responses_app_usage" ("project",
+  "model",
+  (("at" - ("at" % 86400))),
+  "at",
+  "source",
+  "batch",
+  "requests",
+  "input_tokens",
+  "cached_tokens",
+  "output_tokens");
 CREATE INDEX "usage_folding" ON "responses_app_usage" ("seconds",
   "at");
 CREATE INDEX "usage_time" ON "responses_app_usage" ("at",
