@@ -204,11 +204,11 @@ class RunPersistence:
         else:
             ticket.settle(used)
 
-    def note_usage(self, model: str, tokens: UsedTokens) -> None:
+    def note_usage(self, model: str, tokens: Callable[[], UsedTokens]) -> None:
         """Take down what the response has used, which has ended; that of a stored one is kept with its end."""
         plan = self._plan
         if not plan.stored:
-            self._usage.note(plan.origin, model, "responses", tokens, of=plan.response_id)
+            self._usage.note(plan.origin, model, "responses", tokens(), of=plan.response_id)
 
     async def give_back(self, response: ResponseObject) -> None:
         """Leave a durable response to whichever worker looks first, with all that came to it: it goes on there.

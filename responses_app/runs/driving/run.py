@@ -533,7 +533,7 @@ class Run(EventSource):
         if self.log is not None:
             # Before the end is told: `end` publishes the events that are held back, and they come first.
             self.log.end()
-        self._persistence.note_usage(self._model.name, self._measure.tokens())
+        self._persistence.note_usage(self._model.name, self._measure.tokens)
         self._tell(kept.ended)
         self._measure.report(self.journal.appended_bytes, self.abandoned_reason)
 
