@@ -10,6 +10,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.exceptions import DisallowedModelAdminLookup
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
@@ -24,6 +26,7 @@ from responses_app.watch.auditing import viewed
 from responses_app.watch.text import visible
 
 MAX_FILTERED = 100_000  # rows that filters look through, the newest of the dates that are chosen
+MOST_OF_DATES = {"year": 9_998, "month": 12, "day": 31}  # there is a year after each
 MAX_COUNTED = 10_000  # rows of a list that are counted and can be paged to; filters reach the others
 
 
@@ -77,8 +80,15 @@ class BoundedChangeList(ChangeList):
         return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_change", args=(result.pk,))
 
     def get_filters(self, request: HttpRequest) -> Any:
-        """Remember the dates, and whether anything else narrows the list."""
-        narrowing = super().get_filters(request)
+        """Remember the dates, and whether anything else narrows the list.
+
+        Raises `IncorrectLookupParameters`, which leads to the list without any filter.
+        """
+        self._check_dates()
+        try:
+            narrowing = super().get_filters(request)
+        except DisallowedModelAdminLookup as refused:
+            raise IncorrectLookupParameters from refused
         # Django's `get_filters` returns a tuple: [2] are the parameters that are no filters' own, [4] whether any is
         # active.
         dates = {name: value for name, value in narrowing[2].items() if name.startswith(f"{self.date_hierarchy}__")}
@@ -140,12 +150,28 @@ class BoundedChangeList(ChangeList):
             if day.month == month and first <= day <= last
         ]
 
+    def _check_dates(self) -> None:
+        """Raise `IncorrectLookupParameters` for what is no year, month or day, in which Django leaves some unread."""
+        if not self.date_hierarchy:
+            return
+        try:
+            are_dates = all(0 <= self._chosen(part) <= most for part, most in MOST_OF_DATES.items())
+        except ValueError as error:
+            raise IncorrectLookupParameters from error
+        if not are_dates:
+            raise IncorrectLookupParameters
+
     def _chosen(self, part: str) -> int:
-        return int(self.params.get(f"{self.date_hierarchy}__{part}", 0))  # get_filters has read it as a number already
+        return int(self.params.get(f"{self.date_hierarchy}__{part}", 0))
 
     def _narrowed(self, *parts: int) -> str:
         names = (f"{self.date_hierarchy}__{name}" for name in ("year", "month", "day"))
         return self.get_query_string(dict(zip(names, parts, strict=False)), [f"{self.date_hierarchy}__"])
+
+
+def _parameters(listed: Any) -> Sequence[str]:
+    """Return the parameters of a filter: of a class of its own, or of a field with Django's class for it."""
+    return (f"{listed[0]}__exact", f"{listed[0]}__isnull") if isinstance(listed, tuple) else (listed.parameter_name,)
 
 
 def column(head: str, shown: Callable[[Any], object]) -> Callable[[object, Any], object]:
@@ -183,6 +209,15 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         """Refuse who may not see it. Raises `PermissionDenied`."""
         if not self.sees_content(request):
             raise PermissionDenied
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
+        """Allow what the page's own filters and dates put into the address.
+
+        Django allows any lookup in any column of the table. Whether `body__contains` finds a response would tell what
+        is in it, letter by letter, and so would the secret of a webhook.
+        """
+        dates = {f"{self.date_hierarchy}__{part}" for part in ("year", "month", "day")} if self.date_hierarchy else ()
+        return lookup in dates or any(lookup in _parameters(each) for each in self.get_list_filter(request))
 
     def get_list_display(self, request: HttpRequest) -> Sequence[Any]:
         """Leave out the columns that this user may not see."""

@@ -36,7 +36,7 @@ _IS_ID = re.compile(r"[a-z]+[_-][0-9A-Za-z]{8,}")
 def found_ids(term: str) -> list[str]:
     """Return the ids of the responses that a search is for."""
     term = term.strip()
-    if not 0 < len(term) <= ID_LENGTH or not term.isascii() or not term.isprintable():
+    if not _may_be_id(term):
         return []
     ids = list(beginning_with(Response.objects.all(), term).order_by("-pk").values_list("pk", flat=True)[:MAX_FOUND])
     ids += PublicName.objects.filter(name=term).order_by("-leg").values_list("pk", flat=True)[:MAX_FOUND]
@@ -47,14 +47,20 @@ def found_ids(term: str) -> list[str]:
 
 
 def beginning_with(queryset: "QuerySet[Model]", beginning: str) -> "QuerySet[Model]":
-    """Return the rows whose id begins so, by the index on it.
+    """Return the rows whose id begins so, by the index on it; none where no id can.
 
     PostgreSQL has one for LIKE. SQLite's LIKE knows no case and so no index; its order of text is that of code points.
     """
+    if not _may_be_id(beginning):
+        return queryset.none()
     if connections[queryset.db].vendor == "sqlite":
         # From "resp_1" to before "resp_2": all that begins with "resp_1".
         return queryset.filter(pk__gte=beginning, pk__lt=beginning[:-1] + chr(ord(beginning[-1]) + 1))
     return queryset.filter(pk__startswith=beginning)
+
+
+def _may_be_id(text: str) -> bool:
+    return 0 < len(text) <= ID_LENGTH and text.isascii() and text.isprintable()
 
 
 def said_ids(request: HttpRequest, term: str) -> tuple[list[str], str]:

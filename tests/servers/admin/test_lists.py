@@ -147,6 +147,20 @@ def test_wrong_parameters_break_nothing(admin: Client, query: str) -> None:
     assert admin.get(f"{LIST}{query}").status_code in (200, 302, 400)
 
 
+@pytest.mark.parametrize(
+    "query",
+    ["created_at__month=a", "created_at__day=1e30", "created_at__year=9999", "created_at__day=99999999999999999999"],
+)
+def test_what_is_no_date_leads_to_the_list(admin: Client, query: str) -> None:
+    assert admin.get(f"{LIST}?{query}").headers["location"] == f"{LIST}?e=1"
+
+
+@pytest.mark.parametrize("model", ["response", "conversation", "storedfile", "skillversion", "batch"])
+@pytest.mark.parametrize("term", ["\U0010ffff", "resp_\ud7ff", "a" * 10_000, "\u202e", "\t\x7f"])
+def test_what_no_id_begins_with_is_searched_for_in_vain(admin: Client, model: str, term: str) -> None:
+    assert admin.get(f"/admin/responses_app/{model}/", {"q": term}).status_code == 200
+
+
 def test_no_more_is_counted_than_can_be_paged_to(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "MAX_COUNTED", 120)
     samples.many(300)
