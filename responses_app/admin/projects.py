@@ -87,7 +87,7 @@ class ProjectAdmin(LimitsInPlace, ReadOnlyAdmin):
     """Projects by their names. They are made with their first key, and erased by `respsite manage forget`."""
 
     form = ProjectForm
-    list_display = ("named", "titled", "keys_counted", *LIMITS, "retention_shown", "created", "archived")
+    list_display = ("named", "titled", "keys_counted", "retention_shown", *LIMITS, "created", "archived")
     list_editable = LIMITS
     named = column("project", lambda row: visible(row.name))
     titled = column("name", lambda row: visible(row.title) or NONE)

@@ -16,7 +16,9 @@ pytestmark = [needs_chromium, pytest.mark.any_database]
 
 FILL = """
 from datetime import UTC, datetime
+from responses_app.models import Project
 from tests.servers.admin import samples
+Project.objects.create(name="team", created_at=datetime.now(UTC))
 samples.many(200)
 samples.agent_loop()
 samples.workers(datetime.now(UTC))
@@ -101,6 +103,17 @@ def test_a_list_leads_to_a_response(admin: Admin) -> None:
     admin.open(f"responses_app/response/?q={CALLS}")
     admin.find("#result_list tr th a").last.click()
     expect(admin.find("h1")).to_have_text(CALLS)
+
+
+def test_limits_are_changed_in_a_list(admin: Admin) -> None:
+    for _ in range(2):  # the second change begins with what the first one has saved
+        admin.find(".rs-nav").get_by_role("link", name="Projects").click()
+        limit = admin.find("#result_list input[name=form-0-tokens_per_day]")
+        wanted = str(1 + int(limit.input_value() or 6))
+        limit.fill(wanted)
+        admin.find("[name=_save]").click()
+        expect(admin.find(".messagelist")).to_contain_text("1 project was changed")
+        expect(limit).to_have_value(wanted)
 
 
 def test_a_response_is_a_conversation(admin: Admin) -> None:
