@@ -84,8 +84,8 @@ class PriceSettings(RoomSettings):
 
 
 def amount_text(amount: Decimal, currency: str) -> str:
-    """Write an amount: cents where they matter, and more places where it is less than one."""
-    places = 2 if amount >= 1 or not amount else 6
+    """Write an amount, in whole cents; with more places where it is less than one and has parts of a cent."""
+    places = 2 if amount >= 1 or amount == round(amount, 2) else 6
     return f"{amount:,.{places}f} {currency.upper()}"
 
 

@@ -211,7 +211,8 @@ class Endpoint:
 
 
 _CHATS = "the input and what is remembered of it are in /v1/responses and /v1/conversations"
-_OPERATORS = "the operator of this server has the admin and `respsite manage`"
+_OPERATORS = "here the admin pages manage users and their roles: /admin/"
+_CERTIFICATES = "certificates of clients; here a proxy in front of the server can check them"
 _LIMITS = "`respsite manage set_limits` limits keys and projects"
 _OF_PROJECT = "organization/projects/{project_id}"
 NOT_SERVED: Mapping[str, str] = {
@@ -219,19 +220,19 @@ NOT_SERVED: Mapping[str, str] = {
     "assistants": f"the older Assistants API; {_CHATS}",
     "audio": "speech and transcriptions; models here read and write text",
     "chatkit": "sessions of ChatKit",
-    "content_provenance_checks": "where a picture came from",
+    "content_provenance_checks": "checks of where a picture came from",
     "evals": "evaluations",
     "fine_tuning": "training",
     "images": "images by themselves; the tool `image_generation` of /v1/responses makes them",
     "live": "spoken sessions",
     "moderations": "moderation",
-    "organization/certificates": "certificates of clients",
+    "organization/certificates": _CERTIFICATES,
     "organization/data_retention": (
-        "how long an organization keeps data; here settings of the server say it, and "
-        "/v1/organization/projects/ID/data_retention for one project"
+        "the retention of an organization; here the server's settings say it, and "
+        "/v1/organization/projects/ID/data_retention sets it for one project"
     ),
-    "organization/external_keys": "keys of others that encrypt projects",
-    "organization/external_storage": "stores of others for what is kept",
+    "organization/external_keys": "customers' own encryption keys; here you can encrypt the disk of the database",
+    "organization/external_storage": "external storage; here everything is in the database of this server",
     "organization/groups": f"groups of users; {_OPERATORS}",
     "organization/invites": f"invitations of users; {_OPERATORS}",
     "organization/roles": f"roles of users; {_OPERATORS}",
@@ -245,16 +246,22 @@ NOT_SERVED: Mapping[str, str] = {
     "organization/usage/vector_stores": "bytes of vector stores by day; /v1/vector_stores has those of now",
     "organization/usage/web_search_calls": "searches of the web by day; here only tokens are kept",
     "organization/users": f"users; {_OPERATORS}",
-    "organization/workload_identity_providers": "workloads that come in without a key",
-    f"{_OF_PROJECT}/certificates": "certificates of clients",
+    "organization/workload_identity_providers": (
+        "workloads that sign in without a key; here keys can be short-lived: `create_key --expires`"
+    ),
+    f"{_OF_PROJECT}/certificates": _CERTIFICATES,
     f"{_OF_PROJECT}/groups": f"groups of users; {_OPERATORS}",
-    f"{_OF_PROJECT}/hosted_tool_permissions": "which tools of the server a project may use",
-    f"{_OF_PROJECT}/model_permissions": "which models a project may use; `create_key --models` says it of a key",
+    f"{_OF_PROJECT}/hosted_tool_permissions": (
+        "permissions for hosted tools; here the server's settings switch them on and off for all projects"
+    ),
+    f"{_OF_PROJECT}/model_permissions": "permissions for models; here `create_key --models` limits those of a key",
     f"{_OF_PROJECT}/rate_limits": f"limits of each model; {_LIMITS}",
     f"{_OF_PROJECT}/service_accounts/{{service_account_id}}/api_keys": (
         "several keys of a service account; here each has one"
     ),
-    f"{_OF_PROJECT}/service_tier_settings": "tiers of service",
+    f"{_OF_PROJECT}/service_tier_settings": (
+        "service tiers of a project; here RESPONSES_ALLOWED_SERVICE_TIERS sets those of all"
+    ),
     f"{_OF_PROJECT}/spend_alerts": "mail about what is spent; the project's spend_limit limits it",
     f"{_OF_PROJECT}/users": f"users of a project; {_OPERATORS}",
     "projects": f"roles in projects; {_OPERATORS}",

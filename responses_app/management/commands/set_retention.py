@@ -51,7 +51,7 @@ class Command(DatabaseCommand):
             return
         [hours] = options["retention"]
         if hours is not None and hours >= NEVER and not (options["yes"] or self._is_sure(row, hours)):
-            raise CommandError("Nothing was changed.")
+            raise CommandError("Nothing was changed. Type the project's name when asked, or give --yes.")
         row.retention_hours = hours
         with transaction.atomic():
             row.save()
