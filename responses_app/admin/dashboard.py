@@ -330,7 +330,7 @@ def _cost(now: datetime, period: Period, chosen: Chosen) -> list[tuple[str, str,
     total = Row("")
     for each in used:
         total.add(each, prices.get(each.model))
-    return [("Cost", total.cost_text if used else money(Decimal(0)), "stored or not")]
+    return [("Cost", total.cost_text if used else money(Decimal(0)), total.cost_note or "stored or not")]
 
 
 def _tiles(total: Bin, present: dict[tuple[str, str], int], *, connections: int) -> list[tuple[str, str, str]]:

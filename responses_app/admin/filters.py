@@ -3,6 +3,7 @@
 Those of the list of responses are answered by the index that it is sorted by, or, for a key, by that of its project.
 """
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -138,11 +139,16 @@ class KeyFilter(admin.SimpleListFilter):
         keys = ApiKey.objects.order_by(F("last_used_at").desc(nulls_last=True))
         if project := request.GET.get(ProjectFilter.parameter_name):
             keys = keys.filter(project_id=cut(project))
-        ids = list(keys.values_list("pk", flat=True)[:MAX_KEYS])
+        projects = dict(keys.values_list("pk", "project_id")[:MAX_KEYS])
+        ids = list(projects)
         if chosen and chosen not in ids:
             ids.append(cut(chosen))
         named = key_names(ids)
-        return [(key_id, named[key_id]) for key_id in ids]
+        count = Counter(named.values())  # keys of several projects often have the same name
+        return [
+            (key_id, f"{name} ({visible(projects.get(key_id, key_id))})" if count[name] > 1 else name)
+            for key_id, name in named.items()
+        ]
 
     def queryset(self, request: HttpRequest, queryset: "QuerySet[Response]") -> "QuerySet[Response]":
         """Narrow."""

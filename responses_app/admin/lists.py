@@ -20,6 +20,7 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.functional import cached_property
+from django.utils.text import capfirst
 
 from responses_app.stores.database.roles import sees_content
 from responses_app.watch.auditing import viewed
@@ -73,7 +74,7 @@ class BoundedChangeList(ChangeList):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.title = str(self.opts.verbose_name_plural).capitalize()
+        self.title = capfirst(str(self.opts.verbose_name_plural))
 
     def url_for_result(self, result: Model) -> str:
         """Return a page's address with the id as it is: our ids need none of Django's quoting."""

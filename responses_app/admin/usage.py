@@ -8,6 +8,7 @@ Costs are sums by model, of the prices that hold now. What has no price is shown
 """
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -124,10 +125,13 @@ class Row:
 
     @property
     def cost_text(self) -> str:
-        """The cost with its currency; what of it is not known is said."""
-        if self.cost is None:
-            return "no price"
-        return f"{money(self.cost)}{' + no price' if self.unpriced else ''}"
+        """The cost of what has a price, with its currency."""
+        return "no price" if self.cost is None else money(self.cost)
+
+    @property
+    def cost_note(self) -> str:
+        """What there is to say about a cost in which some models are missing."""
+        return "some models have no price" if self.cost is not None and self.unpriced else ""
 
 
 def usage(request: HttpRequest) -> HttpResponse:
@@ -186,7 +190,7 @@ def chart(view: View) -> Chart:
     by_day = {_day(each.start): each.tokens for each in sums(connection, view.query(width=DAY))}
     days = [view.since + timedelta(days=number) for number in range((view.until - view.since).days + 1)]
     tokens = [by_day.get(day) for day in days]
-    every = max(1, len(days) // 8)
+    every = math.ceil(len(days) / 6)  # more marks would overlap on a phone
     total = [(each.input, each.output) for each in tokens if each]
     plan = partial(ChartPlan, names=[day.strftime("%a %d %b %Y") for day in days])
     return bar_chart(

@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'audit entry',
-                'verbose_name_plural': 'audit trail',
+                'verbose_name_plural': 'audit entries',
                 'indexes': [models.Index(fields=['created_at'], name='auditrow_created'), models.Index(fields=['project', 'number'], name='auditrow_project'), models.Index(fields=['subject', 'number'], name='auditrow_subject'), models.Index(fields=['actor_name', 'number'], name='auditrow_actor')],
             },
         ),

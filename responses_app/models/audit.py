@@ -26,7 +26,7 @@ class AuditRow(models.Model):
 
     class Meta:
         verbose_name = "audit entry"
-        verbose_name_plural = "audit trail"
+        verbose_name_plural = "audit entries"
         indexes: ClassVar = [
             models.Index(fields=["created_at"], name="auditrow_created"),
             models.Index(fields=["project", "number"], name="auditrow_project"),

@@ -28,32 +28,26 @@ class Action(StrEnum):
         action._value_, action.about = value, about
         return action
 
-    SIGNED_IN = "signed_in", ("A user signed in to the admin or the playground.")
-    SIGNED_OUT = "signed_out", ("A user signed out.")
+    SIGNED_IN = "signed_in", "A user signed in to the admin or the playground."
+    SIGNED_OUT = "signed_out", "A user signed out."
     SIGN_IN_FAILED = (
         "sign_in_failed",
-        (
-            "Somebody failed to sign in. The subject is the user name that was tried. "
-            "Attempts while it is locked are not recorded one by one."
-        ),
+        "Somebody failed to sign in. The subject is the user name that was tried. "
+        "Attempts while it is locked are not recorded one by one.",
     )
     CONTENT_VIEWED = (
         "content_viewed",
-        (
-            "A signed-in user was shown content: a response, a conversation, a roll-out, a list with first words, "
-            "titles or names of files; in the admin, on a watch page, or in the playground."
-        ),
+        "A signed-in user was shown content: a response, a conversation, a roll-out, a list with first words, "
+        "titles or names of files; in the admin, on a watch page, or in the playground.",
     )
     CONTENT_SEARCHED = (
         "content_searched",
-        (
-            "A signed-in user searches what was asked and answered, in the list of responses. The entry has the "
-            "filters and the number found, not the words."
-        ),
+        "A signed-in user searches what was asked and answered, in the list of responses. The entry has the "
+        "filters and the number found, not the words.",
     )
     CONTENT_EXPORTED = (
         "content_exported",
-        ("Content was downloaded in the admin, or written to a file by `respsite export` or `forget --export`."),
+        "Content was downloaded in the admin, or written to a file by `respsite export` or `forget --export`.",
     )
     CONTENT_IMPORTED = "content_imported", "`respsite import` began to read a file. The subject is its name."
     CONTENT_DELETED = (
@@ -71,17 +65,11 @@ class Action(StrEnum):
     PROJECT_CHANGED = "project_changed", "A project was given another name."
     PROJECT_ARCHIVED = "project_archived", "A project was archived, and its keys were revoked."
     RETENTION_CHANGED = "retention_changed", "How long a project keeps what it stores was changed."
-    LIMITS_CHANGED = (
-        "limits_changed",
-        "Limits of a project, a key or all projects together were changed.",
-    )
+    LIMITS_CHANGED = "limits_changed", "Limits of a project, a key or all projects together were changed."
     WEBHOOK_CHANGED = "webhook_changed", "A webhook endpoint was enabled or disabled, or deliveries were sent again."
     ROLES_CHANGED = "roles_changed", "A user who signed in has other roles now. The detail has them, and those before."
     ADMIN_CHANGED = "admin_changed", "Something else was changed in the admin: a user, a group, permissions."
-    AUDIT_EXPORTED = (
-        "audit_exported",
-        "The audit trail was exported, or read with an admin key.",
-    )
+    AUDIT_EXPORTED = "audit_exported", "The audit trail was exported, or read with an admin key."
 
 
 class ActorKind(StrEnum):

@@ -68,7 +68,8 @@ def test_costs_are_sums_by_model() -> None:
         800_000,
         200_000,
     )
-    assert (first.cost, first.unpriced, first.cost_text) == (Decimal("2.4"), {"n"}, "2.40 EUR + no price")
+    assert (first.cost, first.unpriced, first.cost_text) == (Decimal("2.4"), {"n"}, "2.40 EUR")
+    assert (first.cost_note, second.cost_note) == ("some models have no price", "")
     assert (second.value, second.cost, second.cost_text) == ("b", None, "no price")
     assert [row.value for row in table(view(since="2026-10-01"))[0]] == ["a", "b"]
     assert table(view(since="2026-10-01"))[0][1].cost == Decimal("2.4")
