@@ -8,16 +8,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.contrib import admin, messages
 from django.http import HttpRequest
 
+from responses_app.protocol.organization import MAX_CENTS
 from responses_app.protocol.rate_limits import LIMITS, MOST
 from responses_app.stores.audit import Action
 from responses_app.watch.auditing import done
 
+SPENDING = "monthly_spend_cents"  # the limit that needs prices; it may also be 0, and larger than all others
+
+
+def spend_limit(cents: int | None) -> int | None:
+    """Return a limit of spending. Raises `ValidationError` where nothing is known of costs."""
+    if cents is not None and not settings.RESPSITE.prices:
+        raise forms.ValidationError("Nothing is known of costs here. Set PRICES first.")
+    return cents
+
 
 class LimitsForm(forms.ModelForm):
     """Limits, as they were seen and as they are to be."""
+
+    def clean_monthly_spend_cents(self) -> int | None:
+        """Take another one where there are prices; one that was set before they went stays."""
+        cents: int | None = self.cleaned_data[SPENDING]
+        return spend_limit(cents) if SPENDING in self.changed_data else cents
 
     def clean(self) -> dict[str, Any]:
         """Refuse to overwrite what somebody else has changed since the page was loaded."""
@@ -54,8 +70,8 @@ class LimitsInPlace(admin.ModelAdmin):
             return super().formfield_for_dbfield(db_field, request, **kwargs)
         return forms.IntegerField(
             required=False,
-            min_value=1,
-            max_value=MOST,
+            min_value=0 if db_field.name == SPENDING else 1,
+            max_value=MAX_CENTS if db_field.name == SPENDING else MOST,
             show_hidden_initial=True,
             label=str(db_field.verbose_name).capitalize(),
             widget=forms.NumberInput(attrs={"class": "rs-limit", "placeholder": "no limit"}),

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
-from django.conf import settings
 from django.contrib import admin, messages
 from django.db import transaction
 from django.db.models import Count, QuerySet
@@ -19,7 +18,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.debug import sensitive_variables
 
-from responses_app.admin.limits import LimitsForm, LimitsInPlace
+from responses_app.admin.limits import LimitsForm, LimitsInPlace, spend_limit
 from responses_app.admin.lists import ListOnlyAdmin, ReadOnlyAdmin, column
 from responses_app.admin.searching import beginning_with
 from responses_app.models import ID_LENGTH, AdminKey, ApiKey, Project, StoredFile
@@ -34,13 +33,6 @@ from responses_app.watch.text import NONE, ago, in_bytes, moment, visible
 
 if TYPE_CHECKING:
     from django.db.models import Model
-
-
-def spend_limit(cents: int | None) -> int | None:
-    """Return a limit of spending. Raises `ValidationError` where nothing is known of costs."""
-    if cents is not None and not settings.RESPSITE.prices:
-        raise forms.ValidationError("Nothing is known of costs here. Set PRICES first.")
-    return cents
 
 
 class ProjectForm(LimitsForm):
@@ -61,10 +53,6 @@ class ProjectForm(LimitsForm):
         # Who may only look has no field of it.
         if "retention" in self.fields:
             self.fields["retention"].initial = written(self.instance.retention_hours)
-
-    def clean_monthly_spend_cents(self) -> int | None:
-        """Take one where there are prices."""
-        return spend_limit(self.cleaned_data["monthly_spend_cents"])
 
     def clean(self) -> dict[str, Any]:
         """Read the retention, and see that its effect is meant."""

@@ -1,8 +1,9 @@
 """The contract of what keeps usage: which tokens were used, when, by whom; `tests/contracts/usage.py` is its suite.
 
 What a request has used is kept once, however often it is told. That of a stored response is written in the transaction
-that keeps its end (`stores.database.responses.writes`); all else comes over `keep`. It outlives responses, keys and
-projects. `fold` adds up what is older, in UTC: to minutes after an hour, and then as the constants below say.
+that keeps its end (`stores.database.responses.writes`); all else comes over `keep`. It outlives responses and keys;
+`forget` of a project erases it. `fold` adds up what is older, in UTC: to minutes after an hour, and then as the
+constants below say.
 """
 
 from abc import ABC, abstractmethod

@@ -93,6 +93,20 @@ def test_a_list_takes_what_the_command_line_takes(admin: Client, value: str) -> 
     assert not AuditRow.objects.filter(action="limits_changed").exists()
 
 
+def test_a_limit_of_spending_needs_prices_and_may_be_what_the_api_takes(admin: Client) -> None:
+    for project, cents in (("a", 0), ("b", 10**15), ("c", None)):
+        create_key(project)
+        Project.objects.filter(pk=project).update(monthly_spend_cents=cents)
+    for address, field in ((LIST, "form-2-monthly_spend_cents"), (page("c"), "monthly_spend_cents")):
+        form = rows(admin, LIST) if address == LIST else NOTHING
+        answer = admin.post(address, {**form, field: "5"})
+        assert "Set PRICES first" in answer.content.decode()
+    # Those of others are no reason to refuse a change, although they were set when there were prices.
+    assert admin.post(LIST, {**rows(admin, LIST), "form-2-websockets": "3"}).status_code == 302
+    kept = {row.pk: (row.monthly_spend_cents, row.websockets) for row in Project.objects.all()}
+    assert kept == {"a": (0, None), "b": (10**15, None), "c": (None, 3)}
+
+
 def test_two_operators_do_not_overwrite_each_other(admin: Client) -> None:
     for project in ("a", "b"):
         create_key(project)
