@@ -47,6 +47,8 @@ def _facts(request: HttpRequest) -> JsonObject:
     return {
         "door": "open" if is_open else "session" if by_session else "key",
         "user": request.user.get_username() if by_session else "",
+        # Who has signed in and may not use it needs a key, and is told so.
+        "without_permission": "" if is_open or by_session else request.user.get_username(),
         "projects": projects_of(request.user) if by_session else [],
         "tools": sorted({kind for tool in site.tools for kind in tool.kinds}),
         "sandbox_missing": _sandbox_missing(site.settings),

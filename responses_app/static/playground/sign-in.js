@@ -9,7 +9,7 @@ export class SignIn {
     this.changed = changed;
     const form = byId("key-form");
     byId("sign").hidden = door.facts.door === "open";
-    byId("key-user").hidden = Boolean(door.facts.user);
+    byId("key-user").hidden = Boolean(door.facts.user || door.facts.without_permission);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#use(form.elements.key.value.trim());
@@ -34,6 +34,8 @@ export class SignIn {
 
   #who(user) {
     if (this.door.key) return "This tab uses an API key.";
+    const { without_permission: stranger } = this.door.facts;
+    if (stranger) return `You are signed in as ${stranger}, who may not use the playground. Use an API key.`;
     return user ? `You are signed in as ${user}. An API key counts instead of that, in this tab.` : "This server asks who you are.";
   }
 

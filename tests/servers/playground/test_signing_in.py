@@ -179,6 +179,17 @@ def test_staff_without_the_permission_stays_out(closed: Server) -> None:
         assert clerk.get("/v1/models", headers=PASS).status_code == 401
 
 
+def test_who_may_not_use_the_playground_is_told_so(closed: Server, page: Playground) -> None:
+    page.page.goto(f"{closed.url}/admin/login/?next=/")
+    page.find("#id_username").fill("clerk")
+    page.find("#id_password").fill(PASSWORD)
+    page.find("[type=submit]").click()
+    expect(page.find("#key-why")).to_have_text(
+        "You are signed in as clerk, who may not use the playground. Use an API key."
+    )
+    expect(page.find("#key-user")).to_be_hidden()
+
+
 def test_who_signs_out_loses_the_socket(closed: Server) -> None:
     with closing(log_in(closed)) as browser, shake(closed, browser.cookies["sessionid"]) as socket:
         token = browser.cookies["csrftoken"]
