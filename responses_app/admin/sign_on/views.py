@@ -75,6 +75,9 @@ class _Back(OIDCAuthenticationCallbackView):
         # Before the library, which signs out whoever comes with an error: a link on any page could do that.
         if request.GET.get("state") not in (request.session.get("oidc_states") or ()):
             raise SignOnRefused(Reason.STATE_UNKNOWN)
+        # A link can also begin a sign-in that the provider refuses: who is in by a password stays in.
+        if request.GET.get("error") and request.user.is_authenticated and not by_sign_on(request.session):
+            return self.login_failure()
         return super().get(request)
 
     def login_success(self) -> HttpResponse:

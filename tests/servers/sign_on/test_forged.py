@@ -433,6 +433,15 @@ def test_a_session_that_is_not_renewed_is_signed_out(
     assert ("fay", "session_over") in failures(server)
 
 
+def test_a_refusal_of_the_provider_signs_out_no_local_account(server: ClosedServer, forged: ForgedProvider) -> None:
+    local = log_in(server)
+    local.follow_redirects = False
+    state = begun(local, forged, renew="1")["state"]
+    assert local.get(BACK, params={"state": state, "error": "login_required"}).status_code == 403
+    assert is_in(local)
+    local.close()
+
+
 def test_who_is_disabled_is_out_at_once(server: ClosedServer, forged: ForgedProvider, person: httpx.Client) -> None:
     forged.claims = {"sub": "60", "preferred_username": "dan", "groups": ["ops"]}
     signed_in(person, forged)
