@@ -21,7 +21,7 @@ def refusal(**environ: str) -> str:
 def test_these_are_secrets() -> None:
     assert set(SECRETS) == {
         *("SECRET_KEY", "DATABASE_URL", "REDIS_URL", "ENGINE_API_KEY", "REASONING_ENCRYPTION_KEYS", "MODELS"),
-        *("MCP_SERVERS", "IMAGE_SERVICE_KEY", "SANDBOX_SECRET"),
+        *("MCP_SERVERS", "IMAGE_SERVICE_KEY", "SANDBOX_SECRET", "OIDC_CLIENT_SECRET"),
     }
 
 

@@ -166,7 +166,8 @@ async def test_chains_conversations_and_turns_go_on_with_the_tokens_that_were_ke
 async def test_keys_open_and_limits_hold(server: Server) -> None:
     kept = version_0012()
     settings = {name: server.environ[name] for name in ("DATABASE_URL", "DATA_DIR")}
-    assert manage("set_limits", "--project", "p", **settings) == kept.limits
+    newer = "monthly spend cents: no limit\n"
+    assert manage("set_limits", "--project", "p", **settings) == kept.limits + newer
     async with http_client(server) as http:
         body = {"input": "Hello"}
         assert (await http.post("/responses", json=body)).status_code == 401

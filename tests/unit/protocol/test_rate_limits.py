@@ -70,7 +70,7 @@ def test_what_is_left_is_never_less_than_nothing() -> None:
 def test_a_row_without_limits_has_none() -> None:
     class Row:
         requests_per_minute = input_tokens_per_minute = output_tokens_per_minute = None
-        tokens_per_day = concurrent_responses = websockets = None
+        tokens_per_day = concurrent_responses = websockets = monthly_spend_cents = None
 
     assert Limits.of(Row()) is NO_LIMITS
     limited = Row()

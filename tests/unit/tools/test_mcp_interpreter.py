@@ -12,6 +12,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.settings.conf import from_environ
+from responses_app.stores.retention import Retentions
 from responses_app.tools.code_interpreter.tool import McpInterpreter
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.settings import ServerAccess
@@ -101,6 +102,7 @@ def test_the_settings_say_that_it_runs_there() -> None:
         skills=MemorySkills(),
         stored_items=MemoryResponseStore().items,
         now=time.time,
+        retentions=Retentions(),
     )
     assert [type(tool) for tool in tools if "code_interpreter" in tool.kinds] == [McpInterpreter]
     assert interpreter_of(tools) is None

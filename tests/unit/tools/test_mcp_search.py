@@ -8,6 +8,7 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 
 from responses_app.settings.conf import from_environ
+from responses_app.stores.retention import Retentions
 from responses_app.tools.browser.searching import (
     BaseSearch,
     DdgsSearch,
@@ -117,6 +118,7 @@ def test_the_settings_say_what_searches(environ: dict[str, str], kind: type[Base
         skills=MemorySkills(),
         stored_items=MemoryResponseStore().items,
         now=time.time,
+        retentions=Retentions(),
     )
     browsers = [tool for tool in tools if "web_search" in tool.kinds]
     assert [type(tool._browser._search) for tool in browsers if isinstance(tool, BrowserTool)] == (
