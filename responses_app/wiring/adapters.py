@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings as django_settings
+from django.db import DEFAULT_DB_ALIAS
 
 from responses_app.auth.door import Door
 from responses_app.auth.keyring import KeyRing
@@ -15,6 +16,7 @@ from responses_app.runs.spending import Spending
 from responses_app.settings.conf import Settings
 from responses_app.stores.batches import BaseBatchStore
 from responses_app.stores.clock import StoreClock
+from responses_app.stores.database.threads import DatabaseReaders
 from responses_app.stores.engines import BaseEngineStore
 from responses_app.stores.files import BaseUploads
 from responses_app.stores.idempotency import BaseIdempotencyStore
@@ -64,7 +66,9 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
     hosts: Sequence[Mapping[str, Any]] = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {}).get("hosts") or ()
     # The Redis of CHANNEL_LAYERS is the one that counts limits, too: there is no other setting for it.
     host = next(iter(hosts), None)
-    ledger, usage, organization = _ledger(host), _usage(settings, clock), _organization(settings, clock)
+    # Each store with threads of its own has connections of its own: those that are asked seldom share some.
+    shared = DatabaseReaders(DEFAULT_DB_ALIAS, timeout=settings.database_timeout_seconds)
+    ledger, usage, organization = _ledger(host), _usage(clock, shared), _organization(clock, shared)
     spending = Spending(usage, organization, prices=settings.prices, currency=settings.prices_currency, now=clock)
     retentions = Retentions()
     return Adapters(
@@ -72,29 +76,29 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
         uploads=_uploads(settings, clock, retentions),
         idempotency=_idempotency(settings, clock, retentions),
         batches=_batches(settings, clock, retentions),
-        engines=_engines(settings),
-        setups=_setups(settings, clock, retentions),
+        engines=_engines(shared),
+        setups=_setups(clock, retentions, shared),
         skills=_skills(settings, clock, retentions),
         usage=usage,
         webhooks=_webhooks(settings, clock),
         organization=organization,
-        door=_door(settings, clock),
+        door=_door(settings, clock, shared),
         ledger=ledger,
         connection_limit=ConnectionLimit(ledger, settings.max_websocket_connections),
         rates=Rates(ledger, spending.check),
         spending=spending,
-        audit=_audit(settings),
-        words=_words(settings),
+        audit=_audit(shared),
+        words=_words(shared),
         retentions=retentions,
-        retention_store=_retention_store(settings),
+        retention_store=_retention_store(shared),
         shared_turns=_shared_turns(host),
     )
 
 
-def _retention_store(settings: Settings) -> "DatabaseRetentions":
+def _retention_store(shared: DatabaseReaders) -> "DatabaseRetentions":
     from responses_app.stores.database.transfer.retention import DatabaseRetentions
 
-    return DatabaseRetentions(timeout=settings.database_timeout_seconds)
+    return DatabaseRetentions(shared=shared)
 
 
 def _stores(settings: Settings, clock: StoreClock, retentions: Retentions) -> Stores:
@@ -152,16 +156,16 @@ def _batches(settings: Settings, clock: StoreClock, retentions: Retentions) -> B
     )
 
 
-def _engines(settings: Settings) -> BaseEngineStore:
+def _engines(shared: DatabaseReaders) -> BaseEngineStore:
     from responses_app.stores.database.engines import DatabaseEngines
 
-    return DatabaseEngines(timeout=settings.database_timeout_seconds)
+    return DatabaseEngines(shared=shared)
 
 
-def _setups(settings: Settings, clock: StoreClock, retentions: Retentions) -> BaseSetups:
+def _setups(clock: StoreClock, retentions: Retentions, shared: DatabaseReaders) -> BaseSetups:
     from responses_app.stores.database.setups import DatabaseSetups
 
-    return DatabaseSetups(now=clock, timeout=settings.database_timeout_seconds, retentions=retentions)
+    return DatabaseSetups(now=clock, retentions=retentions, shared=shared)
 
 
 def _skills(settings: Settings, clock: StoreClock, retentions: Retentions) -> BaseSkills:
@@ -172,16 +176,16 @@ def _skills(settings: Settings, clock: StoreClock, retentions: Retentions) -> Ba
     )
 
 
-def _usage(settings: Settings, clock: StoreClock) -> BaseUsageStore:
+def _usage(clock: StoreClock, shared: DatabaseReaders) -> BaseUsageStore:
     from responses_app.stores.database.usage import DatabaseUsage
 
-    return DatabaseUsage(now=clock, timeout=settings.database_timeout_seconds)
+    return DatabaseUsage(now=clock, shared=shared)
 
 
-def _words(settings: Settings) -> "DatabaseWords":
+def _words(shared: DatabaseReaders) -> "DatabaseWords":
     from responses_app.stores.database.words import DatabaseWords
 
-    return DatabaseWords(timeout=settings.database_timeout_seconds)
+    return DatabaseWords(shared=shared)
 
 
 def _webhooks(settings: Settings, clock: StoreClock) -> BaseWebhooks:
@@ -190,24 +194,24 @@ def _webhooks(settings: Settings, clock: StoreClock) -> BaseWebhooks:
     return DatabaseWebhooks(settings=settings, now=clock, timeout=settings.database_timeout_seconds)
 
 
-def _organization(settings: Settings, clock: StoreClock) -> "DatabaseOrganization":
+def _organization(clock: StoreClock, shared: DatabaseReaders) -> "DatabaseOrganization":
     from responses_app.stores.database.organization import DatabaseOrganization
 
-    return DatabaseOrganization(now=clock, timeout=settings.database_timeout_seconds)
+    return DatabaseOrganization(now=clock, shared=shared)
 
 
-def _door(settings: Settings, clock: StoreClock) -> Door:
+def _door(settings: Settings, clock: StoreClock, shared: DatabaseReaders) -> Door:
     from responses_app.stores.database.callers import DatabaseKeyStore, DatabaseStaff
 
     keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=clock)
-    staff = DatabaseStaff(timeout=settings.database_timeout_seconds)
+    staff = DatabaseStaff(shared=shared)
     return Door(settings.auth, keys, staff, is_exposed=settings.serves_others)
 
 
-def _audit(settings: Settings) -> "DatabaseAudit":
+def _audit(shared: DatabaseReaders) -> "DatabaseAudit":
     from responses_app.stores.database.audit.trail import DatabaseAudit
 
-    return DatabaseAudit(timeout=settings.database_timeout_seconds)
+    return DatabaseAudit(shared=shared)
 
 
 def _ledger(host: Mapping[str, Any] | None) -> BaseLedger:

@@ -104,11 +104,13 @@ class DatabaseReaders:
 
     A query whose connection turns out to be broken is done once more, on a new one: so it may be called twice. To ask
     before each query whether its connection still works would cost another round trip to the database.
-    `timeout` bounds, in seconds, how long a query and its turn may take.
+    `timeout` bounds, in seconds, how long a query and its turn may take. Several stores may hold the same readers: the
+    last one to close them ends them.
     """
 
     def __init__(self, using: str, *, timeout: float = math.inf) -> None:
-        self._using = using
+        self._holders = 0  # stores that share these, and have not closed them
+        self.using = using
         self._timeout = timeout
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="store-reader")
         self._thread = local()
@@ -131,9 +133,16 @@ class DatabaseReaders:
         except TimeoutError:
             raise too_slow(self._timeout) from None
 
+    def held(self) -> "DatabaseReaders":
+        """Return them for one more store, which closes them once."""
+        self._holders += 1
+        return self
+
     async def aclose(self) -> None:
-        """Let running queries end, then end the threads and their connections. Safe to call twice."""
-        await asyncio.to_thread(self._close)
+        """Let running queries end, then end the threads and their connections. Safe to call twice, if nobody shares."""
+        self._holders -= 1
+        if self._holders <= 0:
+            await asyncio.to_thread(self._close)
 
     def _query(self, query: Callable[[BaseDatabaseWrapper], Result]) -> Result:
         ends_at = time.monotonic() + self._timeout
@@ -154,7 +163,7 @@ class DatabaseReaders:
             raise store_error(error) from error
 
     def _own_connection(self) -> BaseDatabaseWrapper:
-        connection = connections[self._using]
+        connection = connections[self.using]
         if not hasattr(self._thread, "known"):
             self._thread.known = True
             connection.inc_thread_sharing()  # so that another thread may close it, once this one has ended
@@ -173,7 +182,8 @@ Own = TypeVar("Own")
 class ThreadedStore(Generic[Own]):
     """A store in the database `using` whose readers write, too: its writes are too rare to be gathered.
 
-    `timeout` bounds, in seconds, whatever waits for the database. `now` is Unix time.
+    `timeout` bounds, in seconds, whatever waits for the database. `now` is Unix time. `shared` are the readers of
+    several stores that are asked seldom, in place of `using` and `timeout`: each has connections.
     """
 
     unlimited: Own  # the settings of a store that is given none
@@ -186,16 +196,20 @@ class ThreadedStore(Generic[Own]):
         now: Callable[[], float] | None = None,
         timeout: float = math.inf,
         retentions: Retentions | None = None,
+        shared: DatabaseReaders | None = None,
     ) -> None:
-        self._using = using
+        self._using = using if shared is None else shared.using
         self._settings = self.unlimited if settings is None else settings
         self._now = now or StoreClock()
         self._retentions = retentions or Retentions()
-        self._threads = DatabaseReaders(using, timeout=timeout)
+        self._threads = (shared or DatabaseReaders(using, timeout=timeout)).held()
+        self._closed = False
 
     async def aclose(self) -> None:
         """Let go of everything. Safe to call twice."""
-        await self._threads.aclose()
+        if not self._closed:
+            self._closed = True
+            await self._threads.aclose()
 
     def _since(self, project: str) -> float:
         """Return the time, in Unix seconds, from which on things of a project are known; below 0 for all of them."""

@@ -151,7 +151,8 @@ async def test_a_project_that_has_spent_its_limit_is_refused_by_every_api(
     await answers(closed, key, 200)
     with pytest.raises(openai.NotFoundError):
         projects.spend_limit.delete("spender")
-    rows = "SELECT actor_name, detail FROM responses_app_auditrow WHERE action = 'limits_changed' ORDER BY number"
+    rows = "SELECT actor_name, detail FROM responses_app_auditrow WHERE action = 'limits_changed' "
+    rows += "AND project = 'spender' ORDER BY number"
     changed = [(name, json.loads(detail)["monthly_spend_cents"]) for name, detail in stored(closed, rows)]
     assert changed == [("first", cents) for cents in (100, 10**9, 1, None)]
 
