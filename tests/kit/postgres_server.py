@@ -20,7 +20,11 @@ from tests.kit.redis_server import low_port
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
 INSTALLED = Path("/usr/lib/postgresql")  # where Debian keeps one folder a version, outside PATH
-FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "shared_buffers=32MB")
+# All servers that the tests of a process share have their databases there, so PostgreSQL's own 100 are too few.
+FAST = (
+    *("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "shared_buffers=32MB"),
+    "max_connections=400",
+)
 DURABLE = ()  # what PostgreSQL does by itself: what is committed survives that it is killed
 
 
