@@ -152,7 +152,7 @@ class BoundedChangeList(ChangeList):
         ]
 
     def _check_dates(self) -> None:
-        """Raise `IncorrectLookupParameters` for what is no year, month or day, in which Django leaves some unread."""
+        """Raise `IncorrectLookupParameters` for what is not a year, month or day: Django reads some not at all."""
         if not self.date_hierarchy:
             return
         try:

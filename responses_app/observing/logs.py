@@ -46,7 +46,7 @@ def is_silent() -> bool:
 
 
 _LEFT_OUT = "…"
-# Ids that this server makes, as `protocol.ids` has them. Hexadecimal digits are no text.
+# Ids that this server makes, as `protocol.ids` has them. Hexadecimal digits are not text.
 _OWN_ID = re.compile(r"[a-z]{1,12}[_-][0-9a-f]{32}")
 _OWN_WORDS = frozenset(
     """

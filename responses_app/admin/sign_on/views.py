@@ -178,7 +178,7 @@ GetResponse = Callable[[HttpRequest], HttpResponseBase]
 def renewal(get_response: GetResponse) -> GetResponse:
     """Make the middleware that sends whose session is over to the provider, which asks nothing if all is well there.
 
-    What is no page that somebody opens, such as a form, cannot go there: it is answered as to somebody not signed in.
+    What is not a page that somebody opens, such as a form, cannot go there: it is answered as if nobody was signed in.
     """
 
     def middleware(request: HttpRequest) -> HttpResponseBase:

@@ -49,7 +49,7 @@ def roles(value: str) -> dict[str, str]:
         parsed = json.loads(value)
     except ValueError:
         parsed = None
-    # `str(role)`: what is no text may not be hashable.
+    # `str(role)`: what is not text may not be hashable.
     if not isinstance(parsed, dict) or not parsed or not all(str(role) in list(Role) for role in parsed.values()):
         raise ValueError(f"a JSON object of groups and their roles ({', '.join(Role)}), like {_EXAMPLE}")
     return parsed

@@ -59,7 +59,7 @@ def _fitting(keys: Sequence[object], algorithm: str, name: object) -> list[jwt.P
             continue
         try:
             found.append(jwt.PyJWK(each, algorithm))
-        except (jwt.PyJWTError, *NO_JSON):  # another curve, or what is no key: the others may do
+        except (jwt.PyJWTError, *NO_JSON):  # another curve, or what is not a key: the others may do
             continue
     return found
 

@@ -48,8 +48,8 @@ def chooses_project(user: Any) -> bool:
 def apply_roles(user: User, roles: Collection[str], *, address: str = "") -> bool:
     """Give a user exactly these roles, as who signed them on says; return whether that changed anything.
 
-    Without a role they are no staff, and see no page. Other groups, permissions of their own and superusers stay as
-    they are. A change is recorded in the audit trail. Raises `ValueError` for what is no role.
+    Without a role they are not staff, and see no page. Other groups, permissions of their own and superusers stay as
+    they are. A change is recorded in the audit trail. Raises `ValueError` for what is not a role.
     """
     wanted = {Role(role) for role in roles}
     with transaction.atomic():
