@@ -8,10 +8,11 @@ Each step is a transaction or two, so that a server may write between them.
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import F
+from django.db.models import F, Model, QuerySet
 
 from responses_app.models import Conversation, ConversationItem, Response, StoredFile, Upload
 from responses_app.models.batches import Batch
@@ -35,12 +36,19 @@ from responses_app.stores.database.vector_stores.rows import remove_some_of_stor
 Step = Callable[[BaseDatabaseWrapper, str, datetime], bool]
 AT_ONCE = 50  # rows that one step removes, with what belongs to them
 
+Row = TypeVar("Row", bound=Model)
+
+
+def _past(model: type[Row], connection: BaseDatabaseWrapper, project: str, oldest: datetime) -> "QuerySet[Row]":
+    """Return the rows of a project that were made by then."""
+    return model._default_manager.using(connection.alias).filter(project=project, created_at__lte=oldest)
+
 
 def remove_responses(
     connection: BaseDatabaseWrapper, project: str, oldest: datetime, *, running: bool
 ) -> Sequence[str]:
     """Remove some responses, and those that run where that is wanted; return their ids: workers have to be told."""
-    rows = Response.objects.using(connection.alias).filter(project=project, created_at__lte=oldest)
+    rows = _past(Response, connection, project, oldest)
     rows = rows if running else rows.exclude(status__in=RUNNING_STATUSES)
     ids = list(rows.values_list("pk", flat=True)[:AT_ONCE])
     if ids:
@@ -50,7 +58,7 @@ def remove_responses(
 
 
 def _batches(connection: BaseDatabaseWrapper, project: str, oldest: datetime) -> bool:
-    rows = Batch.objects.using(connection.alias).filter(project=project, created_at__lte=oldest)
+    rows = _past(Batch, connection, project, oldest)
     batch_id = rows.values_list("pk", flat=True).first()
     if batch_id is None:
         return False
@@ -61,7 +69,7 @@ def _batches(connection: BaseDatabaseWrapper, project: str, oldest: datetime) ->
 
 
 def _conversations(connection: BaseDatabaseWrapper, project: str, oldest: datetime) -> bool:
-    rows = Conversation.objects.using(connection.alias).filter(project=project, created_at__lte=oldest)
+    rows = _past(Conversation, connection, project, oldest)
     ids = list(rows.values_list("pk", flat=True)[:AT_ONCE])
     with transaction.atomic(using=connection.alias):
         # The conversation is locked by whoever adds to it: see `conversations`.
@@ -72,7 +80,7 @@ def _conversations(connection: BaseDatabaseWrapper, project: str, oldest: dateti
 
 
 def _stores(connection: BaseDatabaseWrapper, project: str, oldest: datetime) -> bool:
-    rows = VectorStore.objects.using(connection.alias).filter(project=project, created_at__lte=oldest)
+    rows = _past(VectorStore, connection, project, oldest)
     store_id = rows.values_list("pk", flat=True).first()
     if store_id is None:
         return False
@@ -82,7 +90,7 @@ def _stores(connection: BaseDatabaseWrapper, project: str, oldest: datetime) -> 
 
 
 def _files(connection: BaseDatabaseWrapper, project: str, oldest: datetime) -> bool:
-    rows = StoredFile.objects.using(connection.alias).filter(project=project, created_at__lte=oldest)
+    rows = _past(StoredFile, connection, project, oldest)
     file_id = rows.values_list("pk", flat=True).first()
     if file_id is None:
         return False
@@ -92,7 +100,7 @@ def _files(connection: BaseDatabaseWrapper, project: str, oldest: datetime) -> b
 
 
 def _uploads(connection: BaseDatabaseWrapper, project: str, oldest: datetime) -> bool:
-    rows = Upload.objects.using(connection.alias).filter(project=project, created_at__lte=oldest)
+    rows = _past(Upload, connection, project, oldest)
     upload_id = rows.values_list("pk", flat=True).first()
     if upload_id is None:
         return False
@@ -104,7 +112,7 @@ def _uploads(connection: BaseDatabaseWrapper, project: str, oldest: datetime) ->
 
 
 def _skills(connection: BaseDatabaseWrapper, project: str, oldest: datetime) -> bool:
-    rows = Skill.objects.using(connection.alias).filter(project=project, created_at__lte=oldest)
+    rows = _past(Skill, connection, project, oldest)
     skill_id = rows.values_list("pk", flat=True).first()
     if skill_id is None:
         return False
@@ -130,7 +138,7 @@ def _rollouts(connection: BaseDatabaseWrapper, project: str, oldest: datetime) -
 
 
 def _keys(connection: BaseDatabaseWrapper, project: str, oldest: datetime) -> bool:
-    rows = IdempotencyKey.objects.using(connection.alias).filter(project=project, created_at__lte=oldest)
+    rows = _past(IdempotencyKey, connection, project, oldest)
     with transaction.atomic(using=connection.alias):
         ids = list(rows.select_for_update().order_by("pk").values_list("pk", flat=True)[:AT_ONCE])
         remove_keys(connection, ids)
