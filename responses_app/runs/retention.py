@@ -2,12 +2,14 @@
 `Expiry`: has what is past that removed.
 
 It reads that every second. A worker that stood still for longer reads it before it keeps anything. While the database
-is away nobody can change it, and what is known goes on to hold.
+is away nobody can change it, and what is known goes on to hold. Before the first answer nothing is known: whoever wants
+to keep something waits for that answer, as long as a query may take.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 
 from responses_app.protocol.retention import NEVER
 from responses_app.runs.log.run_log import end_tasks
@@ -18,12 +20,12 @@ from responses_app.stores.retention import Retentions
 logger = logging.getLogger("respsite.runs")
 
 REFRESH_SECONDS = 1.0
-ANSWER_SECONDS = 1.0  # of the database: then it counts as away
+ANSWER_SECONDS = 1.0  # of a database that was heard before: then it counts as away
 MAX_AGE_SECONDS = 2.0  # of what is known, while the database answers
 
 
 class RetentionWatch:
-    """Keeps `table` as the database says, which `read` asks; `close` lets go of that."""
+    """Keeps `table` as the database says, which `read` asks; `close` lets go of that. `read` has a time limit."""
 
     def __init__(
         self,
@@ -53,8 +55,10 @@ class RetentionWatch:
         return cls(Retentions(), read, close=close)
 
     async def start(self) -> None:
-        """Read it, before anything is served; then go on reading."""
-        await self._refreshed()
+        """Read it, before anything is served where the database answers soon; then go on reading."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._refreshed()
         self._task = asyncio.create_task(self._keep_fresh(), name="retentions")
 
     async def aclose(self) -> None:
@@ -86,7 +90,7 @@ class RetentionWatch:
     async def _refresh(self) -> None:
         at = asyncio.get_running_loop().time()  # before the query: what it says may be as old as that
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(ANSWER_SECONDS if self.table.known else None):
                 self.table.learn(await self._read())
         except NotMigrated:  # without the column no project has one; who finds that has told the log
             self.table.learn({})

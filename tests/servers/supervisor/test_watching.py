@@ -16,7 +16,8 @@ def test_any_worker_answers_for_all_without_a_setting_and_json_lines_stay_json(t
         Server.start(served)
         served.wait_for(lambda: Numbers(served).of("workers") == 2)
         for _ in range(10):
-            assert served.post("/responses", input="Hi").status_code == 200
+            answer = served.post("/responses", input="Hi")
+            assert answer.status_code == 200, answer.text + served.output[-3000:]
         served.wait_for(lambda: all(Numbers(served).of("responses_total") == 10 for _ in range(6)))
 
         served.wait_for_line("completed input=", count=10)

@@ -159,10 +159,10 @@ async def test_it_adds_up_for_two_projects_to_the_token_and_the_cent(closed: Clo
     assert [each.line_item for each in only.results] == ["demo, output_tokens"]  # type: ignore[union-attr]
 
 
-def keep(server: ClosedServer, number: int, **fields: object) -> None:
+def keep(server: ClosedServer, name: object, **fields: object) -> None:
     """Keep what a request has used, past the server."""
     about = {
-        "id": f"made_{number}", "at": 0, "seconds": 0, "project": "made", "key_id": "key_1", "model": "demo",
+        "id": f"made_{name}", "at": 0, "seconds": 0, "project": "made", "key_id": "key_1", "model": "demo",
         "source": "responses", "batch": False, "requests": 1, "input_tokens": 10, "cached_tokens": 4,
         "output_tokens": 3,
     } | fields  # fmt: skip
@@ -207,8 +207,11 @@ def test_pages_of_buckets(closed: ClosedServer, sdk: openai.OpenAI, raw: httpx.C
     assert 60 <= len(minutes.data) <= 62
 
 
-def test_answers_have_the_fields_of_the_sdk(sdk: openai.OpenAI) -> None:
-    start = int(time.time()) - DAY
+def test_answers_have_the_fields_of_the_sdk(closed: ClosedServer, sdk: openai.OpenAI) -> None:
+    today = int(time.time()) // DAY * DAY
+    for source in ("responses", "decisions", "embeddings"):
+        keep(closed, source, at=today, seconds=DAY, source=source, model="demo", project="fields")
+    start = today
     usage = sdk.admin.organization.usage
     for answer in (
         usage.completions(start_time=start, group_by=["model", "api_key_id", "user_id", "project_id", "batch"]),

@@ -22,13 +22,13 @@ class Database:
     def __init__(self, **hours: int) -> None:
         self.hours = hours
         self.problem: Exception | None = None
-        self.hangs = False
+        self.answers = asyncio.Event()  # while it is not set, it hangs
+        self.answers.set()
         self.asked = 0
 
     async def read(self) -> Mapping[str, int]:
         self.asked += 1
-        if self.hangs:
-            await asyncio.Event().wait()
+        await self.answers.wait()
         if self.problem is not None:
             raise self.problem
         return dict(self.hours)
@@ -71,15 +71,38 @@ async def test_many_who_want_it_at_once_cost_one_question() -> None:
     assert database.asked == 1
 
 
-@pytest.mark.parametrize("hangs", [True, False])
-async def test_nobody_guesses_before_the_database_was_heard(monkeypatch: pytest.MonkeyPatch, *, hangs: bool) -> None:
-    monkeypatch.setattr(retention, "ANSWER_SECONDS", 0.01)
+async def test_nobody_guesses_before_the_database_was_heard() -> None:
     database = Database(team=NEVER)
-    database.hangs, database.problem = hangs, StoreError("it is away")
+    database.problem = StoreError("it is away")
     watch = watch_of(database)
     with pytest.raises(StoreError, match="not known yet which projects keep nothing"):
         await watch.current()
-    database.hangs, database.problem = False, None
+    database.problem = None
+    assert (await watch.current()).keeps_nothing("team")
+
+
+async def test_a_slow_first_answer_holds_up_no_start_and_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "ANSWER_SECONDS", 0.01)
+    database = Database(team=NEVER)
+    database.answers.clear()
+    watch = watch_of(database)
+    await watch.start()
+    asked = asyncio.create_task(watch.current())
+    await asyncio.sleep(0)
+    assert not asked.done()
+    database.answers.set()
+    assert (await asked).keeps_nothing("team")
+    assert database.asked == 1
+    await watch.aclose()
+
+
+async def test_a_database_that_hangs_later_counts_as_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(retention, "MAX_AGE_SECONDS", -1.0)
+    database = Database(team=NEVER)
+    watch = watch_of(database)
+    await watch.current()
+    database.answers.clear()
     assert (await watch.current()).keeps_nothing("team")
 
 
