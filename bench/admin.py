@@ -1,8 +1,9 @@
-"""The rows about the admin: how long its pages take over many stored responses, on SQLite."""
+"""The rows about the admin: how long its pages take over many stored responses, on SQLite and PostgreSQL."""
 
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from statistics import median
 
@@ -34,22 +35,28 @@ CHARTS = {"a day": "/admin/dashboard/", "a week": "/admin/dashboard/?span=week"}
 
 def admin(bench: Bench) -> list[Result]:
     """Time to a whole page, from a browser's request to its last byte; the slowest kind of page counts."""
-    server = bench.fresh_server(name="admin")
-    make_superuser(server)
-    bench.report.step(f"{RESPONSES:,} responses are written")
-    fill = f"from tests.servers.admin.samples import many; many({RESPONSES}, padding={BODY})"
-    command = [sys.executable, "manage.py", "shell", "--no-imports", "-c", fill]
-    subprocess.run(command, cwd=ROOT, env=server.environ, check=True)
-    with server, closing(log_in(server)) as browser:
-        lists, charts = (medians(bench, browser, pages) for pages in (PAGES, CHARTS))
-    return [
-        _row("admin-list", f"page of the admin's list over {RESPONSES:,} responses, the slowest kind", lists),
-        _row("admin-dashboard", f"the admin's dashboard over {RESPONSES:,} responses of a week", charts),
-    ]
+    return [row for kind in ("sqlite", "postgres") for row in _on(bench, kind)]
+
+
+def _on(bench: Bench, kind: str) -> Sequence[Result]:
+    with bench.migrated_server(kind, name="admin") as server:
+        make_superuser(server)
+        bench.report.step(f"{RESPONSES:,} responses are written on {kind}")
+        fill = f"from tests.servers.admin.samples import many; many({RESPONSES}, padding={BODY})"
+        command = [sys.executable, "manage.py", "shell", "--no-imports", "-c", fill]
+        subprocess.run(command, cwd=ROOT, env=server.environ, check=True)
+        with server, closing(log_in(server)) as browser:
+            lists, charts = (medians(bench, browser, pages) for pages in (PAGES, CHARTS))
+    return (
+        _row(
+            f"admin-list-{kind}", f"page of the admin's list over {RESPONSES:,} responses, {kind}, the slowest", lists
+        ),
+        _row(f"admin-dashboard-{kind}", f"the admin's dashboard over {RESPONSES:,} responses, {kind}", charts),
+    )
 
 
 def _row(name: str, what: str, medians: dict[str, float]) -> Result:
-    details = {f"{page} ms": value for page, value in medians.items()}
+    details: dict[str, float | str] = {f"{page} ms": value for page, value in medians.items()}
     return Result(name=name, what=what, measured=max(medians.values()), unit="ms", target=TARGET, details=details)
 
 

@@ -20,8 +20,7 @@ from bench.admin import LIST, medians
 from bench.report import Result
 from bench.servers import Bench
 from tests.kit.people import log_in, make_superuser
-from tests.kit.postgres_server import PostgresServer
-from tests.kit.server import ROOT, manage
+from tests.kit.server import ROOT
 
 RESPONSES = int(os.environ.get("SAID_RESPONSES", "100000"))
 WORDS = 120  # of each response
@@ -47,15 +46,7 @@ def admin_search(bench: Bench) -> list[Result]:
     results: list[Result] = []
     for kind in ("sqlite", "postgres"):
         with ExitStack() as stack:
-            settings: dict[str, object] = {}
-            if kind == "postgres":
-                database = PostgresServer()
-                stack.callback(database.close)
-                database.start()
-                settings = {"database_url": database.url}
-            server = bench.fresh_server(name=f"said-{kind}", **settings)
-            if kind == "postgres":
-                manage("migrate", "--verbosity", "0", DATABASE_URL=database.url, DATA_DIR=str(server.folder))
+            server = stack.enter_context(bench.migrated_server(kind, name="said"))
             make_superuser(server)
             bench.report.step(f"{RESPONSES:,} responses are written on {kind}")
             told = _run(server.environ, "print(told())")

@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from bench.report import Report
-from tests.kit.server import Server
+from tests.kit.postgres_server import PostgresServer
+from tests.kit.server import Server, manage
 
 LANES = 16
 SERVER_CORE, CLIENT_CORE = 0, 1
@@ -93,6 +94,20 @@ class Bench:
         """Return a server of a row's own, not started yet."""
         name = name or application.partition(":")[0]
         return BenchServer(self.folder / name, application, **settings)
+
+    @contextmanager
+    def migrated_server(self, kind: str, *, name: str) -> Iterator[BenchServer]:
+        """Have a server of a row's own, not started yet, on SQLite or on a PostgreSQL that ends with this."""
+        with ExitStack() as stack:
+            if kind == "sqlite":
+                yield self.fresh_server(name=f"{name}-{kind}")
+                return
+            database = PostgresServer()
+            stack.callback(database.close)
+            database.start()
+            server = self.fresh_server(name=f"{name}-{kind}", database_url=database.url)
+            manage("migrate", "--verbosity", "0", DATABASE_URL=database.url, DATA_DIR=str(server.folder))
+            yield server
 
     async def compared(
         self, server: BenchServer, run: Callable[[int, bool], Awaitable[None]], *, rounds: int
