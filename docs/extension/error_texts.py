@@ -445,6 +445,10 @@ STEERING: Mapping[str, Told] = {
         "The response has completed, or is completing by itself.",
         "Continue it with `response.create`.",
     ),
+    "response_deleted": (
+        "A client, an operator or the project's retention deleted the answer while the model still wrote it.",
+        "Send the request again if you still want an answer; with `store: false` there is nothing to delete.",
+    ),
     "response_not_active": (
         "The response was interrupted, has failed or was cancelled; or another one of its lane now waits for input "
         "from the client.",

@@ -34,7 +34,7 @@ from responses_app.protocol.chat.stored import (
     parse_chat_query,
 )
 from responses_app.protocol.engine_details import EngineDetails
-from responses_app.protocol.errors import ApiError, JsonObject, server_error
+from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.events.events import TERMINAL
 from responses_app.protocol.fields import MAX_PAIRS
 from responses_app.protocol.requests.pages import page_behind, page_of, parse_list_query
@@ -43,6 +43,7 @@ from responses_app.protocol.response.steps import StopReason
 from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer, begun, tokens_of
 from responses_app.runs.chats import Choices
 from responses_app.runs.log.reader import ResponseReader
+from responses_app.runs.plan.failures import without_answer
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, read_quietly
 from responses_app.web.endpoint import AFTER, EVENTS, JSON, LIMIT, Endpoint, Parameter, text
@@ -146,7 +147,9 @@ class ChatReading(EncodedReading):
     def _end(self, reader: ResponseReader, encoder: ChunkEncoder) -> None:
         """Note that a choice has ended, or failed."""
         if encoder.failed or not reader.is_whole:
-            self.problem = self._chat.renamed(reader.source.problem or server_error(self._request_id))
+            run = reader.source
+            problem = without_answer(run.problem, self._request_id, deleted=run.deleted)
+            self.problem = self._chat.renamed(problem)
         elif encoder.matched is None:  # else more was sampled than is said
             response = reader.source.response()
             self.note(SeenTurn.of_choice(choice_of(response)), reader.source.said, response)

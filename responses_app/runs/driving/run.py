@@ -102,7 +102,6 @@ class Run(EventSource):
         self.ticket = FREE  # what it takes of its key's and its project's limits
         self.settled: Callable[[], None] = lambda: None  # called once it runs no more, and goes on nowhere
         self.stopping = False  # a cancellation means that the server stops
-        self.deleted = False  # a client has deleted the response while it ran
         self.has_spoken = False  # the model has said anything
         self.lost = False  # another worker took it over: this one was taken for dead, and was not
         self.given_back = False  # to whichever worker looks first

@@ -26,6 +26,7 @@ class EventSource:
 
     link: ChainLink | None = None  # what continues it in a connection; None for what cannot be continued, or not here
     problem: ApiError | None = None  # why it failed
+    deleted = False  # somebody has deleted the response while it ran here
     has_spoken = True  # the model has said anything
 
     def __init__(self, response_id: str, journal: EventJournal, machine: ResponseMachine) -> None:

@@ -38,6 +38,7 @@ NOT_RENDERED = (
 )
 GONE = "An image of this conversation is not there any more: it was deleted."
 BROKEN = "The model said what the request's tools, tool_choice or text.format do not allow. Send the request again."
+DELETED = "The stored answer was deleted while the model wrote it, so it was cancelled."
 ENDED = "The engine was paused, and what was running was ended for that. Send the request again."
 RESTART_SECONDS = 2  # what a client waits before it asks a server that stopped again
 
@@ -88,6 +89,13 @@ def not_answered() -> ApiError:
 def unanswered(error: EngineError | None, request_id: str) -> ApiError:
     """Return the error for a request that got a response which failed; None stands for an error of this server."""
     return _as_error(error) or server_error(request_id, code="server_error")
+
+
+def without_answer(problem: ApiError | None, request_id: str, *, deleted: bool) -> ApiError:
+    """Return the error for who waited for an answer that does not come; `problem` is what the run says of it."""
+    if problem is None and deleted:  # by a client, an operator, or the project's retention
+        return invalid_request(DELETED, code="response_deleted")
+    return problem or server_error(request_id)
 
 
 def _as_error(error: EngineError | None) -> ApiError | None:

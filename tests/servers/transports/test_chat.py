@@ -181,3 +181,16 @@ async def test_a_key_opens_it(closed: ClosedServer) -> None:
             "/chat/completions", content=orjson.dumps(asked("Hello")), headers={"origin": "https://evil.example"}
         )
         assert foreign.status_code == 403
+
+
+async def test_who_waits_for_a_chat_that_is_deleted_is_told_so(http: httpx.AsyncClient) -> None:
+    """One client reads a stream, and another one deletes the response that it is."""
+    async with http.stream("POST", "/chat/completions", json=asked("[hang]", store=True, stream=True)) as stream:
+        said = ""
+        async for line in stream.aiter_lines():
+            if not said and line:
+                made = orjson.loads(line.removeprefix("data: "))["id"].removeprefix("chatcmpl-")
+                assert (await http.delete(f"/responses/resp_{made}")).is_success
+            said += line
+    assert "The stored answer was deleted while the model wrote it" in said
+    assert "response_deleted" in said
