@@ -4,6 +4,7 @@ Nothing of the trail can be changed or deleted here, by nobody.
 """
 
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from django.contrib import admin, messages
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
+from django.db import OperationalError
 from django.db.models import Model, QuerySet
 from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse
@@ -32,6 +34,13 @@ from responses_app.watch.text import NONE, moment, visible
 
 MAX_CHOICES = 200  # projects and users that a filter offers
 MAX_EXPORTED = 20_000  # entries of one file: some 8 MB
+RETRY_SECONDS = 2  # what a browser is told to wait while the database fails
+NO_DATABASE = (
+    "The database does not answer, or cannot be written to: nothing was changed. The server's log says why. Try again "
+    "when it works."
+)
+
+logger = logging.getLogger("respsite.admin")
 
 
 class ActionFilter(admin.SimpleListFilter):
@@ -216,17 +225,24 @@ def _sign_in_failed(credentials: dict[str, Any], request: Any = None, **kwargs: 
 
 
 def refusals(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[HttpRequest], HttpResponseBase]:
-    """Make the middleware that shows a page where something was not done, since it could not be recorded."""
+    """Make the middleware that shows a page where something was not done: the database is away or cannot be written
+    to, or the audit trail cannot.
+    """
 
     def middleware(request: HttpRequest) -> HttpResponseBase:
         return get_response(request)
 
     def process_exception(request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        if not isinstance(exception, AuditUnavailable):
+        if isinstance(exception, AuditUnavailable):
+            title, message = "Not recorded", exception.message
+        elif isinstance(exception, OperationalError):
+            logger.error("%s: the database fails: %s", request.path, exception)
+            title, message = "Not done", NO_DATABASE
+        else:
             return None
-        context = {"title": "Not recorded", "message": exception.message, "has_permission": False}
-        answer = render(request, "response/refused.html", context, status=exception.status)
-        answer["Retry-After"] = str(exception.retry_after)
+        context = {"title": title, "message": message, "has_permission": False}
+        answer = render(request, "response/refused.html", context, status=503)
+        answer["Retry-After"] = str(RETRY_SECONDS)
         return answer
 
     middleware.process_exception = process_exception  # type: ignore[attr-defined]

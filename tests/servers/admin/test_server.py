@@ -1,6 +1,7 @@
 """The admin under a real server: its files, its login, and what it does to responses that run."""
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -8,12 +9,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.kit.people import log_in, make_superuser, token
+from tests.kit.people import NAME, PASSWORD, log_in, make_superuser, token
 from tests.kit.redis_server import RedisServer
 from tests.kit.server import Server
 
 HANGS = [{"say": "<|channel|>final<|message|>This takes long.<|return|>", "hang_after": 3}]
 LIST = "/admin/responses_app/response/"
+KEYS = "/admin/responses_app/apikey/"
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +108,22 @@ def test_requests_leave_no_connection_behind(server: Server, browser: httpx.Clie
         browser.get("/admin/dashboard/")
     assert len(list(files.iterdir())) <= before + 2
     assert "Warning" not in server.output
+
+
+def test_while_the_database_cannot_be_written_to_nothing_is_done_and_that_is_said(folder: Path) -> None:
+    server = Server(folder, database_timeout_seconds=0.3)
+    make_superuser(server)
+    with server, closing(log_in(server)) as browser:
+        form = {**token(browser.get(f"{KEYS}add/")), "project": "team", "name": "late"}
+        signing_in = httpx.Client(base_url=server.url, timeout=60)
+        login = {**token(signing_in.get("/admin/login/")), "username": NAME, "password": PASSWORD, "next": "/admin/"}
+        with closing(sqlite3.connect(folder / "respsite.sqlite3", isolation_level=None)) as other, closing(signing_in):
+            other.execute("BEGIN IMMEDIATE")
+            for answer in (signing_in.post("/admin/login/", data=login), browser.post(f"{KEYS}add/", data=form)):
+                assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+                assert "nothing was changed" in answer.text
+            assert browser.get(KEYS).status_code == 200, "what only reads goes on"
+            other.execute("ROLLBACK")
+            assert "Log out" in signing_in.post("/admin/login/", data=login, follow_redirects=True).text
+            assert browser.post(f"{KEYS}add/", data=form).status_code == 200
+    assert "Traceback" not in server.output
