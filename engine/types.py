@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
+from engine.sessions import NO_SESSION, Session
+
 
 @dataclass(frozen=True, slots=True)
 class AnyText:
@@ -139,8 +141,8 @@ class GenerationRequest:
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     priority: int = 0  # vLLM's: lower runs first
     cache_salt: str | None = None  # two salts never share a block of a prefix cache
-    affinity: str = ""  # those with the same one share a beginning, and go to the same replica of several
-    kin: str = ""  # those with the same one only begin alike: a new affinity goes where another one of them was asked
+    session: Session = NO_SESSION  # those of the same one share a beginning, and go to the same replica of several
+    kin: str = ""  # those with the same one only begin alike: a new session goes where another one of them was asked
     avoid: str = ""  # the replica that is asked last: `at` of a `GenerationCut`
     # The version of the weights that are to sample it, by which a pool chooses its replica; empty for any. Who asks
     # holds it against `TokenChunk.weights_version`.

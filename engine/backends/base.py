@@ -24,6 +24,7 @@ from engine.errors import (
     NotRendered,
     PromptTooLong,
 )
+from engine.sessions import Session, digest_of
 from engine.types import ChatPrompt, EngineInfo, GenerationRequest, SamplingOptions, TokenChunk, TurnGrammar
 from engine.weights import BaseWeights
 
@@ -138,7 +139,7 @@ class CheckingEngine(BaseEngine):
             request_id=f"grammar-{uuid4().hex}",
             prompt_token_ids=prompt,
             sampling=SamplingOptions(max_output_tokens=1),
-            affinity=grammar.structural_tag,
+            session=Session(id=digest_of(grammar.structural_tag)),
             grammar=grammar,
         )
         async with aclosing(self.generate(request)) as chunks:

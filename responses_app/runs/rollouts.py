@@ -226,12 +226,10 @@ def _unkept() -> ApiError:
 def as_part(origin: Origin, ref: RolloutRef, record: RolloutRecord) -> Origin:
     """Return the origin of a request that is part of a roll-out.
 
-    A conversation of it goes where its beginning is computed already, also where its client sends all of it again.
     Attempts at one task begin with the same prompt: the first request of each goes where another one has been.
     """
-    affinity = f"{origin.project} {ref.name} {ref.branch}"
     kin = "" if record.group is None else f"{origin.project} {record.group}"
-    return replace(origin, rollout=replace(ref, id=record.id), weights=wanted_of(record), affinity=affinity, kin=kin)
+    return replace(origin, rollout=replace(ref, id=record.id), weights=wanted_of(record), kin=kin)
 
 
 def wanted_of(record: RolloutRecord) -> WeightsWanted | None:

@@ -13,15 +13,16 @@ Example with a look a second: a server is stopped (SIGSTOP) at 10.4. The looks a
 second each; at 13 what ran there is ended, and its runs go on on another server.
 
 `ReplicaChoice` says which of several replicas a generation goes to. Pure: it knows loads, and where chains were. A load
-is how many generations run on a replica. A chain (an affinity) is best off where its beginning lies in the prefix
+is how many generations run on a replica. A chain (a session) is best off where its beginning lies in the prefix
 cache; a new one where least is going on. Four rules, in this order:
 
 1. A chain that is known goes to its home, the replica that had it last: while that has at most `KEPT` times the mean
    load, or at most `SLACK` more than the least loaded one.
 2. A chain whose home turned out not to have its beginning (of the tokens of its prompt before, less than the share
    `HIT` came from the cache) has nothing to lose: it goes to the least loaded replica, and stays where none has less.
-3. A new chain that has kin, others that begin as it does, goes where one of them was asked last: while that has at
-   most `SLACK` more than the least loaded one, to which it goes else.
+3. A new chain that has kin, others that begin as it does, goes where one of them was asked last; else one that has a
+   parent, with whose prompt it may begin, goes to that one's home: while that has at most `SLACK` more than the least
+   loaded one, to which it goes else.
 4. Any other new chain goes to the first replica in its own order that has at most `BOUND` times the mean load. The
    order is that of rendezvous hashing (Thaler and Ravishankar, 1998), the bound that of "Consistent Hashing with
    Bounded Loads" (Mirrokni, Thorup and Zadimoghaddam, 2016), under which no replica ever gets more.
@@ -51,6 +52,7 @@ from engine.backends.client import OutOfReach, ServerClient
 from engine.backends.vllm.replica import Replica, Service
 from engine.backends.vllm.server_lists import ServerList
 from engine.errors import EngineError, EngineUnavailable
+from engine.sessions import Session
 
 logger = logging.getLogger("respsite.engine")
 
@@ -162,22 +164,25 @@ class ReplicaChoice:
     def __len__(self) -> int:
         return len(self._homes)
 
-    def order(self, affinity: str, loads: Mapping[str, int], kin: str = "") -> list[str]:
-        """Return the replicas that have a load, the best one for an affinity first; "" has none."""
+    def order(self, session: str, loads: Mapping[str, int], kin: str = "", *, parent: str = "") -> list[str]:
+        """Return the replicas that have a load, the best one for a session first; "" is none."""
         # `ranked`, then stable sorting by load: among replicas with the same load the chain's own order decides, or
         # that of its kin.
-        ranked = sorted(loads, key=lambda replica: _score(replica, kin or affinity), reverse=True)
+        ranked = sorted(loads, key=lambda replica: _score(replica, kin or session), reverse=True)
         by_load = sorted(ranked, key=lambda replica: loads[replica])
-        first = self._first(affinity, kin, loads, ranked, by_load) if affinity and loads else None
+        like = self._kin.get(kin) or self._homes.get(parent)
+        first = self._first(self._homes.get(session), like, loads, ranked, by_load) if session and loads else None
         return by_load if first is None else [first, *(each for each in by_load if each != first)]
 
-    def _first(self, affinity: str, kin: str, loads: Mapping[str, int], ranked: list[str], by_load: list[str]) -> str:
+    def _first(
+        self, home: _Home | None, like: _Home | None, loads: Mapping[str, int], ranked: list[str], by_load: list[str]
+    ) -> str:
+        """Return the best one for a chain with this home; at the home of `like` lies what may be its beginning."""
         # `+ 1`: with the generation that is about to come.
-        home, mean = self._homes.get(affinity), (sum(loads.values()) + 1) / len(loads)
-        least, kin_home = loads[by_load[0]], self._kin.get(kin)
-        if home is None and kin_home is not None and kin_home.replica in loads:
+        mean, least = (sum(loads.values()) + 1) / len(loads), loads[by_load[0]]
+        if home is None and like is not None and like.replica in loads:
             # One prompt is soon computed: not worth what a whole chain is, of which a replica may have much more.
-            return kin_home.replica if loads[kin_home.replica] + 1 <= least + SLACK else by_load[0]
+            return like.replica if loads[like.replica] + 1 <= least + SLACK else by_load[0]
         if home is not None and home.replica in loads:
             load = loads[home.replica]
             if not home.hit:
@@ -189,9 +194,9 @@ class ReplicaChoice:
         # By `BOUND`. There always is one: not every replica can be above the mean.
         return next(replica for replica in ranked if loads[replica] + 1 <= ceil(BOUND * mean))
 
-    def place(self, affinity: str, replica: str) -> None:
+    def place(self, session: str, replica: str) -> None:
         """Note that a replica reads a chain's prompt, and so has it in its cache."""
-        _remember(self._homes, affinity, replica)
+        _remember(self._homes, session, replica)
 
     def follow(self, kin: str, replica: str) -> None:
         """Note that a replica is asked by one of several that begin alike, so that the next one follows it.
@@ -201,13 +206,23 @@ class ReplicaChoice:
         """
         _remember(self._kin, kin, replica)
 
-    def measure(self, affinity: str, replica: str, prompt_tokens: int, cached_tokens: int | None) -> None:
+    def forget(self, session: str) -> None:
+        """Forget a chain that is over."""
+        self._homes.pop(session, None)
+
+    def measure(self, session: str, replica: str, prompt_tokens: int, cached_tokens: int | None) -> None:
         """Note how many of a prompt's tokens came from the cache; None: the replica does not tell."""
-        home = self._homes.get(affinity)
+        home = self._homes.get(session)
         # It has moved meanwhile: another generation of the chain runs elsewhere.
         if home is None or home.replica != replica:
             return
-        before, home.prompt_tokens = home.prompt_tokens, prompt_tokens
+        before = home.prompt_tokens
+        # A much shorter prompt is no news of the long one: coding agents have small things done in a session beside it,
+        # such as a title. Where more of these follow, the long one has been cut back.
+        if 2 * prompt_tokens < before:
+            home.prompt_tokens = before // 2
+            return
+        home.prompt_tokens = prompt_tokens
         # Of the shorter of the two prompts: a chain that was cut back cannot have more in common than it has.
         home.hit = cached_tokens is None or cached_tokens >= HIT * min(before, prompt_tokens)
 
@@ -225,9 +240,9 @@ def _remember(homes: OrderedDict[str, _Home], name: str, replica: str) -> None:
         homes.popitem(last=False)
 
 
-def _score(replica: str, affinity: str) -> bytes:
-    # `surrogatepass`: an affinity comes from a client, and may have half a character in it.
-    return blake2b(f"{replica} {affinity}".encode(errors="surrogatepass"), digest_size=8).digest()
+def _score(replica: str, name: str) -> bytes:
+    # `surrogatepass`: a group comes from a client, and may have half a character in it.
+    return blake2b(f"{replica} {name}".encode(errors="surrogatepass"), digest_size=8).digest()
 
 
 class ReplicaPool:
@@ -274,13 +289,14 @@ class ReplicaPool:
         serving = len(self.services)
         return {"serving": serving, "away": len(self._replicas) - serving, "leaving": len(self._leaving)}
 
-    def candidates(self, affinity: str, *, kin: str = "", avoid: str = "") -> list[Replica]:
-        """Return those that are used, the best one for a chain first.
+    def candidates(self, session: Session, *, kin: str = "", avoid: str = "") -> list[Replica]:
+        """Return those that are used, the best one for a session first.
 
         Those that broke something just now come behind the others, and last the one whose URL is to be avoided.
         """
         serving = {url: replica for url, replica in self._replicas.items() if replica.service}
-        order = self.choice.order(affinity, {url: replica.running for url, replica in serving.items()}, kin)
+        loads = {url: replica.running for url, replica in serving.items()}
+        order = self.choice.order(session.id, loads, kin, parent=session.parent)
 
         def reasons_against(url: str) -> tuple[bool, ...]:
             replica = serving[url]

@@ -30,6 +30,7 @@ from engine.errors import (
     WeightsNotServed,
 )
 from engine.formats.harmony.prompt import generation_start
+from engine.sessions import NO_SESSION, Session
 from engine.types import (
     UNKNOWN,
     ChatPrompt,
@@ -159,7 +160,7 @@ class VllmServerEngine(CheckingEngine):
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         """Yield what a server samples. One that cannot take the request is skipped for the next."""
-        pool, replicas = self._candidates(request.affinity, kin=request.kin, avoid=request.avoid)
+        pool, replicas = self._candidates(request.session, kin=request.kin, avoid=request.avoid)
         replicas = _with_weights(request.weights, replicas)
         # Of those that are used now, not of the start: one that came later may take less.
         longest = min(each.service.max_model_len for each in replicas if each.service)
@@ -215,7 +216,7 @@ class VllmServerEngine(CheckingEngine):
                     if not begun:
                         begun = True
                         # Only now: with its first chunk it has read the prompt, which is in its cache from then on.
-                        choice.place(request.affinity, replica.client.url)
+                        choice.place(request.session.id, replica.client.url)
                     if chunk.finish_reason is FinishReason.ABORT:
                         if chunk.token_ids:
                             yield replace(chunk, finish_reason=None)
@@ -228,7 +229,7 @@ class VllmServerEngine(CheckingEngine):
                         if chunk.prompt_tokens is not None:
                             self._expansions.learn(request.pictures, chunk.prompt_tokens - prompt_tokens)
                             prompt_tokens = chunk.prompt_tokens
-                        choice.measure(request.affinity, replica.client.url, prompt_tokens, chunk.cached_tokens)
+                        choice.measure(request.session.id, replica.client.url, prompt_tokens, chunk.cached_tokens)
                     yield chunk
         except (Refusal, EngineUnavailable, GenerationFailed) as error:
             self._require_open()
@@ -262,7 +263,7 @@ class VllmServerEngine(CheckingEngine):
 
     async def _somewhere(self, ask: Callable[[Replica], Awaitable[Sequence[int]]]) -> Sequence[int]:
         problem: EngineError = EngineUnavailable("Every vLLM server went away.")
-        for replica in self._candidates("")[1][:MAX_FAILED]:
+        for replica in self._candidates(NO_SESSION)[1][:MAX_FAILED]:
             try:
                 return await ask(replica)
             except EngineUnavailable as error:
@@ -271,7 +272,7 @@ class VllmServerEngine(CheckingEngine):
 
     async def health(self) -> None:
         """Return while a server is there, else raise `EngineUnavailable`."""
-        self._candidates("")
+        self._candidates(NO_SESSION)
 
     def replicas(self) -> Mapping[str, int]:
         """Return how many servers are used, how many are away, and how many only finish what they have."""
@@ -292,10 +293,10 @@ class VllmServerEngine(CheckingEngine):
             raise EngineUnavailable("The engine is not started yet.")
         return self._pool
 
-    def _candidates(self, affinity: str, *, kin: str = "", avoid: str = "") -> tuple[ReplicaPool, list[Replica]]:
+    def _candidates(self, session: Session, *, kin: str = "", avoid: str = "") -> tuple[ReplicaPool, list[Replica]]:
         """Return the pool, and its servers that are used, the best one first; raises `EngineUnavailable`."""
         pool = self._opened_pool()
-        serving = pool.candidates(affinity, kin=kin, avoid=avoid)
+        serving = pool.candidates(session, kin=kin, avoid=avoid)
         if not serving:
             raise EngineUnavailable("No vLLM server is in reach.")
         return pool, serving

@@ -143,8 +143,8 @@ class CreateRequest(Fields):
         return (self.top_logprobs or 0) if are_asked_for else None
 
     @property
-    def affinity(self) -> str | None:
-        """What requests have in common that go to the same engine; None where nothing says it."""
+    def session_key(self) -> str | None:
+        """What requests have in common that belong together, as their client says it; None where it does not."""
         options = self.background_options
         return self.prompt_cache_key or (options.continuation_id if options else None)
 

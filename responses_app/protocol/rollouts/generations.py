@@ -12,6 +12,7 @@ from typing import Any, Literal
 from engine.formats.base import Tokens, as_tokens
 from engine.types import WeightsSpan
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.sessions import NO_HARNESS, HarnessSession
 
 MAIN = "main"  # the branch of who names none
 
@@ -39,6 +40,7 @@ class RolloutRef:
     branch: str = MAIN  # whose conversation of it the request is
     api: Api = "responses"  # by which it came
     id: str = ""  # its own, once it is known: one that is made anew with the name of this one is another
+    harness: HarnessSession = NO_HARNESS  # of which its branch is made
 
 
 NOWHERE = RolloutRef("")  # what is recorded for its client alone

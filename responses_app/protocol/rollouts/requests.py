@@ -20,6 +20,8 @@ from responses_app.protocol.errors import (
 from responses_app.protocol.fields import ClientModel, check_metadata, validate
 from responses_app.protocol.rollouts.generations import MAIN, Api, RolloutRef
 from responses_app.protocol.rollouts.objects import RewardObject
+from responses_app.protocol.sessions import HEADERS as HARNESS_HEADERS
+from responses_app.protocol.sessions import harness_session
 from responses_app.protocol.setting import KIB, MIB, RoomSettings, seconds, setting, whole
 
 HEADER = "x-rollout-id"
@@ -29,10 +31,7 @@ RESERVED = "export"  # `/v1/rollouts/export`
 STEPS = (".", "..")  # clients resolve these in a URL, and then ask for something else
 GROUP = r"[A-Za-z0-9._:/ -]{1,128}"
 _NAME, _GROUP = re.compile(NAME), re.compile(GROUP)
-# Headers by which harnesses tell their conversations apart, and their sub-agents.
-BRANCH_HEADERS = ("session-id", "x-claude-code-session-id", "x-session-id")
-AGENT_HEADERS = ("x-claude-code-agent-id",)
-HEADERS = (HEADER, *BRANCH_HEADERS, *AGENT_HEADERS)
+HEADERS = (HEADER, *HARNESS_HEADERS)
 MAX_BRANCH = 128  # characters
 MAX_REWARDS = 10_000  # of a roll-out; each named number of one counts
 MAX_PARTS = 64  # of one reward
@@ -153,7 +152,8 @@ def ref_of(headers: Mapping[str, str], api: Api) -> RolloutRef:
         raise invalid_value(
             HEADER, f"this header, or the URL, names '{one}' and '{other}': a request is part of one roll-out."
         )
-    return RolloutRef(names[0] if names else "", branch_of(headers), api)
+    harness = harness_session(headers)
+    return RolloutRef(names[0] if names else "", branch_of(harness.session, harness.agent), api, harness=harness)
 
 
 def named(ref: RolloutRef | None, metadata: Mapping[str, str] | None) -> RolloutRef | None:
@@ -170,10 +170,8 @@ def named(ref: RolloutRef | None, metadata: Mapping[str, str] | None) -> Rollout
     return ref if ref.name else None
 
 
-def branch_of(headers: Mapping[str, str]) -> str:
-    """Return whose conversation of a roll-out a request is, as its harness says it."""
-    session = next((headers[name] for name in BRANCH_HEADERS if headers.get(name)), "")
-    agent = next((headers[name] for name in AGENT_HEADERS if headers.get(name)), "")
+def branch_of(session: str, agent: str = "") -> str:
+    """Return whose conversation of a roll-out a request is: an agent's of a harness's session, as far as it says it."""
     return "/".join(filter(None, (session, agent)))[:MAX_BRANCH] or MAIN
 
 

@@ -94,6 +94,7 @@ def request_for(plan: RunPlan, generate: Generate, *, cuts: int = 0, avoid: str 
         prompt_token_ids=prompt,
         pictures=plan.pictures.sources(plan.format.pictures_of(draft)),
         sampling=replace(generation.sampling, max_output_tokens=generate.budget),
+        session=generation.session.child(f"agent {generate.agent}") if generate.agent else generation.session,
         avoid=avoid,
         grammar=None if generate.aside else _grammar(plan, generate),
     )

@@ -25,6 +25,7 @@ from responses_app.protocol.response.steps import AgentsAllowed, Asked, Declared
 from responses_app.protocol.rollouts.generations import RolloutRef
 from responses_app.protocol.rollouts.recording import Recorder
 from responses_app.protocol.rollouts.weights import WeightsWanted
+from responses_app.protocol.sessions import NO_HARNESS, HarnessSession
 from responses_app.protocol.tiers import BEHIND_ALL, ServiceTier
 from responses_app.runs.plan.pictures import ShownPictures
 from responses_app.stores.stores import ConversationRecord
@@ -189,7 +190,7 @@ class Origin:
     behind_all: bool = False  # the engine serves it only where others leave room
     rollout: RolloutRef | None = None  # that it is part of, and is recorded for
     weights: WeightsWanted | None = None  # what its roll-out wants of the weights; None where it says nothing of them
-    affinity: str | None = None  # what it has in common with others that begin as it does, where it says nothing itself
+    harness: HarnessSession = NO_HARNESS  # whose conversation it is, as a coding agent says it
     kin: str = ""  # what it has in common with others that only begin as it does: attempts at one task
 
     @classmethod
@@ -218,6 +219,7 @@ class Origin:
             comes_again=decided is not None,
             decided=decided,
             rollout=rollout,
+            harness=NO_HARNESS if rollout is None else rollout.harness,
         )
 
     def priority(self, usual: int) -> int:

@@ -30,6 +30,7 @@ from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns
 from responses_app.protocol.requests.tools import content_of
 from responses_app.protocol.response.steps import ToolsFound, ToolsListed
 from responses_app.runs.plan.plan import CompactionPlan, RunPlan
+from responses_app.runs.plan.sessions import session_of
 
 _SAID_LAST = (MessageKind.ANALYSIS, MessageKind.COMMENTARY)  # thoughts and calls; an answer would be FINAL
 
@@ -116,7 +117,12 @@ def go_on(plan: RunPlan, compaction: CompactionPlan, now: Compacted) -> RunPlan:
         plan.generation,
         prompt_token_ids=prompt.tokens,
         sampling=bounded(compaction.sampling, room=writer.max_model_len - len(prompt.tokens)),
-        affinity=plan.request.prompt_cache_key or plan.origin.affinity or link.root_id,
+        session=session_of(
+            plan.origin,
+            root=link.root_id,
+            key=plan.request.session_key,
+            conversation=plan.request.conversation_id,
+        ),
     )
     return replace(compacted_plan, generation=generation, draft=prompt.draft)
 

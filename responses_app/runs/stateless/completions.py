@@ -27,6 +27,7 @@ from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.plan.failures import refusal
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
+from responses_app.runs.plan.sessions import session_of
 from responses_app.runs.planning.planning import check_tokens, project_salt, sampling_of
 from responses_app.runs.queues.turns import FairThreads
 from responses_app.runs.rollouts import as_part, with_sampling
@@ -207,7 +208,7 @@ async def _choices(
                 sampling=sampling.of_choice(place),
                 priority=priority if model.engine.supports_priority else 0,
                 cache_salt=project_salt(origin) if model.engine.supports_cache_salt else None,
-                affinity=origin.affinity or response_id,
+                session=session_of(origin, root=response_id),
                 kin=origin.kin,
                 kv_transfer_params=fields.kv_transfer_params or None,
             )

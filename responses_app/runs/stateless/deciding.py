@@ -39,6 +39,7 @@ from responses_app.protocol.tiers import PRIORITIES, ServiceTier
 from responses_app.runs.plan.failures import refusal
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
+from responses_app.runs.plan.sessions import session_of
 from responses_app.runs.planning.planning import project_salt
 from responses_app.runs.queues.turns import TurnPlace
 from responses_app.runs.service import ResponseService
@@ -140,7 +141,7 @@ class DecisionService:
                 ),
                 priority=priority if model.engine.supports_priority else 0,
                 cache_salt=project_salt(origin) if model.engine.supports_cache_salt else None,
-                affinity=request_id,
+                session=session_of(origin, root=request_id),
             )
 
         tasks = [asyncio.create_task(ask(number, question)) for number, question in enumerate(wanted.questions)]

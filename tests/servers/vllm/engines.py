@@ -5,6 +5,7 @@ from itertools import count
 
 from engine.backends.base import BaseEngine
 from engine.formats.harmony.encoding import STOP_TOKENS
+from engine.sessions import Session
 from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 from tests.contracts.engine import StartedEngine, collect
 from tests.servers.vllm.server import BLOCK_SIZE, VllmServer
@@ -65,7 +66,7 @@ def request(
         sampling=SamplingOptions(**options),  # type: ignore[arg-type]
         priority=priority,
         cache_salt=cache_salt,
-        affinity=affinity,
+        session=Session(id=affinity),
     )
 
 

@@ -10,6 +10,7 @@ from engine.backends.vllm.pool import ReplicaChoice
 from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import GenerationCut
 from engine.formats.harmony.encoding import STOP_TOKENS
+from engine.sessions import Session
 from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 from tests.contracts.engine import collect, joined
 from tests.kit.balancer import Balancer
@@ -37,7 +38,7 @@ async def test_what_was_cut_goes_on_behind_what_was_sampled(vllm_server: VllmSer
             request_id="cut",
             prompt_token_ids=prompt("say long"),
             sampling=SamplingOptions(temperature=0.0, top_logprobs=0, stop_token_ids=STOP_TOKENS),
-            affinity=chain,
+            session=Session(id=chain),
         )
         generation, said = engine.generate(request), list[int]()
         await read(generation, said, until=40)

@@ -9,6 +9,7 @@ from itertools import count
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks
 from engine.errors import GenerationFailed
 from engine.formats.base import Body, ModelFormat, as_tokens
+from engine.sessions import Session
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk
 from tests.contracts.engine import joined
 from tests.kit.fake_vllm_eyes import Eyes
@@ -91,7 +92,7 @@ class Chat:
             prompt_token_ids=self.format.prompt_of(draft) + as_tokens(behind),
             pictures=self._gallery.sources(self.format.pictures_of(draft)),
             sampling=SamplingOptions(stop_token_ids=self.format.stop_tokens, **sampling),
-            affinity="chat",
+            session=Session(id="chat"),
             cache_salt=cache_salt,
         )
 

@@ -166,6 +166,47 @@ def test_attempts_at_one_task_share_replicas_and_overload_none(attempts: int, us
         loads[homes[chain]] += 1
 
 
+@settings(max_examples=40)
+@given(LOADS, CHAINS, st.data())
+def test_a_new_chain_goes_to_its_parent_unless_that_has_much_more_to_do_or_it_has_kin(
+    loads: dict[str, int], chain: str, data: st.DataObject
+) -> None:
+    home, asked = (data.draw(st.sampled_from(sorted(loads))) for _ in range(2))
+    choice = ReplicaChoice()
+    at(choice, "the parent", home)
+    first = choice.order(f"child of {chain}", loads, parent="the parent")[0]
+    if loads[home] + 1 > min(loads.values()) + SLACK:
+        assert loads[first] == min(loads.values())
+    else:
+        assert first == home
+    choice.follow("task", asked)
+    none = dict.fromkeys(loads, 0)
+    assert choice.order(f"child of {chain}", none, "task", parent="the parent")[0] == asked
+    choice.forget("the parent")
+    unknown = choice.order(f"child of {chain}", none, parent="the parent")
+    assert unknown == choice.order(f"child of {chain}", none)
+
+
+def test_something_small_beside_a_long_prompt_is_no_news_of_it() -> None:
+    choice = ReplicaChoice()
+    choice.place("x", "b")
+    choice.measure("x", "b", 100_000, 0)
+    choice.measure("x", "b", 500, 0)
+    assert choice.order("x", {"a": 0, "b": 5})[0] == "b"
+    choice.measure("x", "b", 101_000, 100_000)
+    assert choice.order("x", {"a": 0, "b": 5})[0] == "b"
+
+
+def test_a_chain_that_was_cut_back_is_believed_after_a_while() -> None:
+    choice = ReplicaChoice()
+    choice.place("x", "b")
+    choice.measure("x", "b", 1000, 0)
+    for _ in range(3):
+        assert choice.order("x", {"a": 0, "b": 5})[0] == "b"
+        choice.measure("x", "b", 200, 0)
+    assert choice.order("x", {"a": 0, "b": 5})[0] == "a"
+
+
 def test_workers_that_do_not_talk_send_a_task_to_the_same_replica() -> None:
     loads = {f"http://gpu-{number}": 0 for number in range(5)}
     for task in map(str, range(20)):

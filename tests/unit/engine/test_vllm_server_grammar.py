@@ -15,6 +15,7 @@ from engine.errors import (
     GrammarRefused,
 )
 from engine.formats.harmony.format import HarmonyFormat
+from engine.sessions import Session
 from engine.types import CallRule, GenerationRequest, TurnGrammar, TurnRules
 from tests.contracts.engine import collect
 from tests.kit import fake_vllm
@@ -169,7 +170,9 @@ async def test_what_broke_under_a_grammar_goes_on_at_another_server(rejected: st
     async with FakeVllm(SCRIPT) as one, FakeVllm(SCRIPT) as another:
         engine = await started(one, another)
         try:
-            asked = GenerationRequest(request_id="1", prompt_token_ids=[1], affinity="a chain", grammar=grammar())
+            asked = GenerationRequest(
+                request_id="1", prompt_token_ids=[1], session=Session(id="a chain"), grammar=grammar()
+            )
             await collect(engine, asked)
             home, other = (one, another) if one.generations else (another, one)
             home.switches.fault, home.switches.fault_after = rejected, 2

@@ -11,6 +11,7 @@ import pytest
 from engine.backends.vllm import pool as vllm_pool
 from engine.errors import EngineOverloaded, EngineUnavailable, GenerationCut, GenerationFailed, PromptTooLong
 from engine.formats.harmony.encoding import STOP_TOKENS
+from engine.sessions import Session
 from engine.types import GenerationRequest, SamplingOptions
 from tests.contracts.engine import ask, assert_whole, collect
 from tests.kit.fake_vllm import MODEL, FakeVllm
@@ -26,7 +27,7 @@ def affine(affinity: str) -> GenerationRequest:
         request_id=f"affine-{affinity}",
         prompt_token_ids=prompt("short"),
         sampling=SamplingOptions(temperature=0.0, stop_token_ids=STOP_TOKENS),
-        affinity=affinity,
+        session=Session(id=affinity),
     )
 
 

@@ -104,7 +104,9 @@ async def test_an_agents_first_prompt_is_all_that_the_engine_has_of_its_parent_a
         computed = [*parent.prompt_token_ids, *site.engine.encode(spawn(name))]
         assert list(agent.prompt_token_ids[: len(computed)]) == computed
         # Blocks are shared by those of one salt, and of one replica.
-        assert (agent.cache_salt, agent.affinity) == (parent.cache_salt, parent.affinity)
+        assert agent.cache_salt == parent.cache_salt
+        assert agent.session == parent.session.child(f"agent {of_agent[2]}")
+        assert agent.session.parent == parent.session.id
 
 
 async def test_agents_that_search_at_once_call_what_they_have_found() -> None:

@@ -100,7 +100,7 @@ async def test_the_engine_is_asked_for_the_rest() -> None:
     for request, behind in ((first, 0), (second, 7), (third, 20)):
         assert list(request.prompt_token_ids) == [*first.prompt_token_ids, *said[:behind]]
         assert request.sampling.max_output_tokens == 60 - behind
-        assert request.affinity == first.affinity
+        assert request.session == first.session
     assert len({request.request_id for request in engine.requests}) == 3, "what was cut may still run"
     usage = events[-1]["response"]["usage"]
     assert (usage["input_tokens"], usage["output_tokens"]) == (len(first.prompt_token_ids), len(said))

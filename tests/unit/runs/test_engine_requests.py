@@ -7,6 +7,7 @@ import pytest
 from engine.backends.scripted import with_logprobs
 from engine.errors import EngineUnavailable
 from engine.formats.harmony.encoding import encode_text
+from engine.sessions import digest_of
 from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 from responses_app.protocol.chat.request import parse_chat
 from responses_app.protocol.engine_details import EngineDetails
@@ -120,10 +121,10 @@ async def test_a_chain_keeps_its_affinity_and_a_key_decides_it() -> None:
     await site.ask(input="more", previous_response_id=second["id"])
     await site.ask(input="other")
     await site.ask(input="more", previous_response_id=first["id"], prompt_cache_key="k")
-    affinities = [request.affinity for request in site.engine.requests]
-    assert affinities[:3] == [first["id"]] * 3
-    assert affinities[3] not in ("", first["id"])
-    assert affinities[4] == "k"
+    sessions = [request.session for request in site.engine.requests]
+    assert sessions[0] == sessions[1] == sessions[2]
+    assert len({session.id for session in sessions[2:]} - {""}) == 3, "another chain, and another key"
+    assert [session.shared for session in sessions] == [False] * 4 + [True]
 
 
 async def test_attempts_at_one_task_share_their_beginning_and_keep_their_own_home() -> None:
@@ -138,8 +139,7 @@ async def test_attempts_at_one_task_share_their_beginning_and_keep_their_own_hom
     keyed, first, second, alone = site.engine.requests
     assert keyed.kin == first.kin == second.kin != ""
     assert keyed.cache_salt == first.cache_salt == second.cache_salt, "whatever their keys are"
-    assert (keyed.affinity, second.affinity) == ("k1", "k2")
-    assert first.affinity not in ("", alone.affinity)
+    assert len({request.session.id for request in site.engine.requests} - {""}) == 4
     assert alone.kin == ""
 
 
@@ -322,7 +322,7 @@ async def test_what_may_take_hours_comes_behind_everything_else() -> None:
     await site.ask(input="hi", background=True, background_options=options)
     await site.ask(input="hi", background=True, background_options={"completion_window": "soonest"})
     late, soon = site.engine.requests
-    assert (late.priority, late.affinity) == (BEHIND_ALL, "c")
+    assert (late.priority, late.session.id) == (BEHIND_ALL, digest_of("default", "c"))
     assert soon.priority < late.priority
     for more in ({}, {"background": True, "stream": True}, {"background": True, "service_tier": "flex"}):
         with pytest.raises(ApiError) as refused:
