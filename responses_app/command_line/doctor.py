@@ -25,6 +25,7 @@ HANGING = {
     "redis": "Check that what REDIS_URL names runs, and that a firewall lets this machine in.",
     "engine": "Look at the log of the engines that ENGINE_URL, MODELS and EMBEDDINGS_URL name.",
     "search": "Look at the log of what SEARCH_URL names.",
+    "sign-on": "Check that what OIDC_ISSUER names runs, and that a firewall lets this machine out.",
     "tools": "Look at the log of the servers that MCP_SERVERS and IMAGE_SERVICE_URL name.",
 }
 MARKS = {Severity.OK: ("✓", "green"), Severity.WARNING: ("!", "yellow"), Severity.PROBLEM: ("✗", "red")}
@@ -76,6 +77,7 @@ async def _examine(seconds: float) -> list[Finding]:
         "limits": machine.limits,
         "sandbox": services.sandbox,
         "search": services.search,
+        "sign-on": services.sign_on,
         "tools": services.others,
     }
     settings: Settings = django_settings.RESPSITE

@@ -154,6 +154,24 @@ async def search(settings: Settings, seconds: float) -> list[Finding]:
     return [ok("search", "it answers, and finds something")]
 
 
+async def sign_on(settings: Settings, seconds: float) -> list[Finding]:
+    """Ask the OpenID Connect provider for its endpoints and keys; nobody is signed in."""
+    if not settings.oidc_issuer:
+        return [ok("sign-on", "local accounts only (OIDC_ISSUER)")]
+    from responses_app.auth.sign_on.provider import Provider
+    from responses_app.auth.sign_on.refusal import SignOnRefused
+
+    provider = Provider(settings)
+    try:
+        keys = await provider.keys()
+    except SignOnRefused as refused:
+        text = f"{settings.oidc_issuer} cannot be used: {refused.detail or refused}"
+        return [problem("sign-on", text, "Check OIDC_ISSUER; local accounts sign in meanwhile.")]
+    if not keys:
+        return [problem("sign-on", "the provider has no keys", "Nobody can be signed in until it has one.")]
+    return [ok("sign-on", f"{settings.oidc_issuer} answers")]
+
+
 async def others(settings: Settings, seconds: float) -> list[Finding]:
     """Look whether MCP servers and the image service can be reached; no program is started."""
     programs = [_program(label, access.command[0]) for label, access in settings.mcp_servers.items() if access.command]

@@ -9,6 +9,7 @@ import pytest
 from responses_app.command_line import doctor
 from responses_app.command_line.machine import Finding
 from tests.kit.databases import database_settings
+from tests.kit.forged_provider import ForgedProvider
 from tests.kit.server import Server, free_port, manage
 from tests.servers.command_line.program import respsite, settings_of
 
@@ -49,6 +50,27 @@ def test_everything_that_is_wrong_is_told_at_once_and_what_to_do(tmp_path: Path)
     assert "ClientConnector" not in done.stdout
     assert "Install no-such-program." in to_do[3]
     assert "\x1b" not in done.stdout, "a pipe gets no colour"
+
+
+def test_the_provider_of_single_sign_on_is_asked(tmp_path: Path) -> None:
+    with ForgedProvider() as provider:
+        base = database_settings(tmp_path, manage) | {"DATA_DIR": str(tmp_path), "PORT": str(free_port())}
+        own = {
+            "OIDC_ISSUER": provider.issuer, "OIDC_CLIENT_ID": "us", "OIDC_CLIENT_SECRET": "s" * 20,
+            "OIDC_ROLES": '{"ops": "operator"}',
+        }  # fmt: skip
+
+        def told() -> tuple[str, str, str]:
+            findings = json.loads(respsite("doctor", "--json", *PATIENT, **base, **own).stdout)["findings"]
+            (one,) = (each for each in findings if each["subject"] == "sign-on")
+            return one["level"], one["text"], one["advice"]
+
+        assert told() == ("ok", f"{provider.issuer} answers", "")
+        provider.document["issuer"] = "http://127.0.0.1:9"
+        level, text, advice = told()
+        assert (level, "OIDC_ISSUER" in advice) == ("problem", True)
+        assert "it calls itself 'http://127.0.0.1:9', which OIDC_ISSUER has to be" in text
+    assert told()[0] == "problem", "it is away"
 
 
 def test_a_wrong_setting_comes_before_all_else() -> None:
