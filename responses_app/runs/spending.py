@@ -48,7 +48,7 @@ class _Known:
 
 
 class Spending:
-    """What was spent, of one worker. Without prices nothing is limited, and nothing is read."""
+    """What was spent, of one worker. Without prices nothing is limited or read, and the log says so."""
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class Spending:
         self._now = now
         self._known: OrderedDict[str, _Known] = OrderedDict()  # by subject, in the order of their use
         self._reading: dict[str, asyncio.Task[_Known]] = {}
+        self._told_unpriced = False
         self._failed = float("-inf")  # when the store did not answer last, by the loop's clock
 
     async def aclose(self) -> None:
@@ -75,6 +76,7 @@ class Spending:
     async def check(self, who: Sequence[LimitedSubject]) -> None:
         """Raise `QuotaExceeded` where one of these, or all together, have spent what they may."""
         if not self._prices:
+            self._tell_unpriced(who)
             return
         known = await self._recent(ORGANIZATION)
         if known is not None and known.limit is not None:
@@ -83,6 +85,14 @@ class Spending:
             limit = subject.limits.monthly_spend_cents
             if limit is not None and (known := await self._recent(subject.subject)) is not None:
                 self._check(known, limit, subject)
+
+    def _tell_unpriced(self, who: Sequence[LimitedSubject]) -> None:
+        """Tell the operator, once, that somebody's limit limits nothing."""
+        limited = next((each for each in who if each.limits.monthly_spend_cents is not None), None)
+        if limited is not None and not self._told_unpriced:
+            self._told_unpriced = True
+            text = "%s has a spend limit that limits nothing, since no model has a price (PRICES)"
+            logger.warning(text, limited.subject)
 
     async def is_reached(self, subject: str, cents: int) -> bool:
         """Whether a limit of a subject is reached, as the store has it now. Raises `StoreError`."""

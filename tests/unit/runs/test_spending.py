@@ -184,8 +184,16 @@ async def test_a_store_that_hangs_holds_requests_once(
         await spent.check(project(0))
 
 
-async def test_without_prices_nothing_is_read(store: Store, clock: Clock) -> None:
+async def test_without_prices_nothing_is_read_and_the_log_says_once_that_a_limit_is_none(
+    store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     made = Spending(store, store, prices={}, currency="usd", now=cast(StoreClock, clock))
-    await made.check(project(0))
+    await made.check(project(None))
+    assert not caplog.records
+    for _ in range(3):
+        await made.check(project(0))
     assert store.asked == []
+    assert [record.getMessage() for record in caplog.records] == [
+        "project:a has a spend limit that limits nothing, since no model has a price (PRICES)"
+    ]
     assert not await made.is_reached("project:a", 0)
