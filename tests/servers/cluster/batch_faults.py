@@ -68,7 +68,7 @@ class Installation:
 async def run(lines: int, folder: Path) -> bool:
     """Run it, print the table's row, and return whether all is as it has to be."""
     result = Result()
-    async with _tool(result) as url:
+    async with counted_tool(result) as url:
         installation = await asyncio.to_thread(_start, folder)
         try:
             began = time.monotonic()
@@ -85,7 +85,7 @@ async def run(lines: int, folder: Path) -> bool:
 
 
 @asynccontextmanager
-async def _tool(result: Result) -> AsyncIterator[str]:
+async def counted_tool(result: Result) -> AsyncIterator[str]:
     """Serve a tool that must not be called twice; each line comes with a header that names it."""
     server = MCPServer("tests")
 

@@ -56,12 +56,14 @@ class Tally:
 
 
 class Load:
-    """So many clients, a quarter of each kind, until `stop`."""
+    """So many clients, a quarter of each kind, until all come to an end."""
 
     def __init__(self, server: Server, *, clients: int) -> None:
         self.server = server
         self.tally = Tally()
-        self._each = clients // len(KINDS)
+        each = clients // len(KINDS)
+        usual = (self._ask, self._stream, self._talk, self._background)
+        self._kinds: dict[Callable[[], Awaitable[None]], int] = dict.fromkeys(usual, each)  # how many of each
         self._enough = False
         self._http = httpx.AsyncClient(
             base_url=server.base_url, timeout=ASK_SECONDS, verify=False, limits=httpx.Limits(max_connections=None)
@@ -75,8 +77,9 @@ class Load:
 
         What runs at the end is waited for, and everything that was acknowledged has to be there.
         """
-        kinds: list[Callable[[], Awaitable[None]]] = [self._ask, self._stream, self._talk, self._background]
-        self._tasks = [asyncio.create_task(self._begin(kind)) for kind in kinds for _ in range(self._each)]
+        self._tasks = [
+            asyncio.create_task(self._begin(kind)) for kind, number in self._kinds.items() for _ in range(number)
+        ]
         try:
             await self.more(1)
             yield self.tally
