@@ -101,6 +101,9 @@ class BaseEngine(ABC):
         time it raises `TurnEnded`, where a trainer has it end what runs.
         """
 
+    def end_session(self, session: Session) -> None:  # noqa: B027 - most engines keep nothing of sessions
+        """Let go of what is kept of a session that is over, now or soon. Its ids are not asked for any more."""
+
     @property
     def weights_version(self) -> str | None:
         """The version of the weights that new tokens come from; None where it is not known."""

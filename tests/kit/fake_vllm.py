@@ -37,6 +37,7 @@ class Switches:
     model: str = MODEL
     api_key: str = ""
     max_model_len: int = 4000
+    says_max_model_len: bool = True  # of a router, whose list of models does not have it
     scale_out: bool = True  # --enable-scale-out: `/inference/v1/generate` is there
     knows_token_ids: bool = True  # of completions: `return_token_ids`
     takes_priorities: bool = True
@@ -58,6 +59,7 @@ class Asked:
 
     path: str
     body: JsonObject
+    headers: Mapping[str, str]  # their names in lower case
     sent: int = 0  # chunks
     sampled: list[int] = field(default_factory=list)  # all its tokens, read or not
     weights: list[JsonObject] = field(default_factory=list)  # which weights sampled what, as vLLM tells it at the end
@@ -160,7 +162,9 @@ class FakeVllm:
         return web.Response(status=200 if self.switches.is_well else 503)
 
     async def _models(self, request: web.Request) -> web.Response:
-        card = {"id": self.switches.model, "object": "model", "max_model_len": self.switches.max_model_len}
+        card = {"id": self.switches.model, "object": "model"}
+        if self.switches.says_max_model_len:
+            card["max_model_len"] = self.switches.max_model_len
         adapter = {"id": "an-adapter", "object": "model", "max_model_len": None, "parent": self.switches.model}
         return web.json_response({"object": "list", "data": [card, adapter]})
 
@@ -173,7 +177,7 @@ class FakeVllm:
             if parts := body.get("content_parts"):
                 prompt = eyes.expanded(prompt, parts) if eyes is not None else blind(self.switches.model)
         except NotSeen as refused:
-            self.asked.append(Asked(request.path, body))
+            self.asked.append(Asked(request.path, body, _headers(request)))
             return web.json_response(error(str(refused), refused.status), status=refused.status)
         return await self._answer(request, body, prompt, body["sampling_params"], generate_event)
 
@@ -185,7 +189,7 @@ class FakeVllm:
     async def _answer(
         self, request: web.Request, body: JsonObject, prompt: list[int], sampling: JsonObject, event: "Event"
     ) -> web.StreamResponse:
-        asked = Asked(request.path, body)
+        asked = Asked(request.path, body, _headers(request))
         self.asked.append(asked)
         if body["model"] not in (self.switches.model, "an-adapter"):
             return web.json_response(error(f"The model `{body['model']}` does not exist.", 404), status=404)
@@ -261,6 +265,10 @@ def _note_version(spans: list[JsonObject], version: str, begin: int, end: int) -
         spans[-1]["end"] = end
     elif end > begin:
         spans.append({"version": version, "start": begin, "end": end})
+
+
+def _headers(request: web.Request) -> Mapping[str, str]:
+    return {name.lower(): value for name, value in request.headers.items()}
 
 
 class _Ended(Exception):

@@ -48,7 +48,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from math import ceil
 
-from engine.backends.client import OutOfReach, ServerClient
+from engine.backends.client import OutOfReach
 from engine.backends.vllm.replica import Replica, Service
 from engine.backends.vllm.server_lists import ServerList
 from engine.errors import EngineError, EngineUnavailable
@@ -246,21 +246,20 @@ def _score(replica: str, name: str) -> bytes:
 
 
 class ReplicaPool:
-    """The servers of `servers`, each reached as `connect` says; the list is read again every `refresh_seconds`."""
+    """The servers of `servers`; the list is read again every `refresh_seconds`.
+
+    `make` gives one of them, of its URL and all of the pool.
+    """
 
     def __init__(
         self,
         servers: ServerList,
-        connect: Callable[[str], ServerClient],
+        make: Callable[[str, Collection[Replica]], Replica],
         *,
-        model: str,
-        harmony: bool,
         refresh_seconds: float,
     ) -> None:
         self._servers = servers
-        self._connect = connect
-        self._model = model
-        self._harmony = harmony
+        self._make = make
         self._refresh_seconds = refresh_seconds
         self._replicas: dict[str, Replica] = {}  # by their URLs; those that belong to the pool now
         self._leaving: dict[str, Replica] = {}  # those that are named no more and still have generations
@@ -368,7 +367,7 @@ class ReplicaPool:
 
     def _new(self, url: str) -> Replica:
         others = self._replicas.values()  # a view: whoever belongs to the pool when it is looked at
-        replica = Replica(self._connect(url), model=self._model, harmony=self._harmony, pool=others)
+        replica = self._make(url, others)
         replica.wanted = self.wanted
         return replica
 

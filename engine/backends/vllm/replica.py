@@ -26,6 +26,7 @@ from engine.backends.answers import AnswerReader, Refusal, shown
 from engine.backends.client import OutOfReach, ServerClient, Silent
 from engine.backends.vllm.async_llm import REJECTED
 from engine.backends.vllm.pictures import TOO_LONG, KeptPictures, refused
+from engine.backends.vllm.routers import NO_ROUTER, Router
 from engine.backends.vllm.wire import (
     COMPLETIONS,
     GENERATE,
@@ -138,8 +139,19 @@ class Replica:
     `pool` are the servers of its pool, itself among them.
     """
 
-    def __init__(self, client: ServerClient, *, model: str, harmony: bool = True, pool: Collection["Replica"]) -> None:
+    def __init__(
+        self,
+        client: ServerClient,
+        *,
+        model: str,
+        pool: Collection["Replica"],
+        harmony: bool = True,
+        router: Router = NO_ROUTER,
+        max_model_len: int | None = None,
+    ) -> None:
         self.client = client
+        self._router = router  # what stands behind its URL
+        self._max_model_len = max_model_len  # the longest context, where the server does not say it
         self.running = 0  # generations, counted by `VllmServerEngine`
         self.circuit = Circuit()  # whether it is used
         self.doubted = asyncio.Event()  # wakes its watcher before the next look is due
@@ -218,8 +230,12 @@ class Replica:
             served = shown(", ".join(models)) or "nothing"
             raise EngineConfigurationError(f"{self} does not serve MODEL={self._model}; it serves {served}.")
         longest = models[self._model] or max(filter(None, models.values()), default=None)  # an adapter's own is null
+        longest = longest or self._max_model_len
         if longest is None:
-            raise EngineConfigurationError(f"{self} does not say max_model_len, so it is not a vLLM server.")
+            raise EngineConfigurationError(
+                f"{self} does not say max_model_len, so it is not a vLLM server. Is it a router? Then set "
+                "max_model_len in ENGINE_OPTIONS."
+            )
         return longest
 
     async def ask_version(self) -> None:
@@ -348,8 +364,8 @@ class Replica:
         """Yield what the server samples, over the wire of `service`; raises as `ServerClient.stream()` does."""
         # vLLM refuses any other one without `--scheduling-policy priority`.
         priority = request.priority if service.takes_priorities else 0
-        wire, whole = service.wire, is_whole(request)
-        body = partial(wire.body, request, model=self._model, max_tokens=max_tokens, priority=priority, whole=whole)
+        wire, more = service.wire, self._router.fields(request)
+        body = partial(wire.body, request, model=self._model, max_tokens=max_tokens, priority=priority, more=more)
         answer = partial(self._answer, request, wire, max_tokens)
         return self._pictures.streamed(request, body, answer) if request.pictures else answer(body())
 
@@ -362,7 +378,8 @@ class Replica:
             if is_whole(request)
             else TokenStream(wire, max_tokens=max_tokens, top_logprobs=top, has_pictures=has_pictures)
         )
-        return self.client.stream(wire.path, body, tokens, headers=request.trace_headers)
+        headers = {**request.trace_headers, **self._router.headers(request)}
+        return self.client.stream(wire.path, body, tokens, headers=headers)
 
     def explain(
         self, error: Refusal | EngineUnavailable | GenerationFailed, request: GenerationRequest, *, begun: bool

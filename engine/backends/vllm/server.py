@@ -1,10 +1,12 @@
 """Tokens in and tokens out over HTTP, to one or several running vLLM servers that serve the same model."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from uuid import uuid4
 
 import aiohttp
 
@@ -16,7 +18,8 @@ from engine.backends.expansions import Expansions
 from engine.backends.threads import load_vocabulary
 from engine.backends.vllm.pool import ReplicaPool
 from engine.backends.vllm.pool_weights import PoolWeights, versions_of
-from engine.backends.vllm.replica import Replica, ReplicaFailed, Service
+from engine.backends.vllm.replica import ANY_TOKEN, Replica, ReplicaFailed, Service
+from engine.backends.vllm.routers import NO_ROUTER, Router, router_of
 from engine.backends.vllm.server_lists import ServerList, as_source, named_servers
 from engine.errors import (
     EngineConfigurationError,
@@ -37,20 +40,24 @@ from engine.types import (
     EngineInfo,
     FinishReason,
     GenerationRequest,
+    SamplingOptions,
     TokenChunk,
     TurnGrammar,
 )
 from engine.weights import ENDED
+
+logger = logging.getLogger("respsite.engine")
 
 CONNECT_SECONDS = 5.0  # seconds, for a connection
 SILENCE_SECONDS = 120.0  # seconds without a byte: queueing and prefill count
 LOOK_SECONDS = 0.75  # between two looks at a server
 REFRESH_SECONDS = 5.0  # between two looks at a list that may change
 MAX_CONNECTIONS = 4096  # generations that run at once, over all servers; each has a connection of its own
+MAX_ENDINGS = 64  # sessions whose end a router is told at a time; the end of one more is not told
 MAX_FAILED = 3  # servers that a request may break on before its first token: it may be what breaks them
 KNOWN = (
     *("urls", "api_key", "harmony", "connect_seconds", "silence_seconds", "health_seconds", "refresh_seconds"),
-    *("max_connections", "kv_transfer"),
+    *("max_connections", "kv_transfer", "router", "router_objective", "router_fairness", "max_model_len"),
 )
 
 
@@ -61,7 +68,9 @@ class VllmServerEngine(CheckingEngine):
     a connection, and for an answer that generates nothing), `silence_seconds` (a generation that sends no byte for so
     long has failed: queueing and prefill count), `health_seconds` (between two looks at each server),
     `refresh_seconds` (between two looks at a list of servers that may change), `max_connections`, `kv_transfer` (on:
-    the servers have a connector for caches, and may be told by whoever asks where to read them).
+    the servers have a connector for caches, and may be told by whoever asks where to read them), `router` (what stands
+    before the servers; `router_objective` and `router_fairness`: see `LlmD`), `max_model_len` (the longest context,
+    where `/v1/models` does not say it).
     """
 
     supports_priority = True
@@ -81,6 +90,9 @@ class VllmServerEngine(CheckingEngine):
         # Where `start()` ran: renderings come from threads, and are sent there.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._max_connections = MAX_CONNECTIONS
+        self._router: Router = NO_ROUTER
+        self._max_model_len: int | None = None
+        self._endings: set[asyncio.Task[None]] = set()  # that tell a router of sessions that are over
         self._expansions = Expansions()
         self._session: aiohttp.ClientSession | None = None
         self._pool: ReplicaPool | None = None
@@ -115,6 +127,8 @@ class VllmServerEngine(CheckingEngine):
             raise options.wrong("kv_transfer", "true or false")
         self._refresh_seconds = options.rate("refresh_seconds") or REFRESH_SECONDS
         self._max_connections = options.whole_number("max_connections", MAX_CONNECTIONS, minimum=1)
+        self._max_model_len = options.whole_number("max_model_len", None, minimum=2)
+        self._router = router_of(options)
 
     async def start(self) -> EngineInfo:
         """Reach the servers and find out what they can do; one that answers is enough, the others are watched.
@@ -149,14 +163,19 @@ class VllmServerEngine(CheckingEngine):
     def _open_pool(self) -> ReplicaPool:
         if self._pool is None:
             self._session = open_session(self._api_key)
-            self._pool = ReplicaPool(
-                self._servers,
-                partial(ServerClient, session=self._session, timeouts=self._timeouts),
-                model=self.model,
-                harmony=self._harmony,
-                refresh_seconds=self._refresh_seconds,
-            )
+            make = partial(self._replica, self._session)
+            self._pool = ReplicaPool(self._servers, make, refresh_seconds=self._refresh_seconds)
         return self._pool
+
+    def _replica(self, session: aiohttp.ClientSession, url: str, pool: Collection[Replica]) -> Replica:
+        return Replica(
+            ServerClient(url, session=session, timeouts=self._timeouts),
+            model=self.model,
+            pool=pool,
+            harmony=self._harmony,
+            router=self._router,
+            max_model_len=self._max_model_len,
+        )
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         """Yield what a server samples. One that cannot take the request is skipped for the next."""
@@ -216,7 +235,8 @@ class VllmServerEngine(CheckingEngine):
                     if not begun:
                         begun = True
                         # Only now: with its first chunk it has read the prompt, which is in its cache from then on.
-                        choice.place(request.session.id, replica.client.url)
+                        if not request.session.final:
+                            choice.place(request.session.id, replica.client.url)
                     if chunk.finish_reason is FinishReason.ABORT:
                         if chunk.token_ids:
                             yield replace(chunk, finish_reason=None)
@@ -236,6 +256,31 @@ class VllmServerEngine(CheckingEngine):
             raise replica.explain(error, request, begun=begun) from error
         finally:
             replica.running -= 1
+
+    def end_session(self, session: Session) -> None:
+        if self._pool is None or not session.id or session.shared:
+            return
+        self._pool.choice.forget(session.id)
+        # Routers forget by themselves what nobody asks for any more: one that is not told only does so later.
+        if self._router.tells_the_end and len(self._endings) < MAX_ENDINGS and not self._closed.is_set():
+            task = asyncio.create_task(self._tell_end(session), name="tell the end of a session")
+            self._endings.add(task)
+            task.add_done_callback(self._endings.discard)
+
+    async def _tell_end(self, session: Session) -> None:
+        """Ask for one token in the name of a session, as its last request."""
+        request = GenerationRequest(
+            request_id=f"session-end-{uuid4().hex}",
+            prompt_token_ids=generation_start() if self._harmony else (ANY_TOKEN,),
+            sampling=SamplingOptions(max_output_tokens=1, temperature=0.0),
+            session=replace(session, final=True),
+        )
+        try:
+            async with aclosing(self.generate(request)) as chunks:
+                async for _ in chunks:
+                    pass
+        except EngineError as error:
+            logger.info("a router was not told that a session is over: %s", error)
 
     async def _compile(self, grammar: TurnGrammar) -> None:
         """Ask for one token. Raises `GrammarRefused` for what is the grammar's fault, and not the server's."""
@@ -281,6 +326,9 @@ class VllmServerEngine(CheckingEngine):
     async def aclose(self) -> None:
         """End what runs with `EngineUnavailable`, and close every connection."""
         self._closed.set()
+        for task in self._endings:
+            task.cancel()
+        await asyncio.gather(*self._endings, return_exceptions=True)
         if self._pool is not None:
             await self._pool.aclose(_closed())
         if self._session is not None:

@@ -39,6 +39,7 @@ MAX_ANSWER = 256 * 1024 * 1024  # bytes: 20 alternatives to each of 100,000 toke
 MAX_LOGPROBS = 20  # what vLLM allows, by default (--max-logprobs), and what OpenAI's API does
 IMPOSSIBLE = -9999.0  # vLLM's floor of log probabilities, and what it gives for a token it has none of
 FINISH_REASONS = {each.value: each for each in FinishReason}
+NOTHING: Mapping[str, Any] = {}
 NO_TOKEN_IDS = "vLLM sent text and no token ids: it knows no return_token_ids."
 
 
@@ -55,14 +56,15 @@ class Wire(ABC):
         model: str,
         max_tokens: int,
         priority: int,
-        whole: bool = False,
         content_parts: Sequence[JsonObject] = (),
+        more: Mapping[str, Any] = NOTHING,
     ) -> bytes:
-        """Return the JSON that asks for a generation, streamed or as a `whole`; what is `None` in it is left out.
+        """Return the JSON that asks for a generation, streamed or as a whole; what is `None` in it is left out.
 
-        `content_parts` are the pictures, which only a wire with `takes_pictures` has a place for.
+        `content_parts` are the pictures, which only a wire with `takes_pictures` has a place for; `more` are fields
+        for a router before the server.
         """
-        sampling = _sampling(request.sampling, max_tokens)
+        sampling, whole = _sampling(request.sampling, max_tokens), is_whole(request)
         # The usage has the cached tokens, and comes only where it is asked for.
         streamed: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
         if request.grammar is not None:
@@ -72,6 +74,7 @@ class Wire(ABC):
             "model": model,
             **({"stream": False} if whole else streamed),
             **self._own_fields(list(request.prompt_token_ids), sampling),
+            **more,
         }
         if content_parts:
             # Of a prompt whose tokens are ranked the engine has to say which ones it made of the pictures.

@@ -1,6 +1,7 @@
 """vLLM's answers, read without a server: however the bytes are cut, and whatever they say."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -134,7 +135,7 @@ def test_a_whole_answer_that_is_an_error() -> None:
 def test_what_no_stream_tells_is_asked_for_as_a_whole(asked: dict[str, Any], whole: bool) -> None:
     request = GenerationRequest(request_id="r", prompt_token_ids=[1], **asked)
     assert is_whole(request) == whole
-    body = json.loads(GENERATE.body(request, model="m", max_tokens=1, priority=0, whole=whole))
+    body = json.loads(GENERATE.body(request, model="m", max_tokens=1, priority=0))
     assert (body["stream"], "stream_options" in body) == (not whole, not whole)
     assert body.get("kv_transfer_params") == asked.get("kv_transfer_params")
     assert body["sampling_params"].get("prompt_logprobs") == (0 if "sampling" in asked else None)
@@ -305,7 +306,13 @@ def test_the_tokens_of_a_prompt_with_pictures_are_those_that_the_engine_made_of_
     part = {"type": "image_url", "url": None, "uuid": SOME_PICTURE.digest}
     for whole in (True, False):
         body = json.loads(
-            GENERATE.body(request, model="m", max_tokens=1, priority=0, whole=whole, content_parts=[part])
+            GENERATE.body(
+                request if whole else replace(request, sampling=SamplingOptions()),
+                model="m",
+                max_tokens=1,
+                priority=0,
+                content_parts=[part],
+            )
         )
         assert body["content_parts"] == [part]
         assert body.get("return_token_ids", False) is whole
