@@ -92,7 +92,11 @@ class HarmonyParser(TurnParser):
         return self._stream.repairs
 
     def feed(self, token_ids: Iterable[int]) -> list[TurnEvent]:
-        return self._read(self._stream.feed(token_ids))
+        events = self._stream.feed(token_ids)
+        if len(events) == 1 and isinstance(text := events[0], Text):  # nearly always
+            self._texts.append(text.text)
+            return [text]
+        return self._read(events)
 
     def close(self) -> list[TurnEvent]:
         return self._read(self._stream.close())
@@ -103,7 +107,7 @@ class HarmonyParser(TurnParser):
     def _read(self, events: Iterable[HarmonyEvent]) -> list[TurnEvent]:
         read: list[TurnEvent] = []
         for event in events:
-            if isinstance(event, Text):  # nearly always
+            if isinstance(event, Text):
                 self._texts.append(event.text)
                 read.append(event)
             elif isinstance(event, Header):

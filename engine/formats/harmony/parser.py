@@ -155,6 +155,7 @@ class MessageCompleted:
 HarmonyEvent = Header | Text | MessageCompleted
 
 _BEGINNINGS = frozenset((START, CHANNEL))
+_NO_TEXT = END_TOKENS | _BEGINNINGS  # inside a message; the text of all other tokens is the message's
 
 
 class _State(Enum):
@@ -163,11 +164,15 @@ class _State(Enum):
     BETWEEN = auto()
 
 
+# Looked up once: a member's lookup in its class takes 0.2 µs, which is a good part of what a token may take.
+_HEADER, _CONTENT, _BETWEEN = _State
+
+
 class HarmonyStream:
     """Reads one generation. Feed it chunks of any size; the events do not depend on how the tokens were cut."""
 
     def __init__(self) -> None:
-        self._state = _State.HEADER
+        self._state = _HEADER
         self._tokens: list[int] = []  # of the open message, from its header on
         self._header_tokens = 0  # of them, those up to `<|message|>`; the rest is content
         self._header: Header | None = None  # None before `<|message|>`
@@ -179,9 +184,15 @@ class HarmonyStream:
         """Take sampled tokens, return what they complete."""
         events: list[HarmonyEvent] = []
         for token in token_ids:
-            if self._state is _State.CONTENT:
-                self._content(token, events)
-            elif self._state is _State.HEADER:
+            if self._state is _CONTENT:
+                if token in _NO_TEXT:
+                    self._end_content(token, events)
+                    continue
+                # Ordinary tokens and special ones without a meaning here: their text is kept.
+                self._tokens.append(token)
+                if text := self._decode(token_bytes(token)):
+                    events.append(Text(text))
+            elif self._state is _HEADER:
                 self._in_header(token, events)
             else:
                 self._between(token)
@@ -190,28 +201,22 @@ class HarmonyStream:
     def close(self) -> list[HarmonyEvent]:
         """End the generation: an open message is completed as truncated, loose text becomes a message."""
         events: list[HarmonyEvent] = []
-        if self._state is _State.CONTENT:
+        if self._state is _CONTENT:
             self._complete(events, truncated=True)
         # What is only the beginning of a header has no text that could be lost.
-        elif self._state is _State.HEADER and not is_cut_off(self._header_text()):
+        elif self._state is _HEADER and not is_cut_off(self._header_text()):
             self._salvage(events, truncated=True)
-        self._begin(_State.BETWEEN)
+        self._begin(_BETWEEN)
         return events
 
-    def _content(self, token: int, events: list[HarmonyEvent]) -> None:
+    def _end_content(self, token: int, events: list[HarmonyEvent]) -> None:
         if token in END_TOKENS:
             self._tokens.append(token)
             self._complete(events)
-            self._begin(_State.BETWEEN)
-        elif token in _BEGINNINGS:  # the model forgot to end its message
+            self._begin(_BETWEEN)
+        else:  # the model forgot to end its message
             self._complete(events, repaired=True)
-            self._begin(_State.HEADER, token)
-        else:
-            # Ordinary tokens and special ones without a meaning here: their text is kept.
-            self._tokens.append(token)
-            text = self._decode(token_bytes(token))
-            if text:
-                events.append(Text(text))
+            self._begin(_HEADER, token)
 
     def _decode(self, data: bytes) -> str:
         if not self._mid_character:
@@ -231,16 +236,16 @@ class HarmonyStream:
             self._open(self._header, events)
         elif token in END_TOKENS:
             self._salvage(events)
-            self._begin(_State.BETWEEN)
+            self._begin(_BETWEEN)
         elif token == START:
             self._salvage(events)
-            self._begin(_State.HEADER, token)
+            self._begin(_HEADER, token)
         else:
             self._tokens.append(token)
 
     def _between(self, token: int) -> None:
         if token not in END_TOKENS:
-            self._begin(_State.HEADER, token)
+            self._begin(_HEADER, token)
 
     def _begin(self, state: _State, *tokens: int) -> None:
         self._state = state
@@ -248,7 +253,7 @@ class HarmonyStream:
         self._header = None
 
     def _open(self, header: Header, events: list[HarmonyEvent]) -> None:
-        self._state = _State.CONTENT
+        self._state = _CONTENT
         self._header_tokens = len(self._tokens)
         events.append(header)
         if header.loose:

@@ -362,13 +362,13 @@ class ResponseStream:
         item = self._open
         if item is None:
             raise LocalProtocolError("text outside of a message")
-        # Most builders say all at once: the flag saves them a call for each token.
-        text = item.told(delta.text) if item.holds_back else delta.text
+        if not item.holds_back:  # nearly always
+            return (self._grow(item, delta.text, delta.logprobs),)
+        text = item.told(delta.text)
         if not text:
             item.grow("", delta.logprobs)  # which come with the next text
             return self._emit(item, item.heard())
-        grown = self._grow(item, text, delta.logprobs)
-        return [grown, *self._emit(item, item.noted())] if item.holds_back else (grown,)
+        return [self._grow(item, text, delta.logprobs), *self._emit(item, item.noted())]
 
     def _grow(self, item: ItemBuilder, text: str, logprobs: Sequence[TextLogprob] = ()) -> Event:
         # Made with the first delta: an item without text needs none.

@@ -67,11 +67,13 @@ _LONG = 0x01  # the first byte of all other records; other values are left for l
 _AGENT = 0x02  # the first byte before a record of an agent below the root
 _RECORDED = 0x03  # the first byte of tokens with the log probabilities that a roll-out records
 _AGENT_BYTES = 2  # of its number
+_ONE_TOKEN = _SHORT | 1  # nearly every record: head and token are one number
 _MAX_SHORT = 0x7F  # tokens in such a record
 _TOKEN_BYTES = 3  # vocabularies have some 200,000 tokens; a larger id is written as JSON
 _MAX_TOKEN = 1 << 8 * _TOKEN_BYTES  # the first id that does not fit
 _LOGPROB_BYTES = 4
 _ONE = struct.Struct("<f")
+_HEAD_AND_TOKEN = struct.Struct("<I")
 _DIGITS = b" \t\n\r"  # of a time
 _TIME_DIGITS = 22  # 44 bits of milliseconds: until the year 2527
 _FROM_DIGITS = bytes.maketrans(_DIGITS, b"0123")  # white space into the digits that `int(…, 4)` reads
@@ -97,6 +99,11 @@ def decode_timed(data: bytes) -> Iterator[tuple[Input, int | None]]:
     while position < end:
         head = data[position]
         position += 1
+        if head == _ONE_TOKEN and not agent and position + _TOKEN_BYTES <= end:
+            (number,) = _HEAD_AND_TOKEN.unpack_from(data, position - 1)
+            position += _TOKEN_BYTES
+            yield Sampled([number >> 8]), None
+            continue
         if head == _AGENT:
             agent = int.from_bytes(data[position : position + _AGENT_BYTES], "little")
             position += _AGENT_BYTES
@@ -128,8 +135,8 @@ def encode_one(input: Input, at: int | None = None) -> bytes:
     """Write one input; with `at` (Unix milliseconds) also when it came."""
     if at is None and isinstance(input, Sampled) and _is_short(input):
         tokens = input.token_ids
-        if len(tokens) == 1:  # nearly always: head and token are one number
-            return (_SHORT | 1 | tokens[0] << 8).to_bytes(1 + _TOKEN_BYTES, "little")
+        if len(tokens) == 1:  # nearly always
+            return _HEAD_AND_TOKEN.pack(_ONE_TOKEN | tokens[0] << 8)
         packed = b"".join([token.to_bytes(_TOKEN_BYTES, "little") for token in tokens])
         return bytes((_SHORT | len(tokens),)) + packed
     if at is None and isinstance(input, Sampled) and input.recorded is not None:

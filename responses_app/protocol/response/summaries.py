@@ -137,15 +137,11 @@ class Compacting:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._summary: _Summary | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether a summary is being written, or waits for its seal."""
-        return self._summary is not None
+        self.running = False  # a summary is being written, or waits for its seal
 
     def begin(self) -> None:
         """What the model says from now on is the summary."""
-        self._summary = _Summary()
+        self._summary, self.running = _Summary(), True
 
     def take(self, turn_events: Sequence[TurnEvent]) -> None:
         """Take what the model says of it."""
@@ -161,7 +157,8 @@ class Compacting:
     def end(self, budget: int | None) -> None:
         """The summary is sealed; `budget` is what may be sampled from here on."""
         # The summary's own tokens do not count for the answer: turns before `since` are left out.
-        self._summary, self._budget.limit, self._budget.since = None, budget, len(self._budget.turns)
+        self._budget.limit, self._budget.since = budget, len(self._budget.turns)
+        self._summary, self.running = None, False
 
 
 class _Summary:

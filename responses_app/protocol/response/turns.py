@@ -63,23 +63,27 @@ class Turn:
         self.tokens.extend(token_ids)
         return self.parser.feed(token_ids)
 
-    def read(
+    def read(self, token_ids: Sequence[int]) -> list[TurnEvent]:
+        """Return what tokens say; nothing but the model ends the turn."""
+        self.tokens.extend(token_ids)
+        self.usage.output_tokens += len(token_ids)
+        turn_events = self.parser.feed(token_ids)
+        for each in turn_events:
+            if isinstance(each, ItemStarted):
+                self._note(each)
+        return turn_events
+
+    def read_one_by_one(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None, *, ends: Ends | None, spelled: Spelled
     ) -> list[TurnEvent]:
         """Return what tokens say, up to the one that ends the turn: what follows is neither read nor counted.
 
         `ends` is None where nothing but the model ends it.
         """
-        if ends is None and logprobs is None:  # nearly always
-            self._count(token_ids)
-            turn_events = self.parser.feed(token_ids)
-            for each in turn_events:
-                if isinstance(each, ItemStarted):
-                    self._note(each)
-            return turn_events
-        turn_events = []
+        turn_events: list[TurnEvent] = []
         for index, token in enumerate(token_ids):
-            self._count((token,))
+            self.tokens.append(token)
+            self.usage.output_tokens += 1
             events = self.parser.feed((token,))
             end = self._end_in(events, ends)
             if end is not None:  # one token may end an item and begin the next
@@ -114,10 +118,6 @@ class Turn:
         self._started = started
         self.has_called = self.has_called or started.kind is ItemKind.CALL
 
-    def _count(self, token_ids: Sequence[int]) -> None:
-        self.tokens.extend(token_ids)
-        self.usage.output_tokens += len(token_ids)
-
     def _with_logprob(self, token: int, logprob: TextLogprob, events: list[TurnEvent]) -> list[TurnEvent]:
         """Give a text the log probabilities of the tokens that made it; these are a token's events."""
         # A token that ends something has no text, and so no entry.
@@ -132,8 +132,6 @@ class Turn:
 
 def merged(turn_events: list[TurnEvent]) -> list[TurnEvent]:
     """Make one text of those that stand behind each other; linear, however many come at once."""
-    if len(turn_events) < 2:  # nearly always: a token at a time
-        return turn_events
     result: list[TurnEvent] = []
     texts: list[Text] = []  # that stand together
     for each in turn_events:
@@ -242,12 +240,26 @@ class TurnReader:
         if chunk.cached_tokens is not None and not turn.usage.cached_tokens:  # not of a turn that goes on elsewhere
             turn.usage.cached_tokens = min(chunk.cached_tokens, turn.usage.input_tokens)
         ends = self._ends_of(turn, summing_up=self.compacting.running)
+        finish = chunk.finish
+        if ends is None and self.stops is None and finish is None and chunk.logprobs is None:  # nearly always
+            turn_events = turn.read(chunk.token_ids)
+        else:
+            turn_events, finish = self._read_to_end(turn, chunk, ends)
+        return self._tell(turn, turn_events), finish
+
+    def _read_to_end(
+        self, turn: Turn, chunk: Sampled, ends: Ends | None
+    ) -> tuple[list[TurnEvent], FinishReason | None]:
+        """Return what tokens say up to what ends the turn, if anything does, and why it ends."""
         # Neither a summary nor an aside is the answer that the request's stop strings are about.
-        stops = None if self.stops is None or self.compacting.running or self.asides.running else self.stops
+        stops = None if self.compacting.running or self.asides.running else self.stops
         stopped = False
         if stops is not None:
             chunk, stopped = stops.without_stop_token(chunk)
-        turn_events = turn.read(chunk.token_ids, chunk.logprobs, ends=ends, spelled=self.format.spelled)
+        if ends is None and chunk.logprobs is None:
+            turn_events = turn.read(chunk.token_ids)
+        else:
+            turn_events = turn.read_one_by_one(chunk.token_ids, chunk.logprobs, ends=ends, spelled=self.format.spelled)
         if stops is not None:
             turn_events = stops.read(turn, turn_events)
             if stopped and not turn.is_over:
@@ -259,7 +271,7 @@ class TurnReader:
                 rest = turn.close(ends=ends)
                 turn_events += rest if stops is None else stops.read(turn, rest)
             self.repairs += turn.parser.repairs
-        return self._tell(turn, turn_events), finish
+        return turn_events, finish
 
     def cut(self) -> list[Event]:
         """Read no further, and return what clients hear of what was being said; of a summary that is nothing."""
@@ -318,7 +330,8 @@ class TurnReader:
             if isinstance(each, ItemEnded):
                 turn.usage.reasoning_tokens += each.reasoning_tokens
                 turn.called = each.called
-        turn_events = merged(turn_events)
+        if len(turn_events) > 1:  # rarely: a token says one thing, or nothing
+            turn_events = merged(turn_events)
         if self.compacting.running:
             self.compacting.take(turn_events)
             return self.stream.begin_compaction() if turn_events and not self.stream.is_compacting else []

@@ -14,11 +14,11 @@ them before all are there.
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from responses_app.protocol.events.dialects import CallNames, Wording
-from responses_app.protocol.events.events import TERMINAL, Event, EventType
+from responses_app.protocol.events.events import TERMINAL, Delta, Event, EventType
 
 logger = logging.getLogger("respsite.runs")
 
@@ -85,12 +85,29 @@ class EventJournal:
     def extend(self, events: Sequence[Event]) -> None:
         """Add events that come at once, and wake the readers. After a terminal event nothing may follow."""
         before = self.appended_bytes
-        for event in events:
-            self._add(event)
+        self.fill(events)
         if len(events) > 1:
             self._largest_lot = max(self._largest_lot, self.appended_bytes - before)
         if events:
             self._tell_readers()
+
+    def fill(self, events: Iterable[Event]) -> None:
+        """Add events, and wake nobody: alone, it is for a journal that has no readers yet."""
+        entries, end = self._entries, self.appended_bytes
+        for event in events:
+            if self.closed:
+                raise RuntimeError(f"{event.type} after the terminal event")
+            json = event.as_json()
+            # Never counted down: what is kept, and how far a reader is behind, are differences between two such counts.
+            self.appended_bytes = end = end + len(json) + ENTRY_BYTES
+            self.last_number = number = event.sequence_number
+            entries.append(JournalEntry(event.type, number, json, end))
+            if isinstance(event, Delta):  # nearly always
+                continue
+            if event.type in TERMINAL:
+                self.closed, self._ending = True, event
+            elif event.type is EventType.ITEM_ADDED:
+                self.note(event)
 
     def repeat(self, entries: Sequence[JournalEntry], origin: "EventJournal") -> None:
         """Add events that another journal of the same response has written, and wake the readers."""
@@ -105,19 +122,6 @@ class EventJournal:
         if entries:
             self._largest_lot = max(self._largest_lot, self.appended_bytes - before)
             self._tell_readers()
-
-    def _add(self, event: Event) -> None:
-        type, number, json = event.type, event.sequence_number, event.as_json()
-        if self.closed:
-            raise RuntimeError(f"{type} after the terminal event")
-        # Never counted down: what is kept, and how far a reader is behind, are differences between two such counts.
-        self.appended_bytes = end = self.appended_bytes + len(json) + ENTRY_BYTES
-        self._entries.append(JournalEntry(type, number, json, end))
-        self.last_number = number
-        if type in TERMINAL:
-            self.closed, self._ending = True, event
-        elif type is EventType.ITEM_ADDED:
-            self.note(event)
 
     def note(self, event: Event) -> None:
         """Remember what later events do not tell again, of an item that begins; also of one that nobody reads here."""
