@@ -19,6 +19,7 @@ OUTCOME = Outcome(
     error=None,
     input_tokens=70,
     cached_tokens=0,
+    output_tokens=50,
     reasoning_tokens=0,
     first_token=0.1,
     duration=1.0,

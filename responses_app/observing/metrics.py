@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from responses_app.observing.gen_ai import CHAT, PROVIDER
 from responses_app.protocol.errors import ApiError
 
 Labels = tuple[str, ...]
@@ -140,14 +141,18 @@ class Histogram(Numbers):
         self.at(*values).note(seconds)
 
 
-# Bounds of histograms, in seconds.
+# Bounds of histograms, in seconds. The last three are those that OpenTelemetry's conventions give.
 FIRST_TOKEN = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 GAP = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 DURATION = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+SERVER_DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+SERVER_FIRST_TOKEN = (*(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),)
+SERVER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 LAG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 REFUSED = (401, 403)  # statuses of answers to those who are not let in
 TRANSPORTS = ("json", "sse", "websocket", "background", "chat", "messages", "batch")
 STATUSES = ("completed", "incomplete", "failed", "cancelled")
+SUCCESSFUL = ("completed", "incomplete")
 F = TypeVar("F", bound=Numbers)
 
 
@@ -168,6 +173,8 @@ class Outcome:
     duration: float  # seconds
     input_tokens: int
     cached_tokens: int  # of the input tokens, those from the prefix cache
+    output_tokens: int
+    operation: str = CHAT  # as OpenTelemetry's conventions call it
     error: str | None = None  # its code
     first_token: float | None = None  # seconds; None where nothing was said
     # The rest is of responses alone.
@@ -233,6 +240,10 @@ class ModelMeter:
             metrics.first_tokens.note(outcome.first_token, model, outcome.transport)
         if outcome.error is not None:
             metrics.errors.count("response", outcome.error)
+        error = "" if outcome.status != "failed" else outcome.error or OTHER
+        metrics.gen_ai.ended(outcome.operation, model, outcome.duration, error=error)
+        if outcome.status in SUCCESSFUL and outcome.first_token is not None:
+            metrics.gen_ai.said(outcome, model, outcome.first_token)
         metrics.input_tokens.count(model, by=outcome.input_tokens)
         metrics.cached_tokens.count(model, by=outcome.cached_tokens)
         metrics.reasoning_tokens.count(model, by=outcome.reasoning_tokens)
@@ -244,6 +255,44 @@ class ModelMeter:
         metrics.journal_bytes.count(by=outcome.journal_bytes)
 
 
+class GenAiMeter:
+    """What OpenTelemetry's conventions count of a server, under their names, as Prometheus writes these."""
+
+    def __init__(self, metrics: "Metrics") -> None:
+        labels = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
+        self.durations = metrics.histogram(
+            "gen_ai_server_request_duration_seconds",
+            "Duration of requests to models, by OpenTelemetry's conventions.",
+            SERVER_DURATION,
+            *labels,
+            "error_type",
+        )
+        self.first_tokens = metrics.histogram(
+            "gen_ai_server_time_to_first_token_seconds",
+            "Time to first token of successful responses, by OpenTelemetry's conventions.",
+            SERVER_FIRST_TOKEN,
+            *labels,
+        )
+        self.tokens = metrics.histogram(
+            "gen_ai_server_time_per_output_token_seconds",
+            "Time per output token after the first one, the mean of each successful response, by OpenTelemetry's "
+            "conventions.",
+            SERVER_TOKEN,
+            *labels,
+        )
+
+    def ended(self, operation: str, model: str, seconds: float, *, error: str) -> None:
+        """Count a request; `error` is its code, "" for none."""
+        self.durations.note(seconds, operation, PROVIDER, model, error)
+
+    def said(self, outcome: Outcome, model: str, first_token: float) -> None:
+        """Count how fast a successful response was said."""
+        self.first_tokens.note(first_token, outcome.operation, PROVIDER, model)
+        if outcome.output_tokens > 1:
+            seconds = max(0.0, outcome.duration - first_token) / (outcome.output_tokens - 1)
+            self.tokens.note(seconds, outcome.operation, PROVIDER, model)
+
+
 class Metrics:
     """All numbers of one process; another object adds up those of several. `enabled`: whether anybody wants to know."""
 
@@ -251,6 +300,7 @@ class Metrics:
         self.enabled = enabled
         self._families: dict[str, Numbers] = {}
         self._declare_responses()
+        self.gen_ai = GenAiMeter(self)
         self._declare_embeddings()
         self._declare_server()
         # Begun with 0, as in `ModelMeter`.
@@ -362,7 +412,11 @@ class Metrics:
         return self._known(Gauge(f"respsite_{name}", about, labels))
 
     def _histogram(self, name: str, about: str, bounds: tuple[float, ...], *labels: str) -> Histogram:
-        return self._known(Histogram(f"respsite_{name}", about, bounds, labels))
+        return self.histogram(f"respsite_{name}", about, bounds, *labels)
+
+    def histogram(self, name: str, about: str, bounds: tuple[float, ...], *labels: str) -> Histogram:
+        """Declare a histogram."""
+        return self._known(Histogram(name, about, bounds, labels))
 
     def _known(self, family: F) -> F:
         self._families[family.name] = family

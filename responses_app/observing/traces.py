@@ -5,13 +5,14 @@ the run, which makes those of its turns and tool calls. `NO_SPAN` makes itself. 
 and only then OpenTelemetry is imported. Where they go, how many are kept and what the service is called, its own
 environment variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME`, …).
 
-Names and attributes are OpenTelemetry's for HTTP and for generative AI, where it has any. None is ever a content.
+Names and attributes are OpenTelemetry's for HTTP and for generative AI (`gen_ai`), where it has any. None is ever a
+content, but for projects that TRACES_CONTENT names.
 """
 
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any
@@ -22,7 +23,8 @@ SERVICE = "respsite"  # unless OTEL_SERVICE_NAME says otherwise
 LAST_SPANS_SECONDS = 3.0  # how long a stop waits for those that are not exported yet
 TRACEPARENT = "traceparent"  # https://www.w3.org/TR/trace-context/
 SPAN = "respsite.span"  # the key of a request's span in its ASGI scope
-Value = str | int
+Value = str | bool | int | float | Sequence[str]
+ALL = "*"  # in TRACES_CONTENT: every project
 
 
 def can_be_exported() -> bool:
@@ -51,6 +53,10 @@ class Span:
         """What whoever is called here is to be sent, so that its spans come below this one."""
         return {}
 
+    def shows(self, project: str) -> bool:
+        """Whether spans may have contents of this project, as far as TRACES_CONTENT says."""
+        return False
+
     def end(self) -> None:
         """It is over."""
 
@@ -60,8 +66,8 @@ class Span:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A client that leaves is not an error.
-        if kind is not None and kind is not asyncio.CancelledError:
+        # A client that leaves is not an error, nor is a generator that is closed when its reader has all.
+        if kind is not None and kind not in (asyncio.CancelledError, GeneratorExit):
             self.fail(kind.__name__)
         self.end()
 
@@ -70,10 +76,14 @@ NO_SPAN = Span()
 
 
 class Traces:
-    """Begins spans that no span of ours is above. `enabled`: with TRACES=on; else all of them are `NO_SPAN`."""
+    """Begins spans that no span of ours is above. `enabled`: with TRACES=on; else all of them are `NO_SPAN`.
 
-    def __init__(self, *, enabled: bool) -> None:
+    `content`: the names of projects whose spans have contents, or `ALL`.
+    """
+
+    def __init__(self, *, enabled: bool, content: Container[str] = ()) -> None:
         self.enabled = enabled
+        self._content = content
         self._provider: Any = None
         self._tracer: Any = None
 
@@ -119,38 +129,55 @@ class Traces:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         context = TraceContextTextMapPropagator().extract({TRACEPARENT: traceparent} if traceparent else {})
-        return _Caller(self._tracer, context)
+        return _Caller(_Maker(self._tracer, self._content), context)
+
+
+class _Maker:
+    """Begins real spans."""
+
+    def __init__(self, tracer: Any, content: Container[str]) -> None:
+        self._tracer = tracer
+        self._content = content
+
+    def span(self, name: str, context: Any, kind: Any, attributes: Mapping[str, Value] | None) -> "_RealSpan":
+        """Begin a span."""
+        return _RealSpan(self, self._tracer.start_span(name, context, kind, attributes))
+
+    def shows(self, project: str) -> bool:
+        """Whether contents of a project may stand in spans."""
+        return ALL in self._content or project in self._content
 
 
 class _Caller(Span):
     """A span of somebody else, or none."""
 
-    def __init__(self, tracer: Any, context: Any) -> None:
-        self._tracer = tracer
+    def __init__(self, maker: _Maker, context: Any) -> None:
+        self._maker = maker
         self._context = context
 
     def child(self, name: str, attributes: Mapping[str, Value] | None = None, *, calls: bool = False) -> Span:
         """Begin a span for what the caller asks for."""
         from opentelemetry.trace import SpanKind
 
-        kind = SpanKind.CLIENT if calls else SpanKind.SERVER
-        return _RealSpan(self._tracer, self._tracer.start_span(name, self._context, kind, attributes))
+        return self._maker.span(name, self._context, SpanKind.CLIENT if calls else SpanKind.SERVER, attributes)
+
+    def shows(self, project: str) -> bool:
+        return self._maker.shows(project)
 
 
 class _RealSpan(Span):
     """A span that is exported once it has ended."""
 
-    def __init__(self, tracer: Any, span: Any) -> None:
-        self._tracer = tracer
+    def __init__(self, maker: _Maker, span: Any) -> None:
+        self._maker = maker
         self._span = span
 
     def child(self, name: str, attributes: Mapping[str, Value] | None = None, *, calls: bool = False) -> Span:
         """Begin one below."""
         from opentelemetry.trace import SpanKind, set_span_in_context
 
-        kind = SpanKind.CLIENT if calls else SpanKind.INTERNAL
         context = set_span_in_context(self._span)
-        return _RealSpan(self._tracer, self._tracer.start_span(name, context, kind, attributes))
+        return self._maker.span(name, context, SpanKind.CLIENT if calls else SpanKind.INTERNAL, attributes)
 
     def note(self, attributes: Mapping[str, Value]) -> None:
         """Add attributes."""
@@ -172,6 +199,9 @@ class _RealSpan(Span):
         carrier: dict[str, str] = {}
         TraceContextTextMapPropagator().inject(carrier, set_span_in_context(self._span))
         return carrier
+
+    def shows(self, project: str) -> bool:
+        return self._maker.shows(project)
 
     def end(self) -> None:
         """Hand it to the exporter."""

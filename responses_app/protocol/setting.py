@@ -101,10 +101,10 @@ def url_of(description: str, *schemes: str) -> Callable[[str], str]:
 
 
 def names(value: str) -> tuple[str, ...]:
-    """Host names."""
+    """Names, separated by commas."""
     names = tuple(name.strip() for name in value.split(",") if name.strip())
     if not names:
-        raise ValueError("host names, separated by commas")
+        raise ValueError("names, separated by commas")
     return names
 
 

@@ -270,6 +270,12 @@ class Settings(
 
     traces: bool = setting(False, flag, "send OpenTelemetry traces of requests, responses and tool calls (see Traces)")
 
+    traces_content: tuple[str, ...] = setting(
+        (), names,
+        "with TRACES=on, projects whose traces also have contents: messages, instructions, arguments and outputs of "
+        "tools; names separated by commas, or * for all. Never those of a project that keeps nothing",
+    )  # fmt: skip
+
     max_websocket_connections: int = setting(
         100, whole(1),
         "open WebSockets in all workers that share a Redis; further ones get an error frame with status 429 and "

@@ -120,13 +120,14 @@ class AgentTasks:
         """Do what one agent wants, until it rests."""
         hand = self._make(number, lambda input_: self._tell(number, input_))
         try:
-            while command is not None and not isinstance(command, Rest):
-                try:
-                    command = await self._done(hand, command)
-                except asyncio.CancelledError:
-                    command = self._interruption(number)
-                    if command is None:
-                        raise
+            with hand.as_agent(number):
+                while command is not None and not isinstance(command, Rest):
+                    try:
+                        command = await self._done(hand, command)
+                    except asyncio.CancelledError:
+                        command = self._interruption(number)
+                        if command is None:
+                            raise
         except ClaimLost:
             self._lost()
         finally:

@@ -66,12 +66,6 @@ async def prefill(engine: BaseEngine, plan: RunPlan, place: TurnPlace) -> None:
         logger.warning("response %s: not prefilled: %s: %s", plan.response_id, type(error).__name__, error)
 
 
-def span_of(plan: RunPlan, turn: int, request: GenerationRequest) -> Span:
-    """Begin the span of a turn, in which the engine works."""
-    attributes = {"respsite.turn": turn, "respsite.prompt_tokens": len(request.prompt_token_ids)}
-    return plan.origin.span.child("turn", attributes, calls=True)
-
-
 async def request_of(plan: RunPlan, generate: Generate, *, cuts: int, avoid: str) -> GenerationRequest:
     """Return what `request_for` returns, of a thread where that takes long."""
     if plan.format.renders_elsewhere and generate.said:

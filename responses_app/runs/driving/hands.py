@@ -7,11 +7,12 @@ share nothing but the plan and what was permitted.
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.errors import EngineError, GenerationCut, PromptTooLong
 from engine.types import FinishReason, GenerationRequest
 from responses_app.observing.metrics import TurnMeter
+from responses_app.observing.traces import Span
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import (
     Await,
@@ -34,11 +35,11 @@ from responses_app.runs.driving.generating import (
     generated,
     hold_to_rule,
     request_of,
-    span_of,
     unlogged_finish,
 )
 from responses_app.runs.driving.learning import learn_tools
 from responses_app.runs.driving.programs import run_tool
+from responses_app.runs.driving.spans import agent_span, turn_span
 from responses_app.runs.driving.tool_calls import Effects, wait_until
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.plan.replanning import learnt_elsewhere, nothing_to_call
@@ -78,6 +79,7 @@ class Hand:
         self._now = shared.now
         self._note_speech = shared.note_speech
         self._note_wait = shared.note_wait
+        self.span: Span | None = None  # of its agent, below which all that it does is traced; None: the response's
         # What it has of the engine.
         plan = shared.plan()
         self.place = shared.model.turns.place(*plan.in_queue(shared.now()), of_rollout=plan.of_rollout)
@@ -90,13 +92,21 @@ class Hand:
             case ListTools() | SearchTools():
                 return await self._learn(command)
             case CallTool() | RunProgram():
-                plan, said, tell = self._plan(), self.machine.stream.said_tokens, self.tell
+                plan, said, tell = self._traced(self._plan()), self.machine.stream.said_tokens, self.tell
                 return tell(await run_tool(plan, command, self._effects, self._settings, tell=tell, said=said))
         if isinstance(command, Await):
             self._note_wait(self.machine, command)
         # Unix time, not a monotonic clock: the log keeps the deadline, and another worker may have to go by it.
         seconds = self._settings.responses_tool_timeout if isinstance(command, Await) else command.seconds
         return self.tell(await wait_until(command.until, seconds, now=self._now(), tell=self.tell))
+
+    def as_agent(self, number: int) -> Span:
+        """Begin the span of the agent that it works for."""
+        self.span = agent_span(self._plan(), number, self.machine)
+        return self.span
+
+    def _traced(self, plan: RunPlan) -> RunPlan:
+        return plan if self.span is None else replace(plan, origin=replace(plan.origin, span=self.span))
 
     async def _generate(self, generate: Generate) -> Command | None:
         """Wait for the engine and generate a turn. The engine's work ends with it, however that comes."""
@@ -142,7 +152,7 @@ class Hand:
         if not generate.has_begun:
             self._begin_turn(plan, generate, request)
         try:
-            with span_of(plan, generate.turn, request) as span:
+            with turn_span(generate.turn, request, below=self.span or plan.origin.span) as span:
                 async with aclosing(generated(self._served.engine, plan, generate, request, span)) as chunks:
                     with delayed(self.tell, self.machine.only_adds, seconds=self._settings.delta_seconds) as tell:
                         async for chunk in chunks:

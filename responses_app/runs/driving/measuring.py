@@ -50,6 +50,7 @@ class RunMeasure:
                 error=None if error is None else str(error["code"]),
                 input_tokens=used.input,
                 cached_tokens=used.cached,
+                output_tokens=used.output,
                 reasoning_tokens=sum(turn.reasoning_tokens for turn in machine.all_turns),
                 first_token=None if first is None else first / 1000,
                 duration=measured.duration_ms / 1000,

@@ -29,6 +29,7 @@ from responses_app.protocol.response.steps import (
     RunProgram,
     ToolReturned,
 )
+from responses_app.runs.driving.spans import end_tool, tool_span
 from responses_app.runs.driving.tool_calls import (
     Effects,
     ProgramHalted,
@@ -71,7 +72,10 @@ async def run_program(
     calls = _Calls(plan, command.made, effects, settings, tell)
     call = CallTool(NAME, command.code)
     try:
-        returned = await call_tool(plan.tools.entry_of(NAME), call, tell=tell, settings=settings, answer=calls.answer)
+        entry = plan.tools.entry_of(NAME)
+        with tool_span(plan, entry, call) as span:
+            returned = await call_tool(entry, call, tell=tell, settings=settings, answer=calls.answer)
+            end_tool(plan, span, returned)
         if calls.left:
             raise _Diverged
     except _Paused as paused:

@@ -110,7 +110,7 @@ class Run(EventSource):
         self._persistence = persistence
         self.log = persistence.log  # None for one that is not stored
         self._queue = queue
-        self._measure = RunMeasure(plan, machine, model.meter)
+        self.measure = RunMeasure(plan, machine, model.meter)
         self._settings = settings
         self._kept: KeptEnd | None = None  # its end, once that is kept
         self._is_settled = False  # it runs no more, and has what it ran with
@@ -379,7 +379,7 @@ class Run(EventSource):
         """Before anything is said: note that it begins. Raises `ClaimLost` where another worker has it."""
         if not self.has_spoken:
             self.has_spoken = True
-            self._measure.note_first_token()
+            self.measure.note_first_token()
             await self._persistence.begin(may_wait=self._may_wait)
 
     async def _seal(self, summary: str) -> Command | None:
@@ -512,7 +512,7 @@ class Run(EventSource):
         # At once, and not when the store has answered: others wait for the place.
         self.place.leave()  # nothing more is generated
         try:
-            measured = self._measure.measured()
+            measured = self.measure.measured()
             self._kept = await self._persistence.keep(self._machine, ending, measured, may_wait=self._may_wait)
         except ClaimLost:
             self._give_up()
@@ -532,9 +532,9 @@ class Run(EventSource):
         if self.log is not None:
             # Before the end is told: `end` publishes the events that are held back, and they come first.
             self.log.end()
-        self._persistence.note_usage(self._model.name, self._measure.tokens)
+        self._persistence.note_usage(self._model.name, self.measure.tokens)
         self._tell(kept.ended)
-        self._measure.report(self.journal.appended_bytes, self.abandoned_reason)
+        self.measure.report(self.journal.appended_bytes, self.abandoned_reason)
 
     def _give_up(self) -> None:
         """Stop without a word to the store: another worker has decided what becomes of the response.
@@ -571,7 +571,7 @@ class Run(EventSource):
             return
         try:
             self._tell(Failed(failure(None, self.plan.origin.request_id)))  # does nothing where an end was decided
-            self._kept = self._kept or self._persistence.fail(self._machine, self._measure.measured())
+            self._kept = self._kept or self._persistence.fail(self._machine, self.measure.measured())
             self._say_end(self._kept)
         except Exception:
             logger.exception("response %s: its end cannot be told", self.response_id)
@@ -596,4 +596,4 @@ class Run(EventSource):
             self.ticket.hand_over()
             return
         self.settled()
-        self._persistence.count(self.ticket, self._measure.used())
+        self._persistence.count(self.ticket, self.measure.used())

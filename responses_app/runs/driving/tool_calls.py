@@ -41,6 +41,7 @@ from responses_app.protocol.response.steps import (
     WaitBegan,
 )
 from responses_app.runs.driving.looking import Look, blind, look_of
+from responses_app.runs.driving.spans import end_tool, tool_span
 from responses_app.runs.plan.plan import RunPlan, ToolEntry
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.base import ClaimLost
@@ -152,17 +153,15 @@ async def permitted_call(
 
     Raises `ClaimLost` where another worker has the response: then nothing was called.
     """
-    entry, span, confirm = plan.tools.entry_of(command.name), plan.origin.span, nothing_to_confirm
+    entry, confirm = plan.tools.entry_of(command.name), nothing_to_confirm
     try:
         if entry is not None and not command.repeatable:
             await effects.permit()
             confirm = effects.confirm
-        # A client may have chosen the label of an MCP server, which the name begins with.
-        with span.child("tool call", {} if plan.unkept else {"gen_ai.tool.name": command.name}) as own:
+        with tool_span(plan, entry, command) as span:
             look = look_of(plan)
             returned = await call_tool(entry, command, tell=tell, settings=settings, confirm=confirm, look=look)
-            if returned.failed:
-                own.fail("tool_failed")
+            end_tool(plan, span, returned)
             return returned
     except NotPermitted as why:
         return unmade_call(command, str(why))

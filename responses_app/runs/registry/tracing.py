@@ -1,12 +1,14 @@
 """A run as a span: what response it is, for whom, and what became of it. Its turns and tool calls are below it."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
+from responses_app.observing import contents, gen_ai
 from responses_app.observing.traces import NO_SPAN, Value
 from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.requests.text_format import PlainText
+from responses_app.protocol.sessions import NO_HARNESS
 from responses_app.runs.driving.run import Run
-from responses_app.runs.plan.plan import RunPlan
+from responses_app.runs.driving.spans import shows_contents
 
 
 async def execute_in_span(run: Run) -> None:
@@ -15,7 +17,8 @@ async def execute_in_span(run: Run) -> None:
     if plan.origin.span is NO_SPAN:
         await run.execute()
         return
-    with plan.origin.span.child("response", _asked(plan)) as span:
+    model = plan.request.model or run.response()["model"]
+    with plan.origin.span.child(f"{gen_ai.CHAT} {model}", _asked(run, model)) as span:
         run.plan = replace(plan, origin=replace(plan.origin, span=span))  # its turns and calls are below
         await run.execute()
         span.note(_became(run))
@@ -24,23 +27,52 @@ async def execute_in_span(run: Run) -> None:
             span.fail("server_error" if error is None else error["code"])
 
 
-def _asked(plan: RunPlan) -> Mapping[str, Value]:
-    return {
-        "gen_ai.operation.name": "generate_content",
-        "gen_ai.request.model": plan.request.model or "",
+def _asked(run: Run, model: str) -> dict[str, Value]:
+    plan, request = run.plan, run.plan.request
+    known: dict[str, Value] = {
+        **gen_ai.operation(gen_ai.CHAT, model),
+        **gen_ai.sampling(request),
         "gen_ai.response.id": plan.response_id,
         "respsite.project": plan.origin.project,
         "respsite.transport": plan.origin.transport,
         "respsite.request_id": plan.origin.request_id,
     }
+    # What a coding agent calls its sessions is its client's own text.
+    harness = NO_HARNESS if plan.unkept else plan.origin.harness
+    conversation = harness.session if plan.conversation is None else plan.conversation.id
+    if conversation:
+        known["gen_ai.conversation.id"] = conversation
+    if harness.agent:
+        known["gen_ai.agent.id"] = harness.agent
+    if request.stream or plan.origin.transport == "websocket":
+        known["gen_ai.request.stream"] = True
+    if not isinstance(request.text_format, PlainText):
+        known["gen_ai.output.type"] = "json"
+    if shows_contents(plan):
+        if request.stop:
+            known["gen_ai.request.stop_sequences"] = list(request.stop)
+        if request.instructions:
+            known["gen_ai.system_instructions"] = contents.instructions(request.instructions)
+        known["gen_ai.input.messages"] = contents.input_messages(plan.input_items)
+    return known
 
 
-def _became(run: Run) -> Mapping[str, Value]:
-    response = run.response()
-    usage = response["usage"]
-    return {
-        "gen_ai.response.model": response["model"],
-        "respsite.status": run.status.value,
-        "gen_ai.usage.input_tokens": 0 if usage is None else usage["input_tokens"],
-        "gen_ai.usage.output_tokens": 0 if usage is None else usage["output_tokens"],
-    }
+def _became(run: Run) -> dict[str, Value]:
+    response, reason = run.response(), gen_ai.finish_reason(run.response())
+    known: dict[str, Value] = {"gen_ai.response.model": response["model"], "respsite.status": run.status.value}
+    used = response["usage"]
+    if used is not None:
+        known |= gen_ai.usage(
+            input=used["input_tokens"],
+            cached=used["input_tokens_details"]["cached_tokens"],
+            output=used["output_tokens"],
+            reasoning=used["output_tokens_details"]["reasoning_tokens"],
+        )
+    if reason is not None:
+        known["gen_ai.response.finish_reasons"] = [reason]
+    first = run.measure.measured().first_token_ms
+    if first is not None and (run.plan.request.stream or run.plan.origin.transport == "websocket"):
+        known["gen_ai.response.time_to_first_chunk"] = first / 1000
+    if shows_contents(run.plan):
+        known["gen_ai.output.messages"] = contents.output_messages(response["output"], reason)
+    return known

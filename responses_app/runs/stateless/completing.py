@@ -19,7 +19,9 @@ from engine.errors import EngineError, GenerationCut
 from engine.formats.base import as_tokens
 from engine.types import FinishReason, GenerationRequest, TokenChunk
 from responses_app.limits.rates import Ticket
+from responses_app.observing import gen_ai
 from responses_app.observing.metrics import Outcome
+from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, server_error, too_slow
 from responses_app.protocol.rate_limits import Amount
@@ -144,6 +146,7 @@ class Completing:
         self._left = left
         self._deltas = deltas
         self._tasks: list[asyncio.Task[None]] = []
+        self._span: Span = NO_SPAN
         self._began = time.monotonic()
         self._first_token: float | None = None
         self._status = "cancelled"
@@ -151,8 +154,9 @@ class Completing:
         self._stopped = False
         self._closing = False
 
-    def start(self, choices: Sequence[OpenChoice], places: Sequence[TurnPlace]) -> None:
-        """Begin to generate all choices."""
+    def start(self, choices: Sequence[OpenChoice], places: Sequence[TurnPlace], span: Span = NO_SPAN) -> None:
+        """Begin to generate all choices, below a span that ends with them."""
+        self._span = span
         self._open = len(choices)
         self._tasks = [
             asyncio.create_task(self._run(choice, place), name=choice.request.request_id)
@@ -278,7 +282,7 @@ class Completing:
 
     async def _sampled(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         attributes = {"respsite.prompt_tokens": len(request.prompt_token_ids)}
-        with self._origin.span.child("completion", attributes, calls=True) as span:
+        with self._span.child("turn", attributes, calls=True) as span:
             traced = replace(request, trace_headers=span.headers)
             async with aclosing(self._model.engine.generate(traced)) as chunks:
                 async for chunk in chunks:
@@ -339,6 +343,12 @@ class Completing:
 
     def _note(self) -> None:
         seconds, usage = time.monotonic() - self._began, self.usage
+        tokens = {"cached": usage.cached_tokens, "output": usage.completion_tokens}
+        self._span.note(gen_ai.usage(input=usage.prompt_tokens, **tokens))
+        self._span.note({"gen_ai.response.id": self.head.id, "gen_ai.response.model": self.head.model})
+        if self._error is not None:
+            self._span.fail(self._error)
+        self._span.end()
         self._model.meter.ended(
             Outcome(
                 transport=self._origin.transport,
@@ -346,6 +356,8 @@ class Completing:
                 error=self._error,
                 input_tokens=usage.prompt_tokens,
                 cached_tokens=usage.cached_tokens,
+                output_tokens=usage.completion_tokens,
+                operation=gen_ai.TEXT_COMPLETION,
                 first_token=self._first_token,
                 duration=seconds,
             )

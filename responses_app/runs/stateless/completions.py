@@ -15,6 +15,8 @@ from functools import partial
 from engine.errors import EngineError, NotRendered
 from engine.formats.base import as_tokens
 from engine.types import GenerationRequest
+from responses_app.observing import gen_ai
+from responses_app.observing.traces import Value
 from responses_app.protocol import ids
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import context_length_exceeded, invalid_request, unsupported_parameter
@@ -146,7 +148,9 @@ class CompletionService:
         completing.ended_one = self.service.registry.give_place
         completing.usage.prompt_tokens = prompt_tokens
         self.running.add(completing)
-        completing.start(choices, places)
+        name = wanted.fields.model or model.name
+        span = origin.span.child(f"{gen_ai.TEXT_COMPLETION} {name}", _asked(wanted, name, origin))
+        completing.start(choices, places, span)
         return completing
 
     async def aclose(self, *, grace: float) -> None:
@@ -163,6 +167,17 @@ class CompletionService:
     async def _all_ended(self) -> None:
         while self.running:
             await next(iter(self.running)).ended.wait()
+
+
+def _asked(wanted: CompletionWanted, model: str, origin: Origin) -> dict[str, Value]:
+    """Return what the span of a request has when it begins."""
+    fields, known = wanted.fields, gen_ai.operation(gen_ai.TEXT_COMPLETION, model)
+    known |= {**gen_ai.sampling(fields), "respsite.project": origin.project, "respsite.transport": origin.transport}
+    if fields.stream:
+        known["gen_ai.request.stream"] = True
+    if wanted.n > 1:
+        known["gen_ai.request.choice.count"] = wanted.n
+    return known
 
 
 def _details(wanted: CompletionWanted, model: ServedModel) -> EngineDetails:

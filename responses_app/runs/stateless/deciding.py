@@ -11,13 +11,15 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from engine.errors import EngineError, GenerationFailed
 from engine.formats.base import ModelFormat, Tokens, as_tokens
 from engine.types import GenerationRequest, SamplingOptions, TokenChunk
+from responses_app.observing import gen_ai
 from responses_app.observing.metrics import Outcome
+from responses_app.observing.traces import Span
 from responses_app.protocol import ids
 from responses_app.protocol.errors import context_length_exceeded, invalid_request, unsupported_parameter
 from responses_app.protocol.prompt.prompt import Items, characters_of, check_can_fit, render_items, text_size
@@ -94,7 +96,11 @@ class DecisionService:
         finally:
             place.leave()  # each question has a turn of its own
         try:
-            answers = await self._answers(wanted, prompts, model, origin, tier, used)
+            name = wanted.model or model.name
+            with origin.span.child(f"{gen_ai.CHAT} {name}", gen_ai.operation(gen_ai.CHAT, name)) as span:
+                below = replace(origin, span=span)
+                answers = await self._answers(wanted, prompts, model, below, tier, used)
+                span.note(gen_ai.usage(input=used.input, cached=used.cached, output=used.output))
             status = "completed"
         except EngineError as error:
             logger.warning("decisions: the engine failed: %s: %s", type(error).__name__, error)
@@ -129,7 +135,7 @@ class DecisionService:
                 threads = self.service.threads
                 prompt = await threads.wait(origin.project, prompts.whole, number) if waits else prompts.whole(number)
                 place = model.turns.place(origin.project, tier, priority)
-                first = await _first_token(model, request_for(number, prompt), place, used)
+                first = await _first_token(model, request_for(number, prompt), place, used, origin.span)
             return answer(question, _read(prompts.labels[number], model.format, first))
 
         def request_for(number: int, prompt: "Tokens[int]") -> GenerationRequest:
@@ -223,16 +229,21 @@ def _check_fits(tokens: int, max_model_len: int) -> None:
         raise context_length_exceeded(tokens, max_model_len)
 
 
-async def _first_token(model: ServedModel, request: GenerationRequest, place: TurnPlace, used: _Used) -> TokenChunk:
+async def _first_token(
+    model: ServedModel, request: GenerationRequest, place: TurnPlace, used: _Used, span: Span
+) -> TokenChunk:
     """Return the chunk with the first token that the model would say. Raises `EngineError`."""
     first: TokenChunk | None = None
-    async with place.turn(), aclosing(model.engine.generate(request)) as chunks:
-        used.input += len(request.prompt_token_ids)
-        async for chunk in chunks:
-            used.output += len(chunk.token_ids)
-            used.cached += chunk.cached_tokens or 0
-            if first is None and chunk.token_ids:
-                first = chunk
+    async with place.turn():
+        with span.child("turn", {"respsite.prompt_tokens": len(request.prompt_token_ids)}, calls=True) as turn:
+            traced = replace(request, trace_headers=turn.headers)
+            async with aclosing(model.engine.generate(traced)) as chunks:
+                used.input += len(request.prompt_token_ids)
+                async for chunk in chunks:
+                    used.output += len(chunk.token_ids)
+                    used.cached += chunk.cached_tokens or 0
+                    if first is None and chunk.token_ids:
+                        first = chunk
     if first is None or not first.logprobs:
         raise GenerationFailed("The engine gave no log probabilities of the first token.")
     return first
@@ -259,6 +270,7 @@ def _note(model: ServedModel, origin: Origin, status: str, questions: int, used:
             status=status,
             input_tokens=used.input,
             cached_tokens=used.cached,
+            output_tokens=used.output,
             duration=seconds,
         )
     )

@@ -14,6 +14,7 @@ from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingRequest
 from engine.errors import EmbeddingRefused, EngineError, EngineUnavailable
 from engine.types import EngineInfo
 from responses_app.limits.rates import Rates
+from responses_app.observing import gen_ai
 from responses_app.observing.metrics import Metrics
 from responses_app.protocol.api_keys import model_not_allowed
 from responses_app.protocol.errors import invalid_request, model_not_found
@@ -96,9 +97,14 @@ class EmbeddingService:
             place.leave()
             raise
         try:
-            with origin.span.child("embeddings", {"gen_ai.request.model": model.name}, calls=True):
+            name = wanted.model or model.name
+            asked = gen_ai.operation(gen_ai.EMBEDDINGS, name)
+            with origin.span.child(f"{gen_ai.EMBEDDINGS} {name}", asked, calls=True) as span:
                 async with place.turn():
                     embedded = await self._embed(model, wanted)
+                span.note({"gen_ai.response.model": model.name, "gen_ai.usage.input_tokens": embedded.tokens})
+                if wanted.dimensions is not None:
+                    span.note({"gen_ai.embeddings.dimension.count": wanted.dimensions})
             tokens, status = embedded.tokens, "completed"
         except EmbeddingRefused as error:
             raise invalid_request(error.reason, param=error.param, code="invalid_value") from error
@@ -140,6 +146,7 @@ class EmbeddingService:
         metrics = self.metrics
         metrics.embeddings.count(model.name, status)
         metrics.embedding_seconds.note(seconds, model.name)
+        metrics.gen_ai.ended(gen_ai.EMBEDDINGS, model.name, seconds, error="error" if status == "failed" else "")
         if status == "completed":
             metrics.embedded_inputs.count(model.name, by=inputs)
             metrics.embedded_tokens.count(model.name, by=tokens)

@@ -144,7 +144,7 @@ def test_every_command_has_its_section() -> None:
 
 
 def test_every_metric_has_its_line() -> None:
-    shown = set(re.findall(r"^\| `(respsite_\w+)`", metrics.markdown(), re.MULTILINE))
+    shown = set(re.findall(r"^\| `((?:respsite|gen_ai)_\w+)`", metrics.markdown(), re.MULTILINE))
     said, _ = page(Metrics(), "")
     assert shown >= set(re.findall(r"^# TYPE (\w+) (?!unknown)", said.decode(), re.MULTILINE))
     assert len(shown) > 25

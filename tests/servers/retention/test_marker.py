@@ -17,6 +17,7 @@ import pytest
 
 from responses_app.protocol.requests.resources import RUNNING
 from tests.kit.closed import ClosedServer
+from tests.kit.collector import Collector
 from tests.kit.marker import Marker, Places, in_files, in_memory, in_postgres, in_redis, in_sqlite
 from tests.kit.postgres_server import PostgresServer, private_postgres_server  # noqa: F401 - a fixture
 from tests.kit.redis_server import RedisServer
@@ -24,7 +25,6 @@ from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.stored import stored_statuses
 from tests.kit.waiting import eventually
 from tests.servers.retention.talk import Talk, as_text, script_of
-from tests.servers.transports.test_traces import Collector
 
 pytestmark = [pytest.mark.any_database, needs_bubblewrap]
 
@@ -91,6 +91,7 @@ class Place:
             auth="on",
             model_name="m",
             traces="on",
+            traces_content="*",
             mcp_allowed_hosts="127.0.0.1",
             database_patience_seconds=0,
             **settings,

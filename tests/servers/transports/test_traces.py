@@ -15,6 +15,7 @@ from responses_app.observing import traces
 from responses_app.observing.traces import NO_SPAN, Traces
 from responses_app.web.servers.layers import name_of
 from tests.kit.clients import Socket
+from tests.kit.collector import Collector, told
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
@@ -25,45 +26,6 @@ POSTED, OPENED = "b7ad6b7169203331", "00f067aa0ba902b7"
 SECRET = "the hidden word is xylophone"
 
 
-class Collector(ThreadingHTTPServer):
-    """Receives spans as an OpenTelemetry collector does."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.bodies: list[bytes] = []
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    def spans(self) -> list[Any]:
-        """Return those that came so far."""
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-        read = [ExportTraceServiceRequest.FromString(body) for body in list(self.bodies)]
-        scopes = (scope for request in read for resource in request.resource_spans for scope in resource.scope_spans)
-        return [span for scope in scopes for span in scope.spans]
-
-    def services(self) -> set[str]:
-        """Return what those who sent them are called."""
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-        read = [ExportTraceServiceRequest.FromString(body) for body in list(self.bodies)]
-        given = (each for request in read for sent in request.resource_spans for each in sent.resource.attributes)
-        return {each.value.string_value for each in given if each.key == "service.name"}
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        assert self.path == "/v1/traces"
-        assert isinstance(self.server, Collector)
-        self.server.bodies.append(body)
-        self.send_response(200)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     """A collector on loopback."""
@@ -72,16 +34,11 @@ def collector() -> Iterator[Collector]:
         server.shutdown()
 
 
-def told(span: Any) -> dict[str, object]:
-    """Return a span's attributes."""
-    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
-
-
 async def test_a_trace_goes_from_the_client_through_the_response_to_its_turns(
     tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+    for name, value in collector.environ.items():
+        monkeypatch.setenv(name, value)
     with Server(tmp_path, traces="on") as server:
         answer = await asyncio.to_thread(
             httpx.post,
@@ -115,7 +72,7 @@ async def test_a_trace_goes_from_the_client_through_the_response_to_its_turns(
         "POST /v1/responses": 1,
         "GET /v1/responses/{id}": 1,
         "GET /v1/models": 1,
-        "response": 2,
+        "chat demo": 2,
         "turn": 2,
     }
     (posted,) = by_name["POST /v1/responses"]
@@ -126,13 +83,14 @@ async def test_a_trace_goes_from_the_client_through_the_response_to_its_turns(
     assert told(read)["http.response.status_code"] == 404
     (refused,) = by_name["GET /v1/models"]
     assert refused.trace_id.hex() != OURS, "who has no key says nothing about what is kept"
-    responses = {told(span)["gen_ai.response.id"]: span for span in by_name["response"]}
+    responses = {told(span)["gen_ai.response.id"]: span for span in by_name["chat demo"]}
     assert responses[response_id].parent_span_id == posted.span_id
     assert responses[second["id"]].parent_span_id.hex() == OPENED
     assert {told(span)["respsite.transport"] for span in responses.values()} == {"json", "websocket"}
     for span in responses.values():
         assert span.trace_id.hex() == OURS
         assert told(span)["gen_ai.response.model"] == "demo"
+        assert told(span)["gen_ai.response.finish_reasons"] == ["stop"]
         assert told(span)["respsite.project"] == "default"
         assert told(span)["respsite.status"] == "completed"
         assert int(str(told(span)["gen_ai.usage.output_tokens"])) > 0

@@ -50,7 +50,8 @@ def test_every_expression_asks_for_what_there_is(title: str, expression: str, le
 
 def test_every_number_is_shown() -> None:
     shown = {name for _, expression, _ in expressions() for name, _ in SERIES.findall(expression)}
-    assert shown == set(series())
+    # The others repeat some of these under the names of OpenTelemetry's conventions, for dashboards made for those.
+    assert shown == {name for name in series() if name.startswith("respsite_")}
 
 
 def test_panels_do_not_overlap() -> None:

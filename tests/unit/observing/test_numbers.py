@@ -11,6 +11,7 @@ def ended(metrics: Metrics, **changes: object) -> None:
     """Count a response."""
     fields: dict[str, object] = {
         **{"transport": "sse", "status": "completed", "error": None, "input_tokens": 10, "cached_tokens": 4},
+        "output_tokens": 29,
         **{"reasoning_tokens": 2, "first_token": 0.2, "duration": 3.0, "calls": ["function_call"], "repairs": 1},
         **{"unknown_tools": 0, "misfits": 0, "journal_bytes": 900},
     }

@@ -1,0 +1,62 @@
+"""A collector of OpenTelemetry: receives spans over OTLP (HTTP, protobuf), on a free loopback port."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Collector(ThreadingHTTPServer):
+    """Receives spans as an OpenTelemetry collector does."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.bodies: list[bytes] = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What a server has to know to send it its spans soon."""
+        return {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self.server_port}",
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+        }
+
+    def spans(self) -> list[Any]:
+        """Return those that came so far."""
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        read = [ExportTraceServiceRequest.FromString(body) for body in list(self.bodies)]
+        scopes = (scope for request in read for resource in request.resource_spans for scope in resource.scope_spans)
+        return [span for scope in scopes for span in scope.spans]
+
+    def services(self) -> set[str]:
+        """Return what those who sent them are called."""
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        read = [ExportTraceServiceRequest.FromString(body) for body in list(self.bodies)]
+        given = (each for request in read for sent in request.resource_spans for each in sent.resource.attributes)
+        return {each.value.string_value for each in given if each.key == "service.name"}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        assert self.path == "/v1/traces"
+        assert isinstance(self.server, Collector)
+        self.server.bodies.append(body)
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def told(span: Any) -> dict[str, Any]:
+    """Return a span's attributes; a list is one of Python's."""
+    return {each.key: _plain(each.value) for each in span.attributes}
+
+
+def _plain(value: Any) -> object:
+    kind = value.WhichOneof("value")
+    return [_plain(each) for each in value.array_value.values] if kind == "array_value" else getattr(value, kind)

@@ -1,0 +1,102 @@
+"""What spans say of a request and of its tokens, and how much of its contents."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from responses_app.observing import contents, gen_ai
+from responses_app.observing.traces import NO_SPAN
+from tests.kit.gen_ai_conventions import SCHEMAS, errors_of
+
+ITEMS: list[dict[str, Any]] = [
+    {"role": "developer", "content": "Be short."},
+    {"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, {"type": "input_image"}]},
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]},
+    {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"a": 1}'},
+    {"type": "function_call_output", "call_id": "c1", "output": "a turtle"},
+    {"type": "custom_tool_call", "call_id": "c2", "name": "sql", "input": "SELECT 1"},
+    {"type": "custom_tool_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "1"}]},
+    {"type": "web_search_call", "id": "ws_1"},
+    {"type": "item_reference", "id": "msg_1"},
+]  # fmt: skip
+
+
+def test_items_become_messages() -> None:
+    messages = json.loads(contents.input_messages(ITEMS))
+    assert not errors_of(messages, SCHEMAS["gen_ai.input.messages"])
+    assert [(each["role"], [part["type"] for part in each["parts"]]) for each in messages] == [
+        ("system", ["text"]),
+        ("user", ["text", "input_image"]),
+        ("assistant", ["reasoning"]),
+        ("assistant", ["tool_call"]),
+        ("tool", ["tool_call_response"]),
+        ("assistant", ["tool_call"]),
+        ("tool", ["tool_call_response"]),
+        ("assistant", ["server_tool_call"]),
+        ("assistant", ["server_tool_call"]),
+    ]
+    assert messages[2]["parts"][0]["content"] == "Hm."
+    assert messages[3]["parts"][0]["arguments"] == {"a": 1}
+    assert messages[5]["parts"][0]["arguments"] == "SELECT 1"
+    (answer,) = json.loads(contents.output_messages([ITEMS[4], *ITEMS[2:4]], "tool_call"))
+    assert (answer["role"], answer["finish_reason"], len(answer["parts"])) == ("assistant", "tool_call", 2)
+
+
+def test_what_has_no_room_is_left_out_from_the_oldest_on() -> None:
+    items = [{"role": "user", "content": f"{number} " * 2000} for number in range(100)]
+    whole = contents.input_messages(items)
+    assert len(whole) < contents.MAX_CHARACTERS * 1.2
+    messages = json.loads(whole)
+    assert messages[-1]["parts"][0]["content"] == items[-1]["content"]
+    assert "more characters]" in messages[0]["parts"][0]["content"]
+    many = [{"type": "input_text", "text": ""}] * 10_000
+    assert len(json.loads(contents.input_messages([{"role": "user", "content": many}]))[0]["parts"]) <= 256
+
+
+@pytest.mark.parametrize(
+    "item", [{}, {"content": 5}, {"content": [None, "x", {}]}, {"type": "function_call"}, {"type": 1}]
+)
+def test_an_item_of_any_form_becomes_a_message(item: dict[str, Any]) -> None:
+    assert not errors_of(json.loads(contents.input_messages([item])), SCHEMAS["gen_ai.input.messages"])
+
+
+def test_a_lone_surrogate_can_be_exported() -> None:
+    for text in (contents.cut("a\ud800"), contents.input_messages([{"role": "user", "content": "\ud800"}])):
+        assert text.encode()
+
+
+def test_a_request_says_what_it_has_and_nothing_else() -> None:
+    request = SimpleNamespace(temperature=0, top_p=None, seed=3, max_output_tokens=9)
+    assert gen_ai.sampling(request) == {
+        "gen_ai.request.temperature": 0.0,
+        "gen_ai.request.seed": 3,
+        "gen_ai.request.max_tokens": 9,
+    }
+    assert gen_ai.usage(input=5, cached=4, output=3, reasoning=2) == {
+        "gen_ai.usage.input_tokens": 5,
+        "gen_ai.usage.cache_read.input_tokens": 4,
+        "gen_ai.usage.output_tokens": 3,
+        "gen_ai.usage.reasoning.output_tokens": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        ({"status": "completed", "output": [{"type": "message"}]}, "stop"),
+        ({"status": "completed", "output": []}, "stop"),
+        ({"status": "completed", "output": [{"type": "function_call"}]}, "tool_call"),
+        ({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}, "length"),
+        ({"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}, "content_filter"),
+        ({"status": "failed"}, "error"),
+        ({"status": "cancelled"}, None),
+    ],
+)
+def test_why_it_ended(response: dict[str, Any], reason: str | None) -> None:
+    assert gen_ai.finish_reason(response) == reason
+
+
+def test_without_traces_no_project_shows_its_contents() -> None:
+    assert not NO_SPAN.shows("default")
