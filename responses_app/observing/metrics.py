@@ -215,6 +215,8 @@ class ModelMeter:
         self.gaps = metrics.token_gaps.at(model)
         self.output = metrics.output_tokens.at(model)
         metrics.turns_continued.at(model)
+        for how in ("used", "unused", "failed"):
+            metrics.early_calls.at(model, how)
         for transport in TRANSPORTS:
             for status in STATUSES:  # from 0 on: Prometheus sees no growth in a series that begins
                 metrics.responses.at(model, transport, status)
@@ -226,6 +228,10 @@ class ModelMeter:
     def continued(self) -> None:
         """Count a turn that was cut and goes on: on another replica of the engine, mostly."""
         self._metrics.turns_continued.count(self._model)
+
+    def early(self, how: str) -> None:
+        """Count a call of a tool that was begun early, by what became of it."""
+        self._metrics.early_calls.count(self._model, how)
 
     def waited(self, tier: str, seconds: float) -> None:
         """Count a turn that was waited for."""
@@ -336,6 +342,12 @@ class Metrics:
         self.output_tokens = self._counter("output_tokens", "Generated tokens, counted as they arrive.", *model)
         self.reasoning_tokens = self._counter("reasoning_tokens", "Generated tokens of reasoning.", *model)
         self.tool_calls = self._counter("tool_calls", "Tool calls, by the type of their item.", *model, "type")
+        self.early_calls = self._counter(
+            "early_tool_calls",
+            "Calls of tools that were begun before they were asked for: used, unused, or failed and made again.",
+            *model,
+            "how",
+        )
         self.repairs = self._counter(
             "parse_repairs", "Malformed items of a model's output that could be read all the same.", *model
         )

@@ -109,6 +109,8 @@ class ToolResult:
     seen: Sequence[str | ToolImage] = field(default=(), repr=False)  # for one that sees, where it has images
 
 
+# Makes the result of a call that was begun early, of the call as it is asked for then; raises as `BaseTool.call` does.
+Finish = Callable[[ToolCall], Awaitable[ToolResult]]
 MAX_STATE_BYTES = 64 * 1024  # of one tool, as JSON; a state that is larger is not kept
 
 
@@ -155,6 +157,19 @@ class BaseTool(ABC):
     @abstractmethod
     async def call(self, call: ToolCall) -> ToolResult:
         """Run it. Raises `ToolFailed`; cancelling it ends its work."""
+
+    async def begin(self, call: ToolCall) -> Finish:
+        """Do early what takes long of a call that may never be asked for, of a tool that only `reads`.
+
+        The call has no item yet, and may be asked for with another `state`. Raises as `call` does: then it is called
+        once it is asked for.
+        """
+        result = await self.call(call)
+
+        async def finish(asked: ToolCall) -> ToolResult:
+            return result if asked.state == call.state else await self.call(asked)
+
+        return finish
 
     async def forget_response(self, use: ToolUse) -> None:  # noqa: B027 - most tools keep nothing
         """Remove what it keeps of a response that has ended, whose project keeps nothing. Raises nothing."""

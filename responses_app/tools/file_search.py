@@ -29,7 +29,7 @@ from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.stores.looking import keep_looking
 from responses_app.stores.vector_stores import BaseVectorStores, Hit, PendingFile, Search
-from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
+from responses_app.tools.base import BaseTool, Finish, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
 from responses_app.tools.meaning.chunks import ChunkEmbedder
 from responses_app.tools.meaning.queries import QueryVectors
 from responses_app.tools.reading.processes import READ_SECONDS, DocumentReader, ReadFailed
@@ -199,22 +199,30 @@ class FileSearchTool(BaseTool):
         declared: dict[str, Any] = use.declared
         await asyncio.gather(*(self._check(use.project, store_id) for store_id in declared["vector_store_ids"]))
         function = FunctionTool(FUNCTION, _SEARCH, orjson.dumps(SCHEMA).decode())
-        tool = OfferedTool(name=NAME, item=FOUND, repeatable=True)
+        tool = OfferedTool(name=NAME, item=FOUND, repeatable=True, reads=True)
         return Offer(ToolNamespace(NAMESPACE, DESCRIPTION, (function,)), [tool], {NAME: JsonSchema(function.schema)})
 
     async def call(self, call: ToolCall) -> ToolResult:
+        return await (await self.begin(call))(call)
+
+    async def begin(self, call: ToolCall) -> Finish:
         queries = queries_of(call.arguments)
         try:
             hits = await self._hits(call.use, queries)
         except StoreError:
             raise ToolFailed("the files cannot be searched now.", shown={"queries": queries}) from None
-        cited = FoundFiles(call.state)
-        number = cited.next_search
-        cited.add([(hit.file_id, hit.filename) for hit in hits])
-        shown: JsonObject = {"queries": queries}
-        if RESULTS in call.use.include:
-            shown["results"] = [_result(hit) for hit in hits]
-        return ToolResult(told(number, hits), shown, state=cited.as_json())
+
+        async def finish(asked: ToolCall) -> ToolResult:
+            """Number what was found behind what the chain has found before."""
+            cited = FoundFiles(asked.state)
+            number = cited.next_search
+            cited.add([(hit.file_id, hit.filename) for hit in hits])
+            shown: JsonObject = {"queries": queries}
+            if RESULTS in asked.use.include:
+                shown["results"] = [_result(hit) for hit in hits]
+            return ToolResult(told(number, hits), shown, state=cited.as_json())
+
+        return finish
 
     async def search(
         self, project: str, store_ids: Sequence[str], search: Search, weights: Weights | None = None

@@ -19,7 +19,7 @@ from responses_app.stores.clock import id_factory
 from responses_app.stores.files import BaseFileStore
 from responses_app.stores.retention import Retentions
 from responses_app.stores.skills import BaseSkills
-from responses_app.tools.base import BaseTool, ToolCall, ToolResult, ToolUse
+from responses_app.tools.base import BaseTool, Finish, ToolCall, ToolResult, ToolUse
 from responses_app.tools.reading.processes import DocumentReader, ReadFailed
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ class LazyTool(BaseTool, Generic[Tool]):
 
     async def call(self, call: ToolCall) -> ToolResult:
         return await (await self.tool()).call(call)
+
+    async def begin(self, call: ToolCall) -> Finish:
+        return await (await self.tool()).begin(call)
 
     async def forget_response(self, use: ToolUse) -> None:
         if self._tool is not None:

@@ -1,7 +1,7 @@
 """What every tool of the server does, whatever it is: in responses that it is called in, and by itself."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import orjson
 import pytest
@@ -15,7 +15,7 @@ from responses_app.protocol.response.steps import CallTool, Offered, ToolReturne
 from responses_app.runs.driving.tool_calls import call_tool
 from responses_app.runs.plan.plan import Toolbox, ToolEntry
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.tools.base import BaseTool, ToolUse
+from responses_app.tools.base import BaseTool, ToolCall, ToolUse
 from tests.kit.fakes import ANSWER, FakeEngine, Site
 from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.oracle import validate_event
@@ -121,6 +121,16 @@ class ToolContract:
     async def test_calls_at_once_are_apart(self, case: ToolCase) -> None:
         every = await asyncio.gather(*(case.call(*case.good) for _ in range(4)))
         assert [each.failed for each in every] == [False] * 4
+
+    async def test_what_only_reads_can_begin_before_it_is_asked_for(self, case: ToolCase) -> None:
+        (tool,) = [tool for tool in (await case.offer()).tools if tool.name == case.good[0]]
+        assert not tool.reads or tool.repeatable
+        if not tool.reads:
+            pytest.skip("a call may change something")
+        early = ToolCall(use=case.use, name=tool.name, arguments=case.good[1], item_id="", tool=tool.tool)
+        before = await case.tool.call(early)
+        asked = replace(early, item_id="item_2", state=before.state)
+        assert await (await case.tool.begin(early))(asked) == await case.tool.call(asked)
 
     async def test_a_cancellation_ends_its_work(self, case: ToolCase) -> None:
         if case.slow is None:

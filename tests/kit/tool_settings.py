@@ -74,6 +74,7 @@ RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
     "MCP_SERVER_URLS": ("off", False),
     "SERVER_TOOL_SECONDS": ("5", 5.0),
     "SERVER_TOOL_MAX_OUTPUT_BYTES": ("1024", 1024),
+    "SERVER_TOOL_EARLY": ("Predicted", "predicted"),
 }
 WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
     "EMBEDDINGS_URL": (
@@ -146,6 +147,7 @@ WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
     "MCP_SERVER_URLS": (["public"], "on or off"),
     "SERVER_TOOL_SECONDS": (["0"], "a number of seconds of at least 1"),
     "SERVER_TOOL_MAX_OUTPUT_BYTES": (["1"], "a whole number of at least 1024"),
+    "SERVER_TOOL_EARLY": (["on"], "one of off, known, predicted"),
 }
 TOOLS_TOGETHER = {
     "two interpreters": ({"SANDBOX": "bubblewrap", "SANDBOX_MCP": "a"}, ["SANDBOX", "SANDBOX_MCP"]),

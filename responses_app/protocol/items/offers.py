@@ -38,11 +38,13 @@ class OfferedTool:
     tool: str = ""  # the name that the MCP server has for it
     asks: bool = False  # the user is to approve each call
     repeatable: bool = False  # a call that was under way when its worker died may be made again
+    # A call changes nothing, so one may begin that is not asked for in the end. Not logged: only who makes calls asks.
+    reads: bool = field(default=False, compare=False)
     fields: JsonObject = field(default_factory=dict)  # that the item has from its beginning
 
     def as_json(self) -> JsonObject:
-        """Return it as it is logged: without the fields that are empty or false."""
-        return {name: value for name, value in asdict(self).items() if value}
+        """Return it as it is logged: without `reads`, and without the fields that are empty or false."""
+        return {name: value for name, value in asdict(self).items() if value and name != "reads"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,8 @@ from engine.errors import (
 from engine.formats.base import ItemEnded, Tokens, as_tokens
 from engine.types import AnyText, FinishReason, GenerationRequest, TokenChunk, TurnGrammar
 from responses_app.observing.traces import NO_SPAN, Span
-from responses_app.protocol.response.steps import Command, Generate, Sampled
+from responses_app.protocol.response.response import ResponseMachine
+from responses_app.protocol.response.steps import Command, Generate, Input, OfAgent, Sampled, TurnBegan, input_of
 from responses_app.protocol.rollouts.recording import Recorder
 from responses_app.protocol.rollouts.weights import RolloutStale, untold
 from responses_app.runs.plan.plan import RunPlan
@@ -92,6 +93,15 @@ def request_for(plan: RunPlan, generate: Generate, *, cuts: int = 0, avoid: str 
         avoid=avoid,
         grammar=None if generate.aside else _grammar(plan, generate),
     )
+
+
+def asked_again(plan: RunPlan, machine: ResponseMachine, input_: Input) -> None:
+    """Note for a roll-out what the engine was asked on another worker: the prompt is the same one, rendered again."""
+    if plan.recorder is None or not isinstance(input_of(input_), TurnBegan):
+        return
+    due = machine.machine_of(input_.agent if isinstance(input_, OfAgent) else 0).due
+    if isinstance(due, Generate):
+        plan.recorder.ask(due, request_for(plan, due))
 
 
 def generated(

@@ -38,6 +38,7 @@ from responses_app.runs.driving.generating import (
     unlogged_finish,
 )
 from responses_app.runs.driving.learning import learn_tools
+from responses_app.runs.driving.predicting import Guess
 from responses_app.runs.driving.programs import run_tool
 from responses_app.runs.driving.spans import agent_span, turn_span
 from responses_app.runs.driving.tool_calls import Effects, wait_until
@@ -93,6 +94,8 @@ class Hand:
                 return await self._learn(command)
             case CallTool() | RunProgram():
                 plan, said, tell = self._traced(self._plan()), self.machine.stream.said_tokens, self.tell
+                if self.machine.calls.unanswered:  # what its client does now may change what was read
+                    self._effects.early.drop()
                 return tell(await run_tool(plan, command, self._effects, self._settings, tell=tell, said=said))
         if isinstance(command, Await):
             self._note_wait(self.machine, command)
@@ -147,6 +150,7 @@ class Hand:
     async def _sample(self, generate: Generate, meter: TurnMeter | None, continuing: Continuing) -> Command | None:
         """Ask the engine once, and tell what it samples."""
         plan, has_begun = self._plan(), False
+        guess = self._guess(plan, generate)
         request = await request_of(plan, generate, cuts=continuing.cuts, avoid=continuing.avoid)
         # Told once a turn: a turn that goes on behind a cut has begun before.
         if not generate.has_begun:
@@ -168,6 +172,7 @@ class Hand:
                                     # worker has.
                                     await self._note_speech()
                             command = tell(as_sampled(chunk, generate, plan.recorder))
+                            guess.take(chunk, command)
                             if command is not None:
                                 return command
                 # An engine that just ends has said all it had to say.
@@ -177,6 +182,10 @@ class Hand:
                 raise
             # What this response has said and read fills the context.
             return self.tell(Sampled((), FinishReason.LENGTH))
+
+    def _guess(self, plan: RunPlan, generate: Generate) -> Guess:
+        early = self._effects.early if self._settings.server_tool_early == "predicted" else None
+        return Guess(plan, generate, self.machine, self._served.engine, self.place, early)
 
     def _begin_turn(self, plan: RunPlan, generate: Generate, request: GenerationRequest) -> None:
         if plan.recorder is not None:

@@ -29,6 +29,7 @@ from responses_app.protocol.response.steps import (
     RunProgram,
     ToolReturned,
 )
+from responses_app.runs.driving.early import MAX_EARLY
 from responses_app.runs.driving.spans import end_tool, tool_span
 from responses_app.runs.driving.tool_calls import (
     Effects,
@@ -83,6 +84,8 @@ async def run_program(
     except _Diverged:
         logger.warning("response %s: a program diverged when it was run again", plan.response_id)
         returned = ToolReturned(_DIVERGED, failed=True)
+    finally:
+        effects.early.drop()  # a program that has ended asks for nothing more
     returned = await that_fits(returned, plan, call, said=said)
     return ProgramEnded(returned.text, returned.failed)
 
@@ -134,6 +137,7 @@ class _Calls:
             name, arguments = (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
             function = self._functions.get(name) if isinstance(name, str) else None
             if function is None or not isinstance(arguments, dict):
+                self._begin_behind(calls, place)
                 answers[place] = await self._of_server(name, arguments)
             elif self._plan.agents is not None:
                 answers[place] = {"error": _OF_AGENTS}
@@ -152,6 +156,23 @@ class _Calls:
         if waiting:
             raise _Paused(waiting)
         return [answer if answer is not None else {"error": _NO_MORE} for answer in answers]
+
+    def _begin_behind(self, calls: Sequence[object], place: int) -> None:
+        """Begin the calls behind one that only reads, up to the first that may change something."""
+        settings, request = self._settings, self._plan.request
+        # Not what `max_tool_calls` may forbid, nor what is answered from the record.
+        if settings.server_tool_early == "off" or request.max_tool_calls is not None or self.left:
+            return
+        for number, call in enumerate(calls[place : place + MAX_EARLY + 1]):
+            name, arguments = (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
+            if not isinstance(name, str) or not isinstance(arguments, dict):
+                break
+            if name in self._functions:  # the client's are made last
+                continue
+            if name not in self._tools or not self._plan.tools.reading(name):
+                break
+            if number and not self._effects.early.begin(self._plan, name, json_text(arguments)):
+                break
 
     async def _of_server(self, name: object, arguments: object) -> JsonObject:
         tool = self._tools.get(name) if isinstance(name, str) else None

@@ -42,7 +42,6 @@ from responses_app.protocol.response.steps import (
     Enqueued,
     Failed,
     Finish,
-    Generate,
     Input,
     OfAgent,
     OutputGiven,
@@ -56,14 +55,13 @@ from responses_app.protocol.response.steps import (
     StopReason,
     ToolsFound,
     ToolsListed,
-    TurnBegan,
     input_of,
 )
 from responses_app.protocol.rollouts.generations import RecordedResponse
-from responses_app.protocol.rollouts.recording import Recorder
 from responses_app.protocol.session.tool_outputs import answered_already, call_not_found, not_waiting
 from responses_app.runs.driving.agents import AgentTasks
-from responses_app.runs.driving.generating import prefill, request_for
+from responses_app.runs.driving.early import EarlyCalls
+from responses_app.runs.driving.generating import asked_again, prefill
 from responses_app.runs.driving.hands import Hand, Shared
 from responses_app.runs.driving.measuring import RunMeasure
 from responses_app.runs.driving.persistence import KeptEnd, RunPersistence
@@ -98,7 +96,7 @@ class Run(EventSource):
         super().__init__(plan.response_id, journal, machine)
         # What was decided before it started; a summary, or what a server lists of its tools, makes another one of it.
         self.plan = plan
-        self.effects = Effects(plan.response_id, persistence.keep_inputs, may_wait=self._may_wait)
+        self.effects = Effects(plan.response_id, persistence.keep_inputs, EarlyCalls(model), may_wait=self._may_wait)
         self.ticket = FREE  # what it takes of its key's and its project's limits
         self.settled: Callable[[], None] = lambda: None  # called once it runs no more, and goes on nowhere
         self.stopping = False  # a cancellation means that the server stops
@@ -210,8 +208,7 @@ class Run(EventSource):
         for input_, at in decode_timed(log):
             # Read before the input goes in: `receive` replaces what is due.
             seal = self._machine.due
-            if self.plan.recorder is not None:
-                self._ask_again(self.plan.recorder, input_)
+            asked_again(self.plan, self._machine, input_)
             self.journal.extend(self._machine.receive(input_).events)
             if self.plan.recorder is not None:
                 self.plan.recorder.take_logged(input_, self._machine, at=at)
@@ -227,14 +224,6 @@ class Run(EventSource):
     def recorded_so_far(self) -> RecordedResponse | None:
         """Return what it adds to its roll-out, if it is part of one."""
         return self._persistence.recorded()
-
-    def _ask_again(self, recorder: Recorder, input_: Input) -> None:
-        """Note what the engine was asked on another worker: the prompt is the same one, rendered again."""
-        agent = input_.agent if isinstance(input_, OfAgent) else 0
-        if isinstance(input_of(input_), TurnBegan):
-            due = self._machine.machine_of(agent).due
-            if isinstance(due, Generate):
-                recorder.ask(due, request_for(self.plan, due))
 
     def begin(self) -> None:
         """Say that it runs, or waits for the engine, if that is not said: so its reader has what to write at once.
@@ -270,6 +259,7 @@ class Run(EventSource):
         finally:
             if self._agents is not None:
                 await self._agents.aclose()
+            await self.effects.early.aclose()
             self.end_anyway()
             if self.plan.unkept:
                 await asyncio.gather(*(entry.tool.forget_response(entry.use) for entry in self.plan.tools.entries))
@@ -464,6 +454,7 @@ class Run(EventSource):
             if state == "answered" or input_.call_id in taken:
                 raise answered_already(input_.call_id, at.format(place))
             taken.add(input_.call_id)
+        self.effects.early.drop()  # what its client has done may have changed what was read
         for machine, input_ in zip(machines, inputs, strict=True):
             self.give(OfAgent(machine.number, input_) if machine.number else input_)
 
@@ -511,6 +502,7 @@ class Run(EventSource):
         """Keep the end, and then say it: a stored response is committed before its terminal event goes out."""
         # At once, and not when the store has answered: others wait for the place.
         self.place.leave()  # nothing more is generated
+        self.effects.early.drop()
         try:
             measured = self.measure.measured()
             self._kept = await self._persistence.keep(self._machine, ending, measured, may_wait=self._may_wait)

@@ -40,6 +40,7 @@ from responses_app.protocol.response.steps import (
     ToolReturned,
     WaitBegan,
 )
+from responses_app.runs.driving.early import EarlyCalls, Make
 from responses_app.runs.driving.looking import Look, blind, look_of
 from responses_app.runs.driving.spans import end_tool, tool_span
 from responses_app.runs.plan.plan import RunPlan, ToolEntry
@@ -82,7 +83,10 @@ class Effects:
     `may_wait`: this worker does not stop, nor has it lost the response.
     """
 
-    def __init__(self, response_id: str, keep_inputs: KeepInputs, *, may_wait: Callable[[], bool]) -> None:
+    def __init__(
+        self, response_id: str, keep_inputs: KeepInputs, early: EarlyCalls, *, may_wait: Callable[[], bool]
+    ) -> None:
+        self.early = early  # what has none, and is begun before it is asked for
         self._response_id = response_id
         self._keep_inputs = keep_inputs
         self._may_wait = may_wait
@@ -158,9 +162,12 @@ async def permitted_call(
         if entry is not None and not command.repeatable:
             await effects.permit()
             confirm = effects.confirm
-        with tool_span(plan, entry, command) as span:
-            look = look_of(plan)
-            returned = await call_tool(entry, command, tell=tell, settings=settings, confirm=confirm, look=look)
+        reads = plan.tools.reading(command.name) is not None
+        with effects.early.around(reads=reads), tool_span(plan, entry, command) as span:
+            look, make = look_of(plan), effects.early.make(entry, command) if reads and entry is not None else None
+            returned = await call_tool(
+                entry, command, tell=tell, settings=settings, confirm=confirm, look=look, make=make
+            )
             end_tool(plan, span, returned)
             return returned
     except NotPermitted as why:
@@ -176,13 +183,15 @@ async def call_tool(  # noqa: PLR0913 - what a tool may ask for while it works
     confirm: Callable[[], Awaitable[None]] = nothing_to_confirm,
     look: Look = blind,
     answer: Answer = nothing_to_call,
+    make: Make | None = None,
 ) -> ToolReturned:
     """Call a tool for a response; a cancellation ends its work, and nothing else is raised but what `confirm` raises.
 
     `entry` is None for a tool that is not there. `tell` gives the machine what the tool reports before it returns.
-    `look` shows the model its images, `answer` makes what a program calls.
+    `look` shows the model its images, `answer` makes what a program calls. `make` gives what was begun early; without
+    it the tool is called now.
     """
-    result = await _result(entry, command, tell, confirm, answer)
+    result = await _result(entry, command, tell, confirm, answer, make)
     most_shown = entry.tool.max_shown_bytes if entry is not None else BaseTool.max_shown_bytes
     most_bytes = settings.server_tool_max_output_bytes
     returned = _returned(result, command, most_bytes, most_shown)
@@ -198,6 +207,7 @@ async def _result(
     tell: Callable[[Input], object],
     confirm: Callable[[], Awaitable[None]],
     answer: Answer,
+    make: Make | None,
 ) -> ToolResult:
     if entry is None:
         return _failed(command, _GONE)
@@ -223,7 +233,7 @@ async def _result(
                 confirm=confirm,
                 answer=answer,
             )
-            return await tool.call(call)
+            return await (make or tool.call)(call)
     except TimeoutError:
         # Both raise `TimeoutError`; only `expired` tells them apart.
         if not time_left.expired():  # the tool's own, which it should have caught

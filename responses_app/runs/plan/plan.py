@@ -139,6 +139,14 @@ class Toolbox:
                 return entry
         return None
 
+    def reading(self, name: str) -> tuple[ToolEntry, OfferedTool] | None:
+        """Return the tool that the model calls by this name, with its entry, where each call of it only reads."""
+        entry = self.entry_of(name)
+        for tool in entry.offer.tools if entry is not None and entry.offer is not None else ():
+            if entry is not None and tool.name == name and tool.reads and not tool.asks:
+                return entry, tool
+        return None
+
     def server(self, label: str) -> ToolEntry:
         """Return the entry of a server, which is there."""
         return next(entry for entry in self.entries if entry.server == label)

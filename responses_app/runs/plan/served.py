@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from threading import BoundedSemaphore
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineConfigurationError, EngineUnavailable
@@ -16,6 +18,7 @@ from responses_app.runs.queues.turns import FairTurns
 
 # What a message of a chain says, whichever model's it is; None where nobody can read it.
 Tell = Callable[[RenderedMessage], Sequence[Told] | None]
+MAX_EARLY = 64  # calls of tools that responses of one model have begun early, in one worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class ServedModel:
     format: ModelFormat  # how the model is written to
     meter: ModelMeter  # counts its responses
     turns: FairTurns = field(default_factory=FairTurns)  # those that the engine does at once
+    # Room for calls of tools that are begun early; never waited for.
+    early: BoundedSemaphore = field(default_factory=partial(BoundedSemaphore, MAX_EARLY))
     aliases: Sequence[str] = ()  # other names for it
 
     @property

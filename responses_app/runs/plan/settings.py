@@ -108,6 +108,12 @@ class RunSettings(ServiceTiers, RetentionSettings):
         64 * KIB, whole(KIB),
         "largest part of the output of a tool run by the server that the model reads; the rest is left out",
     )  # fmt: skip
+    server_tool_early: str = setting(
+        "known", choice("off", "known", "predicted"),
+        "which calls of server tools that only read are begun before they are asked for: those that a program "
+        "makes together (`known`), also those that the model goes on to write behind a call, which costs tokens of "
+        "the engine that no response has (`predicted`), or none (`off`; see Calls begun early)",
+    )  # fmt: skip
     multi_agent_max_concurrent: int = setting(
         16, whole(1, 1000),
         "largest `multi_agent.max_concurrent_subagents` of a request: agents of one response that work at once, "

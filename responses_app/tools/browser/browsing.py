@@ -85,18 +85,34 @@ class Browser:
         self._cache = cache
 
     async def act(
-        self, action: str, arguments: JsonObject, stack: PageStack, options: BrowsingOptions, *, project: str
+        self,
+        action: str,
+        arguments: JsonObject,
+        stack: PageStack,
+        options: BrowsingOptions,
+        *,
+        project: str,
+        found: Sequence[SearchResult] | None = None,
     ) -> Browsed:
-        """Do one of `ACTIONS`, and put what is shown on the stack. Raises `BrowsingFailed`."""
+        """Do one of `ACTIONS`, and put what is shown on the stack. Raises `BrowsingFailed`.
+
+        `found` are the results of a search, where it was made already.
+        """
         visit = _Visit(self, stack, options, project)
         match action:
             case "search":
-                return await visit.search(arguments)
+                return await visit.search(arguments, found)
             case "open":
                 return await visit.open(arguments)
             case "find":
                 return await visit.find(arguments)
         raise BrowsingFailed(f"Unknown function: {action[:80]}")
+
+    async def found(self, arguments: JsonObject, options: BrowsingOptions) -> list[SearchResult]:
+        """Make the search of a call. Raises `BrowsingFailed`, and `SearchFailed`."""
+        count = _whole(arguments, "topn", options.results)
+        query = _text(arguments, "query", MAX_QUERY)
+        return await self.results(query, options, min(max(count, 1), options.results))
 
     async def results(self, query: str, options: BrowsingOptions, count: int) -> list[SearchResult]:
         """Search, and return what the options allow. Raises `SearchFailed`."""
@@ -144,12 +160,13 @@ class _Visit:
         self._project = project
         self._start = 0  # where a page is shown from, unless the model says it
 
-    async def search(self, arguments: JsonObject) -> Browsed:
+    async def search(self, arguments: JsonObject, found_before: Sequence[SearchResult] | None) -> Browsed:
         query = _text(arguments, "query", MAX_QUERY)
         action: JsonObject = {"type": "search", "query": query, "queries": [query], "sources": []}
-        count = _whole(arguments, "topn", self._options.results)
         try:
-            results = await self._browser.results(query, self._options, min(max(count, 1), self._options.results))
+            results = found_before
+            if results is None:
+                results = await self._browser.found(arguments, self._options)
         except SearchFailed as problem:
             raise BrowsingFailed(str(problem), action) from None
         page, listed = results_page(query, results)

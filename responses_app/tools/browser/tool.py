@@ -1,6 +1,6 @@
 """`BrowserTool`: the `web_search` tool of requests, which the model knows as the namespace `browser`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import orjson
 
@@ -10,12 +10,13 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.output.citations import PAGES, PageStack, ShownPage
 from responses_app.protocol.requests.server_tools import WEB_SEARCH
-from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
+from responses_app.tools.base import BaseTool, Finish, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
 from responses_app.tools.browser.browsing import Browser, BrowsingFailed, options_of
-from responses_app.tools.browser.searching import MAX_RESULTS, SearchResult, results_page
+from responses_app.tools.browser.searching import MAX_RESULTS, SearchFailed, SearchResult, results_page
 from responses_app.tools.reading.pages import domain_of, one_line
 
 NAMESPACE = "browser"
+SEARCH = f"{NAMESPACE}.search"
 SOURCES, RESULTS = "web_search_call.action.sources", "web_search_call.results"  # of `include`
 CALL_SECONDS = 60.0  # of which a page may take half, and the process that reads it some
 
@@ -89,12 +90,24 @@ class BrowserTool(BaseTool):
     async def offer(self, use: ToolUse) -> Offer:
         namespace = ToolNamespace(NAMESPACE, _described(use.declared), FUNCTIONS)
         names = [f"{NAMESPACE}.{function.name}" for function in FUNCTIONS]
-        tools = [OfferedTool(name=name, item=PAGES, repeatable=True) for name in names]
+        # Pages that are opened depend on what was shown before, so only a search can begin early.
+        tools = [OfferedTool(name=name, item=PAGES, repeatable=True, reads=name == SEARCH) for name in names]
         return Offer(
             namespace, tools, {name: JsonSchema(each.schema) for name, each in zip(names, FUNCTIONS, strict=True)}
         )
 
     async def call(self, call: ToolCall) -> ToolResult:
+        return await self._act(call)
+
+    async def begin(self, call: ToolCall) -> Finish:
+        options = options_of(call.use.declared)
+        try:
+            found = await self._browser.found(json_object(call.arguments) or {}, options)
+        except (BrowsingFailed, SearchFailed) as problem:
+            raise ToolFailed(str(problem)) from None
+        return lambda asked: self._act(asked, found)
+
+    async def _act(self, call: ToolCall, found: Sequence[SearchResult] | None = None) -> ToolResult:
         stack = _stack_of(call)
         function = call.name.removeprefix(f"{NAMESPACE}.")
         try:
@@ -102,7 +115,7 @@ class BrowserTool(BaseTool):
             if arguments is None:
                 raise BrowsingFailed("Invalid function arguments: they should be a JSON object.")
             browsed = await self._browser.act(
-                function, arguments, stack, options_of(call.use.declared), project=call.use.project
+                function, arguments, stack, options_of(call.use.declared), project=call.use.project, found=found
             )
         except BrowsingFailed as problem:
             error = {"type": "web_search_error", "message": str(problem)}

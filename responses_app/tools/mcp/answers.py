@@ -65,6 +65,7 @@ def offer_of(declared: JsonObject, tools: Sequence[JsonObject]) -> Offer:
             asks=_asks(tool, declared.get("require_approval")),
             # A call that was cut may be made again then.
             repeatable=bool(_hint(tool, "readOnlyHint") or _hint(tool, "idempotentHint")),
+            reads=bool(_hint(tool, "readOnlyHint")),
         )
         for tool in kept
     ]
