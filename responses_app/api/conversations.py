@@ -27,6 +27,7 @@ from responses_app.protocol.fields import missing
 from responses_app.protocol.items.resources import Item, identified, with_included
 from responses_app.protocol.requests.pages import ItemList, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.requests.requests import named_by_conversation
+from responses_app.runs.plan.sessions import session_of_conversation
 from responses_app.stores.stores import ConversationEntry, ConversationFull, ConversationRecord
 from responses_app.web.endpoint import INCLUDE, JSON, PAGED, Endpoint, Parameter, Refusals, text
 from responses_app.web.http import caller_of, include_of, or_raise, project_of, query_of, read_json
@@ -72,8 +73,10 @@ async def _update(request: HttpRequest, conversation_id: str) -> Conversation:
 
 
 async def _delete(request: HttpRequest, conversation_id: str) -> DeletedConversation:
-    if not await get_site().conversations.delete(project_of(request), conversation_id):
+    site, project = get_site(), project_of(request)
+    if not await site.conversations.delete(project, conversation_id):
         raise conversation_not_found(conversation_id)
+    site.service.end_session(session_of_conversation(project, conversation_id))
     return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 

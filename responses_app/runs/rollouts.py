@@ -1,11 +1,13 @@
 """`Rollouts`: what the API calls for roll-outs, and what a request goes through that is part of one."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from pydantic import BaseModel
 
+from engine.sessions import Session
 from responses_app.protocol import ids
 from responses_app.protocol.engine_state import EngineState
 from responses_app.protocol.errors import ApiError
@@ -31,6 +33,7 @@ from responses_app.protocol.rollouts.weights import WeightsRule, WeightsWanted, 
 from responses_app.runs.plan.failures import store_errors
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
+from responses_app.runs.plan.sessions import session_of_branch
 from responses_app.runs.retention import RetentionWatch
 from responses_app.stores.rollouts import (
     BaseRolloutStore,
@@ -39,6 +42,9 @@ from responses_app.stores.rollouts import (
     RolloutsFull,
     TooManyRewards,
 )
+
+MAX_RUNNING = 10_000  # roll-outs whose branches are remembered
+MAX_BRANCHES = 64  # of one; the sessions of more are forgotten by the engines themselves
 
 Fields = TypeVar("Fields", bound=BaseModel)
 
@@ -54,13 +60,17 @@ class Rollouts:
         new_id: Callable[[str], str],
         now: Callable[[], float],
         retention: RetentionWatch | None = None,
+        over: Callable[[Session], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._retention = retention or RetentionWatch.of_none()
         self._served = served  # the model with a name
         self._new_id = new_id
         self._now = now
+        self._over = over  # has the engines let go of a session
         self._engine_state: Callable[[str], EngineState] = lambda _: EngineState()
+        # Of the roll-outs that ran here, by their own ids, the least recent first: sessions that end with them.
+        self._branches: OrderedDict[str, set[str]] = OrderedDict()
 
     def follow(self, engine_state: Callable[[str], EngineState]) -> None:
         """Go by what this worker knows of the engine of each model."""
@@ -93,7 +103,16 @@ class Rollouts:
         settings = self._store.settings
         if record.generations >= settings.rollout_max_generations or record.bytes >= settings.rollout_max_bytes:
             raise rollout_full(ref.name)
+        self._note_branch(record, ref.branch)
         return record
+
+    def _note_branch(self, record: RolloutRecord, branch: str) -> None:
+        branches = self._branches.setdefault(record.id, set())
+        if len(branches) < MAX_BRANCHES:
+            branches.add(branch)
+        self._branches.move_to_end(record.id)
+        if len(self._branches) > MAX_RUNNING:
+            self._branches.popitem(last=False)
 
     async def wanted(self, project: str, ref: RolloutRef | None) -> WeightsWanted | None:
         """Return what the roll-out of a response that goes on wants of the weights. Raises `StoreError`."""
@@ -175,7 +194,10 @@ class Rollouts:
 
     async def end(self, project: str, name: str) -> RolloutRecord:
         """End a roll-out: what runs goes on and is recorded, and no request joins it."""
-        return self._or_not_found(await self._store.end(project, name, at=int(self._now())), name)
+        record = self._or_not_found(await self._store.end(project, name, at=int(self._now())), name)
+        for branch in self._branches.pop(record.id, ()):
+            self._over(session_of_branch(project, name, branch))
+        return record
 
     async def delete(self, project: str, name: str) -> None:
         """Forget a roll-out."""

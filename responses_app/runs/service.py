@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
+from engine.sessions import Session
 from engine.types import EngineInfo
 from responses_app.auth.scopes import check_named
 from responses_app.limits.rates import Rates
@@ -121,6 +122,7 @@ class ResponseService:
             new_id=self.new_id,
             now=self.now,
             retention=self.retention,
+            over=self.end_session,
         )
 
     async def create(
@@ -182,6 +184,11 @@ class ResponseService:
             if not draft.is_long:
                 return count_prompt(draft, model.engine, info)
             return await self._in_thread(draft, count_prompt, draft, model.engine, info)
+
+    def end_session(self, session: Session) -> None:
+        """Have the engines let go of what they keep of a session that is over."""
+        for model in self.models:
+            model.engine.end_session(session)
 
     async def is_stored(self, project: str, wanted: object) -> bool:
         """Whether a response of a project is stored whose request has this `store`. Raises `StoreError`."""

@@ -206,9 +206,9 @@ class ReplicaChoice:
         """
         _remember(self._kin, kin, replica)
 
-    def forget(self, session: str) -> None:
-        """Forget a chain that is over."""
-        self._homes.pop(session, None)
+    def forget(self, session: str) -> bool:
+        """Forget a chain that is over; return whether it was known."""
+        return self._homes.pop(session, None) is not None
 
     def measure(self, session: str, replica: str, prompt_tokens: int, cached_tokens: int | None) -> None:
         """Note how many of a prompt's tokens came from the cache; None: the replica does not tell."""

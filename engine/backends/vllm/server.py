@@ -258,9 +258,9 @@ class VllmServerEngine(CheckingEngine):
             replica.running -= 1
 
     def end_session(self, session: Session) -> None:
-        if self._pool is None or not session.id or session.shared:
+        # One that was never asked for here has nothing here; or another worker's router knows it.
+        if self._pool is None or session.shared or not self._pool.choice.forget(session.id):
             return
-        self._pool.choice.forget(session.id)
         # Routers forget by themselves what nobody asks for any more: one that is not told only does so later.
         if self._router.tells_the_end and len(self._endings) < MAX_ENDINGS and not self._closed.is_set():
             task = asyncio.create_task(self._tell_end(session), name="tell the end of a session")

@@ -108,6 +108,12 @@ class ClientCalls:
         return tuple(call_id for call_id in self._calls() if call_id not in self._outputs and call_id not in self._read)
 
     @property
+    def open_tools(self) -> Mapping[str, str]:
+        """What was called and has no output yet, by the ids of the calls."""
+        calls = self._calls()
+        return {call_id: calls[call_id][0].called for call_id in self.unanswered}
+
+    @property
     def have_news(self) -> bool:
         """Whether the model has not read all outputs yet."""
         return bool(self._outputs)

@@ -53,10 +53,22 @@ logger = logging.getLogger("respsite.runs")
 
 async def prefill(engine: BaseEngine, plan: RunPlan, place: TurnPlace) -> None:
     """Leave the prompt in the engine's prefix cache, if it can. Where that fails, a warm-up is one all the same."""
-    if not engine.supports_prefill:
+    if engine.supports_prefill:
+        pictures = plan.pictures.sources(plan.format.pictures_of(plan.draft))
+        await _prefill(engine, replace(plan.generation, pictures=pictures), plan, place)
+
+
+async def prefill_ahead(engine: BaseEngine, plan: RunPlan, machine: ResponseMachine, place: TurnPlace) -> None:
+    """Leave in the engine's prefix cache what a response has said so far, unless others wait for the engine."""
+    if not engine.supports_prefill or place.would_wait:
         return
-    pictures = plan.pictures.sources(plan.format.pictures_of(plan.draft))
-    generation = replace(plan.generation, pictures=pictures)
+    # Of a turn `aside`: no grammar is compiled for a token that is dropped.
+    said = Generate(0, tuple(machine.stream.messages), budget=1, aside=True, agent=machine.number)
+    request = await request_of(plan, said, cuts=0, avoid="")
+    await _prefill(engine, replace(request, request_id=f"{request.request_id}-ahead"), plan, place)
+
+
+async def _prefill(engine: BaseEngine, generation: GenerationRequest, plan: RunPlan, place: TurnPlace) -> None:
     # Engines know no generation of no tokens: one is sampled, and dropped.
     sampling = replace(generation.sampling, max_output_tokens=1, top_logprobs=None)
     try:

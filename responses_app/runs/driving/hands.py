@@ -4,12 +4,14 @@ A response has one. Where its model has started agents, each of them has one of 
 share nothing but the plan and what was permitted.
 """
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from engine.errors import EngineError, GenerationCut, PromptTooLong
+from engine.sessions import NO_SESSION
 from engine.types import FinishReason, GenerationRequest
 from responses_app.observing.metrics import TurnMeter
 from responses_app.observing.traces import Span
@@ -20,12 +22,14 @@ from responses_app.protocol.response.steps import (
     CallTool,
     Command,
     Failed,
+    Finish,
     Generate,
     Input,
     ListTools,
     RunProgram,
     Sampled,
     SearchTools,
+    TimedOut,
     TurnBegan,
 )
 from responses_app.runs.driving.generating import (
@@ -34,6 +38,7 @@ from responses_app.runs.driving.generating import (
     delayed,
     generated,
     hold_to_rule,
+    prefill_ahead,
     request_of,
     unlogged_finish,
 )
@@ -42,6 +47,7 @@ from responses_app.runs.driving.predicting import Guess
 from responses_app.runs.driving.programs import run_tool
 from responses_app.runs.driving.spans import agent_span, turn_span
 from responses_app.runs.driving.tool_calls import Effects, wait_until
+from responses_app.runs.driving.waiting import ClientWait
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.plan.replanning import learnt_elsewhere, nothing_to_call
 from responses_app.runs.plan.served import ServedModel
@@ -81,6 +87,8 @@ class Hand:
         self._note_speech = shared.note_speech
         self._note_wait = shared.note_wait
         self.span: Span | None = None  # of its agent, below which all that it does is traced; None: the response's
+        self._session = NO_SESSION  # of its last turn
+        self._waiting: ClientWait | None = None  # while it waits for its client
         # What it has of the engine.
         plan = shared.plan()
         self.place = shared.model.turns.place(*plan.in_queue(shared.now()), of_rollout=plan.of_rollout)
@@ -89,7 +97,9 @@ class Hand:
         """Do one thing; return what is to be done next."""
         match command:
             case Generate():
-                return await self._generate(command)
+                due = await self._generate(command)
+                self._leave(due)
+                return due
             case ListTools() | SearchTools():
                 return await self._learn(command)
             case CallTool() | RunProgram():
@@ -97,11 +107,49 @@ class Hand:
                 if self.machine.calls.unanswered:  # what its client does now may change what was read
                     self._effects.early.drop()
                 return tell(await run_tool(plan, command, self._effects, self._settings, tell=tell, said=said))
-        if isinstance(command, Await):
-            self._note_wait(self.machine, command)
+            case Await():
+                return await self._wait_for_client(command)
+        return self.tell(await self._waited(command, command.seconds))
+
+    def hear(self) -> None:
+        """Take notice of what has come from outside."""
+        if self._waiting is not None:
+            self._waiting.hear()
+
+    async def _wait_for_client(self, command: Await) -> Command | None:
+        self._note_wait(self.machine, command)
+        plan, engine, seconds = self._plan(), self._served.engine, self._settings.responses_tool_timeout
+        self._waiting = ClientWait(
+            self.machine.calls,
+            waits=self._served.waits,
+            project=plan.origin.project,
+            now=asyncio.get_running_loop().time,
+            prefill=lambda: prefill_ahead(engine, plan, self.machine, self.place),
+            elapsed=0.0 if command.until is None else max(0.0, seconds - (command.until - self._now())),
+        )
+        try:
+            return self.tell(await self._waited(command, seconds))
+        finally:
+            waiting, self._waiting = self._waiting, None
+            await waiting.aclose()
+
+    async def _waited(self, command: Await | AwaitAgents, seconds: float) -> TimedOut:
         # Unix time, not a monotonic clock: the log keeps the deadline, and another worker may have to go by it.
-        seconds = self._settings.responses_tool_timeout if isinstance(command, Await) else command.seconds
-        return self.tell(await wait_until(command.until, seconds, now=self._now(), tell=self.tell))
+        return await wait_until(command.until, seconds, now=self._now(), tell=self.tell)
+
+    def _leave(self, due: Command | None) -> None:
+        """Note how a turn has ended: what it called, or with an answer."""
+        tools: Sequence[str]
+        match due:
+            case CallTool(name=name):
+                tools = (name,)
+            case Await() | Finish():
+                tools = tuple(self.machine.calls.open_tools.values())
+            case _:
+                return
+        # What the root waits for is measured while it waits.
+        at = None if isinstance(due, Await) and not self.machine.number else asyncio.get_running_loop().time()
+        self._served.waits.leave(self._session, self._plan().origin.project, tools, at)
 
     def as_agent(self, number: int) -> Span:
         """Begin the span of the agent that it works for."""
@@ -152,6 +200,7 @@ class Hand:
         plan, has_begun = self._plan(), False
         guess = self._guess(plan, generate)
         request = await request_of(plan, generate, cuts=continuing.cuts, avoid=continuing.avoid)
+        request = self._come_back(plan, request)
         # Told once a turn: a turn that goes on behind a cut has begun before.
         if not generate.has_begun:
             self._begin_turn(plan, generate, request)
@@ -186,6 +235,14 @@ class Hand:
     def _guess(self, plan: RunPlan, generate: Generate) -> Guess:
         early = self._effects.early if self._settings.server_tool_early == "predicted" else None
         return Guess(plan, generate, self.machine, self._served.engine, self.place, early)
+
+    def _come_back(self, plan: RunPlan, request: GenerationRequest) -> GenerationRequest:
+        """Return a turn's request with what is known of when the next one will come: behind a tool, if it calls one."""
+        self._session, now = request.session, asyncio.get_running_loop().time()
+        back_in = self._served.waits.come_back(self._session, plan.origin.project, now)
+        if back_in is None or not (len(plan.client_tools) or plan.tools.entries):
+            return request
+        return replace(request, session=replace(self._session, back_in=back_in))
 
     def _begin_turn(self, plan: RunPlan, generate: Generate, request: GenerationRequest) -> None:
         if plan.recorder is not None:

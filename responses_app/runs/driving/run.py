@@ -401,9 +401,9 @@ class Run(EventSource):
 
     def give(self, input_: Input) -> None:
         """Take what comes from outside; where something else is to be done now, what is being done ends."""
-        command = self._tell(input_)
-        if command is not None:
+        if (command := self._tell(input_)) is not None:
             self._redirect(command)
+        self._hand.hear()
 
     def _redirect(self, command: Command) -> None:
         """End what is being done, and do this."""

@@ -14,6 +14,7 @@ from engine.types import EngineInfo
 from responses_app.observing.metrics import ModelMeter
 from responses_app.protocol.api_keys import model_not_allowed
 from responses_app.protocol.errors import model_not_found
+from responses_app.runs.plan.waits import ToolWaits
 from responses_app.runs.queues.turns import FairTurns
 
 # What a message of a chain says, whichever model's it is; None where nobody can read it.
@@ -34,6 +35,7 @@ class ServedModel:
     turns: FairTurns = field(default_factory=FairTurns)  # those that the engine does at once
     # Room for calls of tools that are begun early; never waited for.
     early: BoundedSemaphore = field(default_factory=partial(BoundedSemaphore, MAX_EARLY))
+    waits: ToolWaits = field(default_factory=ToolWaits)  # how long the calls of its turns take
     aliases: Sequence[str] = ()  # other names for it
 
     @property

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -138,11 +139,14 @@ async def test_nobody_else_is_told(
 ) -> None:
     fake = await open_fake(*SCRIPT)
     engine = await vllm_over(fake, **options)
-    engine.end_session(session)
-    engine.end_session(Session(id="x", shared=True))
+    shared = replace(SESSION, shared=True)
+    for asked in (session, shared):
+        await collect(engine, request(asked))
+    for ended in (shared, Session(id="unknown"), session):
+        engine.end_session(ended)
     await asyncio.sleep(0)
     assert not engine._endings
-    assert not fake.generations
+    assert len(fake.generations) == 2
 
 
 async def test_a_router_that_is_away_and_an_engine_that_closes_leave_nothing_behind(
@@ -150,14 +154,17 @@ async def test_a_router_that_is_away_and_an_engine_that_closes_leave_nothing_beh
 ) -> None:
     fake = await open_fake(*SCRIPT)
     engine = await vllm_over(fake, router="dynamo")
+    await collect(engine, request())
     fake.switches.refusal = (503, {})
     with caplog.at_level("INFO", "respsite.engine"):
         engine.end_session(SESSION)
         await eventually(lambda: not engine._endings)
     assert "was not told that a session is over" in caplog.text
-    fake.switches.refusal, fake.switches.fault = None, "silence"
+    fake.switches.refusal = None
+    await collect(engine, request())
+    fake.switches.fault = "silence"
     engine.end_session(SESSION)
-    await eventually(lambda: len(fake.generations) == 2)
+    await eventually(lambda: len(fake.generations) == 4)
     await engine.aclose()
     assert not engine._endings
     engine.end_session(SESSION)

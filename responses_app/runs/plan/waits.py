@@ -1,0 +1,84 @@
+"""`ToolWaits`: how long calls take until their model goes on, learned by project and tool.
+
+What is told of it is a bound that nine of ten waits stayed under: who keeps a prompt's cache for so long, or gets it
+ready again by then, is rarely too early. It is learned where this worker sees both ends of a wait: of this server's
+tools, of a response that waits for outputs, and of clients that send outputs with their next request. A session that
+never comes back teaches nothing.
+
+A wait for several calls, whose outputs come together, counts for each of them.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from engine.sessions import Session
+
+MAX_TOOLS = 4096  # that are known at a time, of all projects: less than 2 MB
+MAX_SESSIONS = 20_000  # whose last calls are remembered: some 5 MB
+SAMPLES = 32  # the last waits of a tool that count
+FEW = 3  # of less nothing is told
+MAX_SECONDS = 3600.0  # what took longer was no tool's work: somebody has slept over it
+ANY_TOOL = ""  # what is learned of all tools of a project
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """How the last turn of a session ended."""
+
+    project: str
+    tools: Sequence[str]  # what it called
+    at: float | None  # None: its waits are measured by who waits
+
+
+class ToolWaits:
+    """What one worker has learned for one model. Times are those of one monotonic clock, in seconds."""
+
+    def __init__(self) -> None:
+        # Least recently learned first.
+        self._seconds: OrderedDict[tuple[str, str], deque[float]] = OrderedDict()
+        self._left: OrderedDict[str, _Left] = OrderedDict()  # by sessions, the least recent first
+
+    def note(self, project: str, tool: str, seconds: float) -> None:
+        """Learn that a call of a tool took so long."""
+        if not 0 <= seconds <= MAX_SECONDS:
+            return
+        for key in ((project, tool), (project, ANY_TOOL)):
+            self._seconds.setdefault(key, deque(maxlen=SAMPLES)).append(seconds)
+            self._seconds.move_to_end(key)
+        while len(self._seconds) > MAX_TOOLS:
+            self._seconds.popitem(last=False)
+
+    def expected(self, project: str, tools: Iterable[str]) -> float | None:
+        """Return within how many seconds all of these tools most likely answer; None where nobody knows.
+
+        For one that is not known what is known of the project's other tools is the best guess.
+        """
+        overall = self._bound(project, ANY_TOOL)
+        bounds = [bound for tool in tools if (bound := self._bound(project, tool) or overall) is not None]
+        return max(bounds, default=overall)
+
+    def leave(self, session: Session, project: str, tools: Sequence[str], at: float | None) -> None:
+        """Note that a turn of a session has ended with calls of these tools; none: with an answer."""
+        if session.id:
+            self._left[session.id] = _Left(project, tools, at)
+            self._left.move_to_end(session.id)
+            if len(self._left) > MAX_SESSIONS:
+                self._left.popitem(last=False)
+
+    def come_back(self, session: Session, project: str, now: float) -> float | None:
+        """Note that a session's next turn begins; return within how many seconds the one after that is expected."""
+        left = self._left.get(session.id)
+        if left is None:
+            return self.expected(project, ())
+        if left.at is not None:
+            for tool in left.tools:
+                self.note(project, tool, now - left.at)
+            self._left[session.id] = _Left(project, left.tools, None)
+        return self.expected(project, left.tools)
+
+    def _bound(self, project: str, tool: str) -> float | None:
+        samples = self._seconds.get((project, tool))
+        if samples is None or len(samples) < FEW:
+            return None
+        return sorted(samples)[(9 * len(samples) - 1) // 10]
