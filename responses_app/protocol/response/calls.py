@@ -105,13 +105,13 @@ class ClientCalls:
     @property
     def unanswered(self) -> tuple[str, ...]:
         """The calls that have no output yet."""
-        return tuple(call_id for call_id in self._calls() if call_id not in self._outputs and call_id not in self._read)
+        return tuple(self.open_tools)
 
     @property
     def open_tools(self) -> Mapping[str, str]:
         """What was called and has no output yet, by the ids of the calls."""
-        calls = self._calls()
-        return {call_id: calls[call_id][0].called for call_id in self.unanswered}
+        done = self._outputs.keys() | self._read
+        return {call_id: call.called for call_id, (call, _) in self._calls().items() if call_id not in done}
 
     @property
     def have_news(self) -> bool:

@@ -214,11 +214,12 @@ def test_workers_that_do_not_talk_send_a_task_to_the_same_replica() -> None:
         assert len(firsts) == 1
 
 
-@pytest.mark.parametrize(("workers", "hits"), [(1, 0.97), (3, 0.8)])
-def test_chains_find_their_beginnings_and_loads_are_even(workers: int, hits: float) -> None:
+@pytest.mark.parametrize(("workers", "titles", "hits"), [(1, 0.0, 0.97), (3, 0.0, 0.8), (1, 0.5, 0.88)])
+def test_chains_find_their_beginnings_and_loads_are_even(workers: int, titles: float, hits: float) -> None:
     """Four replicas with a cache for 150 chains each, 300 chains of six turns, which come in any order.
 
-    Of several workers, one in ten turns comes to another one than the chain's: that one has to guess.
+    Of several workers, one in ten turns comes to another one than the chain's: that one has to guess. Before some turns
+    something small is asked for in the same session, such as a title.
     """
     chance = random.Random(11)
     choices = [ReplicaChoice() for _ in range(workers)]
@@ -234,6 +235,10 @@ def test_chains_find_their_beginnings_and_loads_are_even(workers: int, hits: flo
             worker, replica = running.pop(chance.randrange(len(running)))
             loads[worker][replica] -= 1
         chain, worker = f"chain-{turn}", turn % workers if chance.random() < 0.9 else chance.randrange(workers)
+        if chance.random() < titles:
+            replica = choices[worker].order(chain, loads[worker])[0]
+            choices[worker].place(chain, replica)
+            choices[worker].measure(chain, replica, 10, 0)
         replica = choices[worker].order(chain, loads[worker])[0]
         before = lengths.get(chain, 0)
         lengths[chain] = before + 100
