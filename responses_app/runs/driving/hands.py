@@ -34,6 +34,7 @@ from responses_app.protocol.response.steps import (
 )
 from responses_app.runs.driving.generating import (
     Continuing,
+    Tell,
     as_sampled,
     delayed,
     generated,
@@ -198,7 +199,7 @@ class Hand:
     async def _sample(self, generate: Generate, meter: TurnMeter | None, continuing: Continuing) -> Command | None:
         """Ask the engine once, and tell what it samples."""
         plan, has_begun = self._plan(), False
-        guess = self._guess(plan, generate)
+        tells = self._guessing(plan, generate)
         request = await request_of(plan, generate, cuts=continuing.cuts, avoid=continuing.avoid)
         request = self._come_back(plan, request)
         # Told once a turn: a turn that goes on behind a cut has begun before.
@@ -207,7 +208,7 @@ class Hand:
         try:
             with turn_span(generate.turn, request, below=self.span or plan.origin.span) as span:
                 async with aclosing(generated(self._served.engine, plan, generate, request, span)) as chunks:
-                    with delayed(self.tell, self.machine.only_adds, seconds=self._settings.delta_seconds) as tell:
+                    with delayed(tells, self.machine.only_adds, seconds=self._settings.delta_seconds) as tell:
                         async for chunk in chunks:
                             hold_to_rule(plan.recorder, chunk, generate, tell)
                             if plan.details is not None:
@@ -221,7 +222,6 @@ class Hand:
                                     # worker has.
                                     await self._note_speech()
                             command = tell(as_sampled(chunk, generate, plan.recorder))
-                            guess.take(chunk, command)
                             if command is not None:
                                 return command
                 # An engine that just ends has said all it had to say.
@@ -232,9 +232,13 @@ class Hand:
             # What this response has said and read fills the context.
             return self.tell(Sampled((), FinishReason.LENGTH))
 
-    def _guess(self, plan: RunPlan, generate: Generate) -> Guess:
-        early = self._effects.early if self._settings.server_tool_early == "predicted" else None
-        return Guess(plan, generate, self.machine, self._served.engine, self.place, early)
+    def _guessing(self, plan: RunPlan, generate: Generate) -> Tell:
+        """Return what tells a turn's tokens, and begins to guess what follows where that is wanted."""
+        early = self._effects.early
+        # What was guessed before is waited for first; a turn that sums something up calls nothing.
+        if self._settings.server_tool_early != "predicted" or not early.is_idle or generate.summary:
+            return self.tell
+        return Guess(plan, generate, self.machine, self._served.engine, self.place, early).telling(self.tell)
 
     def _come_back(self, plan: RunPlan, request: GenerationRequest) -> GenerationRequest:
         """Return a turn's request with what is known of when the next one will come: behind a tool, if it calls one."""

@@ -22,12 +22,11 @@ from functools import partial
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, Text, TurnEvent, TurnParser, as_tokens
-from engine.types import TokenChunk
 from responses_app.protocol.response.response import ResponseMachine
-from responses_app.protocol.response.steps import CallTool, Command, Generate
+from responses_app.protocol.response.steps import CallTool, Command, Generate, Sampled
 from responses_app.protocol.tiers import BEHIND_ALL
 from responses_app.runs.driving.early import EarlyCalls
-from responses_app.runs.driving.generating import request_of
+from responses_app.runs.driving.generating import Tell, request_of
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.queues.turns import TurnPlace
 
@@ -40,7 +39,7 @@ Begin = Callable[[str, str], bool]  # the name and the arguments of a call → w
 
 
 class Guess:
-    """What may follow one turn. `early` begins the calls; None where none are to begin."""
+    """What may follow one turn. `early` begins the calls."""
 
     def __init__(
         self,
@@ -49,30 +48,33 @@ class Guess:
         machine: ResponseMachine,
         engine: BaseEngine,
         place: TurnPlace,
-        early: EarlyCalls | None,
+        early: EarlyCalls,
     ) -> None:
         self._plan = plan
         self._generate = generate
         self._machine = machine
         self._engine = engine
         self._place = place
-        # Not for a turn that sums something up; and what was guessed before is waited for first.
-        self._early = early if early is not None and early.is_idle and not generate.summary else None
+        self._early = early
         self._said = as_tokens(generate.sampled)  # by the model in its turn, also behind the end that the machine saw
 
-    def take(self, chunk: TokenChunk, command: Command | None) -> None:
-        """Take what the engine gave, and what is to be done behind it: where that ends the turn, a guess may begin."""
-        if self._early is None:
-            return
-        self._said.extend(chunk.token_ids)
-        if command is not None and self._is_worth_it(command, chunk):
-            self._early.predict(self._predict(self._early))
+    def telling(self, tell: Tell) -> Tell:
+        """Return what tells what was sampled, and begins a guess where that ends the turn."""
 
-    def _is_worth_it(self, command: Command, chunk: TokenChunk) -> bool:
+        def told(sampled: Sampled) -> Command | None:
+            command = tell(sampled)
+            self._said.extend(sampled.token_ids)
+            if command is not None and self._is_worth_it(command, sampled):
+                self._early.predict(self._predict())
+            return command
+
+        return told
+
+    def _is_worth_it(self, command: Command, sampled: Sampled) -> bool:
         plan = self._plan
         return (
             isinstance(command, CallTool)
-            and chunk.finish_reason is None  # the model was not done
+            and sampled.finish is None  # the model was not done
             and plan.tools.reading(command.name) is not None
             and plan.recorder is None  # a roll-out has all that the engine was asked
             and plan.agents is None  # they work at once as it is
@@ -82,10 +84,10 @@ class Guess:
             and len(self._said) <= MAX_READ
         )
 
-    async def _predict(self, early: EarlyCalls) -> None:
+    async def _predict(self) -> None:
         """Begin the calls that the model would have written behind the one that has ended its turn."""
         plan, generate, place = self._plan, self._generate, self._place
-        reader = _Reader(plan.format.parser(self._machine.reader.functions), partial(early.begin, plan))
+        reader = _Reader(plan.format.parser(self._machine.reader.functions), partial(self._early.begin, plan))
         if place.would_wait or place.is_behind_all or not reader.read(self._said):
             return
         try:

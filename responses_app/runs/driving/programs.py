@@ -29,7 +29,6 @@ from responses_app.protocol.response.steps import (
     RunProgram,
     ToolReturned,
 )
-from responses_app.runs.driving.early import MAX_EARLY
 from responses_app.runs.driving.spans import end_tool, tool_span
 from responses_app.runs.driving.tool_calls import (
     Effects,
@@ -115,6 +114,7 @@ class _Calls:
         self._before = list(made)  # a copy: the list grows with each call
         self._answered = 0  # how many of them have been answered again
         self._count = 0  # of all calls
+        self._begins_early = settings.server_tool_early != "off" and plan.request.max_tool_calls is None
         self._tools = {tool.name: tool for tool, _ in plan.tools.of_programs()}
         self._functions = {tool.called: tool for tool in plan.tools.functions}
 
@@ -133,11 +133,12 @@ class _Calls:
     async def _all(self, calls: Sequence[object]) -> list[JsonObject]:
         answers: list[JsonObject | None] = [None] * len(calls)
         of_client: list[tuple[int, FunctionCalled]] = []
+        ahead = 0
         for place, call in enumerate(calls):
             name, arguments = (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
             function = self._functions.get(name) if isinstance(name, str) else None
             if function is None or not isinstance(arguments, dict):
-                self._begin_behind(calls, place)
+                ahead = self._begin_behind(calls, place, ahead)
                 answers[place] = await self._of_server(name, arguments)
             elif self._plan.agents is not None:
                 answers[place] = {"error": _OF_AGENTS}
@@ -157,22 +158,33 @@ class _Calls:
             raise _Paused(waiting)
         return [answer if answer is not None else {"error": _NO_MORE} for answer in answers]
 
-    def _begin_behind(self, calls: Sequence[object], place: int) -> None:
-        """Begin the calls behind one that only reads, up to the first that may change something."""
-        settings, request = self._settings, self._plan.request
+    def _begin_behind(self, calls: Sequence[object], place: int, ahead: int) -> int:
+        """Begin the calls behind one that only reads, up to the first that may change something.
+
+        Those up to `ahead` have begun; return up to where they have now.
+        """
+        ahead = max(ahead, place + 1)
         # Not what `max_tool_calls` may forbid, nor what is answered from the record.
-        if settings.server_tool_early == "off" or request.max_tool_calls is not None or self.left:
-            return
-        for number, call in enumerate(calls[place : place + MAX_EARLY + 1]):
-            name, arguments = (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
-            if not isinstance(name, str) or not isinstance(arguments, dict):
+        if not self._begins_early or self.left or self._reading(calls[place]) is None:
+            return ahead
+        while ahead < len(calls):
+            call = calls[ahead]
+            reading = self._reading(call)
+            if reading is not None:
+                if not self._effects.early.begin(self._plan, *reading):
+                    break
+            elif not (isinstance(call, dict) and str(call.get("name")) in self._functions):  # those are made last
                 break
-            if name in self._functions:  # the client's are made last
-                continue
-            if name not in self._tools or not self._plan.tools.reading(name):
-                break
-            if number and not self._effects.early.begin(self._plan, name, json_text(arguments)):
-                break
+            ahead += 1
+        return ahead
+
+    def _reading(self, call: object) -> tuple[str, str] | None:
+        """Return the name and the arguments of a call that only reads; None for any other."""
+        name, arguments = (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
+        tool = self._tools.get(name) if isinstance(name, str) else None
+        if tool is None or not tool.reads or tool.asks or not isinstance(arguments, dict):
+            return None
+        return tool.name, json_text(arguments)
 
     async def _of_server(self, name: object, arguments: object) -> JsonObject:
         tool = self._tools.get(name) if isinstance(name, str) else None

@@ -12,7 +12,7 @@ from engine.errors import EngineUnavailable, GenerationCut
 from engine.types import GenerationRequest, TokenChunk
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
-from responses_app.protocol.response.steps import OutputGiven
+from responses_app.protocol.response.steps import OutputGiven, StopReason
 from responses_app.runs.driving import early
 from responses_app.stores.base import AcceptedResponse
 from responses_app.tools.base import ToolCall
@@ -220,6 +220,30 @@ async def test_a_guess_goes_on_behind_a_turn_that_was_cut(monkeypatch: pytest.Mo
     assert len(texts(await reading.to_the_end())) == 3
 
 
+async def test_a_turn_that_is_cut_and_says_something_else_then_gets_what_it_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tool = Wiki()
+    site = OnwardSite([turn(read("a"), read("b")), turn(read("b")), DONE], tool)
+    whole, cut = site.engine.generate, asyncio.Event()
+
+    async def other_behind_a_cut(request: GenerationRequest) -> AsyncIterator[TokenChunk]:
+        count = 0
+        async for chunk in whole(request):
+            yield chunk
+            count += 1
+            if request.request_id.endswith("-1") and count == len("server.wiki.read(") and not cut.is_set():
+                cut.set()
+                site.engine.turns[1] = [turn(read("z"))]
+                raise GenerationCut("gone")
+
+    monkeypatch.setattr(site.engine, "generate", other_behind_a_cut)
+    events = await site.events(tools=TOOLS)
+    assert cut.is_set()
+    assert texts(events) == ["a behind []", "z behind []"]
+    assert (site.count("used"), site.count("unused")) == (0, 1)
+
+
 # Bounds and owners.
 
 
@@ -393,6 +417,32 @@ def test_whatever_a_model_says_events_log_and_effects_are_the_same(
         assert await told("off") == await told("predicted")
 
     asyncio.run(both())
+
+
+@settings(max_examples=40, deadline=None)
+@given(turns=_TURNS, place=st.integers(0, 60), reason=st.sampled_from(StopReason))
+def test_stopped_anywhere_it_has_changed_only_what_it_says(
+    turns: list[list[str]], place: int, reason: StopReason
+) -> None:
+    async def stopped() -> None:
+        tool = Wiki()
+        site = OnwardSite([*(turn(*lines) for lines in turns), DONE], tool)
+        reading = await site.begin(input="hi", tools=[WIKI, TOOL_F], transport="sse")
+        run = reading.run
+        for _ in range(place):
+            await asyncio.sleep(0)
+        run.stop(reason)
+        events = await reading.to_the_end()
+        await eventually(lambda: not site.registry.running)
+        assert (tool.running, site.engine.running) == (0, 0)
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("early")]
+        output = events[-1]["response"]["output"]  # type: ignore[index]
+        said = [item["arguments"] for item in output if item["type"] == "mcp_call" and item["name"] == "write"]
+        # What was being said may be dropped; what was done before stays.
+        assert tool.written in (said, said[:-1], said[: len(tool.written)]) or reason is StopReason.DISCARDED
+        assert len(tool.written) <= len(said) + (reason is StopReason.DISCARDED)
+
+    asyncio.run(stopped())
 
 
 _BATCHES = st.lists(
