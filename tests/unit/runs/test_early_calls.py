@@ -1,15 +1,17 @@
 """Calls that only read begin before they are asked for; nobody but the clock can tell that they did."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import EngineUnavailable, GenerationCut
-from engine.types import GenerationRequest, TokenChunk
+from engine.types import FinishReason, GenerationRequest, TokenChunk
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import OutputGiven, StopReason
@@ -19,6 +21,9 @@ from responses_app.tools.base import ToolCall
 from tests.kit.fakes import ANSWER, TOOL_F, FakeEngine, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
+from tests.unit.formats.families import QWEN
+from tests.unit.formats.rendering import format_of
+from tests.unit.formats.test_chat_template import FamilyEngine
 from tests.unit.runs.early import WIKI, OnwardSite, Wiki, read, turn, write
 from tests.unit.runs.test_programs import PROGRAM, PROGRAMS, Programs, wiki
 from tests.unit.runs.test_takeover import left_at, taken_over
@@ -242,6 +247,41 @@ async def test_a_turn_that_is_cut_and_says_something_else_then_gets_what_it_says
     assert cut.is_set()
     assert texts(events) == ["a behind []", "z behind []"]
     assert (site.count("used"), site.count("unused")) == (0, 1)
+
+
+async def test_a_family_of_models_that_writes_several_calls_in_a_turn() -> None:
+    def call(what: str) -> str:
+        return f'<tool_call>\n{{"name": "wiki.read", "arguments": {{"q": "{what}"}}}}\n</tool_call>'
+
+    model_format, renderer = format_of(QWEN)
+    tool, held = Wiki(), asyncio.Event()
+    tool.holds = {f'{{"q": "{what}"}}': held for what in "abc"}
+    first = [call("a"), "\n<tool_call>", call("b").removeprefix("<tool_call>"), "\n", call("c"), QWEN.end]
+    turns = [first, ["".join(first[1:3]), "\n", call("c"), QWEN.end], [call("c"), QWEN.end], [f"Done.{QWEN.end}"]]
+    engine = TurnEngine(QWEN, renderer, tuple(turns))
+    settings_ = run_settings(server_tool_early="predicted")
+    site = Site(engine, settings=settings_, model_format=model_format, tools=[tool])
+    reading = await site.begin(input="hi", tools=TOOLS)
+    await eventually(lambda: tool.running == 3)
+    held.set()
+    assert len(texts(await reading.to_the_end())) == 3
+    assert len(tool.calls) == 3
+
+
+class TurnEngine(FamilyEngine):
+    """Gives the pieces of a turn that its prompt does not end with."""
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[TokenChunk]:  # type: ignore[override]
+        number = int(re.findall(r"-(\d+)", request.request_id)[-1])
+        pieces = [self.encode(str(piece)) for piece in self.turns[number]]
+        prompt = list(request.prompt_token_ids)
+        if request.request_id.endswith("-early"):
+            whole = [list(chain.from_iterable(pieces[:count])) for count in range(len(pieces))]
+            said = max(count for count, tokens in enumerate(whole) if prompt[len(prompt) - len(tokens) :] == tokens)
+            pieces = pieces[said:]
+        for piece in pieces:
+            yield TokenChunk(token_ids=piece, finish_reason=FinishReason.STOP if piece is pieces[-1] else None)
+            await asyncio.sleep(0)
 
 
 # Bounds and owners.
