@@ -35,6 +35,7 @@ urlpatterns = [
     path("admin/dashboard/", admin.site.admin_view(dashboard), name="dashboard"),
     path("admin/usage/", admin.site.admin_view(usage), name="usage"),
     path("admin/", admin.site.urls),
+    path("watch/responses/<str:response_id>.trace.json", watch.response_trace, name="watch-trace"),
     path("watch/responses/<str:response_id>.json", watch.response_json, name="watch-json"),
     path("watch/responses/<str:response_id>", watch.response, name="watch-response"),
     path("watch/compare", watch.compare, name="watch-compare"),

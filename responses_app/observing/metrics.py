@@ -246,10 +246,11 @@ class ModelMeter:
             metrics.first_tokens.note(outcome.first_token, model, outcome.transport)
         if outcome.error is not None:
             metrics.errors.count("response", outcome.error)
-        error = "" if outcome.status != "failed" else outcome.error or OTHER
-        metrics.gen_ai.ended(outcome.operation, model, outcome.duration, error=error)
-        if outcome.status in SUCCESSFUL and outcome.first_token is not None:
-            metrics.gen_ai.said(outcome, model, outcome.first_token)
+        if metrics.enabled:
+            error = "" if outcome.status != "failed" else outcome.error or OTHER
+            metrics.gen_ai.ended(outcome.operation, model, outcome.duration, error=error)
+            if outcome.status in SUCCESSFUL and outcome.first_token is not None:
+                metrics.gen_ai.said(outcome, model, outcome.first_token)
         metrics.input_tokens.count(model, by=outcome.input_tokens)
         metrics.cached_tokens.count(model, by=outcome.cached_tokens)
         metrics.reasoning_tokens.count(model, by=outcome.reasoning_tokens)

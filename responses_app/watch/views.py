@@ -23,6 +23,7 @@ from responses_app.watch.access import caller_of, page, sees_everything, shows_c
 from responses_app.watch.auditing import viewed
 from responses_app.watch.family import Branch, ChainTree
 from responses_app.watch.page import Surroundings, WatchedResponse, response_page, shown_to_clients, summary, tree_of
+from responses_app.watch.perfetto import trace_of
 from responses_app.watch.text import Room, visible
 from responses_app.watch.transcript import PageTranscript
 from responses_app.web.http import error_response, json_response
@@ -176,6 +177,18 @@ def response_json(request: HttpRequest, response_id: str) -> HttpResponse:
         "tree": _flat(tree_of(shown)),
     }
     return json_response(body, headers={"cache-control": "no-store"})
+
+
+@require_safe
+def response_trace(request: HttpRequest, response_id: str) -> HttpResponse:
+    """Send a response's timeline as a file that Perfetto opens."""
+    try:
+        shown = _load(request, response_id)
+    except ApiError as error:
+        return error_response(error)
+    body = trace_of(shown.timeline, name=shown.id, now=shown.now)
+    name = f'attachment; filename="{shown.row.pk}.trace.json"'
+    return json_response(body, headers={"cache-control": "no-store", "content-disposition": name})
 
 
 @page

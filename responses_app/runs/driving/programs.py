@@ -71,11 +71,11 @@ async def run_program(
     """Run a program to its end, or until it pauses. Raises `ClaimLost` where another worker has the response."""
     calls = _Calls(plan, command.made, effects, settings, tell)
     call = CallTool(NAME, command.code)
+    entry = plan.tools.entry_of(NAME)
+    span = tool_span(plan, entry, call)
     try:
-        entry = plan.tools.entry_of(NAME)
-        with tool_span(plan, entry, call) as span:
-            returned = await call_tool(entry, call, tell=tell, settings=settings, answer=calls.answer)
-            end_tool(plan, span, returned)
+        returned = await call_tool(entry, call, tell=tell, settings=settings, answer=calls.answer)
+        end_tool(plan, span, returned)
         if calls.left:
             raise _Diverged
     except _Paused as paused:
@@ -84,6 +84,7 @@ async def run_program(
         logger.warning("response %s: a program diverged when it was run again", plan.response_id)
         returned = ToolReturned(_DIVERGED, failed=True)
     finally:
+        span.end()
         effects.early.drop()  # a program that has ended asks for nothing more
     returned = await that_fits(returned, plan, call, said=said)
     return ProgramEnded(returned.text, returned.failed)

@@ -113,6 +113,7 @@ def test_a_page_is_recorded_once_in_a_while_and_a_download_each_time(
             browser.get(f"{LIST}/response/{response_id}/change/?part=live")
             browser.get(f"/watch/responses/{response_id}")
             browser.get(f"/watch/responses/{response_id}.json")
+            browser.get(f"/watch/responses/{response_id}.trace.json")
         assert MARKER in browser.get(f"{LIST}/conversation/{conversation}/change/").text
         browser.get(f"/watch/compare?left={response_id}&right={other}")
         for _ in range(2):

@@ -105,6 +105,7 @@ ROWS: Mapping[str, Row] = {
     "admin/r/<path:content_type_id>/<path:object_id>/": Row("/admin/r/1/1/", ok=404),
     "admin/^(?P<app_label>responses_app|auth)/$": Row("/admin/responses_app/"),
     "admin/(?P<url>.*)$": Row("/admin/nothing/", ok=404),
+    "watch/responses/<str:response_id>.trace.json": Row("/watch/responses/{response}.trace.json", nobody=401),
     "watch/responses/<str:response_id>.json": Row("/watch/responses/{response}.json", nobody=401, shows=True),
     "watch/responses/<str:response_id>": Row("/watch/responses/{response}?turns=1", shows=True),
     "watch/compare": Row("/watch/compare?left={first}&right={response}", shows=True),

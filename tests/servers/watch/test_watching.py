@@ -152,6 +152,17 @@ async def test_two_are_compared_on_one_scale(two: Two) -> None:
     assert 'name="left"' in await page(second, "/watch/compare")
 
 
+async def test_a_timeline_is_downloaded_as_a_trace(two: Two) -> None:
+    first, second = two
+    made = (await first.post("/responses", json={"input": "Hi"})).json()["id"]
+    answer = await second.get(f"{root(second)}/watch/responses/{made}.trace.json")
+    assert answer.headers["content-disposition"] == f'attachment; filename="{made}.trace.json"'
+    names = [each["name"] for each in answer.json()["traceEvents"]]
+    assert {"turn 1", "queue", "prefill", "first token", "answer", "saving"} <= set(names)
+    missing = await first.get(f"{root(first)}/watch/responses/resp_none.trace.json")
+    assert (missing.status_code, missing.json()["error"]["type"]) == (404, "invalid_request_error")
+
+
 async def test_what_is_not_there_is_told_on_a_page_and_as_json(two: Two) -> None:
     first, _ = two
     for name in ("resp_none", "resp_none%00", "resp_none" * 50):
