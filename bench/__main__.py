@@ -48,6 +48,7 @@ from bench import (
     workers,
 )
 from bench.report import Report, Result, check_names
+from bench.routing.tables import routing
 from bench.servers import Bench, can_pin
 from bench.training.purging import rollout_purge
 from bench.training.small import training
@@ -103,6 +104,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "slot": workers.slot,
     "cancel": workers.cancel,
     "replicas": replicas.replicas,
+    "routing": routing,
 }
 
 

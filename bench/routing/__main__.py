@@ -1,0 +1,6 @@
+"""`python -m bench.routing`: print the tables of `docs/explanation/routing.md`."""
+
+from bench.routing.tables import page
+
+if __name__ == "__main__":
+    print(page())

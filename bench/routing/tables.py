@@ -1,0 +1,150 @@
+"""What is compared, as rows of the bench and as the tables of a page."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
+
+from bench.report import Result
+from bench.routing.policies import LeastLoaded, Ours, Policy, RoundRobin
+from bench.routing.replica import BLOCK
+from bench.routing.running import Outcome, Setup, Simulation
+
+SEEDS = (1, 2, 3)
+AGENTS = (24, 40, 48, 56, 64)  # at once
+USUAL = 48  # what they keep is just what the replicas have room for
+HOST_BLOCKS = 4 * Setup().blocks
+MISSED, TURNS = 0.05, 1.3  # the targets: of an endless cache's hits, and times round robin
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to route, by its name in the tables."""
+
+    name: str
+    policy: Callable[[], Policy]
+    hints: bool = False
+
+
+WAYS = (
+    Way("round robin", RoundRobin),
+    Way("least loaded", LeastLoaded),
+    Way("respsite", Ours),
+    Way("respsite, 3 workers", lambda: Ours(3)),
+    Way("respsite, with hints", Ours, hints=True),
+)
+ROUND_ROBIN, OURS = WAYS[0], WAYS[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The means over all seeds."""
+
+    share: float  # of what an endless cache would have hit
+    twice: float  # tokens that were computed twice
+    turns: float  # done
+    balance: float  # turns of the busiest replica, in means
+    first: float  # seconds to the first token, in the median
+    late_first: float  # the same, at the 95th percentile
+    living: float  # what all sessions that go on keep, in memories of all replicas
+
+
+def figures(setup: Setup, way: Way) -> Figures:
+    """Simulate a way with every seed."""
+    found = [Simulation(replace(setup, seed=seed), way.policy(), hints=way.hints).run() for seed in SEEDS]
+
+    def over(what: Callable[[Outcome], float]) -> float:
+        return mean(what(each) for each in found)
+
+    return Figures(
+        share=over(lambda each: each.share),
+        twice=over(lambda each: each.twice),
+        turns=over(lambda each: each.turns),
+        balance=over(lambda each: each.balance),
+        first=over(lambda each: each.first),
+        late_first=over(lambda each: each.late_first),
+        living=over(lambda each: each.mean_living) / (setup.replicas * setup.blocks * BLOCK),
+    )
+
+
+def routing(bench: object) -> list[Result]:
+    """How much of an endless cache's hits we find, and how many turns get done by that."""
+    setup = Setup(agents=USUAL)
+    measured = {way: figures(setup, way) for way in WAYS}
+    ours, by_turns = measured[OURS], measured[ROUND_ROBIN]
+    where = f"{USUAL} agents on {setup.replicas} replicas, simulated"
+    return [
+        Result(
+            name="routing",
+            what=f"of an endless cache's hits, missed; {where}",
+            measured=1 - ours.share,
+            target=MISSED,
+            details={f"{way.name} missed": 1 - each.share for way, each in measured.items()},
+        ),
+        Result(
+            name="routing",
+            what=f"turns done by round robin / ours; {where}",
+            measured=by_turns.turns / ours.turns,
+            target=1 / TURNS,
+            holds=ours.balance <= 1.25,
+            details={
+                **{f"{way.name} turns": each.turns for way, each in measured.items()},
+                **{f"{way.name} busiest replica": each.balance for way, each in measured.items()},
+            },
+        ),
+    ]
+
+
+def page() -> str:
+    """Return the tables of `docs/explanation/routing.md`."""
+    return "\n\n".join([_by_ways(Setup(agents=USUAL)), _by_agents(), _by_tiers()])
+
+
+def _by_ways(setup: Setup) -> str:
+    rows = []
+    most = figures(setup, ROUND_ROBIN).turns
+    for way in WAYS:
+        each = figures(setup, way)
+        rows.append(
+            (
+                *(way.name, f"{each.share:.1%}", f"{each.twice / 1e6:.0f} million"),
+                f"{each.turns:,.0f} ({each.turns / most:.2f})",
+                *(f"{each.balance:.2f}", f"{each.first:.2f} s", f"{each.late_first:.1f} s"),
+            )
+        )
+    head = ("way", "hits", "computed twice", "turns", "busiest", "first token", "p95")
+    return _table(head, rows)
+
+
+def _by_agents() -> str:
+    rows = []
+    for agents in AGENTS:
+        setup = Setup(agents=agents)
+        measured = [figures(setup, way) for way in WAYS]
+        rows.append(
+            (
+                *(f"{agents}", f"{measured[2].living:.2f}"),
+                *(f"{each.share:.1%}, {each.turns / measured[0].turns:.2f}" for each in measured),
+            )
+        )
+    return _table(("agents", "needed", *(way.name for way in WAYS)), rows)
+
+
+def _by_tiers() -> str:
+    rows = []
+    for agents in AGENTS[2:]:
+        for way in (ROUND_ROBIN, OURS):
+            alone, tiered = (figures(Setup(agents=agents, host_blocks=host), way) for host in (0, HOST_BLOCKS))
+            rows.append(
+                (
+                    *(f"{agents}", way.name),
+                    *(f"{each.twice / 1e6:.0f} million" for each in (alone, tiered)),
+                    *(f"{each.turns:,.0f}" for each in (alone, tiered)),
+                )
+            )
+    head = ("agents", "way", "computed twice", "with offloading", "turns", "with offloading")
+    return _table(head, rows)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    line = "|" + "|".join("---" if not place else "---:" for place, _ in enumerate(head)) + "|"
+    return "\n".join([f"| {' | '.join(head)} |", line, *(f"| {' | '.join(row)} |" for row in rows)])
