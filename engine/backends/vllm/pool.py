@@ -19,7 +19,9 @@ cache; a new one where least is going on. Four rules, in this order:
 1. A chain that is known goes to its home, the replica that had it last: while that has at most `KEPT` times the mean
    load, or at most `SLACK` more than the least loaded one.
 2. A chain whose home turned out not to have its beginning (of the tokens of its prompt before, less than the share
-   `HIT` came from the cache) has nothing to lose: it goes to the least loaded replica, and stays where none has less.
+   `HIT` came from the cache) has little to lose: it stays only while its home has at most `BOUND` times the mean load,
+   and goes to the least loaded replica else. It does not go at once: where caches are too small for all chains, those
+   that wander leave copies behind, which push out what others come back for (`bench/routing` shows how much).
 3. A new chain that has kin, others that begin as it does, goes where one of them was asked last; else one that has a
    parent, with whose prompt it may begin, goes to that one's home: while that has at most `SLACK` more than the least
    loaded one, to which it goes else.
@@ -58,10 +60,10 @@ logger = logging.getLogger("respsite.engine")
 
 MISSED_LOOKS = 2  # looks in a row
 MAX_LATE = 0.5  # of a look's time: where this process is later than that to the end of it, nothing is missed
-BOUND = 1.25  # times the mean load: what a new chain may find at its replica
+BOUND = 1.25  # times the mean load: what a new chain may find at its replica, and one that lost its beginning at home
 KEPT = 1.5  # times the mean load: what a known chain may find at its home
 SLACK = 8  # generations more than the least loaded has: the same
-HIT = 0.5  # of a prompt before: the share that came from the cache where its beginning was still there
+HIT = 0.25  # of a prompt before: the share that came from the cache where its beginning was still there
 MAX_CHAINS = 20_000  # that are remembered: some 5 MB
 OTHERS_SECONDS = 1.0  # that a start waits for the other servers, once one of them can be used
 
@@ -184,13 +186,11 @@ class ReplicaChoice:
             # One prompt is soon computed: not worth what a whole chain is, of which a replica may have much more.
             return like.replica if loads[like.replica] + 1 <= least + SLACK else by_load[0]
         if home is not None and home.replica in loads:
-            load = loads[home.replica]
-            if not home.hit:
-                # It need not stay: what it would find there is not its beginning. With equal loads staying spares a
-                # second prefill.
-                return home.replica if load == least else by_load[0]
-            if load + 1 <= max(ceil(KEPT * mean), least + SLACK):
+            kept = max(ceil(KEPT * mean), least + SLACK) if home.hit else ceil(BOUND * mean)
+            if loads[home.replica] + 1 <= kept:
                 return home.replica
+            if not home.hit:
+                return by_load[0]
         # By `BOUND`. There always is one: not every replica can be above the mean.
         return next(replica for replica in ranked if loads[replica] + 1 <= ceil(BOUND * mean))
 

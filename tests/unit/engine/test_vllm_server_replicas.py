@@ -77,12 +77,15 @@ class TestSeveralServers:
         for _ in range(2):
             await collect(engine, affine("x"))
         (home,) = [fake for fake in fakes if fake.generations]
-        running = engine.generate(replace(affine("x"), prompt_token_ids=prompt("[hang]")))
-        await anext(running)
+        hanging = replace(affine("x"), prompt_token_ids=prompt("[hang]"))
+        running = [engine.generate(hanging) for _ in range(2)]
+        for generation in running:
+            await anext(generation)
         await collect(engine, affine("x"))
-        assert home.engine.running == 1
-        assert len(home.generations) == 3, "its first ones, and the one that hangs"
-        await running.aclose()
+        assert home.engine.running == 2
+        assert len(home.generations) == 4, "its first ones, and those that hang"
+        for generation in running:
+            await generation.aclose()
 
     async def test_without_an_affinity_the_least_busy_one_is_asked(
         self, open_fake: OpenFake, vllm_over: OpenEngine
