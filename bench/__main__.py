@@ -65,6 +65,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "load": loads.load,
     "idle": memory.idle,
     "stalled": memory.stalled,
+    "heavy": memory.heavy,
     "store": work.store,
     "opening": work.opening,
     "inbound": work.inbound,

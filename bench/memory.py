@@ -1,7 +1,8 @@
-"""Rows about memory: idle connections, and readers that never read."""
+"""Rows about memory: idle connections, readers that never read, and what is left of large requests."""
 
 import asyncio
 import contextlib
+import http.client
 import json
 import resource
 import socket
@@ -16,6 +17,8 @@ IDLE = 1000
 SECONDS = 60
 DROPPED = ("STREAM_MAX_LAG_BYTES", "STREAM_STALL_SECONDS")
 KIB, MIB = 1024, 1024 * 1024
+LARGE = (4, 6, 8, 10, 12, 16, 20, 28)  # MiB of requests that come at once
+LARGE_ROUNDS = 3
 
 
 def idle(bench: Bench) -> list[Result]:
@@ -156,3 +159,41 @@ def _connections(server: BenchServer) -> int:
     local = f":{server.port:04X} "
     with open(f"/proc/{server.process.pid}/net/tcp") as table:
         return sum(1 for line in table if local in line[:22] and line.split()[3] == "01")
+
+
+def heavy(bench: Bench) -> list[Result]:
+    """What a worker keeps of the memory that large requests took; nothing of them is left but that."""
+    with bench.fresh_server(name="heavy", engine="demo") as server:
+        assert isinstance(server, BenchServer)
+        _ask(server.port, 0)
+        before = server.memory_bytes()
+        server.forget_peak()
+        after = []
+        for number in range(LARGE_ROUNDS):
+            bench.report.step(f"round {number + 1} of {LARGE_ROUNDS}")
+            asyncio.run(_ask_all(server.port))
+            after.append(server.memory_bytes())
+        peak = server.peak_memory_bytes()
+    return [
+        Result(
+            name="heavy",
+            what=f"memory of a worker after {len(LARGE)} large requests at once / before",
+            measured=max(after) / before,
+            target=1.37,
+            details={"before MiB": before / MIB, "peak MiB": peak / MIB, "after, at most MiB": max(after) / MIB},
+        )
+    ]
+
+
+async def _ask_all(port: int) -> None:
+    await asyncio.gather(*(asyncio.to_thread(_ask, port, size) for size in LARGE))
+    await asyncio.sleep(2.0)  # the last threads put down what they hold
+
+
+def _ask(port: int, size: int) -> None:
+    """Send a request of so many MiB; most are refused once their tokens are counted, which is work enough."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    body = json.dumps({"input": "so many words of a text " * (size * MIB // 24) + "x"})
+    connection.request("POST", "/v1/responses", body, {"Content-Type": "application/json"})
+    assert connection.getresponse().read()
+    connection.close()

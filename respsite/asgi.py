@@ -14,6 +14,7 @@ from typing import cast
 from channels.routing import ProtocolTypeRouter, URLRouter
 
 from engine.errors import EngineConfigurationError
+from responses_app.observing.allocator import give_memory_back
 from responses_app.observing.dumps import forbid_core_dumps
 from responses_app.protocol.files.files import FileBounds
 from responses_app.routing import websocket_urlpatterns
@@ -28,6 +29,7 @@ from responses_app.web.servers.layers import Exposure, Handler, Lifecycle, Stati
 from responses_app.web.servers.uvicorn import UvicornHook
 from responses_app.wiring.site import get_site
 
+give_memory_back()
 site = get_site()
 if not site.settings.core_dumps:
     forbid_core_dumps()
