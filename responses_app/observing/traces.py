@@ -38,8 +38,10 @@ def can_be_exported() -> bool:
 class Span:
     """A span that does nothing; its subclass is real. It ends with its `with`; an exception's type is its error."""
 
-    def child(self, name: str, attributes: Mapping[str, Value] | None = None, *, calls: bool = False) -> "Span":
-        """Begin a span below this one; `calls`: somebody else does the work."""
+    def child(
+        self, name: str, attributes: Mapping[str, Value] | None = None, *, calls: bool = False, answers: bool = False
+    ) -> "Span":
+        """Begin a span below this one. `calls`: somebody else does the work; `answers`: it is a request of theirs."""
         return self
 
     def note(self, attributes: Mapping[str, Value]) -> None:
@@ -139,8 +141,13 @@ class _Maker:
         self._tracer = tracer
         self._content = content
 
-    def span(self, name: str, context: Any, kind: Any, attributes: Mapping[str, Value] | None) -> "_RealSpan":
-        """Begin a span."""
+    def span(
+        self, name: str, context: Any, attributes: Mapping[str, Value] | None, *, calls: bool, answers: bool
+    ) -> "_RealSpan":
+        """Begin a span, as `Span.child` does."""
+        from opentelemetry.trace import SpanKind
+
+        kind = SpanKind.CLIENT if calls else SpanKind.SERVER if answers else SpanKind.INTERNAL
         return _RealSpan(self, self._tracer.start_span(name, context, kind, attributes))
 
     def shows(self, project: str) -> bool:
@@ -155,11 +162,10 @@ class _Caller(Span):
         self._maker = maker
         self._context = context
 
-    def child(self, name: str, attributes: Mapping[str, Value] | None = None, *, calls: bool = False) -> Span:
-        """Begin a span for what the caller asks for."""
-        from opentelemetry.trace import SpanKind
-
-        return self._maker.span(name, self._context, SpanKind.CLIENT if calls else SpanKind.SERVER, attributes)
+    def child(
+        self, name: str, attributes: Mapping[str, Value] | None = None, *, calls: bool = False, answers: bool = False
+    ) -> Span:
+        return self._maker.span(name, self._context, attributes, calls=calls, answers=answers)
 
     def shows(self, project: str) -> bool:
         return self._maker.shows(project)
@@ -172,12 +178,13 @@ class _RealSpan(Span):
         self._maker = maker
         self._span = span
 
-    def child(self, name: str, attributes: Mapping[str, Value] | None = None, *, calls: bool = False) -> Span:
-        """Begin one below."""
-        from opentelemetry.trace import SpanKind, set_span_in_context
+    def child(
+        self, name: str, attributes: Mapping[str, Value] | None = None, *, calls: bool = False, answers: bool = False
+    ) -> Span:
+        from opentelemetry.trace import set_span_in_context
 
         context = set_span_in_context(self._span)
-        return self._maker.span(name, context, SpanKind.CLIENT if calls else SpanKind.INTERNAL, attributes)
+        return self._maker.span(name, context, attributes, calls=calls, answers=answers)
 
     def note(self, attributes: Mapping[str, Value]) -> None:
         """Add attributes."""

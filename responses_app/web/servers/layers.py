@@ -166,7 +166,7 @@ class Traced:
         if traceparent is not None and not await _is_let_in(scope):
             traceparent = None
         attributes = {"http.request.method": scope["method"]}
-        with self._traces.under(traceparent).child(name_of(scope["method"], path), attributes) as span:
+        with self._traces.under(traceparent).child(name_of(scope["method"], path), attributes, answers=True) as span:
 
             async def note_and_send(message: Message) -> None:
                 if message["type"] == "http.response.start":

@@ -16,6 +16,7 @@ from responses_app.observing.traces import NO_SPAN, Traces
 from responses_app.web.servers.layers import name_of
 from tests.kit.clients import Socket
 from tests.kit.collector import Collector, told
+from tests.kit.gen_ai_conventions import problems
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
@@ -65,6 +66,8 @@ async def test_a_trace_goes_from_the_client_through_the_response_to_its_turns(
     assert not any(b"xylophone" in body for body in collector.bodies), "contents stay here"
 
     spans = {span.span_id.hex(): span for span in collector.spans()}
+    for span in spans.values():
+        assert problems(span.name, span.kind, span.status.code, told(span)) == []
     by_name: dict[str, list[Any]] = {}
     for span in spans.values():
         by_name.setdefault(span.name, []).append(span)
@@ -76,6 +79,7 @@ async def test_a_trace_goes_from_the_client_through_the_response_to_its_turns(
         "turn": 2,
     }
     (posted,) = by_name["POST /v1/responses"]
+    assert posted.kind == posted.SPAN_KIND_SERVER
     assert (posted.trace_id.hex(), posted.parent_span_id.hex()) == (OURS, POSTED)
     assert told(posted)["http.response.status_code"] == 200
     (read,) = by_name["GET /v1/responses/{id}"]
