@@ -5,7 +5,7 @@ The engine gives 100 tokens a second. The clock of whoever waits counts, not the
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from statistics import median
 
 from bench.report import Result
@@ -68,7 +68,7 @@ def _written(turns: Sequence[str], setting: str) -> Site:
             await asyncio.sleep(TOKEN_SECONDS)
             yield chunk
 
-    site.engine.generate = paced  # type: ignore[method-assign, assignment]
+    site.engine.generate = paced  # type: ignore[method-assign]
     return site
 
 
@@ -76,7 +76,7 @@ def _compared(
     what: str,
     make: Callable[[str], Site],
     ways: tuple[str, str],
-    fields: dict[str, object],
+    fields: Mapping[str, object],
     *,
     most: float = MOST,
 ) -> Result:
@@ -91,7 +91,7 @@ def _compared(
     return Result(name="early", what=what, measured=with_early / without, target=most, details=details)
 
 
-async def _seconds(site: Site, fields: dict[str, object]) -> float:
+async def _seconds(site: Site, fields: Mapping[str, object]) -> float:
     began = time.perf_counter()
     response = await site.ask(input="hi", **fields)
     assert response["status"] == "completed", response
