@@ -36,7 +36,7 @@ from responses_app.protocol.requests.resources import (
 )
 from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT, ToolOutput, parse_tool_output
 from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer, begun, tokens_of
-from responses_app.runs.log.journal import JournalEntry, ReaderTooSlow, Waiter, gather
+from responses_app.runs.log.journal import Gathering, JournalEntry, ReaderTooSlow, Waiter
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.failures import store_errors
 from responses_app.runs.plan.plan import Origin
@@ -142,6 +142,7 @@ async def _events(
     dialect: Dialect,
     cut: Cut | None,
 ) -> AsyncGenerator[bytes, None]:
+    gathering = Gathering(lambda: reader.has_little)
     try:
         yield b""
         yield _as_events(first)  # may be empty: daphne sends the headers with the first part of the body
@@ -149,7 +150,7 @@ async def _events(
             entries = reader.take()
             if entries:
                 yield _as_events(entries)
-                await gather(lambda: reader.has_little)
+                await gathering.pause(is_behind=reader.behind)
             elif not await news.wait(ping_seconds or None):
                 yield _heartbeat(reader.last_number, dialect)
         # Only a whole stream has `[DONE]`.

@@ -15,7 +15,7 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.items.items import Exact
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.runs.chats import Choices
-from responses_app.runs.log.journal import ReaderTooSlow, gather
+from responses_app.runs.log.journal import Gathering, ReaderTooSlow
 from responses_app.web.http import GONE, PING, Cut, seconds_to_head, server_sent
 
 Remember = Callable[[bytes, KnownTurn], Awaitable[None]]  # a turn's key, and the turn
@@ -121,6 +121,7 @@ async def _events(
     reading: EncodedReading, first: bytes, ping_seconds: float, cut: Cut | None
 ) -> AsyncGenerator[bytes, None]:
     choices = reading.choices
+    gathering = Gathering(lambda: choices.has_little)
     try:
         # `server_sent` takes this one: a generator that has begun is closed in any case.
         yield b""
@@ -130,7 +131,7 @@ async def _events(
             if events:
                 await reading.keep()
                 yield events
-                await gather(lambda: choices.has_little)
+                await gathering.pause(is_behind=choices.behind)
             elif not (reading.over or choices.behind or await choices.news(ping_seconds or None)):
                 yield reading.ping
         last = reading.last

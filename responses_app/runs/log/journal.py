@@ -24,6 +24,7 @@ logger = logging.getLogger("respsite.runs")
 
 ENTRY_BYTES = 150  # of memory beside an entry's JSON: counted too, since deltas are short
 GATHERED_TURNS = 8  # of the loop, see `gather`
+UNLOOKED_WRITES = 7  # behind a look that found nothing, see `Gathering`
 GATHERED_BYTES = 16 * 1024  # of events; over it they are written, or the reader would fall behind for that
 
 
@@ -310,18 +311,38 @@ class JournalReader:
         return [*again, *(worded for entry in taken for worded in self._journal.worded(entry, self._wording))]
 
 
-async def gather(has_little: Callable[[], bool]) -> None:
+async def gather(has_little: Callable[[], bool]) -> bool:
     """Let others have their turn after something was written, and let what comes all the time come together.
 
     Writing an event costs as much as making it. So where there is news again within a turn of the loop, which is to say
     that it comes faster than it can be written, that of a few turns is written at once; `has_little` says whether there
     is news, and so little that more may come with it. Turns are short where there is little to do: then nobody waits
-    for longer than some microseconds.
+    for longer than some microseconds. Returns whether any came.
     """
-    for _ in range(GATHERED_TURNS):
+    for turn in range(GATHERED_TURNS):
         await asyncio.sleep(0)
         if not has_little():
-            break
+            return turn > 0
+    return True
+
+
+class Gathering:
+    """`gather`, for one writer. News that comes alone is not looked out for behind each write.
+
+    An engine at its usual pace gives a stream a token every some milliseconds. Each look would cost the stream's task
+    a step, and the loop a turn, for nothing.
+    """
+
+    def __init__(self, has_little: Callable[[], bool]) -> None:
+        self._has_little = has_little
+        self._unlooked = 0  # how many writes more nobody looks behind
+
+    async def pause(self, *, is_behind: bool) -> None:
+        """To be awaited behind a write; `is_behind`: there is more to write already."""
+        if self._unlooked and not is_behind:
+            self._unlooked -= 1
+        elif not await gather(self._has_little):
+            self._unlooked = UNLOOKED_WRITES
 
 
 class Waiter:
@@ -329,6 +350,7 @@ class Waiter:
 
     def __init__(self) -> None:
         self._news = False
+        self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[None] | None = None
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None  # one for many waits: there is a wait for every event
@@ -340,7 +362,7 @@ class Waiter:
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait for news, at most `timeout` seconds; return whether there is any."""
         if not self._news:
-            loop = asyncio.get_running_loop()
+            loop = self._loop
             self._waiting = loop.create_future()
             self._due = loop.time() + timeout if timeout is not None else math.inf
             # A timer that an earlier wait left will do: a reader's waits have the same timeout, so it rings before this
@@ -357,11 +379,10 @@ class Waiter:
         self._timer = None
         if self._waiting is None or self._waiting.done():
             return
-        loop = self._waiting.get_loop()
-        if loop.time() >= self._due:
+        if self._loop.time() >= self._due:
             self._end_wait()
         elif self._due < math.inf:
-            self._timer = loop.call_at(self._due, self._ring)
+            self._timer = self._loop.call_at(self._due, self._ring)
 
     def _end_wait(self) -> None:
         if self._waiting is not None and not self._waiting.done():

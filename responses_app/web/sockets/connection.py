@@ -41,7 +41,7 @@ from responses_app.protocol.session.session import CancelRuns, Close, Command, S
 from responses_app.protocol.session.steering import Create, Inject, Reply, Send, Stop
 from responses_app.protocol.session.tool_outputs import not_waiting, parse_injected
 from responses_app.protocol.transport import message_too_large, not_json
-from responses_app.runs.log.journal import ReaderTooSlow, gather
+from responses_app.runs.log.journal import Gathering, ReaderTooSlow
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.servers.backpressure import Extras
@@ -103,6 +103,7 @@ class Connection:
         self._outbox: deque[str] = deque()  # frames that are not events
         self._outbox_bytes = 0  # characters, of mostly ASCII
         self._lanes = Lanes()  # of the responses that are being written
+        self._gathering = Gathering(self._lanes.have_little)
         self._tasks: set[asyncio.Task[None]] = set()  # starts of runs, and hanging up
         self._writer: asyncio.Task[None] | None = None  # there only while there is something to write
         self._news: asyncio.Future[None] | None = None  # that the writer waits for
@@ -385,7 +386,7 @@ class Connection:
     async def _gather_news(self) -> None:
         """Wait until there is something to write."""
         # Other tasks may have posted meanwhile: all reasons to write are looked at again below.
-        await gather(self._lanes.have_little)
+        await self._gathering.pause(is_behind=self._lanes.have_news)
         if not self._lanes.have_news and not self._outbox and self._closing is None and self._lanes:
             self._news = self._loop.create_future()
             await self._news

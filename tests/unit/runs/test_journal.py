@@ -14,7 +14,9 @@ from responses_app.protocol.usage import TurnUsage, as_read, usage
 from responses_app.runs.log.journal import (
     GATHERED_BYTES,
     GATHERED_TURNS,
+    UNLOOKED_WRITES,
     EventJournal,
+    Gathering,
     JournalReader,
     ReaderTooSlow,
     Waiter,
@@ -244,6 +246,11 @@ class TestGather:
     async def test_where_nothing_came_it_is_over_at_once(self) -> None:
         assert await self.turns(lambda: False) == 1
 
+    async def test_it_says_whether_any_came(self) -> None:
+        assert await gather(lambda: True)
+        assert await gather(iter([True, False]).__next__)
+        assert not await gather(lambda: False)
+
     def test_a_reader_has_little_until_it_has_much(self) -> None:
         made = journal(max_lag_bytes=1_000_000)
         reader = attach(made)
@@ -255,3 +262,31 @@ class TestGather:
         reader.take()
         made.extend([event(2)])
         assert reader.has_little
+
+
+class TestGathering:
+    def looks(self, gathering: Gathering, *, is_behind: bool = False) -> bool:
+        """Return whether a pause lets others have their turn."""
+        pause = gathering.pause(is_behind=is_behind)
+        try:
+            pause.send(None)
+        except StopIteration:
+            return False
+        pause.close()
+        return True
+
+    async def test_behind_a_look_that_found_nothing_some_writes_go_without(self) -> None:
+        gathering = Gathering(lambda: False)
+        await gathering.pause(is_behind=False)
+        assert [self.looks(gathering) for _ in range(UNLOOKED_WRITES + 1)] == [False] * UNLOOKED_WRITES + [True]
+
+    async def test_where_news_comes_all_the_time_each_write_looks(self) -> None:
+        gathering = Gathering(lambda: True)
+        for _ in range(3):
+            await gathering.pause(is_behind=False)
+            assert self.looks(gathering)
+
+    async def test_who_has_more_to_write_always_lets_others_have_their_turn(self) -> None:
+        gathering = Gathering(lambda: False)
+        await gathering.pause(is_behind=False)
+        assert self.looks(gathering, is_behind=True)
