@@ -229,6 +229,10 @@ REQUESTS: Mapping[str, Told] = {
         "`RESPONSES_MAX_TOOL_OUTPUT_BYTES`.",
         "Send less, or in several parts.",
     ),
+    "response_deleted": (
+        "A client, an operator or the project's retention deleted the answer while the model still wrote it.",
+        "Send the request again if you still want an answer; with `store: false` there is nothing to delete.",
+    ),
     "server_error": (
         "Before any output was sent, something broke in the server, or the model wrote what the request does not "
         "allow.",
@@ -444,10 +448,6 @@ STEERING: Mapping[str, Told] = {
     "response_already_completed": (
         "The response has completed, or is completing by itself.",
         "Continue it with `response.create`.",
-    ),
-    "response_deleted": (
-        "A client, an operator or the project's retention deleted the answer while the model still wrote it.",
-        "Send the request again if you still want an answer; with `store: false` there is nothing to delete.",
     ),
     "response_not_active": (
         "The response was interrupted, has failed or was cancelled; or another one of its lane now waits for input "
