@@ -29,7 +29,7 @@ from responses_app.web.servers.layers import Exposure, Handler, Lifecycle, Stati
 from responses_app.web.servers.uvicorn import UvicornHook
 from responses_app.wiring.site import get_site
 
-give_memory_back()
+give_memory_back(os.environ)
 site = get_site()
 if not site.settings.core_dumps:
     forbid_core_dumps()

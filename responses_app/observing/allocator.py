@@ -6,7 +6,7 @@ worker with hundreds of megabytes of which nothing is used: no object of Python'
 """
 
 import ctypes
-import os
+from collections.abc import Mapping
 
 _LARGE_BYTES = 128 * 1024  # glibc's own sizes to begin with; set, they stay
 _ARENAS = 2
@@ -18,8 +18,8 @@ _PARAMETERS = (
 )
 
 
-def give_memory_back() -> None:
-    """Have glibc give memory back, but for what the environment says otherwise; other C libraries are as they are.
+def give_memory_back(environ: Mapping[str, str]) -> None:
+    """Have glibc give memory back, but for what its environment says otherwise; other C libraries are as they are.
 
     To be called before there are threads: each keeps the arena that it began with.
     """
@@ -27,5 +27,5 @@ def give_memory_back() -> None:
     if mallopt is None:
         return
     for parameter, variable, value in _PARAMETERS:
-        if variable not in os.environ:
+        if variable not in environ:
             mallopt(parameter, value)

@@ -9,7 +9,7 @@ import pytest
 
 # A large block is freed, and then one of 1 MB is taken: does that have memory of its own, which goes back when freed?
 _PROGRAM = """
-import ctypes
+import ctypes, os
 from responses_app.observing.allocator import give_memory_back
 
 NAMES = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
@@ -19,7 +19,7 @@ class Info(ctypes.Structure):
 
 library = ctypes.CDLL(None)
 library.mallinfo2.restype = Info
-give_memory_back()
+give_memory_back(os.environ)
 bytearray(20 << 20)
 before = library.mallinfo2().hblks
 kept = bytearray(1 << 20)
