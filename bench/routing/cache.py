@@ -23,10 +23,12 @@ class _Held:
 
 
 class PrefixCache:
-    """So many blocks of GPU memory, or of the host's."""
+    """So many blocks, of a GPU's memory or of the host's. `keeps`: what is expected back is kept, as long as there is
+    anything else."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, keeps: bool = False) -> None:
         self.size = size
+        self._keeps = keeps
         self.used = 0
         self._held: dict[str, _Held] = {}
         self._idle: OrderedDict[str, None] = OrderedDict()  # parts that no request uses, the least recently used first
@@ -66,6 +68,8 @@ class PrefixCache:
             held = self._held[name]
             held.users -= 1
             held.since = now
+            if self._keeps:
+                held.expected = away  # the whole prompt is kept, also what it shares
             if not held.users:
                 self._idle[name] = None
                 self._idle_blocks += held.blocks
@@ -103,7 +107,7 @@ class PrefixCache:
         """Return the part that loses blocks next: what is over, then what is probably away for longest.
 
         What was away for long will most probably be for as long again. That is the order of last use, where nobody
-        says anything.
+        says anything; the same order holds where all is kept.
         """
         if self._over:
             return next(iter(self._over))
@@ -114,4 +118,7 @@ class PrefixCache:
             held = self._held[name]
             return max(held.expected, now - held.since)
 
+        if self._keeps:
+            free = (name for name in self._idle if self._held[name].expected <= now - self._held[name].since)
+            return next(free, None) or next(iter(self._idle))
         return max(self._idle, key=away)

@@ -57,8 +57,8 @@ class _Reading:
 class Replica:
     """One engine; `time` is when it was looked at last."""
 
-    def __init__(self, blocks: int, host_blocks: int = 0) -> None:
-        self.cache = PrefixCache(blocks)
+    def __init__(self, blocks: int, host_blocks: int = 0, *, keeps: bool = False) -> None:
+        self.cache = PrefixCache(blocks, keeps=keeps)
         self.host = PrefixCache(host_blocks) if host_blocks else None
         self.waiting: deque[Request] = deque()
         self.time = 0.0

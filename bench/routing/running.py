@@ -10,8 +10,9 @@ from statistics import mean, median
 
 from bench.routing.policies import Policy
 from bench.routing.replica import BLOCK, Replica, Request
-from bench.routing.traces import AGENTS, Session, session
-from bench.routing.waits import Waits
+from bench.routing.traces import Session, session
+from engine.sessions import Session as Named
+from responses_app.runs.plan.waits import ToolWaits
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,18 @@ class Setup:
     warm_up: float = 900.0  # seconds, not counted
     seconds: float = 2_400.0
     seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What the engines are told, and understand."""
+
+    over: bool = False  # with a session's last turn: its blocks go first
+    waits: bool = False  # with each turn: within how many seconds the next one comes, as the server tells it
+    keep: bool = False  # and blocks are kept for so long; else those go first that are away for longest
+
+
+NO_HINTS = Hints()
 
 
 @dataclass(slots=True)
@@ -91,17 +104,18 @@ class _Chain:
     tokens: int = 0  # of its last prompt, with the output behind it
     life: int = 0  # how often its prompt began anew
     agents: int = 0  # that it waits for
-    waits_since: float = 0.0
+    away: float = 0.0  # the hint of its last request: within so many seconds its next one comes
 
 
 class Simulation:
     """One run."""
 
-    def __init__(self, setup: Setup, policy: Policy, *, hints: bool = False, names: Sequence[str] = ()) -> None:
+    def __init__(self, setup: Setup, policy: Policy, *, hints: Hints = NO_HINTS, names: Sequence[str] = ()) -> None:
         self._setup, self._policy = setup, policy
-        self._waits = Waits() if hints else None
+        self._hints = hints
+        self._waits = ToolWaits() if hints.waits else None
         names = names or [f"http://gpu-{number}:8001" for number in range(setup.replicas)]
-        self._replicas = {name: Replica(setup.blocks, setup.host_blocks) for name in names}
+        self._replicas = {name: Replica(setup.blocks, setup.host_blocks, keeps=hints.keep) for name in names}
         self._loads = dict.fromkeys(names, 0)
         self._alarms = dict.fromkeys(names, 0)  # which of the events that were planned for a replica is the valid one
         self._running: dict[int, tuple[_Chain, Request]] = {}  # by `id` of the request
@@ -132,6 +146,7 @@ class Simulation:
     def _ask(self, chain: _Chain) -> None:
         """Have the next turn of a chain generated."""
         self._forget(chain)
+        chain.away = self._come_back(chain)
         chain.turn += 1
         made, turn = chain.session, chain.session.turns[chain.turn]
         if turn.anew or not chain.turn:
@@ -182,16 +197,16 @@ class Simulation:
         self._policy.done(request, name)
         if self._now >= self._setup.warm_up:
             self.outcome.add(request, name, self._living)
-        away = self._waits.expected(turn.tool) if self._waits and turn.tool else 0.0
-        self._replicas[name].end(request, away=away, over=self._waits is not None and not turn.tool)
+        if turn.tool and self._waits is not None:
+            self._waits.leave(Named(id=chain.session.name), "", [turn.tool], self._now)
+        self._replicas[name].end(request, away=chain.away, over=self._hints.over and not turn.tool)
         if not turn.tool:
             self._end_chain(chain)
         elif turn.agents:
-            chain.agents, chain.waits_since = len(turn.agents), self._now
+            chain.agents = len(turn.agents)
             for agent in turn.agents:
                 self._at(self._now, partial(self._ask, _Chain(agent, chain.slot, parent=chain)))
         else:
-            self._note(turn.tool, turn.wait)
             self._at(self._now + turn.wait, partial(self._ask, chain))
 
     def _forget(self, chain: _Chain) -> None:
@@ -206,9 +221,10 @@ class Simulation:
             return
         parent.agents -= 1
         if not parent.agents:
-            self._note(AGENTS, self._now - parent.waits_since)
             self._at(self._now, partial(self._ask, parent))
 
-    def _note(self, tool: str, seconds: float) -> None:
-        if self._waits is not None:
-            self._waits.note(tool, seconds)
+    def _come_back(self, chain: _Chain) -> float:
+        """Return the hint of a request, made as for a real one: of the tools that its session called before."""
+        if self._waits is None:
+            return 0.0
+        return self._waits.come_back(Named(id=chain.session.name), "", self._now) or 0.0

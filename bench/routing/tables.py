@@ -7,7 +7,7 @@ from statistics import mean
 from bench.report import Result
 from bench.routing.policies import LeastLoaded, Ours, Policy, RoundRobin
 from bench.routing.replica import BLOCK
-from bench.routing.running import Outcome, Setup, Simulation
+from bench.routing.running import NO_HINTS, Hints, Outcome, Setup, Simulation
 
 SEEDS = (1, 2, 3)
 AGENTS = (24, 40, 48, 56, 64)  # at once
@@ -22,7 +22,7 @@ class Way:
 
     name: str
     policy: Callable[[], Policy]
-    hints: bool = False
+    hints: Hints = NO_HINTS
 
 
 WAYS = (
@@ -30,9 +30,12 @@ WAYS = (
     Way("least loaded", LeastLoaded),
     Way("respsite", Ours),
     Way("respsite, 3 workers", lambda: Ours(3)),
-    Way("respsite, with hints", Ours, hints=True),
+    Way("respsite, told what is over", Ours, Hints(over=True)),
+    Way("the same, and of waits", Ours, Hints(over=True, waits=True)),
+    Way("the same, kept while tools run", Ours, Hints(over=True, waits=True, keep=True)),
 )
 ROUND_ROBIN, OURS = WAYS[0], WAYS[2]
+COMPARED = 5  # of them, with any number of agents
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ def _by_ways(setup: Setup) -> str:
         each = figures(setup, way)
         rows.append(
             (
-                *(way.name, f"{each.share:.1%}", f"{each.twice / 1e6:.0f} million"),
+                *(way.name, _percent(each.share), f"{each.twice / 1e6:.0f} million"),
                 f"{each.turns:,.0f} ({each.turns / most:.2f})",
                 *(f"{each.balance:.2f}", f"{each.first:.2f} s", f"{each.late_first:.1f} s"),
             )
@@ -119,14 +122,14 @@ def _by_agents() -> str:
     rows = []
     for agents in AGENTS:
         setup = Setup(agents=agents)
-        measured = [figures(setup, way) for way in WAYS]
+        measured = [figures(setup, way) for way in WAYS[:COMPARED]]
         rows.append(
             (
                 *(f"{agents}", f"{measured[2].living:.2f}"),
-                *(f"{each.share:.1%}, {each.turns / measured[0].turns:.2f}" for each in measured),
+                *(f"{_percent(each.share)}, {each.turns / measured[0].turns:.2f}" for each in measured),
             )
         )
-    return _table(("agents", "needed", *(way.name for way in WAYS)), rows)
+    return _table(("agents", "needed", *(way.name for way in WAYS[:COMPARED])), rows)
 
 
 def _by_tiers() -> str:
@@ -143,6 +146,10 @@ def _by_tiers() -> str:
             )
     head = ("agents", "way", "computed twice", "with offloading", "turns", "with offloading")
     return _table(head, rows)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

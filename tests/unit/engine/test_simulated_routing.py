@@ -14,7 +14,7 @@ from bench.routing import traces
 from bench.routing.cache import PrefixCache
 from bench.routing.policies import Ours, Policy, RoundRobin
 from bench.routing.replica import BLOCK, Request
-from bench.routing.running import Setup, Simulation
+from bench.routing.running import Hints, Setup, Simulation
 from bench.routing.tables import Way, figures
 from engine.backends.scripted import ScriptedEngine
 from engine.backends.vllm.server import VllmServerEngine
@@ -90,6 +90,17 @@ def test_what_is_over_goes_first_and_what_is_expected_soon_stays() -> None:
     assert left == [["back soon", "in an hour"], ["back soon"]]
 
 
+def test_what_is_kept_goes_only_where_nothing_else_is_left() -> None:
+    cache = PrefixCache(20, keeps=True)
+    for now, (name, away) in enumerate((("kept", 60.0), ("not kept", 0.0))):
+        assert cache.take([(name, 10)], now)
+        cache.give_back([(name, 10)], now, away=away)
+    assert cache.take([("new", 10)], 3)
+    assert (cache.has("kept"), cache.has("not kept")) == (10, 0)
+    assert cache.take([("newer", 10)], 4)
+    assert cache.has("kept") == 0
+
+
 def test_what_does_not_fit_beside_what_runs_has_to_wait() -> None:
     cache = PrefixCache(10)
     assert cache.take([("a", 6)], 0.0)
@@ -117,7 +128,7 @@ def test_the_same_seed_gives_the_same_figures_and_ours_find_more() -> None:
     by_turns = Simulation(setup, RoundRobin()).run()
     assert first.share > 1.5 * by_turns.share
     assert first.turns > 1.1 * by_turns.turns
-    assert figures(setup, Way("hints", Ours, hints=True)).share > first.share - 0.05
+    assert figures(setup, Way("hints", Ours, Hints(over=True, waits=True))).share > first.share - 0.05
 
 
 def test_with_endless_caches_only_what_moved_is_computed_twice() -> None:
@@ -258,7 +269,7 @@ async def test_the_real_pool_chooses_and_finds_what_the_simulator_says(
         "SUMMARY": 80,
     }.items():
         monkeypatch.setattr(traces, name, value)
-    blocks = 400
+    blocks = 320
     gates, texts = Gates(), Texts()
     fakes = []
     for _ in range(3):
@@ -266,13 +277,14 @@ async def test_the_real_pool_chooses_and_finds_what_the_simulator_says(
         fake.engine = CachingEngine(blocks, gates)
         await fake.engine.start()
         fakes.append(fake)
-    engine = await vllm_over(*fakes)
+    # On a busy machine the process may be late for a look; nobody is to be taken out here.
+    engine = await vllm_over(*fakes, health_seconds=60.0)
     recorder = Recorder(Ours())
-    setup = Setup(replicas=3, blocks=blocks, agents=14, warm_up=0, seconds=45)
+    setup = Setup(replicas=3, blocks=blocks, agents=14, warm_up=0, seconds=60)
     simulation = Simulation(setup, recorder, names=[fake.url for fake in fakes])
     outcome = simulation.run()
-    assert outcome.turns > 50
-    assert outcome.twice > 500, "something was evicted"
+    assert outcome.turns > 200
+    assert outcome.twice > 300, "something was evicted"
     played = Played(engine, gates, texts)
     try:
         for number, step in enumerate(recorder.steps):
