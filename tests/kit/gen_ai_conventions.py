@@ -1,8 +1,9 @@
 """What OpenTelemetry's conventions for generative AI say of spans and metrics, and a check of what is emitted.
 
 The facts are those of the registry of https://github.com/open-telemetry/semantic-conventions-genai (its files
-`model/gen-ai/registry.yaml`, `spans.yaml`, `metrics.yaml` and `gen-ai-*-messages.json`, at commits 002c8a6e and 004902b8; The
-OpenTelemetry Authors, Apache-2.0), written down here as far as a server can have them: names, types, requirements.
+`model/gen-ai/registry.yaml`, `spans.yaml`, `metrics.yaml` and `gen-ai-*-messages.json`, at commits 002c8a6e and
+004902b8; The OpenTelemetry Authors, Apache-2.0), written down here as far as a server can have them: names, types,
+requirements.
 The names are looked up in `opentelemetry-semantic-conventions`, too, which is installed.
 """
 
