@@ -107,6 +107,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "replicas": replicas.replicas,
     "routing": routing,
 }
+LONGEST = 8  # rows whose times are told at the end
 
 
 def main(names: Sequence[str]) -> None:
@@ -121,6 +122,8 @@ def main(names: Sequence[str]) -> None:
         failed = bench.report.measure(ROWS, names, bench)
         missed = [result.what for result in bench.report.results if result.verdict == "missed"]
         print(f"{len(missed)} missed, {len(failed)} failed; {time.monotonic() - began:.0f} s")
+        longest = sorted(bench.report.seconds.items(), key=lambda row: -row[1])[:LONGEST]
+        print(f"The longest rows: {', '.join(f'{name} {seconds:.0f} s' for name, seconds in longest)}")
         if os.environ.get("BENCH_JSON"):
             bench.report.write_json(Path(os.environ["BENCH_JSON"]), _environment())
     if failed:

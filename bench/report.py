@@ -3,10 +3,12 @@
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import TypeVar
 
 Given = TypeVar("Given")
@@ -32,6 +34,30 @@ class Result:
         return "ok" if self.holds and self.measured <= self.target else "missed"
 
 
+def beside(
+    name: str,
+    what: str,
+    measured: Sequence[float],
+    *,
+    yardstick: str,
+    its: Sequence[float],
+    unit: str,
+    target: float,
+    details: Mapping[str, float | str] | None = None,
+) -> Result:
+    """Return a row that divides what was measured by what a `yardstick` took in the same rounds.
+
+    The same machine may be half as fast an hour later. The yardstick is then, too, so the ratio tells of our code.
+    """
+    return Result(
+        name=name,
+        what=f"{what} / {yardstick}",
+        measured=median(own / other for own, other in zip(measured, its, strict=True)),
+        target=target,
+        details={unit: median(measured), f"yardstick {unit}": median(its), **(details or {})},
+    )
+
+
 class Report:
     """Prints what runs now, then each row as it is known; remembers them for `BENCH_JSON`."""
 
@@ -39,6 +65,7 @@ class Report:
 
     def __init__(self) -> None:
         self.results: list[Result] = []
+        self.seconds: dict[str, float] = {}  # that each row took, by name
         self._live = sys.stdout.isatty()
         self._current = ""
         self._line("what", "measured", "target", "verdict")
@@ -77,6 +104,7 @@ class Report:
         failed = []
         for name in names or rows:
             self.begin(name)
+            began = time.monotonic()
             try:
                 for result in rows[name](given):
                     self.add(result)
@@ -84,6 +112,7 @@ class Report:
                 traceback.print_exc()
                 self._line(f"{name} failed, as told above", "", "", "failed")
                 failed.append(name)
+            self.seconds[name] = time.monotonic() - began
         return failed
 
     def write_json(self, path: Path, environment: Mapping[str, object]) -> None:
