@@ -133,8 +133,11 @@ def test_when_the_supervisor_is_killed_no_worker_stays_and_the_next_one_can_star
         served.wait_for(lambda: not served.accepts(), GRACEFUL)
         served.start()
         said = ""
-        while "response.completed" not in said:
-            said = str(busy.recv(timeout=30))
+        try:
+            while "response.completed" not in said:
+                said = str(busy.recv(timeout=30))
+        except ConnectionClosed as closed:
+            pytest.fail(f"{closed}, behind {said[-500:]}; {served.output[-3000:]}")
     served.wait_for(lambda: all(map(is_gone, pids)), GRACEFUL)
     assert served.post("/responses", input="Hi").status_code == 200
 
