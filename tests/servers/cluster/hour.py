@@ -77,6 +77,7 @@ class HourLoad(Load):
         self.lines = 0  # of batches, each with one answer
         self.rollouts = 0  # whose trees were right
         self.open = 0  # idle WebSockets
+        self._idlers = count()
         self.background: set[str] = set()  # responses in the background that have completed
         others = {self._call: CALLERS, self._roll: ROLLERS, self._batch: BATCHERS}
         self._kinds |= {**others, self._idle: max(0, CONNECTIONS - STREAMS // 4)}
@@ -88,9 +89,11 @@ class HourLoad(Load):
 
     async def _idle(self) -> None:
         """Hold a WebSocket open, and open another where it breaks."""
+        # nginx lets one address have 1,000 connections, so they come from several.
+        address = f"127.0.1.{1 + next(self._idlers) // 500}"
         while not self._enough:
             try:
-                async with await Socket.open(self.server.ws_url) as socket:
+                async with await Socket.open(self.server.ws_url, local_addr=(address, 0)) as socket:
                     self.open += 1
                     try:
                         while not self._enough:
