@@ -10,7 +10,7 @@ from statistics import median
 import httpx
 
 from bench.report import Result
-from bench.servers import Bench
+from bench.servers import Bench, settle
 from tests.kit.people import log_in, make_superuser
 from tests.kit.server import ROOT
 
@@ -46,20 +46,11 @@ def fill() -> None:
     settle()
 
 
-def settle() -> None:
-    """Do what PostgreSQL does within a minute by itself, so that its indexes are of use."""
-    from django.db import connection
-
-    with connection.cursor() as cursor:
-        cursor.execute("VACUUM ANALYZE" if connection.vendor == "postgresql" else "ANALYZE")
-
-
 def _on(bench: Bench, kind: str) -> Sequence[Result]:
     with bench.migrated_server(kind, name="admin") as server:
         make_superuser(server)
         bench.report.step(f"{RESPONSES:,} responses are written on {kind}")
-        fill = "from bench.admin import fill; fill()"
-        command = [sys.executable, "manage.py", "shell", "--no-imports", "-c", fill]
+        command = [sys.executable, "manage.py", "shell", "--no-imports", "-c", "from bench.admin import fill; fill()"]
         subprocess.run(command, cwd=ROOT, env=server.environ, check=True)
         with server, closing(log_in(server)) as browser:
             lists, charts = (medians(bench, browser, pages) for pages in (PAGES, CHARTS))

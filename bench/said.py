@@ -16,9 +16,9 @@ from statistics import median
 from typing import Any
 from urllib.parse import quote_plus
 
-from bench.admin import LIST, medians, settle
+from bench.admin import LIST, medians
 from bench.report import Result
-from bench.servers import Bench
+from bench.servers import Bench, settle
 from tests.kit.people import log_in, make_superuser
 from tests.kit.server import ROOT
 

@@ -7,7 +7,7 @@ from statistics import median
 
 from bench.loads import database_of
 from bench.report import Result
-from bench.servers import Bench
+from bench.servers import Bench, settle
 
 CHUNKS = 10_000
 CHUNKS_WITH_VECTORS = 100_000
@@ -162,7 +162,7 @@ async def _searched_by_meaning(alias: str, count: int) -> tuple[list[float], lis
             assert await stores.keep_vectors(claimed, position, keys, vectors, lease_seconds=600)
             position += len(some)
         await stores.end_vectors(claimed, whole=True)
-    await asyncio.to_thread(_vacuum, alias)
+    await asyncio.to_thread(settle, alias)
     walls: tuple[list[float], list[float]] = ([], [])
     for round_ in range(2 * ROUNDS):
         rare = [f"word{int(_VOCABULARY ** chance.uniform(0.3, 1))}" for _ in range(3)]
@@ -175,13 +175,3 @@ async def _searched_by_meaning(alias: str, count: int) -> tuple[list[float], lis
     await files.aclose()
     await stores.aclose()
     return walls
-
-
-def _vacuum(alias: str) -> None:
-    """Do what PostgreSQL's autovacuum does within a minute: until then it counts and looks up words slowly."""
-    from django.db import connections
-
-    with connections[alias].cursor() as cursor:
-        if connections[alias].vendor == "postgresql":
-            cursor.execute("VACUUM ANALYZE")
-    connections[alias].close()

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -98,12 +98,10 @@ class Bench:
     @contextmanager
     def migrated_server(self, kind: str, *, name: str) -> Iterator[BenchServer]:
         """Have a server of a row's own, not started yet, on SQLite or on a PostgreSQL that ends with this."""
-        with ExitStack() as stack:
-            if kind == "sqlite":
-                yield self.fresh_server(name=f"{name}-{kind}")
-                return
-            database = PostgresServer()
-            stack.callback(database.close)
+        if kind == "sqlite":
+            yield self.fresh_server(name=f"{name}-{kind}")
+            return
+        with closing(PostgresServer()) as database:
             database.start()
             server = self.fresh_server(name=f"{name}-{kind}", database_url=database.url)
             manage("migrate", "--verbosity", "0", DATABASE_URL=database.url, DATA_DIR=str(server.folder))
@@ -131,3 +129,16 @@ class Bench:
         events = [part + "\n\n" for part in b"".join(chunks).decode().split("\n\n")[:-1]]
         recorded = {"frames": frames, "chunks": events}
         (self.folder / "frames.json").write_text(json.dumps(recorded))
+
+
+def settle(alias: str = "default") -> None:
+    """Do what PostgreSQL's autovacuum does within a minute: until then it counts and looks up words slowly.
+
+    Nobody does the like for SQLite.
+    """
+    from django.db import connections
+
+    if connections[alias].vendor == "postgresql":
+        with connections[alias].cursor() as cursor:
+            cursor.execute("VACUUM ANALYZE")
+    connections[alias].close()
