@@ -24,6 +24,7 @@ from django.utils.safestring import SafeString
 from responses_app.admin.filters import AgeFilter
 from responses_app.admin.lists import ListOnlyAdmin, column
 from responses_app.models.audit import MAX_NAME, AuditRow
+from responses_app.protocol.errors import ApiError, overloaded
 from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry, AuditUnavailable
 from responses_app.stores.database.audit.trail import record
 from responses_app.stores.database.audit.verifying import as_json, detail_of
@@ -34,7 +35,6 @@ from responses_app.watch.text import NONE, moment, visible
 
 MAX_CHOICES = 200  # projects and users that a filter offers
 MAX_EXPORTED = 20_000  # entries of one file: some 8 MB
-RETRY_SECONDS = 2  # what a browser is told to wait while the database fails
 NO_DATABASE = (
     "The database does not answer, or cannot be written to: nothing was changed. The server's log says why. Try again "
     "when it works."
@@ -233,16 +233,17 @@ def refusals(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callabl
         return get_response(request)
 
     def process_exception(request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        problem: ApiError
         if isinstance(exception, AuditUnavailable):
-            title, message = "Not recorded", exception.message
+            title, problem = "Not recorded", exception
         elif isinstance(exception, OperationalError):
             logger.error("%s: the database fails: %s", request.path, exception)
-            title, message = "Not done", NO_DATABASE
+            title, problem = "Not done", overloaded(NO_DATABASE, retry_after=2)
         else:
             return None
-        context = {"title": title, "message": message, "has_permission": False}
-        answer = render(request, "response/refused.html", context, status=503)
-        answer["Retry-After"] = str(RETRY_SECONDS)
+        context = {"title": title, "message": problem.message, "has_permission": False}
+        answer = render(request, "response/refused.html", context, status=problem.status)
+        answer["Retry-After"] = str(problem.retry_after)
         return answer
 
     middleware.process_exception = process_exception  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """The spans of what a response does: its turns, its calls of tools, its agents. What they have: `observing.gen_ai`.
 
-Attributes are no contents: a tool's name is one that its request or its server has given, never what a model has made
+Attributes are not contents: a tool's name is one that its request or its server has given, never what a model has made
 up; and in a project that keeps nothing it is only the tool's type.
 """
 

@@ -18,7 +18,7 @@ MAX_TOOLS = 4096  # that are known at a time, of all projects: less than 2 MB
 MAX_SESSIONS = 20_000  # whose last calls are remembered: some 5 MB
 SAMPLES = 32  # the last waits of a tool that count
 FEW = 3  # of less nothing is told
-MAX_SECONDS = 3600.0  # what took longer was no tool's work: somebody has slept over it
+MAX_SECONDS = 3600.0  # what took longer is not the time of a tool: a person was away
 ANY_TOOL = ""  # what is learned of all tools of a project
 
 

@@ -58,7 +58,8 @@ def _asked(run: Run, model: str) -> dict[str, Value]:
 
 
 def _became(run: Run) -> dict[str, Value]:
-    response, reason = run.response(), gen_ai.finish_reason(run.response())
+    response = run.response()
+    reason = gen_ai.finish_reason(response)
     known: dict[str, Value] = {"gen_ai.response.model": response["model"], "respsite.status": run.status.value}
     used = response["usage"]
     if used is not None:

@@ -76,7 +76,6 @@ class HourLoad(Load):
         self.answered: set[str] = set()  # requests whose answers have what the tool returned
         self.lines = 0  # of batches, each with one answer
         self.rollouts = 0  # whose trees were right
-        self.open = 0  # idle WebSockets
         self._idlers = count()
         self.background: set[str] = set()  # responses in the background that have completed
         others = {self._call: CALLERS, self._roll: ROLLERS, self._batch: BATCHERS}
@@ -94,13 +93,9 @@ class HourLoad(Load):
         while not self._enough:
             try:
                 async with await Socket.open(self.server.ws_url, local_addr=(address, 0)) as socket:
-                    self.open += 1
-                    try:
-                        while not self._enough:
-                            await (await socket.raw.ping())
-                            await asyncio.sleep(20)
-                    finally:
-                        self.open -= 1
+                    while not self._enough:
+                        await (await socket.raw.ping())
+                        await asyncio.sleep(20)
             except ConnectionClosed as closed:
                 await self._again(f"WebSocket {closed.rcvd.code if closed.rcvd else 1006}")
             except InvalidStatus as refused:
