@@ -1,7 +1,8 @@
 """`serve --workers N` as a real process, and what a test does to its workers.
 
 A worker looks for files in the server's folder: `broken` ends it before it begins, `hang` lets it hang there, and
-`grow-PID` lets it take 200 MiB. SIGUSR1 blocks its event loop for good.
+`grow-PID` lets it take 200 MiB; `slow-NUMBER` keeps that worker's engine from ever being ready. SIGUSR1 blocks its
+event loop for good.
 """
 
 import os
@@ -27,6 +28,8 @@ if "serve_worker" in sys.orig_argv:
         os._exit(3)
     while os.path.exists(folder + "/hang"):
         time.sleep(0.05)
+    if os.path.exists(folder + "/slow-" + sys.orig_argv[sys.orig_argv.index("--number") + 1]):
+        os.environ["ENGINE_OPTIONS"] = '{{"start_seconds": 3600}}'
     def grow():
         while not os.path.exists(folder + "/grow-%d" % os.getpid()):
             time.sleep(0.05)

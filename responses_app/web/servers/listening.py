@@ -33,7 +33,7 @@ class Shares:
 
     def __init__(self, descriptor: int, own: int = 0) -> None:
         self.descriptor = descriptor
-        # Unsigned numbers of 4 bytes. A process that is gone, or stops, has 0; else it is its connections and 1.
+        # Unsigned numbers of 4 bytes. A process that is gone, stops or is not ready has 0; else its connections and 1.
         self._numbers = memoryview(mmap.mmap(descriptor, 0)).cast("I")
         self._own = own % len(self._numbers)
 
@@ -57,6 +57,10 @@ class Shares:
         # `filter` leaves out those who accept nothing.
         return self._numbers[self._own] > min(filter(None, self._numbers), default=0)
 
+    def has_ready(self) -> bool:
+        """Whether any process is there that accepts and is ready."""
+        return any(self._numbers)
+
 
 def _file() -> BinaryIO:
     """Return a file in memory, where the system has such: the first write to a mapped one on a full disk kills."""
@@ -72,7 +76,11 @@ _listeners: "list[SharedListener]" = []  # of this process; one that leaves what
 
 
 class SharedListener:
-    """daphne's factory on a socket that this process has inherited; it accepts at once, and its share only."""
+    """daphne's factory on a socket that this process has inherited; it accepts at once, and its share only.
+
+    Before `open` is called this process is not ready: who comes reads that the server starts. So it leaves what comes
+    to the others as soon as one of them is ready.
+    """
 
     def __init__(self, descriptor: int, family: int, factory: Any, shares: Shares) -> None:
         from twisted.internet import reactor
@@ -87,6 +95,7 @@ class SharedListener:
 
         self._shares = shares
         self._connections = 0
+        self._is_ready = False
         self._has_waited = False  # what comes was left to others once already
         self._call_later = reactor.callLater  # kept here, so that no import stands in the way of accepting
         self.port = reactor.adoptStreamPort(descriptor, family, factory)
@@ -96,16 +105,15 @@ class SharedListener:
         # Twisted calls it when the socket can be read, that is, when somebody connects.
         self.port.doRead = self._accept_some
         self.port.socket.listen(BACKLOG)
-        self._count(0)
         _listeners.append(self)
 
     def pause(self) -> None:
         """Leave what comes to the others until `open` is called."""
         self.port.stopReading()
-        self._shares.say(None)
 
     def open(self) -> None:
-        """Accept, unless this process stops already."""
+        """This process is ready: accept, unless it stops already."""
+        self._is_ready = True
         if not self.port.disconnecting:
             self.port.startReading()
             self._count(0)
@@ -116,6 +124,9 @@ class SharedListener:
         self._shares.say(None)
 
     def _accept_some(self) -> None:
+        if not self._is_ready and self._shares.has_ready():
+            self.pause()
+            return
         for _ in range(ACCEPTED_A_TURN):
             if self._shares.holds_more() and not self._has_waited:
                 self._has_waited = True
@@ -134,7 +145,7 @@ class SharedListener:
 
     def _count(self, more: int) -> None:
         self._connections += more
-        self._shares.say(None if self.port.disconnecting else self._connections)
+        self._shares.say(self._connections if self._is_ready and not self.port.disconnecting else None)
 
 
 def when_daphne_runs(call: Callable[[], object]) -> None:

@@ -15,6 +15,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from tests.kit.served import Supervised, is_gone
+from tests.kit.server import Server
+from tests.servers.transports.test_metrics import Numbers
 
 MIB = 1024 * 1024
 SLOW = '{"tokens_per_second": 100}'
@@ -167,6 +169,19 @@ def test_a_new_version_that_does_not_start_leaves_the_old_one_where_it_is(steady
     steady.wait_for(lambda: len(steady.pids()) == 2)
     assert not set(steady.pids()) & set(pids)
     assert steady.post("/responses", input="Hi").status_code == 200
+
+
+def test_one_that_is_not_ready_leaves_what_comes_to_one_that_is(tmp_path: Path) -> None:
+    (tmp_path / "slow-1").touch()
+    served = Supervised(tmp_path, workers=2)
+    try:
+        Server.start(served)
+        served.wait_for(lambda: Numbers(served).of("workers") == 2)  # both listen
+        answers = [served.post("/responses", input="Hi") for _ in range(30)]
+        assert {answer.status_code for answer in answers} == {200}, answers[-1].text
+        assert served.answered_by() == {"2"}
+    finally:
+        served.stop()
 
 
 def test_one_that_is_too_large_is_replaced(steady: Supervised, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def test_any_worker_answers_for_all_without_a_setting_and_json_lines_stay_json(t
     served = Supervised(tmp_path, workers=2, log_format="json")
     try:
         Server.start(served)
-        served.wait_for(lambda: Numbers(served).of("workers") == 2)
+        served.wait_for_line(' serves"', count=2)
         for _ in range(10):
             answer = served.post("/responses", input="Hi")
             assert answer.status_code == 200, answer.text + served.output[-3000:]
