@@ -88,7 +88,7 @@ class Backpressure:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        daphne = DaphneConnection.of(send, max_message_bytes=self._max_message_bytes)
+        daphne = DaphneConnection.of(send, max_message_bytes=self._max_message_bytes, stall_seconds=self._stall_seconds)
         is_websocket = scope["type"] == "websocket"
         guard = _Guard(self, send, daphne, is_websocket=is_websocket)
         frames_in = getattr(getattr(send, "__self__", None), "frames_in", None)  # under uvicorn

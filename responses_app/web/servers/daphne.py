@@ -156,7 +156,9 @@ class DaphneConnection:
         self.paused = False
 
     @classmethod
-    def of(cls, send: Callable[..., Awaitable[None]], *, max_message_bytes: int) -> "DaphneConnection | None":
+    def of(
+        cls, send: Callable[..., Awaitable[None]], *, max_message_bytes: int, stall_seconds: float
+    ) -> "DaphneConnection | None":
         """Return the connection behind daphne's `send`, None for any other server's."""
         # daphne gives `partial(self.handle_reply, protocol)`; anything else is another server's.
         if not isinstance(send, partial) or len(send.args) != 1:
@@ -167,6 +169,9 @@ class DaphneConnection:
             connection = cls(protocol, is_websocket=True)
             # Above the limit, so that a message a little over it is answered with an error that names the setting.
             protocol.maxMessagePayloadSize = protocol.maxFramePayloadSize = 2 * max_message_bytes
+            # Autobahn gives a peer 1 s to answer a close frame. Then it throws away what that has not had yet, such as
+            # its response's end.
+            protocol.closeHandshakeTimeout = stall_seconds
             connection._register()
             return connection
         if http is not None and isinstance(protocol, http.WebRequest):

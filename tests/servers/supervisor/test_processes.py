@@ -20,13 +20,14 @@ from tests.servers.transports.test_metrics import Numbers
 
 MIB = 1024 * 1024
 SLOW = '{"tokens_per_second": 100}'
-GRACEFUL = 10.0  # seconds in which workers that have nothing to do stop, on a machine that is busy
+GRACE = 300  # seconds that what runs may take to end
+GRACEFUL = 60.0  # seconds in which workers that have nothing to do stop, on a machine that is busy
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Supervised]:
     """Two workers whose engine is slow enough to be interrupted."""
-    with Supervised(tmp_path, workers=2, engine_options=SLOW, shutdown_grace_seconds=30) as server:
+    with Supervised(tmp_path, workers=2, engine_options=SLOW, shutdown_grace_seconds=GRACE) as server:
         yield server
 
 
@@ -34,7 +35,7 @@ def served(tmp_path: Path) -> Iterator[Supervised]:
 def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
     """Two workers of the program `respsite`, on IPv6; a test may kill or replace some, and leaves two, which serve."""
     folder = tmp_path_factory.mktemp("steady")
-    settings = {"engine_options": SLOW, "shutdown_grace_seconds": 30, "host": "::1"}
+    settings = {"engine_options": SLOW, "shutdown_grace_seconds": GRACE, "host": "::1"}
     with Supervised(folder, workers=2, program="-m respsite", **settings) as server:
         yield server
         began = time.monotonic()
