@@ -11,10 +11,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from responses_app.protocol.errors import JsonObject
 
 MAX_CHARACTERS = 16_384  # of one attribute, about
-MAX_PARTS = 256  # of one attribute
+MAX_PARTS = 256  # of one attribute; a message counts as one, too, as it may have none
+MAX_TYPE = 64  # characters of the type of a part
 _ROLES = {"developer": "system"}  # the conventions know system, user, assistant and tool
 _TEXTS = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")  # parts that are texts
 
@@ -32,16 +35,20 @@ class _Room:
 
     def text(self, value: object) -> str:
         """Return a text, cut to what is left."""
-        whole = value if isinstance(value, str) else _json(value)
+        whole = value if isinstance(value, str) else _shown(value)
         kept = cut(whole, max(0, self.characters))
         self.characters -= len(kept)
         return kept
 
     def part(self, kind: str, **fields: object) -> JsonObject:
         """Return a part of a message."""
+        self.frame()
+        return {"type": kind[:MAX_TYPE], **fields}
+
+    def frame(self) -> None:
+        """Take the room of what is around a part or a message."""
         self.parts -= 1
         self.characters -= 32  # its names and quotes, about
-        return {"type": kind, **fields}
 
 
 def cut(text: str, characters: int = MAX_CHARACTERS) -> str:
@@ -61,6 +68,7 @@ def input_messages(items: Sequence[Mapping[str, Any]]) -> str:
     for item in reversed(items):
         if room.is_full:
             break
+        room.frame()
         role, parts = _read(item, room)
         messages.append({"role": role, "parts": parts})
     return _json(messages[::-1])
@@ -94,15 +102,22 @@ def _read(item: Mapping[str, Any], room: _Room) -> tuple[str, list[JsonObject]]:
             return "assistant", [room.part("reasoning", content="\n".join(said))]
         case "function_call" | "custom_tool_call":
             given = item.get("arguments", item.get("input", ""))
-            named = {"id": item.get("call_id"), "name": str(item.get("name") or kind)}
+            named = {"id": _id(item, "call_id", room), "name": room.text(str(item.get("name") or kind))}
             return "assistant", [room.part("tool_call", **named, arguments=_arguments(room.text(given)))]
     if kind.endswith("_output"):
-        given = item.get("output")
+        given, call_id = item.get("output"), _id(item, "call_id", room)
         response = _parts(given, room) if isinstance(given, list) else room.text(given)
-        return "tool", [room.part("tool_call_response", id=item.get("call_id"), response=response)]
+        return "tool", [room.part("tool_call_response", id=call_id, response=response)]
     # Calls of this server's tools: what they were asked, and what came of it, stands in their own spans.
-    call: JsonObject = {"type": kind}
-    return "assistant", [room.part("server_tool_call", id=item.get("id"), name=kind, server_tool_call=call)]
+    call: JsonObject = {"type": kind[:MAX_TYPE]}
+    named = {"id": _id(item, "id", room), "name": kind[:MAX_TYPE]}
+    return "assistant", [room.part("server_tool_call", **named, server_tool_call=call)]
+
+
+def _id(item: Mapping[str, Any], field: str, room: _Room) -> str | None:
+    """Return an id, which a client may have given."""
+    value = item.get(field)
+    return room.text(value) if isinstance(value, str) else None
 
 
 def _parts(content: object, room: _Room) -> list[JsonObject]:
@@ -121,12 +136,21 @@ def _parts(content: object, room: _Room) -> list[JsonObject]:
 
 
 def _arguments(text: str) -> object:
-    """Return arguments as an object, as the conventions want it, where they are one."""
+    """Return arguments as an object, as the conventions want it, where they are one that can be written again."""
     try:
-        read = json.loads(text)
-    except ValueError:  # another kind of input, or cut
+        read = orjson.loads(text)
+        orjson.dumps(read)  # not what is nested without end
+    except (ValueError, TypeError):  # another kind of input, or cut
         return text
     return read if isinstance(read, dict) else text
+
+
+def _shown(value: object) -> str:
+    """Return what is no text as JSON, or what kind of value it is where it is nested too deep for that."""
+    try:
+        return _json(value)
+    except RecursionError:
+        return f"[{type(value).__name__}]"
 
 
 def _json(value: object) -> str:

@@ -34,6 +34,7 @@ _SAMPLING = {
     "max_tokens": "max_tokens",
     "max_output_tokens": "max_tokens",
 }
+LARGEST = 2**63  # an exporter writes whole numbers in 64 bits, and warns of a larger one with each span
 _DOUBLES = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
 
 
@@ -47,7 +48,7 @@ def sampling(fields: object) -> dict[str, Value]:
     said: dict[str, Value] = {}
     for field, name in _SAMPLING.items():
         value = getattr(fields, field, None)
-        if value is not None:
+        if value is not None and -LARGEST <= value < LARGEST:
             said[f"gen_ai.request.{name}"] = float(value) if name in _DOUBLES else value
     return said
 

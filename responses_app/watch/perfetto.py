@@ -12,7 +12,7 @@ https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 from collections.abc import Iterator
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.response.timeline import PhaseKind, Timeline
+from responses_app.protocol.response.timeline import Phase, PhaseKind, Timeline
 
 TURNS, ENGINE, TOOLS, CLIENT, SERVER = range(1, 6)  # rows, by their numbers
 ROWS = {TURNS: "turns", ENGINE: "engine", TOOLS: "tools", CLIENT: "client", SERVER: "server"}
@@ -42,12 +42,15 @@ def _lasting(name: str, row: int, began: int, ended: int, **args: object) -> Jso
 
 
 def _turns(timeline: Timeline, now: int) -> Iterator[JsonObject]:
+    # By the numbers of turns, their first and last phases: a response may have thousands of both.
+    edges: dict[int, tuple[Phase, Phase]] = {}
+    for phase in timeline.phases:
+        edges[phase.turn] = edges.get(phase.turn, (phase, phase))[0], phase
     for number, tokens in enumerate(timeline.turns, start=1):
-        phases = [phase for phase in timeline.phases if phase.turn == number]
-        if phases:
-            ended = phases[-1].ended
+        if number in edges:
+            first, last = edges[number]
             counts = {"input_tokens": tokens.input, "cached_tokens": tokens.cached, "output_tokens": tokens.output}
-            yield _lasting(f"turn {number}", TURNS, phases[0].began, now if ended is None else ended, **counts)
+            yield _lasting(f"turn {number}", TURNS, first.began, now if last.ended is None else last.ended, **counts)
         if tokens.first_token is not None:
             instant = {"ts": tokens.first_token * 1000, "s": "t", "args": {"turn": number}}
             yield {"ph": "i", "name": "first token", "cat": "engine", "pid": _PROCESS, "tid": ENGINE, **instant}

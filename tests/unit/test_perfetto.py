@@ -66,3 +66,20 @@ def test_a_timeline_of_which_nothing_is_known_is_a_trace_too() -> None:
     unknown = Timeline(AT, [Phase(PhaseKind.UNKNOWN, 1, AT, AT + 9)], [TurnTokens(3, 0, 2)], AT + 9, is_timed=False)
     events = trace_of(unknown, name="resp_1", now=AT + 500)["traceEvents"]
     assert [each["name"] for each in events if each["ph"] == "X"] == ["turn 1", "unknown"]  # type: ignore[attr-defined]
+
+
+def test_a_response_of_thousands_of_turns_looks_at_each_phase_a_few_times_only() -> None:
+    looks = 0
+
+    class Counted(Phase):
+        def __getattribute__(self, name: str) -> object:
+            nonlocal looks
+            looks += name == "turn"
+            return super().__getattribute__(name)
+
+    turns = 500
+    phases = [Counted(PhaseKind.ANSWER, number, AT + number, AT + number + 1) for number in range(1, turns + 1)]
+    whole = Timeline(AT, list(phases), [TurnTokens() for _ in range(turns)], AT + turns + 1)
+    events = trace_of(whole, name="resp_1", now=AT)["traceEvents"]
+    assert sum(each["ph"] == "X" for each in events) == 2 * turns  # type: ignore[attr-defined]
+    assert looks <= 4 * turns

@@ -50,7 +50,7 @@ def _asked(run: Run, model: str) -> dict[str, Value]:
         known["gen_ai.output.type"] = "json"
     if shows_contents(plan):
         if request.stop:
-            known["gen_ai.request.stop_sequences"] = list(request.stop)
+            known["gen_ai.request.stop_sequences"] = [contents.cut(each) for each in request.stop]
         if request.instructions:
             known["gen_ai.system_instructions"] = contents.instructions(request.instructions)
         known["gen_ai.input.messages"] = contents.input_messages(plan.input_items)

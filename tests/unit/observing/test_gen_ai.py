@@ -62,6 +62,36 @@ def test_an_item_of_any_form_becomes_a_message(item: dict[str, Any]) -> None:
     assert not errors_of(json.loads(contents.input_messages([item])), SCHEMAS["gen_ai.input.messages"])
 
 
+def test_what_is_nested_without_end_is_shown_as_text() -> None:
+    for deep in ("[" * 16_000, '{"a":' * 990 + "1" + "}" * 990, '{"a": NaN}'):
+        item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": deep}
+        messages = json.loads(contents.input_messages([item]), parse_constant=pytest.fail)
+        assert messages[0]["parts"][0]["arguments"] == deep
+    nested: list[object] = []
+    for _ in range(2000):
+        nested = [nested]
+    item = {"type": "function_call_output", "call_id": "c", "output": {"a": nested}}
+    assert json.loads(contents.input_messages([item]))[0]["parts"][0]["response"] == "[dict]"
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "user", "content": []},
+        {"role": "user", "content": [{"type": "x" * 10_000}]},
+        {"type": "function_call", "call_id": "c" * 10_000, "name": "f", "arguments": "{}"},
+        {"type": "function_call", "call_id": "c", "name": "f" * 10_000, "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c" * 10_000, "output": ""},
+        {"type": "item_reference", "id": "i" * 10_000},
+    ],
+    ids=["nothing", "a type", "a call's id", "a name", "an output's id", "an id"],
+)
+def test_whatever_many_items_are_of_one_attribute_stays_small(item: dict[str, Any]) -> None:
+    whole = contents.input_messages([item] * 2000)
+    assert len(whole) < 2 * contents.MAX_CHARACTERS
+    assert len(json.loads(whole)) <= contents.MAX_PARTS
+
+
 def test_a_lone_surrogate_can_be_exported() -> None:
     for text in (contents.cut("a\ud800"), contents.input_messages([{"role": "user", "content": "\ud800"}])):
         assert text.encode()
@@ -74,6 +104,9 @@ def test_a_request_says_what_it_has_and_nothing_else() -> None:
         "gen_ai.request.seed": 3,
         "gen_ai.request.max_tokens": 9,
     }
+    assert gen_ai.sampling(SimpleNamespace(seed=2**63, max_output_tokens=10**400, top_k=3)) == {
+        "gen_ai.request.top_k": 3.0
+    }, "no exporter writes those"
     assert gen_ai.usage(input=5, cached=4, output=3, reasoning=2) == {
         "gen_ai.usage.input_tokens": 5,
         "gen_ai.usage.cache_read.input_tokens": 4,
