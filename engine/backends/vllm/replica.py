@@ -389,6 +389,9 @@ class Replica:
         It is `GenerationCut`, `EngineUnavailable`, `EngineOverloaded` or `ReplicaFailed` where another server may do
         better.
         """
+        # A router may know nothing of a session that is over: that says nothing of how it serves the others.
+        if request.session.final:
+            return GenerationFailed(f"{self} answered {error}" if isinstance(error, Refusal) else str(error))
         meant = self._meaning(error, request, begun=begun)
         # Something was yielded, so the next server has to go on behind it, and must not begin anew.
         if begun and isinstance(meant, EngineUnavailable | EngineOverloaded | ReplicaFailed):

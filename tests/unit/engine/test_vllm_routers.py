@@ -171,6 +171,27 @@ async def test_a_router_that_is_away_and_an_engine_that_closes_leave_nothing_beh
     assert not engine._endings
 
 
+@pytest.mark.parametrize("status", [404, 400, 429, 500, 502])
+async def test_what_a_router_says_of_a_session_that_is_over_is_not_held_against_it(
+    open_fake: OpenFake, vllm_over: OpenEngine, status: int
+) -> None:
+    fakes = [await open_fake(*SCRIPT) for _ in range(2)]
+    engine = await vllm_over(*fakes, router="dynamo")
+    pool = engine._pool
+    assert pool is not None
+    for number in range(4):
+        session = replace(SESSION, id=f"{number}")
+        await collect(engine, request(session))
+        for fake in fakes:
+            fake.switches.refusal = (status, {})
+        engine.end_session(session)
+        await eventually(lambda: not engine._endings)
+        for fake in fakes:
+            fake.switches.refusal = None
+        assert len(pool.services) == 2
+        assert not any(replica.is_suspect for replica in pool.replicas)
+
+
 async def test_a_router_that_does_not_say_how_long_a_context_is(fake: FakeVllm) -> None:
     fake.switches.says_max_model_len = False
     engine = over(fake)
