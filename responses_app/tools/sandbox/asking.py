@@ -10,6 +10,7 @@ import logging
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from typing import Any
 
 from responses_app.tools.sandbox.actions import ACTIONS, ERRORS, Action
@@ -151,7 +152,8 @@ class RemoteHost(BaseHost):
                 why = str(problem) or type(problem).__name__
                 logger.warning("the host of containers at %s cannot be used: %s", self.address, why)
                 raise HostGone(self._why) from None
-            self._living = asyncio.create_task(self._channel.live())
+            # An empty context: what is logged of it is not about whoever asks first.
+            self._living = asyncio.create_task(self._channel.live(), context=Context())
             return self._channel
 
     async def _connect(self) -> Channel:

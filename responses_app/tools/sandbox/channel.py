@@ -19,6 +19,8 @@ import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from typing import Any
 
 from responses_app.tools.sandbox.messages import MessageError, packed, received
@@ -79,6 +81,18 @@ class Asked:
             reply.set_result(value)
 
 
+@dataclass(frozen=True, slots=True)
+class _Asker:
+    """Who waits for an answer, and what is needed or told meanwhile.
+
+    That is done in their context: what is logged there is about them, and not about who opened the connection.
+    """
+
+    callback: Callback | None
+    report: Report | None
+    context: Context = field(default_factory=copy_context)
+
+
 Work = Callable[[str, Sequence[Any], Asked], Awaitable[Any]]  # raises `Refused`
 
 
@@ -112,8 +126,7 @@ class Channel:
         self._pings = pings
         self._number = 0
         self._asking: dict[int, asyncio.Future[Any]] = {}  # our questions, by their numbers
-        self._callbacks: dict[int, Callback] = {}  # what does what is needed while they are worked on
-        self._reports: dict[int, Report] = {}  # what is told how far they are
+        self._askers: dict[int, _Asker] = {}  # of those, by the same numbers
         self._called: dict[asyncio.Task[None], int] = {}  # callbacks that work now, with what they are needed for
         self._asked: dict[int, tuple[asyncio.Task[None], Asked]] = {}  # questions of the other side
         self._last = 0.0  # when the other side was heard last, on the loop's clock
@@ -135,19 +148,13 @@ class Channel:
         """
         self._number += 1
         number, answer = self._number, asyncio.get_running_loop().create_future()
-        self._asking[number] = answer
-        if callback is not None:
-            self._callbacks[number] = callback
-        if report is not None:
-            self._reports[number] = report
+        self._asking[number], self._askers[number] = answer, _Asker(callback, report)
         try:
             async with asyncio.timeout(seconds):
                 await self.send({"ask": number, "what": what, "arguments": arguments})
                 return await answer
         finally:
-            del self._asking[number]
-            self._callbacks.pop(number, None)
-            self._reports.pop(number, None)
+            del self._asking[number], self._askers[number]
             for task, needed_for in self._called.items():
                 if needed_for == number:
                     task.cancel()
@@ -218,7 +225,9 @@ class Channel:
             case {"failed": int(number), "error": [str(name), str(text), str(detail)]}:
                 self._resolve(number, None, Refused(name, text, detail))
             case {"call": int(number), "turn": int(turn), "value": str(value)}:
-                task = asyncio.create_task(self._call_back(number, turn, value))
+                asker = self._askers.get(number)  # None: nobody waits for it any more
+                callback, context = (None, None) if asker is None else (asker.callback, asker.context.copy())
+                task = asyncio.create_task(self._call_back(callback, number, turn, value), context=context)
                 self._called[task] = number
                 task.add_done_callback(self._called.pop)
             case {"told": int(number), "value": dict(value)}:
@@ -243,13 +252,9 @@ class Channel:
             asked.replied(message.get("turn"), message.get("value"))
 
     def _hear(self, number: int, value: dict[str, Any]) -> None:
-        report = self._reports.get(number)
-        if report is None:  # nobody waits for it any more
-            return
-        try:
-            report(value)
-        except Exception:
-            logger.exception("how far a host of containers is could not be told")
+        asker = self._askers.get(number)
+        if asker is not None and asker.report is not None:
+            asker.context.run(_report, asker.report, value)
 
     def _resolve(self, number: int, value: Any, problem: Exception | None) -> None:
         answer = self._asking.get(number)
@@ -284,8 +289,8 @@ class Channel:
         finally:
             del self._asked[number]
 
-    async def _call_back(self, number: int, turn: int, value: str) -> None:
-        callback, said = self._callbacks.get(number), None
+    async def _call_back(self, callback: Callback | None, number: int, turn: int, value: str) -> None:
+        said = None
         if callback is not None:
             try:
                 said = await callback(json.loads(value))
@@ -309,3 +314,10 @@ class Channel:
                 return
             if self._pings:
                 self._writer.write(packed({"ping": True}))
+
+
+def _report(report: Report, value: dict[str, Any]) -> None:
+    try:
+        report(value)
+    except Exception:
+        logger.exception("how far a host of containers is could not be told")
