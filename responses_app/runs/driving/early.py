@@ -103,14 +103,14 @@ class EarlyCalls:
         # The same call twice is two calls: the second one is made when it is asked for.
         if key in self._begun:
             return True
-        if not self._room.acquire(blocking=False):
+        if not self._room.take(project := plan.origin.project):
             return False
         entry, tool = reading
         begun = _Begun(entry, self._meter)
         call = ToolCall(use=entry.use, name=name, arguments=arguments, item_id="", tool=tool.tool, report=begun.report)
         begun.task = self._own(_early(entry, call), f"early {name}")
         # Not in the task itself: one that is cancelled at once never runs.
-        begun.task.add_done_callback(lambda _: self._room.release())
+        begun.task.add_done_callback(lambda _: self._room.give_back(project))
         begun.timer = asyncio.get_running_loop().call_later(FRESH_SECONDS, self._drop, key, begun)
         self._begun[key] = begun
         return True

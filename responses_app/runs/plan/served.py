@@ -1,11 +1,10 @@
 """What is served: models, each with its engine and its format."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from threading import BoundedSemaphore
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineConfigurationError, EngineUnavailable
@@ -19,7 +18,28 @@ from responses_app.runs.queues.turns import FairTurns
 
 # What a message of a chain says, whichever model's it is; None where nobody can read it.
 Tell = Callable[[RenderedMessage], Sequence[Told] | None]
-MAX_EARLY = 64  # calls of tools that responses of one model have begun early, in one worker
+MAX_EARLY = 128  # calls of tools that responses of one model have begun early, in one worker
+MAX_EARLY_OF_PROJECT = 64  # of these
+
+
+class EarlyRoom:
+    """Room for calls of tools that are begun early; never waited for. No project can have all of it."""
+
+    def __init__(self) -> None:
+        self._taken = Counter[str]()  # by projects
+
+    def take(self, project: str) -> bool:
+        """Take a place for a project, if there is one."""
+        if self._taken.total() >= MAX_EARLY or self._taken[project] >= MAX_EARLY_OF_PROJECT:
+            return False
+        self._taken[project] += 1
+        return True
+
+    def give_back(self, project: str) -> None:
+        """Give a place back."""
+        self._taken[project] -= 1
+        if not self._taken[project]:
+            del self._taken[project]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +53,7 @@ class ServedModel:
     format: ModelFormat  # how the model is written to
     meter: ModelMeter  # counts its responses
     turns: FairTurns = field(default_factory=FairTurns)  # those that the engine does at once
-    # Room for calls of tools that are begun early; never waited for.
-    early: BoundedSemaphore = field(default_factory=partial(BoundedSemaphore, MAX_EARLY))
+    early: EarlyRoom = field(default_factory=EarlyRoom)
     waits: ToolWaits = field(default_factory=ToolWaits)  # how long the calls of its turns take
     aliases: Sequence[str] = ()  # other names for it
 

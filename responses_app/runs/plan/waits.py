@@ -9,17 +9,21 @@ A wait for several calls, whose outputs come together, counts for each of them.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.sessions import Session
 
-MAX_TOOLS = 4096  # that are known at a time, of all projects: less than 2 MB
-MAX_SESSIONS = 20_000  # whose last calls are remembered: some 5 MB
+MAX_TOOLS = 4096  # that are known at a time, of all projects: less than 3 MB
+MAX_TOOLS_OF_PROJECT = 256  # of these: no project has others forget theirs by calling many
+MAX_NAME = 128  # characters of a tool's name that count; a model may make up any
+MAX_SESSIONS = 20_000  # whose last calls are remembered: some 5 MB, and at most 40
+MAX_CALLS = 8  # of one turn that are remembered
 SAMPLES = 32  # the last waits of a tool that count
 FEW = 3  # of less nothing is told
 MAX_SECONDS = 3600.0  # what took longer is not the time of a tool: a person was away
 ANY_TOOL = ""  # what is learned of all tools of a project
+_NO_TOOLS: Mapping[str, deque[float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +39,26 @@ class ToolWaits:
     """What one worker has learned for one model. Times are those of one monotonic clock, in seconds."""
 
     def __init__(self) -> None:
-        # Least recently learned first.
-        self._seconds: OrderedDict[tuple[str, str], deque[float]] = OrderedDict()
+        # By projects, and then by tools, each least recently learned first.
+        self._seconds: OrderedDict[str, OrderedDict[str, deque[float]]] = OrderedDict()
+        self._count = 0  # of tools that are known
         self._left: OrderedDict[str, _Left] = OrderedDict()  # by sessions, the least recent first
 
     def note(self, project: str, tool: str, seconds: float) -> None:
         """Learn that a call of a tool took so long."""
         if not 0 <= seconds <= MAX_SECONDS:
             return
-        for key in ((project, tool), (project, ANY_TOOL)):
-            self._seconds.setdefault(key, deque(maxlen=SAMPLES)).append(seconds)
-            self._seconds.move_to_end(key)
-        while len(self._seconds) > MAX_TOOLS:
-            self._seconds.popitem(last=False)
+        tools = self._seconds.setdefault(project, OrderedDict())
+        self._seconds.move_to_end(project)
+        self._count -= len(tools)
+        for name in (tool[:MAX_NAME], ANY_TOOL):
+            tools.setdefault(name, deque(maxlen=SAMPLES)).append(seconds)
+            tools.move_to_end(name)
+        while len(tools) > MAX_TOOLS_OF_PROJECT:
+            tools.popitem(last=False)
+        self._count += len(tools)
+        while self._count > MAX_TOOLS:
+            self._count -= len(self._seconds.popitem(last=False)[1])
 
     def expected(self, project: str, tools: Iterable[str]) -> float | None:
         """Return within how many seconds all of these tools most likely answer; None where nobody knows.
@@ -61,7 +72,7 @@ class ToolWaits:
     def leave(self, session: Session, project: str, tools: Sequence[str], at: float | None) -> None:
         """Note that a turn of a session has ended with calls of these tools; none: with an answer."""
         if session.id:
-            self._left[session.id] = _Left(project, tools, at)
+            self._left[session.id] = _Left(project, tuple(tool[:MAX_NAME] for tool in tools[:MAX_CALLS]), at)
             self._left.move_to_end(session.id)
             if len(self._left) > MAX_SESSIONS:
                 self._left.popitem(last=False)
@@ -78,7 +89,7 @@ class ToolWaits:
         return self.expected(project, left.tools)
 
     def _bound(self, project: str, tool: str) -> float | None:
-        samples = self._seconds.get((project, tool))
+        samples = self._seconds.get(project, _NO_TOOLS).get(tool[:MAX_NAME])
         if samples is None or len(samples) < FEW:
             return None
         return sorted(samples)[(9 * len(samples) - 1) // 10]

@@ -16,6 +16,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import OutputGiven, StopReason
 from responses_app.runs.driving import early
+from responses_app.runs.plan.served import MAX_EARLY, MAX_EARLY_OF_PROJECT, EarlyRoom
 from responses_app.stores.base import AcceptedResponse
 from responses_app.tools.base import ToolCall
 from tests.kit.fakes import ANSWER, TOOL_F, FakeEngine, Site, run_settings
@@ -297,9 +298,9 @@ async def test_a_response_begins_so_many_and_a_worker_so_many(monkeypatch: pytes
     await eventually(lambda: site.engine.running == 0 and len(tool.calls) == 3)
     model = site.service.machines.models.first
     with_room = 0
-    while model.early.acquire(blocking=False):
+    while model.early.take("default"):
         with_room += 1
-    assert with_room == 64 - 2
+    assert with_room == MAX_EARLY_OF_PROJECT - 2
     second = await site.begin(input="hi", tools=TOOLS)
     await eventually(lambda: len(tool.calls) == 4 and site.engine.running == 0)
     for run in (reading.run, second.run):
@@ -308,9 +309,21 @@ async def test_a_response_begins_so_many_and_a_worker_so_many(monkeypatch: pytes
     await second.to_the_end()
     await eventually(lambda: not site.registry.running)
     assert (tool.running, tool.cancelled) == (0, 4)
-    assert model.early.acquire(blocking=False), "room is given back"
-    assert model.early.acquire(blocking=False)
-    assert not model.early.acquire(blocking=False)
+    assert model.early.take("default"), "room is given back"
+    assert model.early.take("default")
+    assert not model.early.take("default")
+
+
+def test_no_project_takes_the_room_of_all_others() -> None:
+    room = EarlyRoom()
+    assert sum(room.take("one") for _ in range(2 * MAX_EARLY)) == MAX_EARLY_OF_PROJECT
+    assert room.take("two")
+    assert sum(room.take(f"project {number}") for number in range(MAX_EARLY)) == MAX_EARLY - MAX_EARLY_OF_PROJECT - 1
+    assert not room.take("three"), "the worker has a bound, too"
+    for _ in range(MAX_EARLY_OF_PROJECT):
+        room.give_back("one")
+    assert room.take("three")
+    assert "one" not in room._taken
 
 
 async def test_all_ends_with_the_response() -> None:

@@ -89,11 +89,30 @@ class TestLearning:
     def test_its_memory_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(learned, "MAX_TOOLS", 4)
         monkeypatch.setattr(learned, "MAX_SESSIONS", 2)
-        waits = taught({f"tool {number}": 1.0 for number in range(9)})
-        assert len(waits._seconds) == 4
+        waits = ToolWaits()
+        for number in range(9):
+            for tool in ("a", "b", "c"):
+                waits.note(f"project {number % 4}", tool, 1.0)
+                assert sum(map(len, waits._seconds.values())) == waits._count <= 4
         for number in range(9):
             waits.leave(Session(id=str(number)), "p", ["tests"], 0.0)
         assert [*waits._left] == ["7", "8"]
+        waits.leave(SESSION, "p", ["x" * 10_000] * 100, 0.0)
+        assert sum(map(len, waits._left[SESSION.id].tools)) <= learned.MAX_CALLS * learned.MAX_NAME
+
+    def test_a_project_that_calls_thousands_of_tools_forgets_only_its_own(self) -> None:
+        waits = taught({"tests": 30.0, "x" * 10_000: 7.0})
+        for number in range(2 * learned.MAX_TOOLS):
+            waits.note("other", f"tool {number}", 1.0)
+        waits.note("other", "y" * 10_000, 1.0)
+        assert waits.expected("p", ["tests"]) == 30.0
+        assert waits.expected("p", ["x" * 10_000]) == 7.0
+        assert waits._count <= learned.MAX_TOOLS_OF_PROJECT + 3
+        assert max(map(len, waits._seconds["other"])) <= learned.MAX_NAME
+
+    @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -0.1])
+    def test_what_is_no_time_teaches_nothing(self, seconds: float) -> None:
+        assert taught({"tests": seconds}).expected("p", ["tests"]) is None
 
 
 class Calls:
