@@ -24,6 +24,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, BinaryIO, cast
 
+LOOK_SECONDS = 0.25  # between two looks of a process that is not ready whether another one still is
 HOLD_SECONDS = 0.003  # longer than an idle process takes to wake up and accept
 _BYTES = 4  # of a number; one that is aligned is read and written whole
 
@@ -79,7 +80,8 @@ class SharedListener:
     """daphne's factory on a socket that this process has inherited; it accepts at once, and its share only.
 
     Before `open` is called this process is not ready: who comes reads that the server starts. So it leaves what comes
-    to the others as soon as one of them is ready.
+    to the others as soon as one of them is ready, and as long as one is: where the last of them dies, nobody else may
+    answer for long.
     """
 
     def __init__(self, descriptor: int, family: int, factory: Any, shares: Shares) -> None:
@@ -108,8 +110,17 @@ class SharedListener:
         _listeners.append(self)
 
     def pause(self) -> None:
-        """Leave what comes to the others until `open` is called."""
+        """Leave what comes to the others until `open` is called, or none of them is ready any more."""
         self.port.stopReading()
+        self._call_later(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        if self._is_ready or self.port.disconnecting:
+            return
+        if self._shares.has_ready():
+            self._call_later(LOOK_SECONDS, self._look)
+        else:
+            self.port.startReading()
 
     def open(self) -> None:
         """This process is ready: accept, unless it stops already."""

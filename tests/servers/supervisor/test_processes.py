@@ -14,7 +14,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from tests.kit.served import Supervised, is_gone
+from tests.kit.served import Supervised, command_line, is_gone
 from tests.kit.server import Server
 from tests.servers.transports.test_metrics import Numbers
 
@@ -181,6 +181,26 @@ def test_one_that_is_not_ready_leaves_what_comes_to_one_that_is(tmp_path: Path) 
         answers = [served.post("/responses", input="Hi") for _ in range(30)]
         assert {answer.status_code for answer in answers} == {200}, answers[-1].text
         assert served.answered_by() == {"2"}
+    finally:
+        served.stop()
+
+
+def test_one_that_is_not_ready_answers_where_the_only_one_that_was_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "slow-1").touch()
+    served = Supervised(tmp_path, workers=2)
+    try:
+        Server.start(served)
+        served.wait_for_line("worker 2 serves\n")
+        served.wait_for(lambda: Numbers(served).of("workers") == 2)
+        assert served.post("/responses", input="Hi").status_code == 200
+        (tmp_path / "hang").touch()  # the one that is started for it comes to nothing
+        (victim,) = [pid for pid in served.pids() if "--number 2" in command_line(pid)]
+        os.kill(victim, signal.SIGKILL)
+        refused = served.post("/responses", input="Hi")
+        assert refused.status_code == 503, refused.text
+        (tmp_path / "hang").unlink()
+        served.wait_for_line(" serves\n", count=2)
+        assert {served.post("/responses", input="Hi").status_code for _ in range(10)} == {200}
     finally:
         served.stop()
 
