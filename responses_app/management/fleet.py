@@ -83,7 +83,7 @@ Action = StartWorker | StopWorker | KillWorker | GiveUp
 
 @dataclass(slots=True)
 class _Worker:
-    number: int  # counts up from 1, and is never given twice
+    number: int  # counts up from 1, and is never given twice; some are left out
     since: float  # when its state began
     heard: float = 0.0  # when it was last heard of, while it serves
     state: State = State.STARTING
@@ -101,6 +101,8 @@ class Fleet:
     stopping: bool = False
     rolled_back: bool = False  # the last replacement did not come to serve
     waits: bool = False  # for what all workers need to start
+    # Workers share a table with so many places, and their numbers modulo this are their places there; 0: there is none.
+    places: int = 0
     _workers: dict[int, _Worker] = field(default_factory=dict)  # by number, so by age
     _next_number: int = 1
     _not_before: float = 0.0  # of the next start
@@ -150,7 +152,8 @@ class Fleet:
             # The exponent is bounded, as a float is; `longest_pause` bounds the pause.
             pause = self.pace.first_pause * 2 ** min(self.failures - 2, 16)
             self._not_before = now + min(self.pace.longest_pause, pause)
-        if worker.state is State.STARTING and self.marked:
+        # One that is marked itself is of what is replaced, and says nothing of what comes.
+        if worker.state is State.STARTING and self.marked and not worker.marked:
             self._roll_back()
         return False
 
@@ -217,11 +220,17 @@ class Fleet:
         for worker in marked[: max(0, surplus)]:
             yield self._let_go(worker, now)
         while self._lacks_one() and now >= self._not_before:
-            worker = _Worker(self._next_number, now)
+            worker = _Worker(self._free_number(), now)
             # Where nobody serves, whoever connects is better answered with a 503 than left to wait.
             yield StartWorker(worker.number, at_once=not self.serving)
             self._workers[worker.number] = worker
-            self._next_number += 1
+            self._next_number = worker.number + 1
+
+    def _free_number(self) -> int:
+        """Return the next number whose place no other worker has, unless all are taken."""
+        taken = {number % self.places for number in self._workers} if self.places else set[int]()
+        places = range(self._next_number, self._next_number + self.places)
+        return next((number for number in places if number % self.places not in taken), self._next_number)
 
     def _lacks_one(self) -> bool:
         """Whether one more is to be started."""

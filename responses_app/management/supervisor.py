@@ -74,7 +74,8 @@ class Supervisor:
         self._hurried = False  # Ctrl-C: workers stop at once
         self._rolls: list[asyncio.Task[None]] = []  # one for each SIGHUP, one after the other
         self._rolling = False  # workers are being replaced
-        self._shares = Shares.make(4 * fleet.size + 16)  # several generations may be leaving at a time
+        fleet.places = 4 * fleet.size + 16  # several generations may be leaving at a time
+        self._shares = Shares.make(fleet.places)
         self._lifeline, self._own_end = os.pipe()  # nothing is ever written: it ends with this process
         self._engine = EngineKeeper(self._lifeline, loads=self._fleet.wait, up=self._up, refused=self._refused)
         self._shares_core = shares_core

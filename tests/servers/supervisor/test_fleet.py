@@ -110,6 +110,35 @@ def test_a_replacement_that_does_not_come_to_serve_ends_the_roll() -> None:
     assert (fleet.decide(51), fleet.marked, fleet.serving, fleet.rolled_back) == ([], [], [1, 2], True)
 
 
+def test_one_that_dies_in_its_start_while_it_is_to_be_replaced_does_not_end_the_roll() -> None:
+    fleet = Fleet(2, PACE)
+    fleet.decide(0)
+    fleet.ready(2, 1)
+    fleet.replace_all()
+    assert fleet.decide(1) == [], "the first one still starts"
+    fleet.ended(1, 5)
+    assert (fleet.marked, fleet.rolled_back) == ([2], False)
+    assert fleet.decide(5) == [StartWorker(3, at_once=False)]
+    fleet.ready(3, 6)
+    assert fleet.decide(6) == [StartWorker(4, at_once=False)]
+    fleet.ready(4, 7)
+    assert (fleet.decide(7), fleet.marked) == ([StopWorker(2)], [])
+
+
+def test_no_two_workers_have_one_place_however_often_one_of_them_is_started_again() -> None:
+    fleet = serving(2)
+    fleet.places = 5
+    fleet.ended(2, 0.0)
+    for turn in range(1, 40):
+        now = 100.0 * turn
+        (started,) = fleet.decide(now)
+        assert isinstance(started, StartWorker)
+        assert started.number % 5 != 1, "the place of the first one, which serves on"
+        fleet.ended(started.number, now)
+    fleet.places = 1
+    assert fleet.decide(now + 100), "no place is free: it is started all the same"
+
+
 def test_a_replacement_that_hangs_is_killed_and_ends_the_roll() -> None:
     fleet = serving(2)
     fleet.replace_all()
