@@ -1,10 +1,10 @@
-"""Contents of a response in its spans, where TRACES_CONTENT asks for them: items as the conventions write messages.
+"""Contents of a response in spans or events, where TRACES_CONTENT asks for them, as the conventions write messages.
 
     {"type": "message", "role": "user", …}      ->  {"role": "user", "parts": [{"type": "text", "content": "…"}]}
     {"type": "function_call", …}                ->  {"role": "assistant", "parts": [{"type": "tool_call", …}]}
 
 Texts are cut, and what has no room is left out, oldest first: a span waits in memory until it is exported, up to
-2048 of them (OTEL_BSP_MAX_QUEUE_SIZE). Of images, files and audio only their types are shown.
+2048 of them (OTEL_BSP_MAX_QUEUE_SIZE; of events OTEL_BLRP_MAX_QUEUE_SIZE). Of images, files and audio only their types are shown.
 """
 
 import json
@@ -18,6 +18,7 @@ from responses_app.protocol.errors import JsonObject
 MAX_CHARACTERS = 16_384  # of one attribute, about
 MAX_PARTS = 256  # of one attribute; a message counts as one, too, as it may have none
 MAX_TYPE = 64  # characters of the type of a part
+MAX_DEPTH = 32  # of arguments; those that are nested deeper stay a text
 _ROLES = {"developer": "system"}  # the conventions know system, user, assistant and tool
 _TEXTS = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")  # parts that are texts
 
@@ -136,13 +137,23 @@ def _parts(content: object, room: _Room) -> list[JsonObject]:
 
 
 def _arguments(text: str) -> object:
-    """Return arguments as an object, as the conventions want it, where they are one that can be written again."""
+    """Return arguments as an object, as the conventions want it, where they are one that every reader can read."""
     try:
         read = orjson.loads(text)
-        orjson.dumps(read)  # not what is nested without end
-    except (ValueError, TypeError):  # another kind of input, or cut
+    except ValueError:  # another kind of input, or cut
         return text
-    return read if isinstance(read, dict) else text
+    return read if isinstance(read, dict) and _is_plain(read, MAX_DEPTH) else text
+
+
+def _is_plain(value: object, depth: int) -> bool:
+    """Whether a value is nested no deeper than that, and has only numbers that OTLP has."""
+    match value:
+        case dict() | list():
+            inner = value.values() if isinstance(value, dict) else value
+            return depth > 0 and all(_is_plain(each, depth - 1) for each in inner)
+        case int():
+            return -(2**63) <= value < 2**63
+    return True
 
 
 def _shown(value: object) -> str:

@@ -92,6 +92,28 @@ def test_whatever_many_items_are_of_one_attribute_stays_small(item: dict[str, An
     assert len(json.loads(whole)) <= contents.MAX_PARTS
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"a":' * 40 + "1" + "}" * 40,
+        '{"a": 1e999}',
+        f'{{"a": {2**63}}}',
+    ],
+)
+def test_arguments_that_not_every_reader_can_read_stay_a_text(arguments: str) -> None:
+    """A model writes them, or a client: what becomes of the response does not depend on them."""
+    item = {"type": "function_call", "call_id": "c", "name": "look", "arguments": arguments}
+    (message,) = json.loads(contents.input_messages([item]), parse_constant=pytest.fail)
+    assert message["parts"][0]["arguments"] == arguments
+
+
+def test_arguments_with_all_kinds_of_values_are_an_object() -> None:
+    given = {"a": [1, 2.5, True, None, "x", {"b": []}], "big": 2**63 - 1}
+    item = {"type": "function_call", "call_id": "c", "name": "look", "arguments": json.dumps(given)}
+    (message,) = json.loads(contents.input_messages([item]))
+    assert message["parts"][0]["arguments"] == given
+
+
 def test_a_lone_surrogate_can_be_exported() -> None:
     for text in (contents.cut("a\ud800"), contents.input_messages([{"role": "user", "content": "\ud800"}])):
         assert text.encode()
