@@ -4,7 +4,8 @@
     {"type": "function_call", …}                ->  {"role": "assistant", "parts": [{"type": "tool_call", …}]}
 
 Texts are cut, and what has no room is left out, oldest first: a span waits in memory until it is exported, up to
-2048 of them (OTEL_BSP_MAX_QUEUE_SIZE; of events OTEL_BLRP_MAX_QUEUE_SIZE). Of images, files and audio only their types are shown.
+2048 of them (OTEL_BSP_MAX_QUEUE_SIZE; of events OTEL_BLRP_MAX_QUEUE_SIZE). Of images, files and audio only their types
+are shown.
 """
 
 import json

@@ -11,6 +11,7 @@
 The tokens of all turns stand on the inference alone, so whoever adds up a trace counts them once.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ TEXT_COMPLETION = "text_completion"
 EMBEDDINGS = "embeddings"
 EXECUTE_TOOL = "execute_tool"
 INVOKE_AGENT = "invoke_agent"
+DETAILS = "gen_ai.client.inference.operation.details"  # the event that has the contents of an inference
 _DATASTORES = ("file_search",)  # types of tools that search what is kept here
 # Attributes of a request, by the names of its fields. `stop` is no number, but a text of its client.
 _SAMPLING = {
@@ -35,7 +37,7 @@ _SAMPLING = {
     "max_output_tokens": "max_tokens",
 }
 LARGEST = 2**63  # an exporter writes whole numbers in 64 bits, and warns of a larger one with each span
-_DOUBLES = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
+_DOUBLES = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
 
 def operation(name: str, model: str) -> dict[str, Value]:
@@ -74,6 +76,15 @@ def agent(identifier: str, name: str | None) -> dict[str, Value]:
     """Return what the span of an agent has; a model has chosen its name, so it may be left out."""
     known = {"gen_ai.operation.name": INVOKE_AGENT, "gen_ai.provider.name": PROVIDER, "gen_ai.agent.id": identifier}
     return {**known} if name is None else {**known, "gen_ai.agent.name": name}
+
+
+def details(attributes: Mapping[str, Value], texts: Mapping[str, Value], error: str | None) -> dict[str, Any]:
+    """Return what the event of an inference has: its span's attributes, and its contents.
+
+    Events have contents as values, spans as JSON.
+    """
+    whole = {key: json.loads(value) if isinstance(value, str) else value for key, value in texts.items()}
+    return {**attributes, **whole, **({} if error is None else {"error.type": error})}
 
 
 def finish_reason(response: Mapping[str, Any]) -> str | None:

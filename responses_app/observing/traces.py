@@ -6,12 +6,14 @@ and only then OpenTelemetry is imported. Where they go, how many are kept and wh
 environment variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME`, …).
 
 Names and attributes are OpenTelemetry's for HTTP and for generative AI (`gen_ai`), where it has any. None is ever a
-content, but for projects that TRACES_CONTENT names.
+content, but for projects that TRACES_CONTENT names. With TRACES_CONTENT_IN=events contents stand in events, which are
+exported as logs are (`/v1/logs`), and never in spans.
 """
 
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Container, Mapping, Sequence
 from importlib.util import find_spec
 from types import TracebackType
@@ -20,7 +22,7 @@ from typing import Any
 logger = logging.getLogger("respsite")
 
 SERVICE = "respsite"  # unless OTEL_SERVICE_NAME says otherwise
-LAST_SPANS_SECONDS = 3.0  # how long a stop waits for those that are not exported yet
+LAST_SPANS_SECONDS = 3.0  # how long a stop waits for those that are not exported yet, and for events
 TRACEPARENT = "traceparent"  # https://www.w3.org/TR/trace-context/
 SPAN = "respsite.span"  # the key of a request's span in its ASGI scope
 Value = str | bool | int | float | Sequence[str]
@@ -59,6 +61,13 @@ class Span:
         """Whether spans may have contents of this project, as far as TRACES_CONTENT says."""
         return False
 
+    def tells(self, project: str) -> bool:
+        """Whether `event` takes contents of this project; never where spans have them."""
+        return False
+
+    def event(self, name: str, attributes: Mapping[str, Any]) -> None:
+        """Send an event that happened in this span; also where the span itself is not sampled."""
+
     def end(self) -> None:
         """It is over."""
 
@@ -80,14 +89,15 @@ NO_SPAN = Span()
 class Traces:
     """Begins spans that no span of ours is above. `enabled`: with TRACES=on; else all of them are `NO_SPAN`.
 
-    `content`: the names of projects whose spans have contents, or `ALL`.
+    `content`: the names of projects whose contents are sent, or `ALL`; `content_in`: in `spans` or in `events`.
     """
 
-    def __init__(self, *, enabled: bool, content: Container[str] = ()) -> None:
+    def __init__(self, *, enabled: bool, content: Container[str] = (), content_in: str = "spans") -> None:
         self.enabled = enabled
         self._content = content
-        self._provider: Any = None
-        self._tracer: Any = None
+        self._content_in = content_in
+        self._providers: list[Any] = []  # of spans, and of events
+        self._maker: _Maker | None = None
 
     def start(self) -> None:
         """Begin to export."""
@@ -102,19 +112,26 @@ class Traces:
         # The SDK's own name where the environment gives none: "unknown_service:python".
         if str(service.attributes["service.name"]).startswith("unknown_service"):
             service = service.merge(Resource({"service.name": SERVICE}))
-        self._provider = TracerProvider(resource=service)
-        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-        self._tracer = self._provider.get_tracer(SERVICE)
+        provider = TracerProvider(resource=service)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._providers.append(provider)
+        events = None
+        if self._content_in == "events":
+            logs = _logs_of(service)
+            self._providers.append(logs)
+            events = logs.get_logger(SERVICE)
+        self._maker = _Maker(provider.get_tracer(SERVICE), events, self._content)
 
     async def aclose(self) -> None:
         """Export what is left, for `LAST_SPANS_SECONDS` at most."""
-        provider, self._provider, self._tracer = self._provider, None, None
-        if provider is None:
+        providers, self._providers, self._maker = self._providers, [], None
+        if not providers:
             return
         done, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def shut_down() -> None:
-            provider.shutdown()
+            for provider in providers:
+                provider.shutdown()
             loop.call_soon_threadsafe(done.set)
 
         # A thread that nobody waits for: one that exports to nowhere tries for longer than a stop may take.
@@ -126,19 +143,31 @@ class Traces:
 
     def under(self, traceparent: str | None) -> Span:
         """Return what stands for a caller's span, by its header; without one its children begin traces of their own."""
-        if self._tracer is None:
+        if self._maker is None:
             return NO_SPAN
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         context = TraceContextTextMapPropagator().extract({TRACEPARENT: traceparent} if traceparent else {})
-        return _Caller(_Maker(self._tracer, self._content), context)
+        return _Caller(self._maker, context)
+
+
+def _logs_of(service: Any) -> Any:
+    """Return what exports events, which OpenTelemetry has as logs with a name."""
+    from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+
+    provider = LoggerProvider(resource=service)
+    provider.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter()))
+    return provider
 
 
 class _Maker:
-    """Begins real spans."""
+    """Begins real spans, and sends events where there is a logger for them."""
 
-    def __init__(self, tracer: Any, content: Container[str]) -> None:
+    def __init__(self, tracer: Any, events: Any, content: Container[str]) -> None:
         self._tracer = tracer
+        self._events = events
         self._content = content
 
     def span(
@@ -152,7 +181,30 @@ class _Maker:
 
     def shows(self, project: str) -> bool:
         """Whether contents of a project may stand in spans."""
+        return self._events is None and self._may_show(project)
+
+    def tells(self, project: str) -> bool:
+        """Whether contents of a project may stand in events."""
+        return self._events is not None and self._may_show(project)
+
+    def _may_show(self, project: str) -> bool:
         return ALL in self._content or project in self._content
+
+    def event(self, name: str, attributes: Mapping[str, Any], span: Any) -> None:
+        """Send an event that happened in a span."""
+        if self._events is None:
+            return
+        from opentelemetry._logs import SeverityNumber
+        from opentelemetry.trace import set_span_in_context
+
+        self._events.emit(
+            timestamp=time.time_ns(),
+            context=set_span_in_context(span),
+            severity_number=SeverityNumber.DEBUG,
+            severity_text="DEBUG",
+            event_name=name,
+            attributes=dict(attributes),
+        )
 
 
 class _Caller(Span):
@@ -169,6 +221,9 @@ class _Caller(Span):
 
     def shows(self, project: str) -> bool:
         return self._maker.shows(project)
+
+    def tells(self, project: str) -> bool:
+        return self._maker.tells(project)
 
 
 class _RealSpan(Span):
@@ -209,6 +264,12 @@ class _RealSpan(Span):
 
     def shows(self, project: str) -> bool:
         return self._maker.shows(project)
+
+    def tells(self, project: str) -> bool:
+        return self._maker.tells(project)
+
+    def event(self, name: str, attributes: Mapping[str, Any]) -> None:
+        self._maker.event(name, attributes, self._span)
 
     def end(self) -> None:
         """Hand it to the exporter."""

@@ -275,6 +275,11 @@ class Settings(
         "with TRACES=on, projects whose traces also have contents: messages, instructions, arguments and outputs of "
         "tools; names separated by commas, or * for all. Never those of a project that keeps nothing",
     )  # fmt: skip
+    traces_content_in: str = setting(
+        "spans", choice("spans", "events"),
+        "with TRACES_CONTENT, where contents stand: in attributes of `spans`, or in `events`, one of each response, "
+        "which are exported as logs are; then spans have none, and arguments and outputs of tools are not recorded",
+    )  # fmt: skip
 
     max_websocket_connections: int = setting(
         100, whole(1),

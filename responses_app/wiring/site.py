@@ -333,7 +333,7 @@ def build_site(settings: Settings) -> Site:
         relay=Relay(),
         sealer=Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom),
         metrics=Metrics(enabled=settings.metrics != "off"),
-        traces=Traces(enabled=settings.traces, content=settings.traces_content),
+        traces=Traces(enabled=settings.traces, content=settings.traces_content, content_in=settings.traces_content_in),
     )
     runs = _runs(base)
     upkeep = _upkeep(base, runs)

@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry: receives spans over OTLP (HTTP, protobuf), on a free loopback port."""
+"""A collector of OpenTelemetry: receives spans and events over OTLP (HTTP, protobuf), on a free loopback port."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -6,11 +6,12 @@ from typing import Any
 
 
 class Collector(ThreadingHTTPServer):
-    """Receives spans as an OpenTelemetry collector does."""
+    """Receives spans and events as an OpenTelemetry collector does."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.bodies: list[bytes] = []
+        self.bodies: list[bytes] = []  # those that have spans
+        self.logs: list[bytes] = []
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -19,6 +20,7 @@ class Collector(ThreadingHTTPServer):
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self.server_port}",
             "OTEL_BSP_SCHEDULE_DELAY": "100",
+            "OTEL_BLRP_SCHEDULE_DELAY": "100",
         }
 
     def spans(self) -> list[Any]:
@@ -28,6 +30,14 @@ class Collector(ThreadingHTTPServer):
         read = [ExportTraceServiceRequest.FromString(body) for body in list(self.bodies)]
         scopes = (scope for request in read for resource in request.resource_spans for scope in resource.scope_spans)
         return [span for scope in scopes for span in scope.spans]
+
+    def events(self) -> list[Any]:
+        """Return the log records that came so far."""
+        from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+        read = [ExportLogsServiceRequest.FromString(body) for body in list(self.logs)]
+        scopes = (scope for request in read for resource in request.resource_logs for scope in resource.scope_logs)
+        return [record for scope in scopes for record in scope.log_records]
 
     def services(self) -> set[str]:
         """Return what those who sent them are called."""
@@ -41,9 +51,8 @@ class Collector(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        assert self.path == "/v1/traces"
         assert isinstance(self.server, Collector)
-        self.server.bodies.append(body)
+        {"/v1/traces": self.server.bodies, "/v1/logs": self.server.logs}[self.path].append(body)
         self.send_response(200)
         self.send_header("content-length", "0")
         self.end_headers()
@@ -53,10 +62,17 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def told(span: Any) -> dict[str, Any]:
-    """Return a span's attributes; a list is one of Python's."""
+    """Return the attributes of a span or an event, as values of Python's."""
     return {each.key: _plain(each.value) for each in span.attributes}
 
 
 def _plain(value: Any) -> object:
-    kind = value.WhichOneof("value")
-    return [_plain(each) for each in value.array_value.values] if kind == "array_value" else getattr(value, kind)
+    match value.WhichOneof("value"):
+        case None:
+            return None
+        case "array_value":
+            return [_plain(each) for each in value.array_value.values]
+        case "kvlist_value":
+            return {each.key: _plain(each.value) for each in value.kvlist_value.values}
+        case kind:
+            return getattr(value, kind)

@@ -1,9 +1,9 @@
-"""What OpenTelemetry's conventions for generative AI say of spans and metrics, and a check of what is emitted.
+"""What OpenTelemetry's conventions for generative AI say of spans, events and metrics, and a check of what is emitted.
 
 The facts are those of the registry of https://github.com/open-telemetry/semantic-conventions-genai (its files
-`model/gen-ai/registry.yaml`, `spans.yaml`, `metrics.yaml` and `gen-ai-*-messages.json`, at commits 002c8a6e and
-004902b8; The OpenTelemetry Authors, Apache-2.0), written down here as far as a server can have them: names, types,
-requirements.
+`model/gen-ai/registry.yaml`, `spans.yaml`, `events.yaml`, `metrics.yaml` and `gen-ai-*-messages.json`, at commits
+002c8a6e and 004902b8, and where it differs in types at 024a4f94; The OpenTelemetry Authors, Apache-2.0), written down
+here as far as a server can have them: names, types, requirements.
 The names are looked up in `opentelemetry-semantic-conventions`, too, which is installed.
 """
 
@@ -16,16 +16,17 @@ import jsonschema
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
 ERROR = 2  # a span's status
+DEBUG = 5  # the severity of an event
 INTERNAL, CLIENT = 1, 3  # kinds of spans
 _TYPES: dict[str, Any] = {"string": str, "int": int, "double": float, "boolean": bool, "string[]": list, "any": str}
 ATTRIBUTES = {
     "string": "operation.name provider.name request.model response.id response.model conversation.id output.type "
     "agent.id agent.name agent.description agent.version tool.name tool.call.id tool.description tool.type "
     "data_source.id retrieval.query.text workflow.name token.type",
-    "int": "request.max_tokens request.choice.count request.seed usage.input_tokens usage.output_tokens "
+    "int": "request.max_tokens request.top_k request.choice.count request.seed usage.input_tokens usage.output_tokens "
     "usage.cache_read.input_tokens usage.cache_creation.input_tokens usage.reasoning.output_tokens "
     "embeddings.dimension.count",
-    "double": "request.temperature request.top_p request.top_k request.frequency_penalty request.presence_penalty "
+    "double": "request.temperature request.top_p request.frequency_penalty request.presence_penalty "
     "response.time_to_first_chunk",
     "boolean": "request.stream",
     "string[]": "request.stop_sequences request.encoding_formats response.finish_reasons",
@@ -85,6 +86,9 @@ SPANS = {
         "agent.name",
     ),
 }
+
+
+EVENTS = ("gen_ai.client.inference.operation.details",)  # the others are of those who ask, and of evaluations
 
 
 def _object(kind: str | None, required: str, **properties: object) -> dict[str, object]:
@@ -170,6 +174,23 @@ def problems(name: str, kind: int, status: int, attributes: Mapping[str, Any]) -
     if (status == ERROR) != ("error.type" in attributes):
         found.append("error.type goes with the status")
     return found
+
+
+def event_problems(record: Any, attributes: Mapping[str, Any]) -> list[str]:
+    """Return what of an event does not fit the conventions; `record` is as OTLP has it."""
+    found = [] if record.event_name in EVENTS else [f"{record.event_name!r} is no event that a server has"]
+    if record.severity_number != DEBUG:
+        found.append(f"its severity is {record.severity_number}")
+    if not record.span_id or not record.trace_id:
+        found.append("it belongs to no span")
+    # It has what its span has; contents stand in it as they are, not as JSON.
+    found += [f"{key} is JSON" for key in SCHEMAS if isinstance(attributes.get(key), str)]
+    written = {key: json.dumps(value) if key in SCHEMAS else value for key, value in attributes.items()}
+    operation, model = (str(attributes.get(f"gen_ai.{name}")) for name in ("operation.name", "request.model"))
+    if "error.type" in attributes and attributes.get("gen_ai.response.finish_reasons") != ["error"]:
+        found.append("it has an error, and has not failed")
+    status = ERROR if "error.type" in attributes else 0
+    return found + problems(f"{operation} {model}", INTERNAL, status, written)
 
 
 def errors_of(value: object, schema: Mapping[str, object]) -> list[Any]:

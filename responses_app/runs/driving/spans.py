@@ -19,6 +19,11 @@ def shows_contents(plan: RunPlan) -> bool:
     return not plan.unkept and plan.origin.span.shows(plan.origin.project)
 
 
+def tells_contents(plan: RunPlan) -> bool:
+    """Whether its contents are sent in an event: never those of a project that keeps nothing."""
+    return not plan.unkept and plan.origin.span.tells(plan.origin.project)
+
+
 def turn_span(turn: int, request: GenerationRequest, *, below: Span) -> Span:
     """Begin the span of a turn, in which the engine works."""
     if below is NO_SPAN:

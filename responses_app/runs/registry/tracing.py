@@ -1,6 +1,8 @@
 """A run as a span: what response it is, for whom, and what became of it. Its turns and tool calls are below it."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from responses_app.observing import contents, gen_ai
 from responses_app.observing.traces import NO_SPAN, Value
@@ -8,7 +10,8 @@ from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.requests.text_format import PlainText
 from responses_app.protocol.sessions import NO_HARNESS
 from responses_app.runs.driving.run import Run
-from responses_app.runs.driving.spans import shows_contents
+from responses_app.runs.driving.spans import shows_contents, tells_contents
+from responses_app.runs.plan.plan import RunPlan
 
 
 async def execute_in_span(run: Run) -> None:
@@ -18,13 +21,22 @@ async def execute_in_span(run: Run) -> None:
         await run.execute()
         return
     model = plan.request.model or run.response()["model"]
-    with plan.origin.span.child(f"{gen_ai.CHAT} {model}", _asked(run, model)) as span:
+    asked = _asked(run, model)
+    with plan.origin.span.child(f"{gen_ai.CHAT} {model}", asked) as span:
+        if shows_contents(plan):
+            span.note(_asked_contents(plan))
         run.plan = replace(plan, origin=replace(plan.origin, span=span))  # its turns and calls are below
         await run.execute()
-        span.note(_became(run))
-        if run.status is Status.FAILED:
-            error = run.response()["error"]
-            span.fail("server_error" if error is None else error["code"])
+        response = run.response()
+        became, error = _became(run, response), _error(run, response)
+        span.note(became)
+        if shows_contents(plan):
+            span.note(_became_contents(response))
+        if error is not None:
+            span.fail(error)
+        if tells_contents(plan):
+            texts = {**_asked_contents(plan), **_became_contents(response)}
+            span.event(gen_ai.DETAILS, gen_ai.details({**asked, **became}, texts, error))
 
 
 def _asked(run: Run, model: str) -> dict[str, Value]:
@@ -48,17 +60,25 @@ def _asked(run: Run, model: str) -> dict[str, Value]:
         known["gen_ai.request.stream"] = True
     if not isinstance(request.text_format, PlainText):
         known["gen_ai.output.type"] = "json"
-    if shows_contents(plan):
-        if request.stop:
-            known["gen_ai.request.stop_sequences"] = [contents.cut(each) for each in request.stop]
-        if request.instructions:
-            known["gen_ai.system_instructions"] = contents.instructions(request.instructions)
-        known["gen_ai.input.messages"] = contents.input_messages(plan.input_items)
     return known
 
 
-def _became(run: Run) -> dict[str, Value]:
-    response = run.response()
+def _asked_contents(plan: RunPlan) -> dict[str, Value]:
+    known: dict[str, Value] = {"gen_ai.input.messages": contents.input_messages(plan.input_items)}
+    if plan.request.stop:
+        known["gen_ai.request.stop_sequences"] = [contents.cut(each) for each in plan.request.stop]
+    if plan.request.instructions:
+        known["gen_ai.system_instructions"] = contents.instructions(plan.request.instructions)
+    return known
+
+
+def _error(run: Run, response: Mapping[str, Any]) -> str | None:
+    if run.status is not Status.FAILED:
+        return None
+    return "server_error" if response["error"] is None else str(response["error"]["code"])
+
+
+def _became(run: Run, response: Mapping[str, Any]) -> dict[str, Value]:
     reason = gen_ai.finish_reason(response)
     known: dict[str, Value] = {"gen_ai.response.model": response["model"], "respsite.status": run.status.value}
     used = response["usage"]
@@ -74,6 +94,9 @@ def _became(run: Run) -> dict[str, Value]:
     first = run.measure.measured().first_token_ms
     if first is not None and (run.plan.request.stream or run.plan.origin.transport == "websocket"):
         known["gen_ai.response.time_to_first_chunk"] = first / 1000
-    if shows_contents(run.plan):
-        known["gen_ai.output.messages"] = contents.output_messages(response["output"], reason)
     return known
+
+
+def _became_contents(response: Mapping[str, Any]) -> dict[str, Value]:
+    output = contents.output_messages(response["output"], gen_ai.finish_reason(response))
+    return {"gen_ai.output.messages": output}

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kit.collector import Collector, told
-from tests.kit.gen_ai_conventions import METRICS, problems
+from tests.kit.gen_ai_conventions import METRICS, event_problems, problems
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
@@ -177,6 +177,42 @@ async def test_contents_are_in_the_spans_of_the_projects_that_are_named(server: 
     assert agent["gen_ai.agent.name"] == f"/root/{SECRET}"
 
 
+async def test_contents_are_in_events_where_they_are_to_be_there(server: Server, collector: Collector) -> None:
+    server.environ |= {"TRACES_CONTENT": "default", "TRACES_CONTENT_IN": "events", "OTEL_TRACES_SAMPLER": "always_off"}
+    script = [{"when": "[no]", "fault": "failed"}]
+    failing = Server(server.folder / "failing", engine="scripted", script=script, traces="on", traces_content="*")
+    failing.environ["TRACES_CONTENT_IN"] = "events"
+
+    def run() -> dict[str, Any]:
+        with stopped(server) as client:
+            answers = client.ask_everything()
+        with stopped(failing) as client:
+            assert client.http.post("/responses", json={"input": f"[no] {SECRET}"}).status_code >= 500
+        return answers
+
+    answers = await asyncio.to_thread(run)
+    assert {span.name for span in collector.spans()} & {"turn", "chat demo"} == {"turn"}
+    assert not any(SECRET.encode() in body for body in collector.bodies), "spans have none then"
+    events, wrong = list[dict[str, Any]](), list[str]()
+    for record in collector.events():
+        events.append(told(record))
+        wrong += [f"{events[-1]}: {each}" for each in event_problems(record, events[-1])]
+    assert not wrong, wrong
+    assert len(events) == 8, "each response, chat and message"
+    (streamed,) = [each for each in events if "gen_ai.request.seed" in each]
+    asked = [{"role": "user", "parts": [{"type": "text", "content": SECRET}]}]
+    assert streamed["gen_ai.input.messages"] == asked
+    assert streamed["gen_ai.system_instructions"] == [{"type": "text", "content": f"Mind the {SECRET}."}]
+    assert streamed["gen_ai.request.stop_sequences"] == ["turtle"]
+    assert streamed["gen_ai.output.messages"][0]["role"] == "assistant"
+    (plain,) = [each for each in events if each.get("gen_ai.response.id") == answers["plain"]["id"]]
+    assert plain["gen_ai.usage.output_tokens"] == answers["plain"]["usage"]["output_tokens"]
+    assert plain["gen_ai.conversation.id"] == answers["conversation"]
+    (failed,) = [each for each in events if "error.type" in each]
+    assert failed["error.type"] == "server_error"
+    assert failed["gen_ai.output.messages"] == [{"role": "assistant", "parts": [], "finish_reason": "error"}]
+
+
 async def test_metrics_have_the_conventions_names_labels_and_buckets(tmp_path: Path) -> None:
     def run() -> str:
         with Server(tmp_path) as server, Client(server) as client:
@@ -197,6 +233,35 @@ async def test_metrics_have_the_conventions_names_labels_and_buckets(tmp_path: P
     durations = families["gen_ai_server_request_duration_seconds"].samples
     counts = {s.labels["gen_ai_operation_name"]: s.value for s in durations if s.name.endswith("_count")}
     assert counts == {"chat": 7, "text_completion": 1, "embeddings": 1}
+
+
+async def test_decisions_are_one_chat_and_have_no_contents(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in collector.environ.items():
+        monkeypatch.setenv(name, value)
+    script = [{"when": "[no]", "fault": "failed"}, {"when": "[yes]", "say": "<|channel|>final<|message|>yes<|return|>"}]
+    settings = {"traces": "on", "traces_content": "*", "model_name": "test-model"}
+
+    def run() -> Any:
+        with Server(tmp_path, engine="scripted", script=script, **settings) as server:
+            asked = {"model": "test-model", "input": SECRET}
+            good, bad = ({"type": "predicate", "instructions": f"[{says}] {SECRET}"} for says in ("yes", "no"))
+            answer = httpx.post(f"{server.base_url}/decisions", json={**asked, "questions": [good, good]})
+            assert answer.status_code == 200, answer.text
+            assert httpx.post(f"{server.base_url}/decisions", json={**asked, "questions": [bad]}).status_code >= 500
+            server.stop()
+        return answer.json()["usage"]
+
+    used = await asyncio.to_thread(run)
+    found = checked(collector)
+    assert len(found["turn"]) == 3
+    assert not any(SECRET.encode() in body for body in collector.bodies), "contents are those of responses"
+    good, bad = sorted(found["chat"], key=lambda each: "error.type" in each)
+    assert good["gen_ai.request.model"] == "test-model"
+    assert good["gen_ai.usage.input_tokens"] == used["input_tokens"]
+    assert good["gen_ai.usage.output_tokens"] == used["output_tokens"] == 2
+    assert bad["error.type"] == "GenerationFailed"
 
 
 async def test_a_failure_has_its_error(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from responses_app.observing import contents, gen_ai
-from responses_app.observing.traces import NO_SPAN
+from responses_app.observing.traces import NO_SPAN, Traces
+from responses_app.runs.driving.spans import shows_contents, tells_contents
 from tests.kit.gen_ai_conventions import SCHEMAS, errors_of
 
 ITEMS: list[dict[str, Any]] = [
@@ -155,3 +156,19 @@ def test_why_it_ended(response: dict[str, Any], reason: str | None) -> None:
 
 def test_without_traces_no_project_shows_its_contents() -> None:
     assert not NO_SPAN.shows("default")
+    assert not NO_SPAN.tells("default")
+
+
+@pytest.mark.parametrize("place", ["spans", "events"])
+async def test_contents_stand_in_one_place_and_never_those_of_a_project_that_keeps_nothing(place: str) -> None:
+    traces = Traces(enabled=True, content=["open"], content_in=place)
+    traces.start()
+    try:
+        for parent in (traces.under(None), traces.under(None).child("a")):
+            for project, unkept in (("open", False), ("open", True), ("other", False)):
+                plan: Any = SimpleNamespace(unkept=unkept, origin=SimpleNamespace(span=parent, project=project))
+                there = (shows_contents(plan), tells_contents(plan))
+                wanted = (place == "spans", place == "events") if project == "open" and not unkept else (False, False)
+                assert there == wanted
+    finally:
+        await traces.aclose()
