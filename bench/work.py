@@ -1,78 +1,16 @@
-"""Rows about what a connection and a response cost: opening, storing, and frames that come in."""
+"""Rows about what a connection costs: opening it, and frames that come in."""
 
 import asyncio
-import sqlite3
 import time
-from pathlib import Path
 from statistics import median
 
-from bench.client import WebSocket, create
+from bench.client import WebSocket
 from bench.report import Result, beside
 from bench.servers import BARE, OURS, Bench, BenchServer
 
-WRITERS = 50
-RESPONSES = 20  # each of them, one after the other
-BODY_BYTES = 2000  # of a short response as it is stored
 ROUNDS = 5
 FRAMES = 1000
 OPENED = 500
-
-
-def store(bench: Bench) -> list[Result]:
-    """What it costs to store short responses, fifty at a time."""
-    stored, unstored, commits, rate = asyncio.run(_store(bench))
-    return [
-        beside(
-            "store",
-            f"CPU to store a response, {WRITERS} at once, SQLite",
-            [kept - not_kept for kept, not_kept in zip(stored, unstored, strict=True)],
-            yardstick="two commits",
-            its=commits,
-            unit="µs",
-            target=2.0,
-            details={"stored µs": median(stored), "not stored µs": median(unstored), "stored/s": rate},
-        )
-    ]
-
-
-async def _store(bench: Bench) -> tuple[list[float], list[float], list[float], float]:
-    server = bench.server(OURS)
-    sockets = [await WebSocket.connect(server.port) for _ in range(WRITERS)]
-    costs: dict[bool, list[float]] = {True: [], False: []}
-    rates, commits = [], []
-    for number in range(ROUNDS + 1):
-        bench.report.step(f"round {number} of {ROUNDS}" if number else "warm-up")
-        for stored, kept in costs.items():
-            cpu, began = server.cpu_seconds(), time.perf_counter()
-            for socket in sockets:
-                socket.send([create("short", store=stored)] * RESPONSES, responses=RESPONSES)
-            await asyncio.gather(*(socket.done for socket in sockets))
-            wall = time.perf_counter() - began
-            await asyncio.sleep(0.1)
-            if number:
-                kept.append((server.cpu_seconds() - cpu) / (WRITERS * RESPONSES) * 1e6)
-                rates += [WRITERS * RESPONSES / wall] if stored else []
-        commits += [_two_commits(bench.folder / f"commits-{number}.sqlite3")] if number else []
-    for socket in sockets:
-        socket.close()
-    return costs[True], costs[False], commits, median(rates)
-
-
-def _two_commits(path: Path) -> float:
-    """Return the CPU, in µs, of a row that is put in, and changed by a second commit when its response ends."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")  # as our server has it
-    connection.execute("CREATE TABLE response (id TEXT PRIMARY KEY, body TEXT, log BLOB)")
-    began = time.process_time()
-    for number in range(WRITERS * RESPONSES):
-        connection.execute("INSERT INTO response VALUES (?, ?, ?)", (f"resp_{number}", "x" * BODY_BYTES, b""))
-        connection.execute(
-            "UPDATE response SET body = ?, log = ? WHERE id = ?", ("y" * BODY_BYTES, b"z" * 40, f"resp_{number}")
-        )
-    took = time.process_time() - began
-    connection.close()
-    return took / (WRITERS * RESPONSES) * 1e6
 
 
 def opening(bench: Bench) -> list[Result]:
