@@ -108,6 +108,7 @@ def _read(item: Mapping[str, Any], room: _Room) -> tuple[str, list[JsonObject]]:
             return "assistant", [room.part("tool_call", **named, arguments=_arguments(room.text(given)))]
     if kind.endswith("_output"):
         given, call_id = item.get("output"), _id(item, "call_id", room)
+        given = [given] if isinstance(given, dict) else given  # a screenshot
         response = _parts(given, room) if isinstance(given, list) else room.text(given)
         return "tool", [room.part("tool_call_response", id=call_id, response=response)]
     # Calls of this server's tools: what they were asked, and what came of it, stands in their own spans.
@@ -129,7 +130,7 @@ def _parts(content: object, room: _Room) -> list[JsonObject]:
     for part in content if isinstance(content, list) else ():
         if room.is_full:
             break
-        kind = str(part.get("type")) if isinstance(part, dict) else "unknown"
+        kind = str(part.get("type") or "unknown") if isinstance(part, dict) else "unknown"
         if kind in _TEXTS:
             parts.append(room.part("text", content=room.text(part.get("text", part.get("refusal", "")))))
         else:

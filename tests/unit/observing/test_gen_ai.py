@@ -71,8 +71,14 @@ def test_what_is_nested_without_end_is_shown_as_text() -> None:
     nested: list[object] = []
     for _ in range(2000):
         nested = [nested]
-    item = {"type": "function_call_output", "call_id": "c", "output": {"a": nested}}
-    assert json.loads(contents.input_messages([item]))[0]["parts"][0]["response"] == "[dict]"
+    item = {"role": "user", "content": [{"type": "text", "text": nested}]}
+    assert json.loads(contents.input_messages([item]))[0]["parts"][0]["content"] == "[list]"
+
+
+def test_of_a_screenshot_only_its_type_is_shown() -> None:
+    shown = {"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0KGgo"}
+    whole = contents.input_messages([{"type": "computer_call_output", "call_id": "c", "output": shown}])
+    assert json.loads(whole)[0]["parts"][0]["response"] == [{"type": "computer_screenshot"}]
 
 
 @pytest.mark.parametrize(
