@@ -88,9 +88,11 @@ class Guess:
         """Begin the calls that the model would have written behind the one that has ended its turn."""
         plan, generate, place = self._plan, self._generate, self._place
         reader = _Reader(plan.format.parser(self._machine.reader.functions), partial(self._early.begin, plan))
-        if place.would_wait or place.is_behind_all or not reader.read(self._said):
+        if place.would_wait or place.is_behind_all:
             return
         try:
+            if not reader.read(self._said):
+                return
             asked = await request_of(plan, replace(generate, sampled=self._said, budget=MAX_TOKENS), cuts=0, avoid="")
             priority = BEHIND_ALL if self._engine.supports_priority else asked.priority
             asked = replace(asked, request_id=f"{asked.request_id}-early", priority=priority)

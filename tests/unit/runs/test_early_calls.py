@@ -15,7 +15,7 @@ from engine.types import FinishReason, GenerationRequest, TokenChunk
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import OutputGiven, StopReason
-from responses_app.runs.driving import early
+from responses_app.runs.driving import early, predicting
 from responses_app.runs.plan.served import MAX_EARLY, MAX_EARLY_OF_PROJECT, EarlyRoom
 from responses_app.stores.base import AcceptedResponse
 from responses_app.tools.base import ToolCall
@@ -180,6 +180,19 @@ async def test_an_engine_that_does_not_guess_changes_nothing(problem: Exception)
     site.engine.guess_fails = problem
     assert len(texts(await site.events(tools=TOOLS))) == 3
     assert len(site.engine.guesses) == 2
+
+
+async def test_a_turn_that_cannot_be_read_again_is_not_guessed_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read_badly(*_: object) -> bool:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(predicting._Reader, "read", read_badly)
+    site = OnwardSite(THREE, Wiki())
+    assert len(texts(await site.events(tools=TOOLS))) == 3
+    assert site.engine.guesses == []
+    assert "its guess broke" in caplog.text
 
 
 async def test_nobody_guesses_while_others_wait_for_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
