@@ -5,6 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 
 from responses_app.observing import contents, gen_ai
 from responses_app.observing.traces import NO_SPAN, Traces
@@ -73,6 +77,22 @@ def test_what_is_nested_without_end_is_shown_as_text() -> None:
         nested = [nested]
     item = {"role": "user", "content": [{"type": "text", "text": nested}]}
     assert json.loads(contents.input_messages([item]))[0]["parts"][0]["content"] == "[list]"
+
+
+@pytest.mark.parametrize("depth", [1, contents.MAX_DEPTH, contents.MAX_DEPTH + 1, 30, 40, 60, 250])
+@pytest.mark.parametrize(("opens", "closes"), [('{"a":', "}"), ("[", "]")], ids=["objects", "lists"])
+def test_no_arguments_are_nested_so_deep_that_no_event_can_be_exported(depth: int, opens: str, closes: str) -> None:
+    arguments = f'{{"a": {opens * (depth - 1)}1{closes * (depth - 1)}}}'
+    item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments}
+    text = contents.input_messages([item])
+    shown = json.loads(text)[0]["parts"][0]["arguments"]
+    assert shown == (json.loads(arguments) if depth <= contents.MAX_DEPTH else arguments)
+    exported, provider = InMemoryLogRecordExporter(), LoggerProvider()
+    provider.add_log_record_processor(SimpleLogRecordProcessor(exported))
+    whole = gen_ai.details({}, {"gen_ai.input.messages": text, "gen_ai.output.messages": text}, None)
+    provider.get_logger("tests").emit(event_name="details", attributes=whole)
+    sent = ExportLogsServiceRequest.FromString(encode_logs(exported.get_finished_logs()).SerializeToString())
+    assert len(sent.resource_logs[0].scope_logs[0].log_records[0].attributes) == 2
 
 
 def test_of_a_screenshot_only_its_type_is_shown() -> None:
