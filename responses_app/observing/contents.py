@@ -19,8 +19,8 @@ from responses_app.protocol.errors import JsonObject
 MAX_CHARACTERS = 16_384  # of one attribute, about
 MAX_PARTS = 256  # of one attribute; a message counts as one, too, as it may have none
 MAX_TYPE = 64  # characters of the type of a part
-# Levels of a call's arguments; what is nested deeper stays a text. OpenTelemetry's exporter drops all events that it has
-# at hand, whoever's they are, where one is nested some 30 levels deep: protobuf reads 100, and each of these takes three.
+# Levels of a call's arguments; what is nested deeper stays a text. OpenTelemetry's exporter drops all events that it
+# has at hand, whoever's they are, where one has some 30 levels: protobuf reads 100, and each of these takes three.
 MAX_DEPTH = 16
 _ROLES = {"developer": "system"}  # the conventions know system, user, assistant and tool
 _TEXTS = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")  # parts that are texts
