@@ -42,6 +42,11 @@ class OfferedTool:
     reads: bool = field(default=False, compare=False)
     fields: JsonObject = field(default_factory=dict)  # that the item has from its beginning
 
+    @property
+    def may_begin_early(self) -> bool:
+        """Whether a call may begin before it is asked for: it changes nothing, and nobody has to approve it."""
+        return self.reads and not self.asks
+
     def as_json(self) -> JsonObject:
         """Return it as it is logged: without `reads`, and without the fields that are empty or false."""
         return {name: value for name, value in asdict(self).items() if value and name != "reads"}

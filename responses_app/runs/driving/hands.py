@@ -206,7 +206,7 @@ class Hand:
         if not generate.has_begun:
             self._begin_turn(plan, generate, request)
         try:
-            with turn_span(generate.turn, request, below=self.span or plan.origin.span) as span:
+            with turn_span(request, below=self.span or plan.origin.span, turn=generate.turn) as span:
                 async with aclosing(generated(self._served.engine, plan, generate, request, span)) as chunks:
                     with delayed(tells, self.machine.only_adds, seconds=self._settings.delta_seconds) as tell:
                         async for chunk in chunks:

@@ -136,7 +136,7 @@ class _Calls:
         of_client: list[tuple[int, FunctionCalled]] = []
         ahead = 0
         for place, call in enumerate(calls):
-            name, arguments = (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
+            name, arguments = _named(call)
             function = self._functions.get(name) if isinstance(name, str) else None
             if function is None or not isinstance(arguments, dict):
                 ahead = self._begin_behind(calls, place, ahead)
@@ -174,16 +174,16 @@ class _Calls:
             if reading is not None:
                 if not self._effects.early.begin(self._plan, *reading):
                     break
-            elif not (isinstance(call, dict) and str(call.get("name")) in self._functions):  # those are made last
+            elif str(_named(call)[0]) not in self._functions:  # those are made last
                 break
             ahead += 1
         return ahead
 
     def _reading(self, call: object) -> tuple[str, str] | None:
         """Return the name and the arguments of a call that only reads; None for any other."""
-        name, arguments = (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
+        name, arguments = _named(call)
         tool = self._tools.get(name) if isinstance(name, str) else None
-        if tool is None or not tool.reads or tool.asks or not isinstance(arguments, dict):
+        if tool is None or not tool.may_begin_early or not isinstance(arguments, dict):
             return None
         return tool.name, json_text(arguments)
 
@@ -218,6 +218,11 @@ class _Calls:
     def _bounded(self, outcome: JsonObject) -> JsonObject:
         most = self._settings.server_tool_max_output_bytes
         return {name: cut_text(str(text), most) for name, text in outcome.items()}
+
+
+def _named(call: object) -> tuple[object, object]:
+    """Return the name and the arguments of a call, which may be anything that a program has sent."""
+    return (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
 
 
 def _same(before: str, now: str) -> bool:

@@ -1,15 +1,20 @@
-"""The spans of what a response does: its turns, its calls of tools, its agents. What they have: `observing.gen_ai`.
+"""The spans of a request to a model, and of what it does: turns, calls of tools, agents.
+
+What all requests have stands in `operation_span`; what one API has besides, beside that API's service.
+`observing.gen_ai` has the names of OpenTelemetry's conventions.
 
 Attributes are not contents: a tool's name is one that its request or its server has given, never what a model has made
 up; and in a project that keeps nothing it is only the tool's type.
 """
 
+from collections.abc import Mapping
+
 from engine.types import GenerationRequest
 from responses_app.observing import contents, gen_ai
-from responses_app.observing.traces import NO_SPAN, Span
+from responses_app.observing.traces import NO_SPAN, Span, Value
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import CallTool, ToolReturned
-from responses_app.runs.plan.plan import RunPlan, ToolEntry
+from responses_app.runs.plan.plan import Origin, RunPlan, ToolEntry
 
 UNKNOWN = "unknown"  # the name of a tool that is not there
 
@@ -24,11 +29,28 @@ def tells_contents(plan: RunPlan) -> bool:
     return not plan.unkept and plan.origin.span.tells(plan.origin.project)
 
 
-def turn_span(turn: int, request: GenerationRequest, *, below: Span) -> Span:
-    """Begin the span of a turn, in which the engine works."""
+def operation_span(
+    origin: Origin, operation: str, model: str, more: Mapping[str, Value] | None = None, *, calls: bool = False
+) -> Span:
+    """Begin the span of a request to a model; `more` is what it has besides what all of them have."""
+    if origin.span is NO_SPAN:
+        return NO_SPAN
+    ours = {
+        "respsite.project": origin.project,
+        "respsite.transport": origin.transport,
+        "respsite.request_id": origin.request_id,
+    }
+    attributes = {**gen_ai.operation(operation, model), **ours, **(more or {})}
+    return origin.span.child(f"{operation} {model}", attributes, calls=calls)
+
+
+def turn_span(request: GenerationRequest, *, below: Span, turn: int | None = None) -> Span:
+    """Begin the span of a turn, in which the engine works; `turn` is its number in a response."""
     if below is NO_SPAN:
         return NO_SPAN
-    attributes = {"respsite.turn": turn, "respsite.prompt_tokens": len(request.prompt_token_ids)}
+    attributes: dict[str, Value] = {"respsite.prompt_tokens": len(request.prompt_token_ids)}
+    if turn is not None:
+        attributes["respsite.turn"] = turn
     return below.child("turn", attributes, calls=True)
 
 

@@ -134,18 +134,17 @@ class Toolbox:
 
     def entry_of(self, name: str) -> ToolEntry | None:
         """Return the entry whose tool the model calls by this name; None where no entry offers it."""
-        for entry in self.entries:
-            if entry.offer is not None and any(tool.name == name for tool in entry.offer.tools):
-                return entry
-        return None
+        named = self._named(name)
+        return None if named is None else named[0]
 
     def reading(self, name: str) -> tuple[ToolEntry, OfferedTool] | None:
-        """Return the tool that the model calls by this name, with its entry, where each call of it only reads."""
-        entry = self.entry_of(name)
-        for tool in entry.offer.tools if entry is not None and entry.offer is not None else ():
-            if entry is not None and tool.name == name and tool.reads and not tool.asks:
-                return entry, tool
-        return None
+        """Return the tool that the model calls by this name, with its entry, if its calls may begin early."""
+        named = self._named(name)
+        return named if named is not None and named[1].may_begin_early else None
+
+    def _named(self, name: str) -> tuple[ToolEntry, OfferedTool] | None:
+        offered = ((entry, tool) for entry in self.entries if entry.offer is not None for tool in entry.offer.tools)
+        return next((each for each in offered if each[1].name == name), None)
 
     def server(self, label: str) -> ToolEntry:
         """Return the entry of a server, which is there."""

@@ -10,7 +10,7 @@ from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.requests.text_format import PlainText
 from responses_app.protocol.sessions import NO_HARNESS
 from responses_app.runs.driving.run import Run
-from responses_app.runs.driving.spans import shows_contents, tells_contents
+from responses_app.runs.driving.spans import operation_span, shows_contents, tells_contents
 from responses_app.runs.plan.plan import RunPlan
 
 
@@ -21,8 +21,8 @@ async def execute_in_span(run: Run) -> None:
         await run.execute()
         return
     model = plan.request.model or run.response()["model"]
-    asked = _asked(run, model)
-    with plan.origin.span.child(f"{gen_ai.CHAT} {model}", asked) as span:
+    asked = _asked(run)
+    with operation_span(plan.origin, gen_ai.CHAT, model, asked) as span:
         if shows_contents(plan):
             span.note(_asked_contents(plan))
         run.plan = replace(plan, origin=replace(plan.origin, span=span))  # its turns and calls are below
@@ -35,19 +35,16 @@ async def execute_in_span(run: Run) -> None:
         if error is not None:
             span.fail(error)
         if tells_contents(plan):
+            known = gen_ai.operation(gen_ai.CHAT, model)
             texts = {**_asked_contents(plan), **_became_contents(response)}
-            span.event(gen_ai.DETAILS, gen_ai.details({**asked, **became}, texts, error))
+            span.event(gen_ai.DETAILS, gen_ai.details({**known, **asked, **became}, texts, error))
 
 
-def _asked(run: Run, model: str) -> dict[str, Value]:
+def _asked(run: Run) -> dict[str, Value]:
     plan, request = run.plan, run.plan.request
     known: dict[str, Value] = {
-        **gen_ai.operation(gen_ai.CHAT, model),
         **gen_ai.sampling(request),
         "gen_ai.response.id": plan.response_id,
-        "respsite.project": plan.origin.project,
-        "respsite.transport": plan.origin.transport,
-        "respsite.request_id": plan.origin.request_id,
     }
     # What a coding agent calls its sessions is its client's own text.
     harness = NO_HARNESS if plan.unkept else plan.origin.harness

@@ -29,6 +29,7 @@ from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.rollouts.recording import CompletionRecorder, asking_logprobs
 from responses_app.protocol.stateless.completions import ChoiceDelta, CompletionHead, CompletionText, CompletionTokens
 from responses_app.runs.driving.generating import Continuing
+from responses_app.runs.driving.spans import turn_span
 from responses_app.runs.driving.usage_book import UsageBook
 from responses_app.runs.log.journal import ENTRY_BYTES, ReaderTooSlow
 from responses_app.runs.plan.failures import refusal, unanswered_by_stopped_server
@@ -281,8 +282,7 @@ class Completing:
                     self._model.meter.continued()
 
     async def _sampled(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
-        attributes = {"respsite.prompt_tokens": len(request.prompt_token_ids)}
-        with self._span.child("turn", attributes, calls=True) as span:
+        with turn_span(request, below=self._span) as span:
             traced = replace(request, trace_headers=span.headers)
             async with aclosing(self._model.engine.generate(traced)) as chunks:
                 async for chunk in chunks:

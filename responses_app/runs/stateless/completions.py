@@ -26,6 +26,7 @@ from responses_app.protocol.rollouts.recording import CompletionRecorder
 from responses_app.protocol.rollouts.requests import named
 from responses_app.protocol.stateless.completions import CompletionHead, CompletionText, CompletionWanted
 from responses_app.protocol.tiers import PRIORITIES
+from responses_app.runs.driving.spans import operation_span
 from responses_app.runs.plan.failures import refusal
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
@@ -149,7 +150,7 @@ class CompletionService:
         completing.usage.prompt_tokens = prompt_tokens
         self.running.add(completing)
         name = wanted.fields.model or model.name
-        span = origin.span.child(f"{gen_ai.TEXT_COMPLETION} {name}", _asked(wanted, name, origin))
+        span = operation_span(origin, gen_ai.TEXT_COMPLETION, name, _asked(wanted))
         completing.start(choices, places, span)
         return completing
 
@@ -169,11 +170,10 @@ class CompletionService:
             await next(iter(self.running)).ended.wait()
 
 
-def _asked(wanted: CompletionWanted, model: str, origin: Origin) -> dict[str, Value]:
-    """Return what the span of a request has when it begins."""
-    fields, known = wanted.fields, gen_ai.operation(gen_ai.TEXT_COMPLETION, model)
-    known |= {**gen_ai.sampling(fields), "respsite.project": origin.project, "respsite.transport": origin.transport}
-    if fields.stream:
+def _asked(wanted: CompletionWanted) -> dict[str, Value]:
+    """Return what the span of a request has of its own when it begins."""
+    known = gen_ai.sampling(wanted.fields)
+    if wanted.fields.stream:
         known["gen_ai.request.stream"] = True
     if wanted.n > 1:
         known["gen_ai.request.choice.count"] = wanted.n

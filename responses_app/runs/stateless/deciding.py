@@ -38,6 +38,7 @@ from responses_app.protocol.stateless.decisions import (
     question_text,
 )
 from responses_app.protocol.tiers import PRIORITIES, ServiceTier
+from responses_app.runs.driving.spans import operation_span, turn_span
 from responses_app.runs.plan.failures import refusal
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
@@ -97,7 +98,7 @@ class DecisionService:
             place.leave()  # each question has a turn of its own
         try:
             name = wanted.model or model.name
-            with origin.span.child(f"{gen_ai.CHAT} {name}", gen_ai.operation(gen_ai.CHAT, name)) as span:
+            with operation_span(origin, gen_ai.CHAT, name) as span:
                 below = replace(origin, span=span)
                 answers = await self._answers(wanted, prompts, model, below, tier, used)
                 span.note(gen_ai.usage(input=used.input, cached=used.cached, output=used.output))
@@ -235,7 +236,7 @@ async def _first_token(
     """Return the chunk with the first token that the model would say. Raises `EngineError`."""
     first: TokenChunk | None = None
     async with place.turn():
-        with span.child("turn", {"respsite.prompt_tokens": len(request.prompt_token_ids)}, calls=True) as turn:
+        with turn_span(request, below=span) as turn:
             traced = replace(request, trace_headers=turn.headers)
             async with aclosing(model.engine.generate(traced)) as chunks:
                 used.input += len(request.prompt_token_ids)

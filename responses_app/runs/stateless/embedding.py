@@ -20,6 +20,7 @@ from responses_app.protocol.api_keys import model_not_allowed
 from responses_app.protocol.errors import invalid_request, model_not_found
 from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.stateless.embeddings import EmbeddingsWanted
+from responses_app.runs.driving.spans import operation_span
 from responses_app.runs.driving.usage_book import UsageBook
 from responses_app.runs.plan.failures import refusal
 from responses_app.runs.plan.plan import Origin
@@ -98,8 +99,7 @@ class EmbeddingService:
             raise
         try:
             name = wanted.model or model.name
-            asked = gen_ai.operation(gen_ai.EMBEDDINGS, name)
-            with origin.span.child(f"{gen_ai.EMBEDDINGS} {name}", asked, calls=True) as span:
+            with operation_span(origin, gen_ai.EMBEDDINGS, name, calls=True) as span:
                 async with place.turn():
                     embedded = await self._embed(model, wanted)
                 span.note({"gen_ai.response.model": model.name, "gen_ai.usage.input_tokens": embedded.tokens})

@@ -14,7 +14,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.kit.collector import Collector, told
 from tests.kit.gen_ai_conventions import METRICS, event_problems, problems
 from tests.kit.server import Server
-from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 
@@ -110,6 +109,11 @@ def checked(collector: Collector) -> dict[str, list[dict[str, Any]]]:
         wrong += [f"{span.name}: {each}" for each in problems(span.name, span.kind, span.status.code, attributes)]
         found.setdefault(attributes.get("gen_ai.operation.name", span.name), []).append(attributes)
     assert not wrong, wrong
+    for operation in ("chat", "text_completion", "embeddings"):
+        for attributes in found.get(operation, ()):
+            assert attributes["respsite.project"] == "default"
+            assert attributes["respsite.transport"]
+            assert attributes["respsite.request_id"]
     assert not [each for each in found["turn"] if each.get("error.type", "GenerationFailed") != "GenerationFailed"]
     return found
 
@@ -275,13 +279,16 @@ async def test_a_failure_has_its_error(tmp_path: Path, collector: Collector, mon
             assert httpx.post(f"{server.base_url}/responses", json=asked).status_code >= 500
             completion = {"prompt": "[no]"}
             assert httpx.post(f"{server.base_url}/completions", json=completion).status_code >= 500
+            decision = {**asked, "questions": [{"type": "predicate", "instructions": "It fails."}]}
+            assert httpx.post(f"{server.base_url}/decisions", json=decision).status_code >= 500
             server.stop()
 
     await asyncio.to_thread(run)
-    await eventually(lambda: len(collector.spans()) >= 4, timeout=20)
     found = checked(collector)
-    assert found["chat"][0]["error.type"] == "server_error"
-    assert found["chat"][0]["gen_ai.response.finish_reasons"] == ["error"]
+    response, decided = found["chat"]
+    assert response["error.type"] == "server_error"
+    assert response["gen_ai.response.finish_reasons"] == ["error"]
+    assert decided["error.type"] == "GenerationFailed"
     assert found["text_completion"][0]["error.type"]
 
 
