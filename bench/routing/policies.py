@@ -6,7 +6,7 @@ from typing import Protocol
 from zlib import crc32
 
 from bench.routing.replica import Request
-from engine.backends.vllm.pool import ReplicaChoice
+from engine.backends.vllm.choice import ReplicaChoice
 
 ELSEWHERE = 0.1  # of all turns
 
@@ -67,23 +67,23 @@ class Ours:
 
     def choose(self, request: Request, loads: Mapping[str, int]) -> str:
         """Ask it."""
-        worker = crc32(request.chain.encode()) % len(self.choices)
+        worker = crc32(request.session.encode()) % len(self.choices)
         if self._chance.random() < ELSEWHERE:
             worker = self._chance.randrange(len(self.choices))
         own = self._loads[worker]
         for replica in loads:
             own.setdefault(replica, 0)
-        chosen = self.choices[worker].order(request.chain, own, parent=request.parent)[0]
+        chosen = self.choices[worker].order(request.session, own, parent=request.parent)[0]
         own[chosen] += 1
         self._workers[id(request)] = worker
         return chosen
 
     def begun(self, request: Request, replica: str) -> None:
         """Tell it what is in a cache now."""
-        self.choices[self._workers[id(request)]].place(request.chain, replica)
+        self.choices[self._workers[id(request)]].place(request.session, replica)
 
     def done(self, request: Request, replica: str) -> None:
         """Tell it what was found."""
         worker = self._workers.pop(id(request))
         self._loads[worker][replica] -= 1
-        self.choices[worker].measure(request.chain, replica, request.prompt, request.cached)
+        self.choices[worker].measure(request.session, replica, request.prompt, request.cached)

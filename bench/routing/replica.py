@@ -26,7 +26,7 @@ SLIVER = 1e-6
 class Request:
     """One generation on a replica."""
 
-    chain: str  # whose turn it is
+    session: str  # whose turn it is
     parent: str  # whose sub-agent that is; "": nobody's
     parts: Sequence[Part]  # what it holds: a shared beginning, and its own blocks, with those of its output
     prompt: int  # tokens

@@ -1,4 +1,4 @@
-"""`run`: so many agents at once, for so long, on so many replicas, by one policy."""
+"""`Simulation`: so many agents at once, for so long, on so many replicas, by one policy."""
 
 import random
 from collections import defaultdict

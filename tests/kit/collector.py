@@ -25,11 +25,7 @@ class Collector(ThreadingHTTPServer):
 
     def spans(self) -> list[Any]:
         """Return those that came so far."""
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-        read = [ExportTraceServiceRequest.FromString(body) for body in list(self.bodies)]
-        scopes = (scope for request in read for resource in request.resource_spans for scope in resource.scope_spans)
-        return [span for scope in scopes for span in scope.spans]
+        return [span for sent in self._sent() for scope in sent.scope_spans for span in scope.spans]
 
     def events(self) -> list[Any]:
         """Return the log records that came so far."""
@@ -41,11 +37,14 @@ class Collector(ThreadingHTTPServer):
 
     def services(self) -> set[str]:
         """Return what those who sent them are called."""
+        given = (each for sent in self._sent() for each in sent.resource.attributes)
+        return {each.value.string_value for each in given if each.key == "service.name"}
+
+    def _sent(self) -> list[Any]:
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-        read = [ExportTraceServiceRequest.FromString(body) for body in list(self.bodies)]
-        given = (each for request in read for sent in request.resource_spans for each in sent.resource.attributes)
-        return {each.value.string_value for each in given if each.key == "service.name"}
+        read = (ExportTraceServiceRequest.FromString(body) for body in list(self.bodies))
+        return [sent for request in read for sent in request.resource_spans]
 
 
 class _Handler(BaseHTTPRequestHandler):

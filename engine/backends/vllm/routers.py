@@ -11,7 +11,6 @@ As published in November 2026: "EPP HTTP Headers Reference" of llm-d 0.8, where 
 Extensions" of Dynamo 1.6, whose `nvext` refuses fields that it does not know.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,31 +28,21 @@ RETAINED_PRIORITY = 70  # of 0 to 100: blocks of a lower one are evicted before
 MIN_RETAINED, MAX_RETAINED = 1.0, 600.0  # seconds
 
 
-class Router(ABC):
-    """What stands behind an engine's URL."""
+class Router:
+    """What stands behind an engine's URL. This one is told nothing: vLLM servers themselves, or a plain proxy."""
 
     tells_the_end: bool = False  # it wants to know when a session is over
 
-    @abstractmethod
     def headers(self, request: GenerationRequest) -> Mapping[str, str]:
         """Return the headers that a generation is asked for with."""
+        return {}
 
-    @abstractmethod
     def fields(self, request: GenerationRequest) -> Mapping[str, Any]:
         """Return the fields that stand in its body besides vLLM's."""
-
-
-class NoRouter(Router):
-    """vLLM servers themselves, or a proxy that reads nothing of a request."""
-
-    def headers(self, request: GenerationRequest) -> Mapping[str, str]:
-        return {}
-
-    def fields(self, request: GenerationRequest) -> Mapping[str, Any]:
         return {}
 
 
-NO_ROUTER = NoRouter()
+NO_ROUTER = Router()
 
 
 @dataclass(frozen=True, slots=True)

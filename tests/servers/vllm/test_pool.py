@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.backends.vllm.pool import ReplicaChoice
+from engine.backends.vllm.choice import ReplicaChoice
 from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import GenerationCut
 from engine.formats.harmony.encoding import STOP_TOKENS

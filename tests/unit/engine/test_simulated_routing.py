@@ -328,7 +328,7 @@ class Played:
                 request_id=name,
                 prompt_token_ids=prompt,
                 sampling=SamplingOptions(max_output_tokens=request.output),
-                session=Session(id=request.chain, parent=request.parent),
+                session=Session(id=request.session, parent=request.parent),
             )
         )
         self._firsts[name] = asyncio.create_task(anext(self._running[name]))  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from engine.backends.vllm.routers import MAX_RETAINED, MIN_RETAINED, Dynamo, LlmD, NoRouter, Router
+from engine.backends.vllm.routers import MAX_RETAINED, MIN_RETAINED, NO_ROUTER, Dynamo, LlmD, Router
 from engine.backends.vllm.server import VllmServerEngine
 from engine.backends.vllm.wire import COMPLETIONS, GENERATE
 from engine.errors import EngineConfigurationError
@@ -79,8 +79,8 @@ class TestDynamo:
 @pytest.mark.parametrize("wire", [GENERATE, COMPLETIONS])
 def test_without_a_router_a_body_is_as_it_was(wire: Any) -> None:
     asked = request(Session(id="x", back_in=9.0), priority=3)
-    body = wire.body(asked, model="m", max_tokens=5, priority=3, more=NoRouter().fields(asked))
-    assert NoRouter().headers(asked) == {}
+    body = wire.body(asked, model="m", max_tokens=5, priority=3, more=NO_ROUTER.fields(asked))
+    assert NO_ROUTER.headers(asked) == {}
     assert body == wire.body(asked, model="m", max_tokens=5, priority=3)
     assert set(orjson.loads(wire.body(asked, model="m", max_tokens=5, priority=3, more=LlmD().fields(asked)))) - set(
         orjson.loads(body)
