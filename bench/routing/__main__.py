@@ -1,4 +1,4 @@
-"""`python -m bench.routing`: print the tables of `docs/explanation/routing.md`."""
+"""`python -m bench.routing`: print the tables of `docs/explanation/routing.md` and of `docs/how-to/tuning-vllm.md`."""
 
 from bench.routing.tables import page
 

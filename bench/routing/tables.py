@@ -17,25 +17,27 @@ MISSED, TURNS = 0.05, 1.3  # the targets: of an endless cache's hits, and times 
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """A way to route, by its name in the tables."""
+class Variant:
+    """A policy with hints, by its name in the tables."""
 
     name: str
     policy: Callable[[], Policy]
     hints: Hints = NO_HINTS
 
 
-WAYS = (
-    Way("round robin", RoundRobin),
-    Way("least loaded", LeastLoaded),
-    Way("respsite", Ours),
-    Way("respsite, 3 workers", lambda: Ours(3)),
-    Way("respsite, told what is over", Ours, Hints(over=True)),
-    Way("the same, and of waits", Ours, Hints(over=True, waits=True)),
-    Way("the same, kept while tools run", Ours, Hints(over=True, waits=True, keep=True)),
+ROUND_ROBIN, OURS = Variant("round robin", RoundRobin), Variant("respsite", Ours)
+COMPARED = (  # also with other numbers of agents than the usual one
+    ROUND_ROBIN,
+    Variant("least loaded", LeastLoaded),
+    OURS,
+    Variant("respsite, 3 workers", lambda: Ours(3)),
+    Variant("respsite, hint `over`", Ours, Hints(over=True)),
 )
-ROUND_ROBIN, OURS = WAYS[0], WAYS[2]
-COMPARED = 5  # of them, with any number of agents
+VARIANTS = (
+    *COMPARED,
+    Variant("respsite, hints `over` and `waits`", Ours, Hints(over=True, waits=True)),
+    Variant("respsite, all three hints", Ours, Hints(over=True, waits=True, keep=True)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,9 @@ class Figures:
     living: float  # what all sessions that go on keep, in memories of all replicas
 
 
-def figures(setup: Setup, way: Way) -> Figures:
-    """Simulate a way with every seed."""
-    found = [Simulation(replace(setup, seed=seed), way.policy(), hints=way.hints).run() for seed in SEEDS]
+def figures(setup: Setup, variant: Variant) -> Figures:
+    """Simulate a variant with every seed."""
+    found = [Simulation(replace(setup, seed=seed), variant.policy(), hints=variant.hints).run() for seed in SEEDS]
 
     def over(what: Callable[[Outcome], float]) -> float:
         return mean(what(each) for each in found)
@@ -72,7 +74,7 @@ def figures(setup: Setup, way: Way) -> Figures:
 def routing(bench: object) -> list[Result]:
     """How much of an endless cache's hits we find, and how many turns get done by that."""
     setup = Setup(agents=USUAL)
-    measured = {way: figures(setup, way) for way in WAYS}
+    measured = {variant: figures(setup, variant) for variant in VARIANTS}
     ours, by_turns = measured[OURS], measured[ROUND_ROBIN]
     where = f"{USUAL} agents on {setup.replicas} replicas, simulated"
     return [
@@ -81,7 +83,7 @@ def routing(bench: object) -> list[Result]:
             what=f"of an endless cache's hits, missed; {where}",
             measured=1 - ours.share,
             target=MISSED,
-            details={f"{way.name} missed": 1 - each.share for way, each in measured.items()},
+            details={f"{variant.name} missed": 1 - each.share for variant, each in measured.items()},
         ),
         Result(
             name="routing",
@@ -90,31 +92,31 @@ def routing(bench: object) -> list[Result]:
             target=1 / TURNS,
             holds=ours.balance <= 1.25,
             details={
-                **{f"{way.name} turns": each.turns for way, each in measured.items()},
-                **{f"{way.name} busiest replica": each.balance for way, each in measured.items()},
+                **{f"{variant.name} turns": each.turns for variant, each in measured.items()},
+                **{f"{variant.name} busiest replica": each.balance for variant, each in measured.items()},
             },
         ),
     ]
 
 
 def page() -> str:
-    """Return the tables of `docs/explanation/routing.md`."""
-    return "\n\n".join([_by_ways(Setup(agents=USUAL)), _by_agents(), _by_tiers()])
+    """Return the tables of `docs/explanation/routing.md`, and that of offloading in `docs/how-to/tuning-vllm.md`."""
+    return "\n\n".join([_by_variants(Setup(agents=USUAL)), _by_agents(), _by_tiers()])
 
 
-def _by_ways(setup: Setup) -> str:
+def _by_variants(setup: Setup) -> str:
     rows = []
     most = figures(setup, ROUND_ROBIN).turns
-    for way in WAYS:
-        each = figures(setup, way)
+    for variant in VARIANTS:
+        each = figures(setup, variant)
         rows.append(
             (
-                *(way.name, _percent(each.share), f"{each.twice / 1e6:.0f} million"),
+                *(variant.name, _percent(each.share), f"{each.twice / 1e6:.0f} million"),
                 f"{each.turns:,.0f} ({each.turns / most:.2f})",
                 *(f"{each.balance:.2f}", f"{each.first:.2f} s", f"{each.late_first:.1f} s"),
             )
         )
-    head = ("way", "hits", "computed twice", "turns", "busiest", "first token", "p95")
+    head = ("policy", "hits", "computed twice", "turns", "busiest", "first token", "p95")
     return _table(head, rows)
 
 
@@ -122,29 +124,30 @@ def _by_agents() -> str:
     rows = []
     for agents in AGENTS:
         setup = Setup(agents=agents)
-        measured = [figures(setup, way) for way in WAYS[:COMPARED]]
+        measured = {variant: figures(setup, variant) for variant in COMPARED}
+        most = measured[ROUND_ROBIN].turns
         rows.append(
             (
-                *(f"{agents}", f"{measured[2].living:.2f}"),
-                *(f"{_percent(each.share)}, {each.turns / measured[0].turns:.2f}" for each in measured),
+                *(f"{agents}", f"{measured[OURS].living:.2f}"),
+                *(f"{_percent(each.share)}, {each.turns / most:.2f}" for each in measured.values()),
             )
         )
-    return _table(("agents", "needed", *(way.name for way in WAYS[:COMPARED])), rows)
+    return _table(("agents", "needed", *(variant.name for variant in COMPARED)), rows)
 
 
 def _by_tiers() -> str:
     rows = []
     for agents in AGENTS[2:]:
-        for way in (ROUND_ROBIN, OURS):
-            alone, tiered = (figures(Setup(agents=agents, host_blocks=host), way) for host in (0, HOST_BLOCKS))
+        for variant in (ROUND_ROBIN, OURS):
+            alone, tiered = (figures(Setup(agents=agents, host_blocks=host), variant) for host in (0, HOST_BLOCKS))
             rows.append(
                 (
-                    *(f"{agents}", way.name),
+                    *(f"{agents}", variant.name),
                     *(f"{each.twice / 1e6:.0f} million" for each in (alone, tiered)),
                     *(f"{each.turns:,.0f}" for each in (alone, tiered)),
                 )
             )
-    head = ("agents", "way", "computed twice", "with offloading", "turns", "with offloading")
+    head = ("agents", "policy", "computed twice", "with offloading", "turns", "with offloading")
     return _table(head, rows)
 
 

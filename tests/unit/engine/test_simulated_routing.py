@@ -15,7 +15,7 @@ from bench.routing.cache import PrefixCache
 from bench.routing.policies import Ours, Policy, RoundRobin
 from bench.routing.replica import BLOCK, Request
 from bench.routing.running import Hints, Setup, Simulation
-from bench.routing.tables import Way, figures
+from bench.routing.tables import Variant, figures
 from engine.backends.scripted import ScriptedEngine
 from engine.backends.vllm.server import VllmServerEngine
 from engine.sessions import Session
@@ -128,7 +128,7 @@ def test_the_same_seed_gives_the_same_figures_and_ours_find_more() -> None:
     by_turns = Simulation(setup, RoundRobin()).run()
     assert first.share > 1.5 * by_turns.share
     assert first.turns > 1.1 * by_turns.turns
-    assert figures(setup, Way("hints", Ours, Hints(over=True, waits=True))).share > first.share - 0.05
+    assert figures(setup, Variant("hints", Ours, Hints(over=True, waits=True))).share > first.share - 0.05
 
 
 def test_with_endless_caches_only_what_moved_is_computed_twice() -> None:
