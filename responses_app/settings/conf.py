@@ -273,7 +273,8 @@ class Settings(
     traces_content: tuple[str, ...] = setting(
         (), names,
         "with TRACES=on, projects whose traces also have contents: messages, instructions, arguments and outputs of "
-        "tools; names separated by commas, or * for all. Never those of a project that keeps nothing",
+        "tools; * for all. A project that keeps nothing never has any (see Traces)",
+        default_text="unset",
     )  # fmt: skip
     traces_content_in: str = setting(
         "spans", choice("spans", "events"),
