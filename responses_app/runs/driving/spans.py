@@ -1,6 +1,6 @@
 """The spans of a request to a model, and of what it does: turns, calls of tools, agents.
 
-What all requests have stands in `operation_span`; what one API has besides, beside that API's service.
+What all requests have stands in `operation_attributes`; what one API has besides, beside that API's service.
 `observing.gen_ai` has the names of OpenTelemetry's conventions.
 
 Attributes are not contents: a tool's name is one that its request or its server has given, never what a model has made
@@ -29,18 +29,23 @@ def tells_contents(plan: RunPlan) -> bool:
     return not plan.unkept and plan.origin.span.tells(plan.origin.project)
 
 
-def operation_span(
-    origin: Origin, operation: str, model: str, more: Mapping[str, Value] | None = None, *, calls: bool = False
-) -> Span:
-    """Begin the span of a request to a model; `more` is what it has besides what all of them have."""
-    if origin.span is NO_SPAN:
-        return NO_SPAN
-    ours = {
+def operation_attributes(origin: Origin, operation: str, model: str) -> dict[str, Value]:
+    """Return what the span of each request to a model has."""
+    return {
+        **gen_ai.operation(operation, model),
         "respsite.project": origin.project,
         "respsite.transport": origin.transport,
         "respsite.request_id": origin.request_id,
     }
-    attributes = {**gen_ai.operation(operation, model), **ours, **(more or {})}
+
+
+def operation_span(
+    origin: Origin, operation: str, model: str, more: Mapping[str, Value] | None = None, *, calls: bool = False
+) -> Span:
+    """Begin the span of a request to a model; `more` is what it has besides `operation_attributes`."""
+    if origin.span is NO_SPAN:
+        return NO_SPAN
+    attributes = {**operation_attributes(origin, operation, model), **(more or {})}
     return origin.span.child(f"{operation} {model}", attributes, calls=calls)
 
 

@@ -10,7 +10,7 @@ from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.requests.text_format import PlainText
 from responses_app.protocol.sessions import NO_HARNESS
 from responses_app.runs.driving.run import Run
-from responses_app.runs.driving.spans import operation_span, shows_contents, tells_contents
+from responses_app.runs.driving.spans import operation_attributes, operation_span, shows_contents, tells_contents
 from responses_app.runs.plan.plan import RunPlan
 
 
@@ -35,7 +35,7 @@ async def execute_in_span(run: Run) -> None:
         if error is not None:
             span.fail(error)
         if tells_contents(plan):
-            known = gen_ai.operation(gen_ai.CHAT, model)
+            known = operation_attributes(plan.origin, gen_ai.CHAT, model)
             texts = {**_asked_contents(plan), **_became_contents(response)}
             span.event(gen_ai.DETAILS, gen_ai.details({**known, **asked, **became}, texts, error))
 
