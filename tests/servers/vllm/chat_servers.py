@@ -3,7 +3,9 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
+from tests.kit.sdk import MODEL
 from tests.servers.vllm.chat_models import MAX_MODEL_LEN, SAMPLED, SCRIPT_VARIABLE, write_model
 from tests.servers.vllm.fronts import LoadingServer
 from tests.servers.vllm.server import API_KEY, BLOCK_SIZE, DTYPE, ENGINE_OPTIONS, EXECUTOR, VllmServer
@@ -25,6 +27,7 @@ def _script() -> dict[str, dict[str, str]]:
         "°C": "It is mild.",
         "Endless.": "Hello" * 1500 + SAMPLED,  # what is sampled may end at any token
     }
+    look = '<tool_call>\n{"name": "tests.look", "arguments": {"text": "%s"}}\n</tool_call>'
     qwen = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "%s"}}\n</tool_call>'
     llama = '{"name": "get_weather", "parameters": {"city": "%s"}}'
     return {
@@ -32,6 +35,9 @@ def _script() -> dict[str, dict[str, str]]:
         | {
             "The weather of Paris?": _THOUGHT + qwen % "Paris",
             "Two cities!": f"{_THOUGHT}{qwen % 'Paris'}\n{qwen % 'Rome'}",
+            "Look twice!": f"{_THOUGHT}{look % 'here'}\n{look % 'there'}",
+            "saw here": _THOUGHT + look % "there",
+            "saw there": "Both are seen.",
             "Whatever.": _THOUGHT + SAMPLED,
             **DECIDED,
         },
@@ -55,6 +61,19 @@ class QwenServer(VllmServer):
         self.model = folder / "qwen"
         write_model(QWEN, self.model)
         self._vocabulary = self.model
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a server of ours before it is set to."""
+        return {
+            "engine": "vllm-server",
+            "engine_url": self.url,
+            "engine_api_key": API_KEY,
+            "model": "qwen",
+            "model_name": MODEL,
+            "model_format": "chat-template",
+            "tokenizer": self.model,
+        }
 
     def _command(self) -> list[str]:
         flags = {

@@ -136,25 +136,21 @@ def front_with_vllm(front_that_loads: LoadingServer) -> Server:
 
 
 @pytest.fixture(scope="session")
-def front_of_qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Daphne over a vLLM server with the Qwen3-like model."""
-    folder = tmp_path_factory.mktemp("vllm-qwen")
-    vllm = QwenServer(folder)
+def qwen_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QwenServer]:
+    """A vLLM server with the Qwen3-like model."""
+    vllm = QwenServer(tmp_path_factory.mktemp("vllm-qwen"))
     try:
         vllm.start()
-        with Server(
-            tmp_path_factory.mktemp("front-of-qwen"),
-            engine="vllm-server",
-            engine_url=vllm.url,
-            engine_api_key=API_KEY,
-            model="qwen",
-            model_name=MODEL,
-            model_format="chat-template",
-            tokenizer=vllm.model,
-        ) as server:
-            yield server
+        yield vllm
     finally:
         vllm.close()
+
+
+@pytest.fixture(scope="session")
+def front_of_qwen(qwen_server: QwenServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Daphne over it."""
+    with Server(tmp_path_factory.mktemp("front-of-qwen"), **qwen_server.settings) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

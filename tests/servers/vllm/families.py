@@ -69,6 +69,8 @@ class Forced:
         if not when or places[when] < 0:
             return []
         text = self._script[when]
-        if text.endswith(SAMPLED):
-            return self._renderer.encode(text.removesuffix(SAMPLED))
-        return self._renderer.encode(text + self._renderer.family.end)
+        end = "" if text.endswith(SAMPLED) else self._renderer.family.end
+        said = self._renderer.encode(text.removesuffix(SAMPLED) + end)
+        # A prompt may end with the beginning of it: then the rest is wanted.
+        begun = next((size for size in range(len(said) - 1, 0, -1) if prompt_ids[-size:] == said[:size]), 0)
+        return said[begun:]

@@ -10,7 +10,7 @@ VLLMS = {
     "workers": r"/test_workers\.py",
     "local": r"\[local|/test_local_contract\.py",
     "front": r"\[front_with_vllm",
-    "qwen": r"\[front_of_qwen",
+    "qwen": r"\[front_of_qwen|/test_early_calls\.",
     "llama": r"\[front_with_llama",
     "seeing": r"/test_pictures\.py",
     "weights here": r"/test_weights\.py::.*\[here\]",
