@@ -30,7 +30,7 @@ from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns
 from responses_app.protocol.requests.tools import content_of
 from responses_app.protocol.response.steps import ToolsFound, ToolsListed
 from responses_app.runs.plan.plan import CompactionPlan, RunPlan
-from responses_app.runs.plan.sessions import session_of
+from responses_app.runs.plan.sessions import session_of_response
 
 _SAID_LAST = (MessageKind.ANALYSIS, MessageKind.COMMENTARY)  # thoughts and calls; an answer would be FINAL
 
@@ -117,12 +117,7 @@ def go_on(plan: RunPlan, compaction: CompactionPlan, now: Compacted) -> RunPlan:
         plan.generation,
         prompt_token_ids=prompt.tokens,
         sampling=bounded(compaction.sampling, room=writer.max_model_len - len(prompt.tokens)),
-        session=session_of(
-            plan.origin,
-            root=link.root_id,
-            key=plan.request.session_key,
-            conversation=plan.request.conversation_id,
-        ),
+        session=session_of_response(plan.origin, plan.request, root=link.root_id),
     )
     return replace(compacted_plan, generation=generation, draft=prompt.draft)
 

@@ -36,7 +36,7 @@ from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES, ServiceTier
 from responses_app.runs.plan.plan import Origin, RunPlan, Toolbox
 from responses_app.runs.plan.replanning import bounded, plan_compaction, summary_sampling, with_late_tools
 from responses_app.runs.plan.served import Tell
-from responses_app.runs.plan.sessions import session_of
+from responses_app.runs.plan.sessions import session_of_response
 from responses_app.runs.planning.grammars import plan_rules
 from responses_app.runs.planning.history import LONG_INPUT, Context, in_format, is_foreign
 
@@ -197,9 +197,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
             sampling=sampling,
             priority=priority if engine.supports_priority else 0,
             cache_salt=_cache_salt(request, draft.origin) if engine.supports_cache_salt else None,
-            session=session_of(
-                draft.origin, root=link.root_id, key=request.session_key, conversation=request.conversation_id
-            ),
+            session=session_of_response(draft.origin, request, root=link.root_id),
             kin=draft.origin.kin,
         ),
         pictures=context.pictures,
