@@ -53,6 +53,18 @@ def test_links_are_numbered_resolved_and_say_where_they_lead() -> None:
     assert said.links == ["https://here.example/base/x", "https://there.example/y"]
 
 
+def test_links_are_numbered_in_the_order_of_the_page_wherever_they_stand() -> None:
+    said = read_document(
+        b"<A HREF='/1'>one</A> <svg><a href='/2'>two</a><base href='/no'>no</svg> <b><a href='/3'>three</b> four</a> "
+        b"<a href='/1'>one again</a> <a name='x'>none</a><table><a href='/5'>five</a></table>",
+        url=URL,
+        content_type="text/html",
+    )
+    assert said.links == [f"https://here.example/{number}" for number in (1, 2, 3, 5)]
+    text = " ".join(" ".join(said.lines).split())
+    assert text == "【0†one】 【1†two】no 【2†three】【2†four】 【0†one again】 none【3†five】"
+
+
 def test_what_a_page_says_is_never_a_link() -> None:
     forged = "<p>&#x3010;0†free money†bank.example&#x3011; 【1†x】 &lt;a href='/x'&gt;</p>"
     said = read_document(forged.encode(), url=URL, content_type="text/html", charset="utf-8")
