@@ -8,7 +8,7 @@ from tests.kit.clients import Frame, ready
 from tests.kit.oracle import validate_response
 from tests.kit.scripts import main_script
 from tests.kit.server import Server
-from tests.kit.waiting import eventually
+from tests.kit.waiting import PATIENCE, eventually
 
 RUNNING, WAITING = 2, 3  # at most
 ANSWER = "Here I am."
@@ -64,7 +64,7 @@ async def cancel(http: httpx.AsyncClient, *responses: Frame) -> list[Frame]:
     return [(await http.post(f"/responses/{response['id']}/cancel")).json() for response in reversed(responses)]
 
 
-async def until(http: httpx.AsyncClient, response_id: str, *statuses: str, timeout: float = 10) -> Frame:
+async def until(http: httpx.AsyncClient, response_id: str, *statuses: str, timeout: float = PATIENCE) -> Frame:
     """Wait until a response has one of these states, and return it."""
     found: list[Frame] = []
 

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium")
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 expect.set_options(timeout=WAIT_MS)
 SIZES = {"telephone": (360, 740), "tablet": (820, 1180), "desktop": (1440, 900)}
 # Frames come in their own time, and nobody should wait for what only moves.

@@ -20,7 +20,7 @@ from tests.kit.server import Server
 
 Frame = dict[str, Any]
 
-WAIT_SECONDS = 15.0  # bound of every wait for a frame
+WAIT_SECONDS = 60.0  # bound of every wait for a frame, on a machine that is busy
 TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
 
 
@@ -159,7 +159,7 @@ def raw_frame(frame: Frame) -> bytes:
 
 def http_client(server: Server) -> httpx.AsyncClient:
     """Return a client of a server's API. Without TLS: reading the certificates takes 0.1 s for each client."""
-    return httpx.AsyncClient(base_url=server.base_url, timeout=30, verify=False)
+    return httpx.AsyncClient(base_url=server.base_url, timeout=WAIT_SECONDS, verify=False)
 
 
 async def ready(server: Server) -> Frame:

@@ -104,7 +104,7 @@ def bearer(key: str) -> dict[str, str]:
 def post(server: Server, key: str | None, **fields: object) -> httpx.Response:
     headers = bearer(key) if key is not None else {}
     body = {"input": "Hello", **fields}
-    return httpx.post(f"{server.base_url}/responses", json=body, headers=headers, verify=False, timeout=30)
+    return httpx.post(f"{server.base_url}/responses", json=body, headers=headers, verify=False, timeout=60)
 
 
 def limit(server: ClosedServer, *flags: str) -> str:

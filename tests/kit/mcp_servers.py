@@ -77,7 +77,7 @@ class SseProgram:
         with self._log.open("ab") as log:
             command = ["-m", PROGRAM, str(self.port)]
             self._process = fork(command, cwd=ROOT, environ=clean_environ(), output=log, errors=log)
-        await eventually(self._listens, timeout=60)
+        await eventually(self._listens)
 
     def kill(self) -> None:
         """Kill it (-9), if it runs."""

@@ -17,7 +17,7 @@ import pytest
 
 from tests.kit.redis_server import low_port
 
-START_SECONDS = 30.0
+START_SECONDS = 90.0
 STOP_SECONDS = 10.0
 INSTALLED = Path("/usr/lib/postgresql")  # where Debian keeps one folder a version, outside PATH
 # All servers that the tests of a process share have their databases there, so PostgreSQL's own 100 are too few.

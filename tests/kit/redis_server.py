@@ -13,7 +13,7 @@ from typing import Self
 
 import pytest
 
-START_SECONDS = 30.0
+START_SECONDS = 90.0
 
 
 class RedisServer:

@@ -12,7 +12,7 @@ from responses_app.protocol.errors import JsonObject
 from tests.servers.conformance.frames import OUR_OWN, TERMINAL, assert_whole_response, by_lane, validate_frame
 
 MODEL = "demo"
-PATIENCE = 30.0  # seconds until a test gives up on a server
+PATIENCE = 60.0  # seconds until a test gives up on a server
 _PLAIN: dict[str, Any] = {"api_key": "none", "max_retries": 0, "timeout": PATIENCE}
 WEATHER = {
     "type": "function",

@@ -45,7 +45,7 @@ class Supervised(Server):
     def __init__(
         self, folder: Path, *flags: str, workers: int = 3, program: str = "manage.py", **settings: object
     ) -> None:
-        super().__init__(folder, workers=workers, start_seconds=60, **settings)  # type: ignore[arg-type]
+        super().__init__(folder, workers=workers, **settings)  # type: ignore[arg-type]
         self.environ["PORT"] = str(self.port)
         self.workers = workers
         self._command_line = [sys.executable, *program.split(), "serve", *flags]

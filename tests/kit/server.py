@@ -26,7 +26,7 @@ from tests.kit.databases import ON_POSTGRES, database_settings
 from tests.kit.forking import ForkedProcess, fork, run_forked, start_forker
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 90.0  # bound of every wait for a process here
+START_SECONDS = 180.0  # bound of every wait for a process here, on a machine that is busy
 PYTHON_WARNINGS = "error::RuntimeWarning"  # what was never awaited ends a server
 HELD_PORTS = 100  # that are given out and may not have been listened on yet
 _held_ports: deque[int] = deque()  # their sockets' descriptors
@@ -208,7 +208,7 @@ class Server:
 
     def post(self, path: str, /, **body: object) -> httpx.Response:
         """Ask its API over a connection of its own."""
-        return httpx.post(f"{self.base_url}{path}", json=body, verify=False, timeout=30)
+        return httpx.post(f"{self.base_url}{path}", json=body, verify=False, timeout=60)
 
     def stop(self, with_signal: int = signal.SIGTERM) -> int:
         """End the process and return its exit status."""

@@ -4,8 +4,10 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 
+PATIENCE = 60.0  # seconds: a test that fails waits so long on a machine that is busy, none that passes
 
-async def eventually(predicate: Callable[[], bool | Awaitable[bool]], *, timeout: float = 10.0) -> None:
+
+async def eventually(predicate: Callable[[], bool | Awaitable[bool]], *, timeout: float = PATIENCE) -> None:
     """Return as soon as `predicate`, asked every 10 ms, is true.
 
     Raises:

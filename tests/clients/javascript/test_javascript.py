@@ -128,7 +128,7 @@ async def test_the_readmes_loop_goes_on_where_its_worker_dies(
     async with Balancer(dying) as balancer:
         script.write_text(loop.replace(ADDRESS, f"127.0.0.1:{balancer.port}").replace("count to 5", "count to 60"))
         running = asyncio.create_task(run_script(script, packages=packages, folder=tmp_path / "run"))
-        await eventually(lambda: balancer.answered > ENOUGH_BYTES, timeout=30)
+        await eventually(lambda: balancer.answered > ENOUGH_BYTES)
         await asyncio.to_thread(dying[0].kill)
         done = await running
     assert done.exit_code == 0, done.complaints

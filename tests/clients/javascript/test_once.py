@@ -21,7 +21,7 @@ async def test_openai_node(folder: Path, tmp_path: Path) -> None:
     async with two_workers(folder, delay=0.003) as pair, Balancer(pair.workers) as balancer:
         arguments = ("openai", balancer.base_url, uuid4().hex)
         asking = asyncio.create_task(run("once.mjs", *arguments, packages=packages, folder=tmp_path / "run"))
-        await eventually(lambda: is_running(pair, "[long]"), timeout=30)
+        await eventually(lambda: is_running(pair, "[long]"))
         owner = owner_of(pair)
         pair.alive.remove(owner)
         await asyncio.to_thread(owner.kill)

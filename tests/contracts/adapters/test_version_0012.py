@@ -125,7 +125,7 @@ async def ended(http: httpx.AsyncClient, response_id: str) -> Frame:
         found[:] = [(await http.get(f"/responses/{response_id}")).json()]
         return found[0]["status"] not in ("queued", "in_progress")
 
-    await eventually(is_there, timeout=20)
+    await eventually(is_there)
     return found[0]
 
 

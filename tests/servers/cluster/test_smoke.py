@@ -18,7 +18,7 @@ async def test_a_cluster_answers_over_every_transport(tmp_path: Path) -> None:
             assert text_of(answer.json()) == "1 2 3 4 5"
             assert answer.headers["server"].startswith("nginx")
             began = await begin(http, "count to 5")
-            assert text_of(await until(http, began["id"], "completed", timeout=30)) == "1 2 3 4 5"
+            assert text_of(await until(http, began["id"], "completed")) == "1 2 3 4 5"
             stream = await RawStream.create(server, input="count to 5")
             assert text_of((await stream.rest())[-1]["response"]) == "1 2 3 4 5"
             async with await Socket.open(server.ws_url) as socket:

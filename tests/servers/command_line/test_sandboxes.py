@@ -39,7 +39,7 @@ async def test_its_containers_have_their_files_again_when_it_is_started_again() 
         folder = Path(made)
         every = SharedContainers([RemoteHost(str(folder / "socket"))])
         with host_process(folder) as process:
-            await eventually((folder / "socket").exists, timeout=60)
+            await eventually((folder / "socket").exists)
             await every.check()
             assert os.stat(folder / "socket").st_mode & 0o077 == 0
             container = await every.create("p")
@@ -49,7 +49,7 @@ async def test_its_containers_have_their_files_again_when_it_is_started_again() 
         await every.aclose()
         every = SharedContainers([RemoteHost(str(folder / "socket"))])
         with host_process(folder):
-            await eventually((folder / "socket").exists, timeout=60)
+            await eventually((folder / "socket").exists)
             run = await every.run("p", container.id, "print(open('a.txt').read())")
             assert (run.execution.output, run.was_saved) == ("hello\n", True)
             await every.aclose()

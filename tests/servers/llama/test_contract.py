@@ -27,4 +27,4 @@ class TestLlamaServerEngineContract(EngineContract):
         return prompt(LONG)
 
     async def wait_until_idle(self, engine: BaseEngine) -> None:
-        await eventually(lambda: self._server.running() == 0, timeout=5)
+        await eventually(lambda: self._server.running() == 0)

@@ -121,7 +121,7 @@ async def test_the_server_stops_when_a_generation_is_closed(engine: LlamaServerE
     async with aclosing(engine.generate(ask(ENDLESS))) as chunks:
         await anext(chunks)
         assert llama.running() == 1
-    await eventually(lambda: llama.running() == 0, timeout=5)
+    await eventually(lambda: llama.running() == 0)
 
 
 async def test_a_server_that_dies_cuts_what_runs_and_is_used_again(own_llama: LlamaServer) -> None:

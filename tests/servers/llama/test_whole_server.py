@@ -133,7 +133,7 @@ async def test_a_lost_reader_stops_the_generation(front: Server, llama: LlamaSer
     with client, client.responses.create(model=MODEL, input=f"say{spelled(ENDLESS)}", stream=True, **GREEDY) as stream:
         next(event for event in stream if event.type == "response.output_text.delta")
         assert llama.running() == 1
-    await eventually(lambda: llama.running() == 0, timeout=5)
+    await eventually(lambda: llama.running() == 0)
 
 
 def test_a_server_that_dies_and_comes_back(own_llama: LlamaServer, tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_three_workers_of_one_cluster(
         assert any("given, plain" in forms for forms in found(in_memory(pids[0]), markers).values())
         asyncio.run(talk.cut_off())
         # Until others have taken over what it left, where it left anything.
-        asyncio.run(eventually(lambda: not set(stored_statuses(first).values()) & set(RUNNING), timeout=30))
+        asyncio.run(eventually(lambda: not set(stored_statuses(first).values()) & set(RUNNING)))
         there = found(in_memory(pids[1]), markers) | found(in_memory(pids[2]), markers)
         there |= found(in_postgres(str(shared["database_url"])), markers)
         there |= found(in_redis(str(shared["redis_url"])), markers)

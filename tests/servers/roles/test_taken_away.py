@@ -13,7 +13,7 @@ from tests.kit.closed import ClosedServer, bearer, post
 from tests.kit.server import KINDS
 from tests.servers.roles.people import PASS, make_people, roles_script, run, signed_in
 
-PATIENCE = 30  # seconds: a test that fails waits so long, none that passes
+PATIENCE = 60  # seconds: a test that fails waits so long, none that passes
 LONG = {"input": "repeat: " + "word " * 2_000, "stream": True}
 DISABLED = "from django.contrib.auth.models import User\nUser.objects.filter(username={!r}).update(is_active={})"
 

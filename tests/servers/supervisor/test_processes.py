@@ -111,7 +111,7 @@ def test_one_that_is_killed_is_replaced_and_the_port_stays(steady: Supervised) -
 
 
 def test_one_that_stands_still_is_killed_and_replaced(tmp_path: Path) -> None:
-    with Supervised(tmp_path, workers=2, worker_silence_seconds=4) as served:
+    with Supervised(tmp_path, workers=2, worker_silence_seconds=8) as served:
         stopped, blocked = served.pids()
         os.kill(stopped, signal.SIGSTOP)
         os.kill(blocked, signal.SIGUSR1)

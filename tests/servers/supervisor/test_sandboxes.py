@@ -24,7 +24,7 @@ ASKED: dict[str, Any] = {
 }
 
 
-SETTINGS = {"worker_lease_seconds": 2, "sandbox_call_seconds": 60, "secret_key": "never told to a host" * 3}
+SETTINGS = {"worker_lease_seconds": 5, "sandbox_call_seconds": 60, "secret_key": "never told to a host" * 3}
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_a_killed_host_is_told_of_and_started_again(served: Supervised) -> None:
 
 
 def test_a_host_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
-    with Supervised(tmp_path, workers=2, worker_silence_seconds=6) as server:
+    with Supervised(tmp_path, workers=2, worker_silence_seconds=8) as server:
         first = run(server, "x = 1")
         (hung,) = hosts_of(server)
         os.kill(hung, signal.SIGSTOP)

@@ -17,6 +17,9 @@ from tests.kit.closed import ClosedServer
 from tests.kit.scripts import LIMIT, flood_script, main_script
 from tests.kit.server import KINDS, Server
 
+# Seconds: far longer than what a test does within them takes on a machine that is busy.
+LIFETIME = 3.0
+LAST_GRACE = 4.0
 NOISE = (
     "was never",
     "Task was destroyed",
@@ -71,9 +74,9 @@ def _impatient(folder: Path, kind: str) -> Server:
         kind=kind,
         script=main_script(folder),
         journal=True,
-        websocket_lifetime_seconds=1.5,
-        websocket_warning_seconds=0.7,
-        websocket_grace_seconds=1.2,
+        websocket_lifetime_seconds=LIFETIME,
+        websocket_warning_seconds=LIFETIME - 1.4,
+        websocket_grace_seconds=LAST_GRACE,
     )
 
 
@@ -120,7 +123,7 @@ def server(kind: str, pool: ServerPool) -> Server:
 
 @pytest.fixture
 def impatient_server(kind: str, pool: ServerPool) -> Server:
-    """A server whose connections live 1.5 s, and 1.2 s more with a response running."""
+    """A server whose connections live for `LIFETIME`, and for `LAST_GRACE` more with a response running."""
     return pool.get("impatient", kind)
 
 

@@ -72,7 +72,7 @@ async def under_load(server: Server, *, enough: int) -> AsyncIterator[Promises]:
         )
     ]
     try:
-        await eventually(lambda: promises.total >= enough or any(talk.done() for talk in talks), timeout=30)
+        await eventually(lambda: promises.total >= enough or any(talk.done() for talk in talks))
         yield promises
     finally:
         if server.is_running:

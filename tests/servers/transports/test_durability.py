@@ -80,7 +80,7 @@ async def test_kill_under_load_loses_nothing_that_was_seen_completed(kind: str, 
         seen: list[Frame] = []
         talks = [asyncio.create_task(talk_over_websocket(server, seen)) for _ in range(4)]
         talks += [asyncio.create_task(talk_over_http(server, seen, stream=bool(n % 2))) for n in range(4)]
-        await eventually(lambda: len(seen) >= ENOUGH or any(talk.done() for talk in talks), timeout=30)
+        await eventually(lambda: len(seen) >= ENOUGH or any(talk.done() for talk in talks))
         server.kill()
         await asyncio.gather(*talks)
         assert len(seen) >= ENOUGH

@@ -103,7 +103,7 @@ class Streams:
                 assert (response["status"], text_of(response)) == ("completed", NUMBERS)
                 assert await get(http, response["id"]) == response
             for response_id in self.background:
-                response = await until(http, response_id, "completed", "failed", timeout=30)
+                response = await until(http, response_id, "completed", "failed")
                 assert text_of(response) == NUMBERS
             usages = {str(events[-1]["response"]["usage"]) for events in self.events.values()}
             assert len(usages) == 1, "those that went on count like those that did not"
@@ -130,7 +130,7 @@ async def streaming(server: Server) -> AsyncIterator[Streams]:
             reading.create_task(streams.over_http(number))
         for _ in range(IN_BACKGROUND):
             reading.create_task(streams.in_background())
-        await eventually(streams.are_all_told_something, timeout=30)
+        await eventually(streams.are_all_told_something)
         yield streams
     await streams.assert_whole()
     print(f"{len(streams.events)} streams, longest gap {streams.longest_gap:.2f} s")
@@ -152,7 +152,7 @@ async def serving(server: Server, count: int) -> None:
     async def is_so() -> bool:
         return bool((await ready(server))["engine_replicas"]["serving"] == count)
 
-    await eventually(is_so, timeout=30)
+    await eventually(is_so)
 
 
 def both_generate(engines: list[VllmProcess]) -> None:
@@ -191,7 +191,7 @@ async def test_what_nobody_can_go_on_with_fails(pool: Pool) -> None:
         await eventually(lambda: sum(engine.running() for engine in engines) == 1)
         for engine in engines:
             engine.kill()
-        failed = await until(http, failed["id"], "failed", timeout=30)
+        failed = await until(http, failed["id"], "failed")
         assert failed["error"]["code"] == "server_error"
         assert not [leak for leak in ("127.0.0.1", "vLLM", "aiohttp") if leak in str(failed)]
         refused = await http.post("/responses", json={"input": "Hello"})

@@ -30,7 +30,7 @@ async def test_an_expired_response_is_not_continued_on_its_own_connection(server
         made = {lane: await socket.ask("Hello", lane) for lane in lanes}
         unstored = await socket.ask("Hello", store=False)
         for response in made.values():
-            await eventually(lambda id=response["id"]: is_unknown(http, id), timeout=10)  # type: ignore[misc]
+            await eventually(lambda id=response["id"]: is_unknown(http, id))  # type: ignore[misc]
         for lane, store in lanes.items():
             await socket.create("And?", lane, previous_response_id=made[lane]["id"], store=store)
             gone = {"status": 400, "code": "previous_response_not_found", "param": "previous_response_id"}

@@ -35,7 +35,7 @@ async def test_a_flood_of_long_texts_holds_up_no_other_project(kind: str, tmp_pa
             assert "at least" in refused.json()["error"]["message"]
             before = server.cpu_seconds()
             flood = [asyncio.create_task(ask(greedy, LONG)) for _ in range(MANY)]
-            await eventually(lambda: server.cpu_seconds() - before > 1, timeout=60)  # it has more to do than to read
+            await eventually(lambda: server.cpu_seconds() - before > 1)  # it has more to do than to read
             for _ in range(2):
                 assert (await ask(modest, "word " * 12_000)).json()["object"] == "response.input_tokens"
             ended = sum(each.done() for each in flood)

@@ -219,7 +219,7 @@ async def test_another_worker_goes_on_with_the_images_of_one_that_died(
         first.kill()
         await asyncio.to_thread(second.start)
         async with http_client(second) as http:
-            ended = await until(http, response["id"], "completed", timeout=30)
+            ended = await until(http, response["id"], "completed")
             says = f"Image 1: {SAYS_RED} Image 2: {SAYS_BLUE} Image 3: PNG, 8 × 8, mostly #00ff00."
             assert text_of(ended) == says
             again = await asked(http, previous_response_id=response["id"])

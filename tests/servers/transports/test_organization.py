@@ -21,7 +21,7 @@ from responses_app.web.endpoint import Endpoint
 from tests.kit.closed import ClosedServer, bearer, post
 from tests.kit.stored import stored
 
-OUT_WITHIN = 2.0  # seconds
+OUT_WITHIN = 10.0  # seconds: 2, and what a machine that is busy takes
 OURS = [each for each in ENDPOINTS if each.scope is Area.MANAGEMENT]
 OTHERS = [each for each in ENDPOINTS if each.scope is not Area.MANAGEMENT and not each.is_open]
 PROJECTS = "/v1/organization/projects"

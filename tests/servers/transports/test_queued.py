@@ -94,7 +94,7 @@ async def test_lanes_wait_are_steered_and_cancelled(server: Server, http: httpx.
         await socket.send({"type": "response.cancel", "response_id": queued["id"]})
         cancelled = (await socket.answer("cancelled"))[-1]
         assert (cancelled["type"], cancelled["response"]["status"]) == ("response.incomplete", "cancelled")
-        await eventually(lambda: socket.raw.pings > 0, timeout=15)
+        await eventually(lambda: socket.raw.pings > 0)
         release(server, "b0")
         completed = (await socket.answer("steered"))[-1]["response"]
         assert (completed["id"], text_of(completed)) == (successor["id"], "Hello there, friend.")

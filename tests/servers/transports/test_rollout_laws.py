@@ -37,7 +37,7 @@ async def test_a_worker_is_killed_in_the_middle_of_a_turn(folder: Path) -> None:
             async def has_ended() -> bool:
                 return bool((await get(http, response["id"]))["status"] == "completed")
 
-            await eventually(has_ended, timeout=30)
+            await eventually(has_ended)
             control = await http.post("/responses", json={"input": "[long]", "metadata": {"rollout_id": "control"}})
             assert control.status_code == 200, control.text
             killed, whole = await tree_of(http, "killed"), await tree_of(http, "control")

@@ -43,7 +43,7 @@ class Pair:
 
     async def sampled(self, chunks: int) -> None:
         """Return once the engine has sampled so much of the turn."""
-        await eventually(lambda: any(each.sent >= chunks for each in self.asked()), timeout=20)
+        await eventually(lambda: any(each.sent >= chunks for each in self.asked()))
 
     def asked(self) -> Sequence[Asked]:
         """Return the engine's own record of the turn: several where it was cut."""
@@ -101,7 +101,7 @@ def check(tree: Any, asked: Sequence[Asked]) -> tuple[int, int]:
 async def taken_over(pair: Pair, other: httpx.AsyncClient, response_id: str) -> None:
     """Kill the worker of a turn, and wait until the other one has ended it."""
     await asyncio.to_thread(pair.own.kill)
-    ended = await until(other, response_id, "completed", "failed", timeout=30)
+    ended = await until(other, response_id, "completed", "failed")
     assert ended["status"] == "completed", ended
 
 
@@ -110,7 +110,7 @@ async def test_a_turn_that_begins_behind_an_update_has_its_weights(tmp_path: Pat
     for time in range(TIMES):
         async with two_workers(tmp_path / str(time)) as (pair, other, own):
             update = asyncio.create_task(done(other, "weights", action="apply", version="step-1", info={}))
-            await eventually(lambda: "resume" in dict(pair.vllm.doors.asked), timeout=20)
+            await eventually(lambda: "resume" in dict(pair.vllm.doors.asked))
             response = await begin(own, "Count.", metadata={"rollout_id": "cut"})
             await pair.sampled(CHUNKS)
             await taken_over(pair, other, response["id"])
@@ -146,11 +146,11 @@ async def test_a_worker_that_was_silent_and_the_one_that_took_over_record_a_turn
             assert pair.own.process is not None
             os.killpg(pair.own.process.pid, signal.SIGSTOP)
             try:
-                await eventually(lambda: len(pair.asked()) == 2, timeout=30)
+                await eventually(lambda: len(pair.asked()) == 2)
             finally:
                 os.killpg(pair.own.process.pid, signal.SIGCONT)
-            ended = await until(other, response["id"], "completed", "failed", timeout=30)
+            ended = await until(other, response["id"], "completed", "failed")
             assert ended["status"] == "completed", ended
-            await eventually(lambda: "took it over" in pair.own.output, timeout=20)
+            await eventually(lambda: "took it over" in pair.own.output)
             _, unknown = check(await tree_of(other, "cut"), pair.asked())
             assert unknown == 0

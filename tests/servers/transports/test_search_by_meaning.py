@@ -55,7 +55,7 @@ async def test_what_no_word_finds_is_found_by_its_vector(server: Server) -> None
     with sdk_of(server) as client:
         store_id = _filled(client)
         # No word of it is there; pieces of its words are, which is what this model goes by.
-        await eventually(lambda: _found(client, store_id, "turtleshell") == [SHELL], timeout=60)
+        await eventually(lambda: _found(client, store_id, "turtleshell") == [SHELL])
         tool = {"type": "file_search", "vector_store_ids": [store_id]}
         weighed = {**tool, "ranking_options": {"hybrid_search": {"embedding_weight": 1, "text_weight": 0.5}}}
         answer = client.responses.with_raw_response.create(
@@ -94,7 +94,7 @@ async def test_another_worker_goes_on_and_another_model_begins_anew(tmp_path: Pa
             first.start()
             with sdk_of(first) as client:
                 store_id = _filled(client, MANY)
-                await eventually(lambda: _number(database, WAITING) == 1, timeout=60)
+                await eventually(lambda: _number(database, WAITING) == 1)
                 assert "word7 " in _found(client, store_id, "word7")[0], "words are searched meanwhile"
             second.start()
             first.kill()
@@ -110,7 +110,7 @@ async def test_another_worker_goes_on_and_another_model_begins_anew(tmp_path: Pa
                 assert _found(client, store_id, "turtleshell")
             second.stop()
             third.start()
-            await eventually(lambda: _number(database, EMBEDDED, "other-256 (256)") == 1, timeout=60)
+            await eventually(lambda: _number(database, EMBEDDED, "other-256 (256)") == 1)
             assert _number(database, "SELECT count(DISTINCT model) FROM responses_app_vectorstorecodes") == 1
             assert _number(database, "SELECT count(*) FROM responses_app_vectorstorevector") == chunks
             with sdk_of(third) as client:

@@ -170,8 +170,7 @@ async def test_the_next_start_goes_on_where_one_worker_is_all_there_is(folder: P
             await eventually(
                 lambda before=before: all(  # type: ignore[misc]
                     len(reader.events) > seen + 10 for reader, seen in zip(readers, before, strict=True)
-                ),
-                timeout=20,
+                )
             )
             pair.alive.clear()
             await asyncio.to_thread(end)
@@ -197,8 +196,8 @@ async def test_a_worker_that_was_stopped_beyond_its_lease_writes_nothing(folder:
         os.kill(sleeper.process.pid, signal.SIGSTOP)
         ids = [reader.response_id for reader in readers]
         try:
-            await eventually(lambda: {epoch_of(heir, each) for each in ids} == {2}, timeout=20)
-            await eventually(lambda: all(len(reader.events) > 100 for reader in readers), timeout=20)
+            await eventually(lambda: {epoch_of(heir, each) for each in ids} == {2})
+            await eventually(lambda: all(len(reader.events) > 100 for reader in readers))
         finally:
             os.kill(sleeper.process.pid, signal.SIGCONT)
         for stream, events, reader in zip(own, seen, readers, strict=True):
@@ -242,15 +241,15 @@ async def test_it_is_deleted_and_cancelled_from_any_worker_at_any_moment(
             if moment != "it runs":
                 await asyncio.to_thread(pair.kill, owner)
             if moment == "it was taken over":
-                await eventually(lambda: epoch_of(other, cancelled["id"]) == 2, timeout=15)
+                await eventually(lambda: epoch_of(other, cancelled["id"]) == 2)
             assert (await elsewhere.delete(f"/responses/{deleted['id']}")).status_code == 200
             if bell == "with Redis" or moment == "it was taken over":
-                await eventually(lambda: is_cancelled(elsewhere, cancelled), timeout=20)
+                await eventually(lambda: is_cancelled(elsewhere, cancelled))
             else:
                 refused = await elsewhere.post(f"/responses/{cancelled['id']}/cancel")
                 assert (refused.status_code, "REDIS_URL" in refused.text) == (503, True)
                 await asyncio.to_thread(redis_free_end, pair, owner)
-            await eventually(lambda: nothing_runs(other, pair), timeout=20)
+            await eventually(lambda: nothing_runs(other, pair))
             assert deleted["id"] not in stored_statuses(other)
             assert (await elsewhere.get(f"/responses/{deleted['id']}")).status_code == 404
 
@@ -280,7 +279,7 @@ async def test_what_is_past_its_time_is_unknown_while_it_runs(folder: Path) -> N
             response = await begin(http, "[long]")
             stream = await RawStream.resume(other, response["id"])
             await stream.take(20)
-            await eventually(lambda: is_unknown(elsewhere, response["id"]), timeout=10)
+            await eventually(lambda: is_unknown(elsewhere, response["id"]))
             last = (await stream.rest_until_cut())[-1]
             assert last["type"] == "response.output_text.delta", "nobody knows how it ends"
 
@@ -325,6 +324,6 @@ async def test_completed_ones_of_this_kind_are_continued(folder: Path) -> None:
             response = await begin(http, "[long]")
             await seen(other, response["id"])
             await asyncio.to_thread(pair.kill, owner)
-            done = await until(elsewhere, response["id"], "completed", timeout=30)
+            done = await until(elsewhere, response["id"], "completed")
             answer = await elsewhere.post("/responses", json={"input": "And?", "previous_response_id": done["id"]})
             assert answer.json()["status"] == "completed"

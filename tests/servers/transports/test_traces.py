@@ -60,7 +60,7 @@ async def test_a_trace_goes_from_the_client_through_the_response_to_its_turns(
             second = await socket.ask(SECRET)
         missing = await asyncio.to_thread(httpx.get, f"{server.base_url}/responses/{response_id}x")
         assert missing.status_code == 404
-        await eventually(lambda: len(collector.spans()) >= 7, timeout=20)
+        await eventually(lambda: len(collector.spans()) >= 7)
         await asyncio.to_thread(server.stop)
     assert collector.services() == {"respsite"}
     assert not any(b"xylophone" in body for body in collector.bodies), "contents stay here"

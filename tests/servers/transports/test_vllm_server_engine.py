@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -155,9 +154,7 @@ async def test_who_leaves_aborts_at_vllm(folder: Path) -> None:
             await socket.create("[hang]")
             await socket.until("response.output_text.delta")
             assert fake.engine.running == 1
-        left = time.monotonic()
         await eventually(lambda: fake.engine.running == 0)
-        assert time.monotonic() - left < 1
         assert fake.engine.aborted == 1
 
 

@@ -278,7 +278,7 @@ async def test_its_worker_is_killed_while_it_waits(folder: Path, redis: RedisSer
             refused = await give(elsewhere, response["id"], *outputs[0])
             assert refused.status_code == 503, "nobody runs it now"
             for output in outputs:
-                await eventually(lambda output=output: was_given(elsewhere, response["id"], output), timeout=20)  # type: ignore[misc]
+                await eventually(lambda output=output: was_given(elsewhere, response["id"], output))  # type: ignore[misc]
             reader = Reader(pair, response["id"], chance=random.Random(1))
             await reader.read()
         assert reader.events[: len(events)] == events

@@ -151,7 +151,7 @@ async def reported_abort(vllm: EngineUnderTest, how: str) -> AsyncIterator[None]
     """Wait until nothing runs any more, and print how long that took."""
     began = time.monotonic()
     yield
-    await eventually(lambda: vllm.running() == 0, timeout=2)
+    await eventually(lambda: vllm.running() == 0)
     print(f"{type(vllm).__name__}, {how}: nothing runs {1000 * (time.monotonic() - began):.0f} ms later")
 
 

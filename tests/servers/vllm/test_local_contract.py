@@ -33,7 +33,7 @@ class TestVllmEngineContract(EngineContract):
 
     async def wait_until_idle(self, engine: BaseEngine) -> None:
         looked_at = LocalEngine(StartedEngine(engine, info=None))  # type: ignore[arg-type]
-        await eventually(lambda: looked_at.running() == 0, timeout=5)
+        await eventually(lambda: looked_at.running() == 0)
 
     test_it_is_unavailable_after_aclose = None  # part of the next one, which comes last: it closes the shared engine
 

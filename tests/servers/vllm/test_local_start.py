@@ -138,7 +138,7 @@ class TestClosingWhileItStarts:
         monkeypatch.setattr(vllm_config, "configure", configure)
         engine = VllmEngine(model="hub/model", options={})
         starting = asyncio.create_task(engine.start())
-        await eventually(asked.is_set, timeout=60)
+        await eventually(asked.is_set)
         async with asyncio.timeout(1):
             await engine.aclose()
         answer.set()

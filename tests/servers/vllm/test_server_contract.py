@@ -35,4 +35,4 @@ class TestVllmServerEngineContract(EngineContract):
         return prompt("say long")
 
     async def wait_until_idle(self, engine: BaseEngine) -> None:
-        await eventually(lambda: self._server.running() == 0, timeout=5)
+        await eventually(lambda: self._server.running() == 0)

@@ -149,10 +149,10 @@ async def test_a_lost_reader_aborts_the_generation(front: Server, request: pytes
 async def assert_idle(front: Server, request: pytest.FixtureRequest) -> None:
     """Assert that soon nothing runs any more, in vLLM neither."""
     lost = time.monotonic()
-    await eventually(lambda: is_running(front, 0), timeout=5)
+    await eventually(lambda: is_running(front, 0))
     if front.environ["ENGINE"] == "vllm-server":
         vllm: VllmServer = request.getfixturevalue("vllm_server")
-        await eventually(lambda: vllm.running() == 0, timeout=2)
+        await eventually(lambda: vllm.running() == 0)
     print(f"ENGINE={front.environ['ENGINE']}: idle {1000 * (time.monotonic() - lost):.0f} ms after its reader was lost")
 
 

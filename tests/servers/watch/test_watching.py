@@ -55,7 +55,7 @@ async def test_a_stream_is_watched_live_from_another_worker(two: Two, folder_of:
         async def answers() -> bool:
             return "answer" in kinds(await watched(second, response_id))
 
-        await eventually(answers, timeout=60)
+        await eventually(answers)
         seen = await watched(second, response_id)
         assert (seen["status"], seen["ended"]) == ("in_progress", None)
         assert kinds(seen) == ["queue", "prefill", "reasoning", "answer"]
@@ -84,7 +84,7 @@ async def test_a_takeover_keeps_the_timeline_of_a_run_with_tools_whole(
     async def waits() -> bool:
         return kinds(await watched(second, response_id))[-1] == "client"
 
-    await eventually(waits, timeout=60)
+    await eventually(waits)
     before = await watched(second, response_id)
     assert kinds(before) == ["queue", "prefill", "reasoning", "call", "client"]
     assert before["phases"][3]["name"] == "get_weather"
@@ -95,7 +95,7 @@ async def test_a_takeover_keeps_the_timeline_of_a_run_with_tools_whole(
         given = await second.post(f"/responses/{response_id}/tool_outputs", json={**output, "output": "18 °C"})
         return given.status_code == 200
 
-    await eventually(taken, timeout=60)
+    await eventually(taken)
     await until(second, response_id, "completed")
     after = await watched(second, response_id)
     assert after["phases"][:4] == before["phases"][:4]

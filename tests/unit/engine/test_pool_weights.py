@@ -111,7 +111,7 @@ async def test_the_pool_goes_on_with_those_that_agree(
     fakes[1].doors.fails.clear()
     fakes[1].doors.gate.open()
     fakes[1].doors.version = "v1"
-    await eventually(lambda: engine.replicas()["serving"] == 3, timeout=20)
+    await eventually(lambda: engine.replicas()["serving"] == 3)
 
 
 async def test_weights_that_are_wanted_choose_the_server(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
@@ -283,7 +283,7 @@ async def test_one_that_comes_back_with_other_weights_is_not_used(open_fake: Ope
     await eventually(lambda: "/weight_info" in fakes[0].asked_paths)
     assert engine.replicas()["serving"] == 2
     await engine.weights.roll(update("v2"), PauseMode.KEEP)
-    await eventually(lambda: engine.replicas()["serving"] == 3, timeout=20)
+    await eventually(lambda: engine.replicas()["serving"] == 3)
     assert await versions(engine) == ["v2"] * 3
 
 
@@ -297,7 +297,7 @@ async def test_where_all_were_started_anew_they_are_used(open_fake: OpenFake, vl
     for fake in fakes:
         fake.doors.version = "default"
         await fake.start()
-    await eventually(lambda: engine.replicas()["serving"] == 3, timeout=20)
+    await eventually(lambda: engine.replicas()["serving"] == 3)
     assert engine.weights_version == "default"
 
 
@@ -311,7 +311,7 @@ async def test_one_that_comes_back_in_a_pause_waits_for_its_end(open_fake: OpenF
     await eventually(lambda: "/v1/models" in fakes[0].asked_paths)
     assert engine.replicas()["serving"] == 2
     await engine.weights.resume()
-    await eventually(lambda: engine.replicas()["serving"] == 3, timeout=20)
+    await eventually(lambda: engine.replicas()["serving"] == 3)
 
 
 async def test_servers_without_endpoints_for_trainers_are_told_apart(

@@ -165,7 +165,7 @@ class TestLeaving:
             await anext(generation)
         assert fake.engine.running == 1
         await generation.aclose()
-        await eventually(lambda: fake.engine.running == 0, timeout=1.0)
+        await eventually(lambda: fake.engine.running == 0)
         assert fake.engine.aborted == 1
 
     @pytest.mark.parametrize("answers", [True, False])
@@ -180,7 +180,7 @@ class TestLeaving:
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        await eventually(lambda: fake.waiting == 0 and fake.engine.running == 0, timeout=1.0)
+        await eventually(lambda: fake.waiting == 0 and fake.engine.running == 0)
 
     @pytest.mark.parametrize("answers", [True, False])
     async def test_aclose_ends_who_waits(self, fake: FakeVllm, vllm_over: OpenEngine, answers: bool) -> None:

@@ -201,12 +201,14 @@ def test_a_long_prompt_is_placed_in_a_moment() -> None:
     heads = Heads()
     kept(heads, 0, recorded(prompt, [1, 2]))
     then = recorded([*prompt, 1, 2, 3], [4])
-    began = time.perf_counter()
+    seconds: list[float] = []
     for _ in range(20):
+        began = time.perf_counter()
         placement = heads.place(then)
+        seconds.append(time.perf_counter() - began)
     assert placement.shared == 142_002
     assert placement.cut == ""
-    assert (time.perf_counter() - began) / 20 < 0.02  # 0.1 ms where nothing else runs
+    assert min(seconds) < 0.02  # 0.1 ms where nothing else runs
 
 
 def test_a_sequence_has_the_last_reward_that_is_of_it() -> None:

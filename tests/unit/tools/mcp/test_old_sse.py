@@ -230,14 +230,14 @@ async def test_a_server_of_ours_outlives_one_and_stops_beside_one_that_hangs(tmp
         with server:
             async with http_client(server) as http:
                 calling = _calling(http, "wait", program)
-                await eventually(lambda: program.waiting == 1, timeout=60)
+                await eventually(lambda: program.waiting == 1)
                 program.kill()
                 call = await calling
                 assert (call["status"], call["error"]["message"]) == ("failed", "Connection closed")
                 await program.start()
                 assert (await _calling(http, "add", program))["output"] == "5", "it has found it again"
                 calling = _calling(http, "wait", program)
-                await eventually(lambda: program.waiting == 2, timeout=60)
+                await eventually(lambda: program.waiting == 2)
                 program.signal(signal.SIGSTOP)
                 await asyncio.to_thread(server.stop)  # it fails where that takes long
                 await asyncio.gather(calling, return_exceptions=True)

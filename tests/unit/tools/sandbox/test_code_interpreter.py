@@ -258,7 +258,7 @@ async def test_the_model_is_told_why_its_container_was_ended(tool: CodeInterpret
     site = site_of(tool, calling(runs_on), ANSWER, calling("1 + 1"), ANSWER)
     first = await site.ask(input="hi", tools=AUTO)
     (call,) = calls_of(first)
-    await eventually(lambda: call["container_id"] not in started(tool.containers), timeout=30.0)
+    await eventually(lambda: call["container_id"] not in started(tool.containers))
     await site.ask(input="on", previous_response_id=first["id"], tools=AUTO)
     was_ended = "[The container of the earlier calls was ended, because its code ran on between calls: its variables"
     assert was_ended in prompt_of(site, 3)
