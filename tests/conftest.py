@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
 # Where a shell has started these tests in the background it ignores Ctrl-C for them, and so for their servers.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# httpx waits 5 s for an answer where nobody says otherwise: a busy machine may take longer. All functions share this.
+httpx._config.DEFAULT_TIMEOUT_CONFIG.read = 60.0
 
 # Before Django's settings are read: tests never touch the data of the checkout they run in.
 os.environ["DATA_DIR"] = tempfile.mkdtemp(prefix="respsite-tests-")

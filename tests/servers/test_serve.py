@@ -34,6 +34,11 @@ class ServedSite(Server):
     def _command(self) -> list[str]:
         return [sys.executable, "manage.py", "serve", *self._flags]
 
+    @property
+    def output(self) -> str:
+        """What it has logged, without how far it was with what took long: on a busy machine that is much."""
+        return "".join(line for line in super().output.splitlines(keepends=True) if not line.startswith("… "))
+
     def interrupt(self) -> float:
         """Press Ctrl-C, and return how long the end took."""
         assert self.process is not None

