@@ -76,6 +76,7 @@ _ONE = struct.Struct("<f")
 _HEAD_AND_TOKEN = struct.Struct("<I")
 _DIGITS = b" \t\n\r"  # of a time
 _TIME_DIGITS = 22  # 44 bits of milliseconds: until the year 2527
+_FOUR_DIGITS = [bytes([_DIGITS[byte >> shift & 3] for shift in (6, 4, 2, 0)]) for byte in range(256)]  # of a byte
 _FROM_DIGITS = bytes.maketrans(_DIGITS, b"0123")  # white space into the digits that `int(…, 4)` reads
 
 
@@ -149,8 +150,8 @@ def encode_one(input: Input, at: int | None = None) -> bytes:
     kind, write = _WRITERS[type(input)]
     content = orjson.dumps([kind, *write(input)])
     if at is not None:
-        # The highest two bits first: 42, 40, … 0.
-        content += bytes([_DIGITS[at >> shift & 3] for shift in range(2 * _TIME_DIGITS - 2, -2, -2)])
+        # The highest two bits first. Six bytes are 24 digits, of which the last ones count.
+        content += b"".join([_FOUR_DIGITS[byte] for byte in at.to_bytes(6, "big")])[-_TIME_DIGITS:]
     return bytes((_LONG,)) + len(content).to_bytes(4, "little") + content
 
 
