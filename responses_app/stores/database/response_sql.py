@@ -126,7 +126,7 @@ KEEP_LOG = Writing(
     "ON CONFLICT (response_id, position) DO UPDATE SET data = excluded.data",
     ["response_id", "position", "data"],
 )
-DROP_LOG_PARTS = Writing(f"DELETE FROM {LOGS} WHERE response_id = %s AND position > %s", ["response_id", "position"])
+DROP_LOG_PARTS = f"DELETE FROM {LOGS} WHERE position > 0 AND response_id IN ({{ids}})"  # once the whole log is at 0
 KEEP_WORKER = _upsert(Worker)
 
 

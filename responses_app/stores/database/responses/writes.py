@@ -356,8 +356,9 @@ def _save(cursor: CursorWrapper, steps: Sequence[ResponseStep], now: float) -> S
     KEEP_CHOICE.run(cursor, [row for stored in batch for row in choice_rows(cursor.db, stored)])
     logs = [row for stored in batch for row in log_rows(stored)]
     KEEP_LOG.run(cursor, logs)
-    # The whole log stands at position 0 now; the parts behind it were appended while it ran.
-    DROP_LOG_PARTS.run(cursor, logs)
+    # The whole log stands at position 0 now; the parts behind it, which few have, were appended while it ran.
+    for some in in_parts([str(row["response_id"]) for row in logs]):
+        cursor.execute(DROP_LOG_PARTS.format(ids=placeholders(some)), some)
     tell(cursor, [Told(stored.project, messages_of_response(stored.response)) for stored in batch], now=now)
     _append(cursor, batch, now)
     return batch
