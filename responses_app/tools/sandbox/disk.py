@@ -15,6 +15,7 @@ import os
 import stat
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,19 +110,30 @@ class Folders:
 
     def __init__(self) -> None:
         self._all: Path | None = None
+        self._making = threading.Lock()  # containers start on several threads
 
     def make(self) -> Path:
         """Make a folder that others may enter and not read; its user removes it."""
-        if self._all is None:
-            remove_those_of_the_dead()
-            self._all = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            atexit.register(remove, self._all)
-            # Others may enter, as the container's own user must, but not see what is in it.
-            self._all.chmod(0o711)
-            _locked(self._all / _LOCK, os.O_CREAT)  # held as long as this process lives
+        with self._making:
+            if self._all is None:
+                remove_those_of_the_dead()
+                self._all = _of_this_process()
         folder = Path(tempfile.mkdtemp(dir=self._all))
         folder.chmod(0o711)
         return folder
+
+
+def _of_this_process() -> Path:
+    """Make the folder of all folders of this process, which is locked as long as the process lives."""
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    atexit.register(remove, folder)
+    # Others may enter, as the container's own user must, but not see what is in it.
+    folder.chmod(0o711)
+    # Locked before it has its name: another process takes one that nobody has locked for that of a dead one.
+    unnamed = folder / f"{_LOCK}.new"
+    _locked(unnamed, os.O_CREAT)
+    unnamed.rename(folder / _LOCK)
+    return folder
 
 
 def remove_those_of_the_dead() -> None:

@@ -142,14 +142,15 @@ class TestOnBoth(OnBothCase):
             await store.save(first)
             statements.clear()
             turns = [Turn().after(first) for _ in range(50)]
-            begun = threading.Event()
-            held = asyncio.create_task(store._do(lambda *_: begun.wait()))
+            entered, left = threading.Event(), threading.Event()
+            held = asyncio.create_task(store._do(lambda *_: (entered.set(), left.wait())))
+            await asyncio.to_thread(entered.wait)  # a transaction of its own
             saves = [
                 asyncio.create_task(store.save(turn.saying(*exchange(1), sampled=[sampled_text("Yes.")])))
                 for turn in turns
             ]
             await asyncio.sleep(0)  # each of them is on its way
-            begun.set()
+            left.set()
             await asyncio.gather(held, *saves)
             assert len(statements) <= 2 * 4  # the first save by itself, then all others: a look at parents, 3 tables
             await store.aclose()

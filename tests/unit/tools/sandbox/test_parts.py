@@ -1,12 +1,15 @@
 """Parts of the sandbox that need no container: what is kept of an output, the filter, the interpreter."""
 
 import errno
+import fcntl
 import os
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -133,6 +136,34 @@ def test_folders_of_a_process_that_was_killed_are_removed_and_of_no_other(
     left = {each.name for each in tmp_path.glob("respsite-containers-*")} - {"respsite-containers-link"}
     assert left == {mine.parent.name, theirs.parent.name}
     assert tmp_path.parent.is_dir()
+
+
+def test_a_folder_that_is_about_to_be_locked_is_no_dead_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    lock = fcntl.flock
+
+    def look_before(descriptor: int, how: int) -> None:
+        """Do what another process may do just then."""
+        monkeypatch.setattr(fcntl, "flock", lock)
+        remove_those_of_the_dead()
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", look_before)
+    assert Folders().make().is_dir()
+
+
+def test_threads_that_make_the_first_ones_together_make_them_in_one_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folders, together = Folders(), threading.Barrier(4)
+
+    def make(_: int) -> Path:
+        together.wait()
+        return folders.make()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert len({folder.parent for folder in threads.map(make, range(4))}) == 1
 
 
 @pytest.fixture
