@@ -279,7 +279,9 @@ async def _abandon(loading: "asyncio.Future[Any]", foreign: Collection[int | Non
     while not loading.done() and loop.time() < deadline:
         for process in multiprocessing.active_children():  # it may come to be only now: so again every 0.1 s
             if process.name.startswith("EngineCore") and process.pid and process.pid not in foreign:
+                from psutil import NoSuchProcess  # vLLM's own
                 from vllm.utils.system_utils import kill_process_tree
 
-                kill_process_tree(process.pid)
+                with suppress(NoSuchProcess):  # it has ended meanwhile: the next look sees what is left
+                    kill_process_tree(process.pid)
         await asyncio.wait([loading], timeout=0.1)

@@ -5,9 +5,12 @@ import multiprocessing
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
+import psutil
 import pytest
+from vllm.utils import system_utils
 
 from engine.backends import base
 from engine.backends.vllm import async_llm as vllm_outputs
@@ -165,6 +168,19 @@ class TestClosingWhileItStarts:
         await asyncio.wait([starting])
         await engine.aclose()
         assert engine_cores() == before
+
+    async def test_while_a_core_ends_by_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loading = asyncio.get_running_loop().create_future()
+
+        def end(pid: int) -> None:
+            """Find out, while its children are looked for, that it is gone."""
+            loading.set_result(None)
+            raise psutil.NoSuchProcess(pid)
+
+        monkeypatch.setattr(system_utils, "kill_process_tree", end)
+        monkeypatch.setattr(multiprocessing, "active_children", lambda: [SimpleNamespace(name="EngineCore", pid=1)])
+        await vllm_core._abandon(loading, ())
+        assert loading.done()
 
     async def assert_close_ends_it(
         self, engine: VllmEngine, starting: "asyncio.Task[EngineInfo]", before: set[int]
