@@ -161,7 +161,7 @@ def _is_plain(value: object, depth: int) -> bool:
 
 
 def _shown(value: object) -> str:
-    """Return what is no text as JSON, or what kind of value it is where it is nested too deep for that."""
+    """Return a value that is not a text as JSON, or only its kind where it is nested too deep for that."""
     try:
         return _json(value)
     except RecursionError:

@@ -178,7 +178,7 @@ def problems(name: str, kind: int, status: int, attributes: Mapping[str, Any]) -
 
 def event_problems(record: Any, attributes: Mapping[str, Any]) -> list[str]:
     """Return what of an event does not fit the conventions; `record` is as OTLP has it."""
-    found = [] if record.event_name in EVENTS else [f"{record.event_name!r} is no event that a server has"]
+    found = [] if record.event_name in EVENTS else [f"{record.event_name!r} is not an event that a server sends"]
     if record.severity_number != DEBUG:
         found.append(f"its severity is {record.severity_number}")
     if not record.span_id or not record.trace_id:

@@ -110,8 +110,8 @@ class ReplicaChoice:
         if home is None or home.replica != replica:
             return
         before = home.prompt_tokens
-        # A much shorter prompt is no news of the long one: coding agents have small things done in a session beside it,
-        # such as a title. Where more of these follow, the long one has been cut back.
+        # A much shorter prompt says nothing about the long one: coding agents have small things done in a session
+        # beside it, such as a title. Where more of these follow, the long one has been cut back.
         if 2 * prompt_tokens < before:
             home.prompt_tokens = before // 2
             return
