@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, WebSocketRoute, expect
 
 from tests.clients.codex.cli import Codex
 from tests.clients.codex.cli import installed as codex_installed
@@ -142,15 +142,21 @@ def test_a_function_is_written_by_form_or_as_json(page: Playground) -> None:
 
 
 def test_a_closed_connection_is_told_and_opened_again(server: Server, browser: Browser) -> None:
+    sockets: list[WebSocketRoute] = []
+
+    def keep_the_first_open(socket: WebSocketRoute) -> None:
+        """Let no answer of the first connection end, however fast it is."""
+        sockets.append(socket)
+        beyond = socket.connect_to_server()
+        if len(sockets) == 1:
+            beyond.on_message(lambda frame: None if '"response.completed"' in str(frame) else socket.send(frame))
+
     with playground(browser) as page:
-        page.page.route_web_socket(
-            "**/v1/responses", lambda socket: sockets.append((socket, socket.connect_to_server()))
-        )
-        sockets: list[tuple[object, object]] = []
+        page.page.route_web_socket("**/v1/responses", keep_the_first_open)
         page.open(server.url)
         page.write("count to 3000")
         expect(page.lane().locator(".answer")).to_contain_text("1 2 3")
-        sockets[0][0].close(code=3001)  # type: ignore[attr-defined]
+        sockets[0].close(code=3001)
         expect(page.ended(1).locator(".problem")).to_contain_text("The connection closed meanwhile")
         page.find("#state[data-state=open]").wait_for()
         assert len(sockets) == 2
