@@ -2,8 +2,8 @@
 
 The facts are those of the registry of https://github.com/open-telemetry/semantic-conventions-genai (its files
 `model/gen-ai/registry.yaml`, `spans.yaml`, `events.yaml`, `metrics.yaml` and `gen-ai-*-messages.json`, at commits
-002c8a6e and 004902b8, and where it differs in types at 024a4f94; The OpenTelemetry Authors, Apache-2.0), written down
-here as far as a server can have them: names, types, requirements.
+002c8a6e and 004902b8, where it differs in types at 024a4f94, and its version 0.1.0; The OpenTelemetry Authors,
+Apache-2.0), written down here as far as a server can have them: names, types, requirements.
 The names are looked up in `opentelemetry-semantic-conventions`, too, which is installed.
 """
 
@@ -22,13 +22,13 @@ _TYPES: dict[str, Any] = {"string": str, "int": int, "double": float, "boolean":
 ATTRIBUTES = {
     "string": "operation.name provider.name request.model response.id response.model conversation.id output.type "
     "agent.id agent.name agent.description agent.version tool.name tool.call.id tool.description tool.type "
-    "data_source.id retrieval.query.text workflow.name token.type",
+    "data_source.id retrieval.query.text workflow.name token.type request.previous_response.id request.reasoning.level",
     "int": "request.max_tokens request.top_k request.choice.count request.seed usage.input_tokens usage.output_tokens "
     "usage.cache_read.input_tokens usage.cache_creation.input_tokens usage.reasoning.output_tokens "
     "embeddings.dimension.count",
     "double": "request.temperature request.top_p request.frequency_penalty request.presence_penalty "
     "response.time_to_first_chunk",
-    "boolean": "request.stream",
+    "boolean": "request.stream conversation.compacted",
     "string[]": "request.stop_sequences request.encoding_formats response.finish_reasons",
     "any": "input.messages output.messages system_instructions tool.definitions tool.call.arguments tool.call.result",
 }
@@ -42,6 +42,10 @@ _REQUEST = (
     "request.max_tokens request.choice.count request.temperature request.top_p request.stop_sequences "
     "request.frequency_penalty request.presence_penalty request.seed output.type"
 )
+# In the registry's version 0.1.0, and not yet in the package.
+NEWER = {
+    f"gen_ai.{name}" for name in ("request.previous_response.id", "request.reasoning.level", "conversation.compacted")
+}
 _USAGE = "usage.input_tokens usage.cache_read.input_tokens usage.cache_creation.input_tokens usage.output_tokens"
 _CONTENT = "system_instructions input.messages output.messages tool.definitions"
 
@@ -59,7 +63,8 @@ class SpanRule:
 INFERENCE = SpanRule(
     "operation.name provider.name request.model",
     # `agent.id` says which agent asks, as any span may; the conventions list it at agents' own spans only.
-    f"{_REQUEST} agent.id request.top_k request.stream response.id response.model response.finish_reasons "
+    f"{_REQUEST} agent.id request.top_k request.stream request.previous_response.id request.reasoning.level "
+    f"conversation.compacted response.id response.model response.finish_reasons "
     f"response.time_to_first_chunk usage.reasoning.output_tokens conversation.id {_USAGE} {_CONTENT}",
     (CLIENT, INTERNAL),
     "request.model",
@@ -148,7 +153,7 @@ PACKAGED = {value for name, value in vars(gen_ai_attributes).items() if name.sta
 def problems(name: str, kind: int, status: int, attributes: Mapping[str, Any]) -> list[str]:
     """Return what of a span does not fit the conventions. One that is no operation of theirs has nothing of theirs."""
     theirs = {key: value for key, value in attributes.items() if key.startswith("gen_ai.")}
-    found = [f"{key} is in no registry" for key in theirs if key not in TYPES or key not in PACKAGED]
+    found = [f"{key} is in no registry" for key in theirs if key not in TYPES or key not in PACKAGED | NEWER]
     if not theirs:
         return found
     operation = str(theirs.get("gen_ai.operation.name"))

@@ -1,6 +1,6 @@
 """A run as a span: what response it is, for whom, and what became of it. Its turns and tool calls are below it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -57,7 +57,11 @@ def _asked(run: Run) -> dict[str, Value]:
         known["gen_ai.request.stream"] = True
     if not isinstance(request.text_format, PlainText):
         known["gen_ai.output.type"] = "json"
-    return known
+    if request.previous_response_id:
+        known["gen_ai.request.previous_response.id"] = request.previous_response_id
+    if request.reasoning and request.reasoning.effort:
+        known["gen_ai.request.reasoning.level"] = request.reasoning.effort
+    return known | _compacted(plan.input_items)
 
 
 def _asked_contents(plan: RunPlan) -> dict[str, Value]:
@@ -78,6 +82,7 @@ def _error(run: Run, response: Mapping[str, Any]) -> str | None:
 def _became(run: Run, response: Mapping[str, Any]) -> dict[str, Value]:
     reason = gen_ai.finish_reason(response)
     known: dict[str, Value] = {"gen_ai.response.model": response["model"], "respsite.status": run.status.value}
+    known |= _compacted(response["output"][:-1])  # a summary is the last item where nothing was made of it
     used = response["usage"]
     if used is not None:
         known |= gen_ai.usage(
@@ -92,6 +97,11 @@ def _became(run: Run, response: Mapping[str, Any]) -> dict[str, Value]:
     if first is not None and (run.plan.request.stream or run.plan.origin.transport == "websocket"):
         known["gen_ai.response.time_to_first_chunk"] = first / 1000
     return known
+
+
+def _compacted(items: Iterable[Mapping[str, Any]]) -> dict[str, Value]:
+    """Return that the model has read a summary of what was before, if it has; the conventions have no `false`."""
+    return {"gen_ai.conversation.compacted": True} if any(item.get("type") == "compaction" for item in items) else {}
 
 
 def _became_contents(response: Mapping[str, Any]) -> dict[str, Value]:

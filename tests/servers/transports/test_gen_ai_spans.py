@@ -70,7 +70,12 @@ class Client:
         self.post("/responses", input=SECRET, **sampled, **asked)
         conversation = self.post("/conversations")["id"]
         plain = self.post("/responses", input=f"{SECRET} " * 4000, conversation=conversation)
-        self.post("/responses", input=f"Think about the {SECRET}", previous_response_id=plain["id"])
+        thinks = {"previous_response_id": plain["id"], "reasoning": {"effort": "high"}}
+        self.post("/responses", input=f"Think about the {SECRET}", **thinks)
+        compacts = {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}
+        self.post("/responses", input=SECRET, previous_response_id=plain["id"], **compacts)
+        compaction = self.post("/responses/compact", input=f"{SECRET} " * 40)["output"]
+        self.post("/responses", input=[*compaction, {"role": "user", "content": SECRET}])
         messages = [{"role": "user", "content": SECRET}]
         self.http.headers.update(CODING_AGENT)
         self.post("/chat/completions", messages=messages, stream=True)
@@ -127,7 +132,7 @@ async def test_every_span_fits_the_conventions_and_has_no_contents(server: Serve
     found = checked(collector)
     assert not any(SECRET.encode() in body for body in collector.bodies), "contents stay here"
     assert {name: len(spans) for name, spans in found.items() if " " not in name and name != "turn"} == {
-        "chat": 7,
+        "chat": 10,
         "text_completion": 1,
         "embeddings": 1,
         "execute_tool": 1,
@@ -149,6 +154,10 @@ async def test_every_span_fits_the_conventions_and_has_no_contents(server: Serve
     assert plain["gen_ai.usage.output_tokens"] == used["output_tokens"]
     thoughts = used["output_tokens_details"]["reasoning_tokens"]
     assert plain.get("gen_ai.usage.reasoning.output_tokens", 0) == thoughts
+    (thoughtful,) = [each for each in chats if each.get("gen_ai.request.reasoning.level") == "high"]
+    assert thoughtful["gen_ai.request.previous_response.id"] == answers["plain"]["id"]
+    compacted = [each["gen_ai.conversation.compacted"] for each in chats if "gen_ai.conversation.compacted" in each]
+    assert compacted == [True, True], "one has made a summary and read it, one was given it"
     (tool,) = found["execute_tool"]
     assert (tool["gen_ai.tool.name"], tool["gen_ai.tool.type"]) == ("file_search.msearch", "datastore")
     (agent,) = found["invoke_agent"]
@@ -202,7 +211,7 @@ async def test_contents_are_in_events_where_they_are_to_be_there(server: Server,
         events.append(told(record))
         wrong += [f"{events[-1]}: {each}" for each in event_problems(record, events[-1])]
     assert not wrong, wrong
-    assert len(events) == 8, "each response, chat and message"
+    assert len(events) == 11, "each response, chat and message"
     (streamed,) = [each for each in events if "gen_ai.request.seed" in each]
     asked = [{"role": "user", "parts": [{"type": "text", "content": SECRET}]}]
     assert streamed["gen_ai.input.messages"] == asked
@@ -236,7 +245,7 @@ async def test_metrics_have_the_conventions_names_labels_and_buckets(tmp_path: P
         assert sorted(set(edges)) == [*bounds, float("inf")]
     durations = families["gen_ai_server_request_duration_seconds"].samples
     counts = {s.labels["gen_ai_operation_name"]: s.value for s in durations if s.name.endswith("_count")}
-    assert counts == {"chat": 7, "text_completion": 1, "embeddings": 1}
+    assert counts == {"chat": 10, "text_completion": 1, "embeddings": 1}
 
 
 async def test_decisions_are_one_chat_and_have_no_contents(
