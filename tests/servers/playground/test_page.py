@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, WebSocketRoute, expect
+from playwright.sync_api import Browser, Route, WebSocketRoute, expect
 
 from tests.clients.codex.cli import Codex
 from tests.clients.codex.cli import installed as codex_installed
@@ -143,6 +143,7 @@ def test_a_function_is_written_by_form_or_as_json(page: Playground) -> None:
 
 def test_a_closed_connection_is_told_and_opened_again(server: Server, browser: Browser) -> None:
     sockets: list[WebSocketRoute] = []
+    looks: list[Route] = []  # for what the server has kept: they wait until the loss was told
 
     def keep_the_first_open(socket: WebSocketRoute) -> None:
         """Let no answer of the first connection end, however fast it is."""
@@ -153,6 +154,7 @@ def test_a_closed_connection_is_told_and_opened_again(server: Server, browser: B
 
     with playground(browser) as page:
         page.page.route_web_socket("**/v1/responses", keep_the_first_open)
+        page.page.route("**/v1/responses/resp_*", lambda look: looks.append(look))
         page.open(server.url)
         page.write("count to 3000")
         expect(page.lane().locator(".answer")).to_contain_text("1 2 3")
@@ -160,6 +162,7 @@ def test_a_closed_connection_is_told_and_opened_again(server: Server, browser: B
         expect(page.ended(1).locator(".problem")).to_contain_text("The connection closed meanwhile")
         page.find("#state[data-state=open]").wait_for()
         assert len(sockets) == 2
+        page.page.unroute("**/v1/responses/resp_*")  # which lets them go on
         page.write("repeat: back")
         expect(page.ended(2).locator(".answer")).to_have_text("back")
 
