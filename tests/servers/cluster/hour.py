@@ -54,6 +54,7 @@ DOWN = (0.5, 8.0)  # for which what is killed is away
 STOPPED = (2.0, 15.0)  # for which what is stopped stands still: up to three leases
 ROLL_SECONDS = 600.0  # bound of a roll of all workers
 BATCH_SECONDS = 900.0
+SETTLE_SECONDS = 600.0  # until all kinds of so many clients have been answered, on a slow machine
 WEBHOOK_SECONDS = 400.0  # for what is left at the end
 EVERY_SECONDS = 2.0  # between two looks at the memory
 WARM = 1 / 6  # of the time: what memory grows by meanwhile does not count
@@ -70,7 +71,7 @@ class HourLoad(Load):
     """Clients of the cluster's usual kinds, and of those that only an hour has."""
 
     def __init__(self, cluster: Cluster, tool_url: str, calls: Counter[str]) -> None:
-        super().__init__(cluster.server, clients=STREAMS)
+        super().__init__(cluster.server, clients=STREAMS, settle_seconds=SETTLE_SECONDS)
         self._tool = {"type": "mcp", "server_label": "tests", "server_url": tool_url, "require_approval": "never"}
         self.calls = calls  # of the tool, by the request that made them
         self.answered: set[str] = set()  # requests whose answers have what the tool returned

@@ -58,8 +58,9 @@ class Tally:
 class Load:
     """So many clients, a quarter of each kind, until all come to an end."""
 
-    def __init__(self, server: Server, *, clients: int) -> None:
+    def __init__(self, server: Server, *, clients: int, settle_seconds: float = SETTLE_SECONDS) -> None:
         self.server = server
+        self._settle_seconds = settle_seconds  # bound of a wait until clients of each kind have been answered
         self.tally = Tally()
         each = clients // len(KINDS)
         usual = (self._ask, self._stream, self._talk, self._background)
@@ -84,7 +85,7 @@ class Load:
             await self.more(1)
             yield self.tally
             self._enough = True
-            async with asyncio.timeout(SETTLE_SECONDS):
+            async with asyncio.timeout(self._settle_seconds):
                 await asyncio.gather(*self._tasks)
             await self._hold_to_the_promises()
         finally:
@@ -101,7 +102,7 @@ class Load:
                 any(task.done() for task in self._tasks)
                 or all(self.tally.completed[kind] >= before[kind] + answers for kind in KINDS)
             ),
-            timeout=SETTLE_SECONDS,
+            timeout=self._settle_seconds,
         )
         for task in self._tasks:
             if task.done():

@@ -26,6 +26,7 @@ from tests.servers.transports.test_takeover import Pair
 
 NUMBERS = " ".join(map(str, range(300)))
 SCRIPT = [
+    {"when": "[slow]", "say": f"{THOUGHT}{BEGIN}{NUMBERS}<|return|>", "delay": 0.3},
     {"when": "[talk]", "say": f"{THOUGHT}{BEGIN}{NUMBERS}<|return|>", "delay": 0.05},
     {"when": "[long]", "say": f"{THOUGHT}{BEGIN}{NUMBERS}<|return|>", "delay": 0.01},
     {"say": HELLO},
@@ -101,7 +102,8 @@ async def test_stopped_beyond_its_lease_each_lane_hears_an_end_and_gets_its_inpu
 ) -> None:
     sleeper = house.one.process
     assert sleeper is not None
-    begun = {lane: (await begin(socket, "[talk]", lane))[0]["response"]["id"] for lane in LANES}
+    # The last one is steered: it stands still long before it has thought to the end, where it would be cut.
+    begun = {lane: (await begin(socket, "[slow]", lane))[0]["response"]["id"] for lane in reversed(LANES)}
     await steer(socket, begun[None], GIVEN)
     accepted = await socket.next()
     while accepted["type"] != "response.steer.accepted":
