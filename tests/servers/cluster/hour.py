@@ -280,7 +280,9 @@ async def run(seed: int, folder: Path) -> bool:
                     while (at := time.monotonic() - began) < MINUTES * 60:
                         samples.append((at, _held(cluster)))
                         await asyncio.sleep(EVERY_SECONDS)
+                print(f"the faults are over; completed so far {dict(load.tally.completed)}", flush=True)
                 await load.more(2)
+                print(f"all are answered again; completed {dict(load.tally.completed)}", flush=True)
             wrong = await _wrong(load, receiver)
             grown = _grown(samples)
         finally:
