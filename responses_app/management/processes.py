@@ -103,6 +103,8 @@ class ChildProcess:
         await asyncio.wait(outputs, timeout=LAST_LINES_SECONDS)
         for output in outputs:
             output.cancel()
+        # What it started may hold its output open, and asyncio has no other way to let go of that.
+        process._transport.close()  # type: ignore[attr-defined]
         return status
 
     def _hear(self, reading: int) -> None:

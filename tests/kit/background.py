@@ -65,12 +65,13 @@ async def cancel(http: httpx.AsyncClient, *responses: Frame) -> list[Frame]:
 
 
 async def until(http: httpx.AsyncClient, response_id: str, *statuses: str, timeout: float = PATIENCE) -> Frame:
-    """Wait until a response has one of these states, and return it."""
+    """Wait until a response has one of these states, and return it. One that has ended otherwise is not waited for."""
     found: list[Frame] = []
 
     async def is_there() -> bool:
         found[:] = [await get(http, response_id)]
-        return found[0]["status"] in statuses
+        return found[0]["status"] not in ("queued", "in_progress") or found[0]["status"] in statuses
 
     await eventually(is_there, timeout=timeout)
+    assert found[0]["status"] in statuses, found[0]
     return found[0]
