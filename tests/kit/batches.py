@@ -1,12 +1,13 @@
 """Batches of OpenAI's API as tests make and follow them."""
 
 import json
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from openai import OpenAI
 from openai.types import Batch
+
+from tests.kit.waiting import looks
 
 SECONDS = 60.0  # bound of every wait for a batch
 
@@ -39,13 +40,11 @@ def has_ended(batch: Batch) -> bool:
 
 def ended(client: OpenAI, batch: Batch, is_so: Callable[[Batch], bool] = has_ended) -> Batch:
     """Return a batch once it has ended, or something else of it is so."""
-    deadline = time.monotonic() + SECONDS
-    while True:
+    for _ in looks(SECONDS):
         now = client.batches.retrieve(batch.id)
         if is_so(now):
             return now
-        assert time.monotonic() < deadline, now
-        time.sleep(0.02)
+    raise AssertionError(now)
 
 
 def output_of(client: OpenAI, file_id: str | None) -> dict[str, Any]:

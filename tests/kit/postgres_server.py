@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ import psycopg
 import pytest
 
 from tests.kit.redis_server import low_port
+from tests.kit.waiting import looks
 
 START_SECONDS = 90.0
 STOP_SECONDS = 10.0
@@ -86,12 +86,13 @@ class PostgresServer:
                 stdout=output,
                 stderr=output,
             )
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                raise RuntimeError(f"PostgreSQL did not start: {log.read_text()}")
-            time.sleep(0.02)
+        for _ in looks(START_SECONDS):
+            if self._answers():
+                return
+            if self._process.poll() is not None:
+                break
+        self.stop()
+        raise RuntimeError(f"PostgreSQL did not start: {log.read_text()}")
 
     @contextmanager
     def hanging(self, *, accepts: bool = False) -> Iterator[None]:

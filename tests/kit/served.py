@@ -10,7 +10,6 @@ import re
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import httpx
 
 from tests.kit.server import ROOT, START_SECONDS, Server
+from tests.kit.waiting import looks
 
 CUSTOM = """
 import os, signal, sys, threading, time
@@ -71,10 +71,7 @@ class Supervised(Server):
 
     def wait_for(self, is_so: Callable[[], bool], seconds: float = START_SECONDS) -> None:
         """Wait until something is so."""
-        deadline = time.monotonic() + seconds
-        while not is_so():
-            assert time.monotonic() < deadline, self.output[-3000:]
-            time.sleep(0.02)
+        assert any(is_so() for _ in looks(seconds)), self.output[-3000:]
 
     def wait_for_line(self, text: str, *, count: int = 1, seconds: float = START_SECONDS) -> None:
         """Wait until the output has so many lines with this in them."""

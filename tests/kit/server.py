@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ import httpx
 
 from tests.kit.databases import ON_POSTGRES, database_settings
 from tests.kit.forking import ForkedProcess, fork, run_forked, start_forker
+from tests.kit.waiting import looks
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 180.0  # bound of every wait for a process here, on a machine that is busy
@@ -196,14 +196,12 @@ class Server:
     def wait_until(self, path: str, status: int) -> httpx.Response:
         """Ask `path` until it answers with `status`; a process that ended fails at once."""
         assert self.process is not None
-        deadline = time.monotonic() + self.start_seconds
-        while time.monotonic() < deadline:
+        for _ in looks(self.start_seconds):
             assert self.process.poll() is None, f"the server ended:\n{self.output}"
             with contextlib.suppress(httpx.TransportError):
                 answer = httpx.get(f"{self.url}{path}", timeout=5, verify=False)  # no TLS context: 0.08 s CPU each
                 if answer.status_code == status:
                     return answer
-            time.sleep(0.02)
         raise AssertionError(f"{path} did not answer {status}:\n{self.output}")
 
     def post(self, path: str, /, **body: object) -> httpx.Response:

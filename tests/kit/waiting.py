@@ -1,25 +1,45 @@
-"""Waiting for a condition that another task or process brings about."""
+"""Waiting for a condition that another task or process brings about.
+
+Most looks cost both sides some milliseconds of CPU, and several tests wait at once: with a look every 10 ms, what they
+wait for would come later. So the longer one has waited, the longer it is until the next look.
+"""
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 
 PATIENCE = 60.0  # seconds: a test that fails waits so long on a machine that is busy, none that passes
+LEAST, MOST = 0.01, 0.1  # seconds between two looks
+
+
+def pause_behind(waited: float) -> float:
+    """Return how long to wait until the next look: a tenth of the seconds that were waited so far."""
+    return min(MOST, max(LEAST, waited / 10))
+
+
+def looks(seconds: float) -> Iterator[None]:
+    """Yield at once, then whenever it is time to look again, until the seconds are over."""
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < seconds:
+        yield
+        time.sleep(pause_behind(waited))
 
 
 async def eventually(predicate: Callable[[], bool | Awaitable[bool]], *, timeout: float = PATIENCE) -> None:
-    """Return as soon as `predicate`, asked every 10 ms, is true.
+    """Return once `predicate`, asked again and again, is true.
 
     Raises:
         AssertionError: it was not within `timeout` seconds.
     """
-    deadline = asyncio.get_running_loop().time() + timeout
+    began = time.monotonic()
     while True:
         answer = predicate()
         if inspect.isawaitable(answer):
             answer = await answer
         if answer:
             return
-        if asyncio.get_running_loop().time() > deadline:
+        waited = time.monotonic() - began
+        if waited > timeout:
             raise AssertionError(f"{predicate!r} was not true within {timeout} s.")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(pause_behind(waited))

@@ -20,6 +20,7 @@ import httpx
 from openai import InvalidWebhookSignatureError, OpenAI
 
 from tests.kit.server import ROOT, START_SECONDS, free_port
+from tests.kit.waiting import looks
 
 
 class Receiver:
@@ -40,12 +41,10 @@ class Receiver:
         """Start, and wait until it answers."""
         command = [sys.executable, "-m", "tests.kit.webhook_receiver", str(self.port), str(self.folder)]
         self.process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
+        for _ in looks(START_SECONDS):
             with suppress(httpx.TransportError):
                 httpx.get(self.url, timeout=5)
                 return self
-            time.sleep(0.02)
         raise AssertionError("the receiver does not answer")
 
     def kill(self) -> None:
@@ -63,11 +62,10 @@ class Receiver:
 
     def wait_for(self, number: int, seconds: float = START_SECONDS) -> list[dict[str, Any]]:
         """Wait until so many messages have come."""
-        deadline = time.monotonic() + seconds
-        while len(received := self.received) < number:
-            assert time.monotonic() < deadline, received
-            time.sleep(0.02)
-        return received
+        for _ in looks(seconds):
+            if len(received := self.received) >= number:
+                return received
+        raise AssertionError(received)
 
     def __enter__(self) -> "Receiver":
         return self.start()

@@ -2,7 +2,8 @@
 
 import base64
 import json
-import os
+import subprocess
+import sys
 import zlib
 from array import array
 
@@ -39,5 +40,17 @@ def test_escaped_and_wide_texts() -> None:
 
 
 def test_the_memory_of_a_process_is_read() -> None:
+    """Of one that holds little else: this one may hold a gigabyte."""
     kept = Marker()
-    assert any(kept.forms_in(data, opens=False) for _, data in in_memory(os.getpid()))
+    code = "import sys; said = sys.stdin.readline(); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{kept.word}\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        found = [kept.forms_in(data, opens=False) for _, data in in_memory(process.pid)]
+        process.stdin.close()
+    assert any("plain" in forms for forms in found)

@@ -30,6 +30,7 @@ def record(plan: RunPlan, model: ServedModel, *, now: Callable[[], float], rule:
         about=AboutPrompts(
             model=model.name,
             instructions=max(0, len(prompt) - rest) if rest else 0,
+            # By a summary among them, or by one that is asked for (`compaction_trigger`) and written here.
             compacted=any(str(item["type"]).startswith("compaction") for item in plan.input_items),
             format=written,
         ),

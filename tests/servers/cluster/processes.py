@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import httpx
 import pytest
 
 from tests.kit.server import ROOT, START_SECONDS, clean_environ
+from tests.kit.waiting import looks
 
 TEMPLATE = ROOT / "deploy" / "nginx" / "respsite.conf.template"
 STOP_SECONDS = 10.0
@@ -68,13 +68,13 @@ class Program(ABC):
         if self.process is None or self.process.poll() is not None:
             self.begin()
         assert self.process is not None
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            ended = self.process.poll() is not None
-            if ended or time.monotonic() > deadline:
-                self.stop()
-                raise RuntimeError(f"{self.name} did not start:\n{self.log.read_text()[-2000:]}")
-            time.sleep(0.02)
+        for _ in looks(START_SECONDS):
+            if self._answers():
+                return
+            if self.process.poll() is not None:
+                break
+        self.stop()
+        raise RuntimeError(f"{self.name} did not start:\n{self.log.read_text()[-2000:]}")
 
     def _answers(self) -> bool:
         try:

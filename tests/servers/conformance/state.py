@@ -1,7 +1,6 @@
 """Servers whose responses outlive their requests, each on a database of its own, and what is asked of them by id."""
 
 import json
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -16,6 +15,7 @@ from tests.kit.oracle import validate_response, validate_response_items
 from tests.kit.scripts import main_script
 from tests.kit.sdk import PATIENCE, async_sdk_of, sdk_of
 from tests.kit.server import Server, manage
+from tests.kit.waiting import looks
 
 MODEL = "test-model"
 KINDS = ("sqlite-daphne", "postgres-daphne", "sqlite-uvicorn")
@@ -77,12 +77,12 @@ def retrieved(client: OpenAI, response_id: str, **options: Any) -> Response:
 
 def until(client: OpenAI, response_id: str, *statuses: str) -> Response:
     """Read a response until it has one of these states."""
-    deadline = time.monotonic() + PATIENCE
-    while (response := retrieved(client, response_id)).status not in statuses:
+    for _ in looks(PATIENCE):
+        response = retrieved(client, response_id)
+        if response.status in statuses:
+            return response
         assert response.status in RUNNING, response
-        assert time.monotonic() < deadline, response
-        time.sleep(0.01)
-    return response
+    raise AssertionError(response)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from tests.kit.redis_server import RedisServer
 from tests.kit.sdk import sdk_of
 from tests.kit.server import Server, manage
 
-LEASE = 2  # WORKER_LEASE_SECONDS
+LEASE = 3  # WORKER_LEASE_SECONDS
 LINES = 300
 PACE = {"tokens_per_second": 200}
 

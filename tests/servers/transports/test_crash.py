@@ -20,7 +20,7 @@ from tests.kit.stored import stored_statuses
 from tests.kit.waiting import eventually
 from tests.servers.transports.load import Promises, under_load
 
-LEASE = 2  # WORKER_LEASE_SECONDS
+LEASE = 3  # WORKER_LEASE_SECONDS
 A_BIT = 20.0  # seconds: for a third of a lease until somebody looks, and for a machine that is busy
 ENOUGH = 100  # promises before the kill
 RUNNING = ("queued", "in_progress")

@@ -23,7 +23,7 @@ from tests.kit.waiting import eventually
 from tests.servers.transports.test_engine_doors import done
 
 TIMES = int(os.environ.get("ROLLOUT_TAKEOVERS", "1"))  # how often each is done
-LEASE = 1.0  # WORKER_LEASE_SECONDS
+LEASE = 2.0  # WORKER_LEASE_SECONDS
 SAID = " ".join(str(number) for number in range(400))
 SCRIPT = (
     {"say": f"<|channel|>analysis<|message|>I count.<|end|><|start|>assistant{BEGIN}{SAID}<|return|>", "delay": 0.01},

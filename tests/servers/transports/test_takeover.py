@@ -27,7 +27,7 @@ from tests.kit.waiting import eventually
 
 KILLS = int(os.environ.get("TAKEOVER_KILLS", "2"))
 RUNNING = 6  # responses at once
-LEASE = 1.0  # WORKER_LEASE_SECONDS
+LEASE = 2.0  # WORKER_LEASE_SECONDS
 NUMBERS = " ".join(str(number) for number in range(400))
 LONG = f"<|channel|>analysis<|message|>Let me count: ümläute 🙂.<|end|><|start|>assistant{BEGIN}{NUMBERS}<|return|>"
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")

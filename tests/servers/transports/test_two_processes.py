@@ -16,7 +16,7 @@ from tests.kit.waiting import eventually
 from tests.servers.transports.load import under_load
 
 ENOUGH = 120  # promises of each server
-LEASE = 1.5  # WORKER_LEASE_SECONDS
+LEASE = 2.5  # WORKER_LEASE_SECONDS
 
 
 @pytest.fixture(scope="module")
