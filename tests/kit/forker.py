@@ -33,7 +33,14 @@ MODULES = (
     *("psycopg", "redis.asyncio", "channels.routing", "channels.generic.websocket", "channels_redis.core"),
     *("django.contrib.admin.options", "django.core.management.commands.check", "django.db.migrations.executor"),
     *("django.core.handlers.asgi", "django.template.defaulttags", "django.views.generic"),
-    *("responses_app.wiring.site", "responses_app.web.bodies", "responses_app.api.openapi"),
+    *("django.db.backends.sqlite3.base", "django.contrib.auth.hashers", "django.contrib.staticfiles.handlers"),
+    *("engine.backends.demo.engine", "responses_app.wiring.site", "responses_app.web.bodies"),
+    *("responses_app.web.middleware", "responses_app.web.sockets.consumer", "responses_app.watch.transcript"),
+    # All of `responses_app.api.endpoints` that can be had without settings.
+    *(f"responses_app.api.{name}" for name in ("openapi", "rollout_exports", "containers", "skills", "webhooks")),
+    *(f"responses_app.api.{name}" for name in ("responses", "engine", "models", "chats", "vector_stores", "batches")),
+    *(f"responses_app.api.{name}" for name in ("messages", "message_batches", "conversations", "completions")),
+    *(f"responses_app.api.organization.{name}" for name in ("admin_keys", "costs", "audit_logs", "spend_limits")),
 )
 MAX_ORDER = 1024 * 1024  # bytes
 
