@@ -37,23 +37,28 @@ settings.load_profile("busy")
 # What takes 20 seconds or more begins, the longest first, what computes beside what waits: else one process is left
 # with it at the end.
 LONG = """
-    clients/agents/test_task servers/transports/test_takeover servers/supervisor/test_sandboxes
+    clients/agents/test_task servers/supervisor/test_sandboxes servers/retention/test_marker
+    clients/agents/test_rollouts clients/trainers/test_trainers servers/transports/test_takeover
     servers/supervisor/test_under_load servers/playground/test_versions servers/supervisor/test_processes
     servers/transports/test_hung_database servers/playground/test_chats_page servers/playground/test_story
     clients/configure/test_configure servers/playground/test_setup servers/transports/test_engine_doors
     servers/playground/test_hour servers/transports/test_rollout_laws project/test_bench
-    servers/transports/test_search_by_meaning servers/transports/test_rate_limits servers/transports/test_bodies
-    servers/test_serve clients/python_clients/test_python_clients servers/transports/test_effects
-    servers/transports/test_lost_leases servers/supervisor/test_watching servers/playground/test_files
-    servers/playground/test_chats_looks servers/goldens/test_goldens contracts/adapters/test_old_version
-    contracts/adapters/test_store_database servers/transports/test_waiting servers/test_hostile_texts unit/test_conf
-    unit/tools/sandbox/test_resting project/docs/test_site servers/transports/test_forget unit/tools/test_everywhere
-    servers/playground/test_talking servers/transports/test_limits unit/tools/mcp/test_old_sse servers/watch/test_page
-    servers/transports/test_metrics servers/conformance/test_resuming_sdk servers/supervisor/test_bursts
-    contracts/adapters/test_retention unit/auth/test_clients servers/transports/test_lifetime
-    servers/playground/test_page servers/transports/test_steering clients/javascript/test_javascript
-    clients/codex/test_codex unit/tools/sandbox/test_escapes servers/transports/test_websocket_load
-    servers/fuzz/test_fuzz servers/fuzz/test_openapi
+    servers/transports/test_search_by_meaning servers/transports/test_rate_limits servers/roles/test_matrix
+    servers/audit/test_audit contracts/adapters/test_version_0012 servers/watch/test_rollout_pages
+    servers/sign_on/test_real project/test_architecture servers/transports/test_openapi servers/test_webhooks
+    servers/roles/test_taken_away servers/supervisor/test_sandbox_hosts servers/cluster/test_smoke
+    servers/transports/test_bodies servers/test_serve clients/python_clients/test_python_clients
+    servers/transports/test_effects servers/transports/test_lost_leases servers/supervisor/test_watching
+    servers/playground/test_files servers/playground/test_chats_looks servers/goldens/test_goldens
+    contracts/adapters/test_old_version contracts/adapters/test_store_database servers/transports/test_waiting
+    servers/test_hostile_texts unit/test_conf unit/tools/sandbox/test_resting project/docs/test_site
+    servers/transports/test_forget unit/tools/test_everywhere servers/playground/test_talking
+    servers/transports/test_limits unit/tools/mcp/test_old_sse servers/watch/test_page servers/transports/test_metrics
+    servers/conformance/test_resuming_sdk servers/supervisor/test_bursts contracts/adapters/test_retention
+    unit/auth/test_clients servers/transports/test_lifetime servers/playground/test_page
+    servers/transports/test_steering clients/javascript/test_javascript clients/codex/test_codex
+    unit/tools/sandbox/test_escapes servers/transports/test_websocket_load servers/fuzz/test_fuzz
+    servers/fuzz/test_openapi
 """.split()
 
 collect_ignore = [] if find_spec("vllm") else ["servers/vllm"]  # those run in the venv of `make test-vllm`

@@ -1,5 +1,6 @@
 """`respsite configure AGENT --write`: files that are there already, hostile ones too, keep all that they hold."""
 
+import codecs
 import json
 import os
 import stat
@@ -272,6 +273,8 @@ def test_a_folder_that_may_not_be_written(
             put(home / FILES["claude"], "{}", 0o666)
         (home / ".claude").chmod(0o555)
         user = os.geteuid()
+        # Nobody may read Python's own files, perhaps, and an encoding that could not be imported once stays unknown.
+        codecs.lookup("utf-8-sig")
         if user == 0:
             os.seteuid(NOBODY)
         try:
