@@ -18,7 +18,7 @@ expect.set_options(timeout=WAIT_MS)
 SIZES = {"telephone": (360, 740), "tablet": (820, 1180), "desktop": (1440, 900)}
 # Frames come in their own time, and nobody should wait for what only moves.
 FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"]
-FLAGS += ["--disable-gpu", "--disable-software-rasterizer"]  # a GPU that is simulated takes a third of the CPU
+FLAGS += ["--disable-gpu", "--disable-software-rasterizer"]  # a GPU that is simulated costs a good part of the CPU
 LEFT = "net::ERR_ABORTED"  # of a request whose page was left meanwhile
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make services")
 
