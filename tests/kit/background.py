@@ -4,6 +4,7 @@ from pathlib import Path
 
 import httpx
 
+from responses_app.protocol.requests import resources
 from tests.kit.clients import Frame, ready
 from tests.kit.oracle import validate_response
 from tests.kit.scripts import main_script
@@ -70,7 +71,7 @@ async def until(http: httpx.AsyncClient, response_id: str, *statuses: str, timeo
 
     async def is_there() -> bool:
         found[:] = [await get(http, response_id)]
-        return found[0]["status"] not in ("queued", "in_progress") or found[0]["status"] in statuses
+        return found[0]["status"] not in resources.RUNNING or found[0]["status"] in statuses
 
     await eventually(is_there, timeout=timeout)
     assert found[0]["status"] in statuses, found[0]

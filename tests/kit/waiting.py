@@ -19,10 +19,13 @@ def pause_behind(waited: float) -> float:
 
 
 def looks(seconds: float) -> Iterator[None]:
-    """Yield at once, then whenever it is time to look again, until the seconds are over."""
+    """Yield at once, then whenever it is time to look again; for the last time once the seconds are over."""
     began = time.monotonic()
-    while (waited := time.monotonic() - began) < seconds:
+    while True:
         yield
+        waited = time.monotonic() - began
+        if waited > seconds:
+            return
         time.sleep(pause_behind(waited))
 
 
