@@ -2,7 +2,6 @@
 
 import socket
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -10,6 +9,7 @@ import pytest
 
 from responses_app.web.servers.layers import Exposure, is_local
 from tests.kit.server import Server
+from tests.kit.waiting import looks
 
 pytestmark = pytest.mark.any_database
 
@@ -26,11 +26,10 @@ class OpenServer(Server):
 
     def logged_lines(self, start: str) -> list[str]:
         """Wait for lines that begin so, and return them."""
-        deadline = time.monotonic() + 10
-        while not (found := [line for line in self.output.splitlines() if line.startswith(start)]):
-            assert time.monotonic() < deadline, self.output
-            time.sleep(0.01)
-        return found
+        for _ in looks(10):
+            if found := [line for line in self.output.splitlines() if line.startswith(start)]:
+                return found
+        raise AssertionError(self.output)
 
 
 def network_address() -> str:

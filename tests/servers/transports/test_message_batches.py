@@ -1,6 +1,5 @@
 """Batches of Anthropic's API, as its SDK asks for them."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ from anthropic.types.messages import MessageBatch
 from tests.kit.batches import SECONDS
 from tests.kit.fixtures import module_server
 from tests.kit.server import Server
+from tests.kit.waiting import looks
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
@@ -31,11 +31,11 @@ def request(custom_id: str, text: str = "Say hello.", **params: object) -> Any:
 
 def ended(client: Anthropic, batch: MessageBatch) -> MessageBatch:
     """Return a batch once it has ended."""
-    deadline = time.monotonic() + SECONDS
-    while (now := client.messages.batches.retrieve(batch.id)).processing_status != "ended":
-        assert time.monotonic() < deadline, now
-        time.sleep(0.02)
-    return now
+    for _ in looks(SECONDS):
+        now = client.messages.batches.retrieve(batch.id)
+        if now.processing_status == "ended":
+            return now
+    raise AssertionError(now)
 
 
 def test_from_its_requests_to_its_results(client: Anthropic) -> None:

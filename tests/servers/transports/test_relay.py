@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from pathlib import Path
 
 import httpx
@@ -12,6 +11,7 @@ from responses_app.wiring.relay import Relay
 from tests.kit.clients import Socket, http_client
 from tests.kit.redis_server import RedisServer
 from tests.kit.server import Server
+from tests.kit.waiting import looks
 
 pytestmark = pytest.mark.any_database
 
@@ -28,10 +28,7 @@ def pair(folder: Path, **settings: str) -> tuple[Server, Server]:
 
 def eventually_logged(server: Server, line: str) -> None:
     """Wait until a server has said something."""
-    deadline = time.monotonic() + 10
-    while line not in server.output:
-        assert time.monotonic() < deadline, server.output[-3000:]
-        time.sleep(0.05)
+    assert any(line in server.output for _ in looks(10)), server.output[-3000:]
 
 
 def begun(server: Server) -> str:
