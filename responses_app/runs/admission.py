@@ -179,15 +179,16 @@ class Admission:
                 queue.leave()
                 run.settle()
 
-        with queue.admission():
-            try:
-                await self._accept(run, left=start)
-            except asyncio.CancelledError:
-                # The client left. `admission()` frees its place on the way out, so the place is taken again until
-                # `start` is called.
-                queue.enter()
-                raise
-        self._registry.start(run)
+        with self._registry.admission():
+            with queue.admission():
+                try:
+                    await self._accept(run, left=start)
+                except asyncio.CancelledError:
+                    # The client left. `admission()` frees its place on the way out, so the place is taken again until
+                    # `start` is called.
+                    queue.enter()
+                    raise
+            self._registry.start(run)
 
     async def _admit(self, run: Run) -> None:
         """Accept a foreground response and start it."""

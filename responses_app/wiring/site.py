@@ -232,9 +232,8 @@ class Site:
         await self.batch_work.stop()
         await self.followers.aclose()  # those who follow another worker's response may do so elsewhere
         grace = self.settings.shutdown_grace_seconds
-        await asyncio.gather(
-            self.registry.drain(grace), self.completions.aclose(grace=grace), self.webhook_deliverer.aclose()
-        )
+        await asyncio.gather(self.registry.drain(grace), self.webhook_deliverer.aclose())
+        self.completions.stop()
         # Behind the grace: from here on a database that hangs cannot hold up the stop.
         self.end_database(LAST_ROWS_SECONDS)
         await self.registry.aclose(last_words=LAST_WORDS_SECONDS)

@@ -173,6 +173,20 @@ class FakeStore(MemoryResponseStore):
         return await super().chain(project, response_id)
 
 
+class SlowStore(FakeStore):
+    """A store that waits before it accepts anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accepting = 0
+        self.go_on = asyncio.Event()
+
+    async def accept(self, accepted: AcceptedResponse) -> None:
+        self.accepting += 1
+        await self.go_on.wait()
+        await super().accept(accepted)
+
+
 class FakeConversations(BaseConversationStore):
     """Conversations as a service reads them; `entries` are those of one project, by conversation."""
 

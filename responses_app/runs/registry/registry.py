@@ -111,11 +111,15 @@ class RunRegistry:
         """All that have not ended."""
         return [run for run, _ in self._runs.values()]
 
+    @property
+    def _places_taken(self) -> int:
+        return len(self._runs) + self._coming + self._guests
+
     def check_capacity(self, *, places: int = 1) -> None:
         """Raise `ApiError` (503) if no run can start now, or not so many."""
         if self.draining:
             raise overloaded("The server is stopping. Send the request again.", retry_after=2)
-        if len(self._runs) + self._coming + self._guests + places > self._settings.responses_max_in_flight:
+        if self._places_taken + places > self._settings.responses_max_in_flight:
             most = self._settings.responses_max_in_flight
             message = f"{most} responses are running (RESPONSES_MAX_IN_FLIGHT). Try again shortly."
             raise overloaded(message, retry_after=2)
@@ -332,16 +336,20 @@ class RunRegistry:
             if run.plan.durable and run.waits:  # for its client, not for this server: it waits on another worker
                 run.stopping = True
                 self.cancel(run, reason="the server stopped")
-        if self._runs and grace > 0 and not self.hurry.is_set():
-            logger.info("%d responses are running; they have %g s to end", len(self._runs), grace)
+        if self._places_taken and grace > 0 and not self.hurry.is_set():
+            logger.info("%d responses are running; they have %g s to end", self._places_taken, grace)
             waits = [asyncio.create_task(each) for each in (self._all_ended(), self.hurry.wait())]
             await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
 
     async def _all_ended(self) -> None:
-        while self._runs:
-            await asyncio.wait([task for _, task in self._runs.values()])
+        # What is being accepted counts: its client was let in, and it starts in a moment.
+        while self._places_taken:
+            if self._runs:
+                await asyncio.wait([task for _, task in self._runs.values()])
+            else:
+                await asyncio.sleep(POLL_SECONDS)
 
     async def _hear(self, seconds: float) -> None:
         for _ in range(round(seconds / POLL_SECONDS)):

@@ -137,7 +137,6 @@ class Completing:
         self.head = head
         self.usage = CompletionTokens()
         self.kv_transfer_params: Mapping[str, Any] | None = None  # what the engine gives for the next one
-        self.ended = asyncio.Event()
         self.ended_one: Callable[[], None] = lambda: None  # called when a choice has ended
         self.keep: Callable[[RecordedResponse], Awaitable[None]] = _kept_nowhere  # what a roll-out records
         self._model = model
@@ -218,7 +217,6 @@ class Completing:
             self._book.note(self._origin, self.head.model, "completions", tokens, of=self.head.id)
             self._note()
             self._left(self)
-            self.ended.set()
 
     async def _run(self, choice: OpenChoice, place: TurnPlace) -> None:
         try:

@@ -6,7 +6,6 @@ All that can be known before anything is generated is known here, and refused. T
 long as they are long, or an engine tokenizes them: long ones are read on a thread.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -154,20 +153,11 @@ class CompletionService:
         completing.start(choices, places, span)
         return completing
 
-    async def aclose(self, *, grace: float) -> None:
-        """Give what runs `grace` seconds to end, and then stop it; its readers are told."""
-        if self.running:
-            waits = [asyncio.create_task(each) for each in (self._all_ended(), self.service.registry.hurry.wait())]
-            await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
+    def stop(self) -> None:
+        """Stop what has not ended within the registry's grace; its readers are told."""
         # A copy: who ends leaves the set.
         for each in list(self.running):
             each.stop()
-
-    async def _all_ended(self) -> None:
-        while self.running:
-            await next(iter(self.running)).ended.wait()
 
 
 def _asked(wanted: CompletionWanted) -> dict[str, Value]:

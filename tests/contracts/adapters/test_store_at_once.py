@@ -51,9 +51,9 @@ class TestAtOnce(OnBothCase):
                 replace(turn.saying(*exchange(1), sampled=[sampled_text("Yes.")]), accepted=True) for turn in turns
             ]
             await asyncio.gather(*(store.save(stored) for stored in saved))
-            assert (
-                len(statements) <= 2 * 5
-            )  # who is there still, their ends, parents, parts, items; at most two batches
+            # Five a batch: who is there still, their ends, parents, parts, items. How many batches they become depends
+            # on how soon threads have made their rows; alone they would be fifty.
+            assert len(statements) <= 5 * 5
             await store.aclose()
 
     async def test_nobody_inherits_what_another_does(self, open_store: OpenStore) -> None:

@@ -10,8 +10,8 @@ from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.queues.turns import BackgroundQueue
-from responses_app.stores.base import AcceptedResponse, StoreError
-from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site, run_settings
+from responses_app.stores.base import StoreError
+from tests.kit.fakes import ANSWER, FakeEngine, Site, SlowStore, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event
 from tests.kit.waiting import eventually
@@ -108,20 +108,6 @@ async def test_flex_waits_a_minute_behind_the_others_and_no_longer() -> None:
             await eventually(lambda: queue.waiting == len(tasks))
     await asyncio.gather(*tasks)
     assert order == ["before", "flex", "late"]
-
-
-class SlowStore(FakeStore):
-    """A store that waits before it accepts anything."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.accepting = 0
-        self.go_on = asyncio.Event()
-
-    async def accept(self, accepted: AcceptedResponse) -> None:
-        self.accepting += 1
-        await self.go_on.wait()
-        await super().accept(accepted)
 
 
 async def test_many_at_once_are_no_more_than_that() -> None:

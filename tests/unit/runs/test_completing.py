@@ -118,7 +118,7 @@ async def test_those_that_come_together_take_no_more_places_than_there_are() -> 
     for completing in taken:
         await completing.aclose()
     assert (await begin(service, prompt="a", n=4)).generating == 4
-    await service.aclose(grace=0)
+    service.stop()
 
 
 async def test_a_reader_that_takes_nothing_does_not_keep_the_engine() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import Status
-from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
+from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site, SlowStore, run_settings
 from tests.kit.waiting import eventually
 from tests.unit.runs.halves import HALF, close, ended, half_said, hanging, runs
 
@@ -227,6 +227,34 @@ class TestClosing:
         await asyncio.sleep(0.05)
         assert not closing.done()
         site.registry.leave()
+        async with asyncio.timeout(5):
+            await closing
+
+    @pytest.mark.parametrize("background", [False, True])
+    async def test_what_is_being_accepted_has_the_grace_too(self, background: bool) -> None:
+        gate = asyncio.Event()
+        site = Site(FakeEngine([[HALF, gate, ANSWER]]), SlowStore())
+        assert isinstance(site.store, SlowStore)
+        creating = asyncio.create_task(site.begin(input="hi", background=background))
+        await eventually(lambda: site.store.accepting == 1)
+        closing = asyncio.create_task(site.registry.aclose(grace=60))
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        site.store.go_on.set()
+        reading = await creating
+        await asyncio.sleep(0.05)
+        gate.set()
+        async with asyncio.timeout(5):
+            await closing
+        assert (await reading.to_the_end())[-1]["response"]["status"] == "completed"  # type: ignore[index]
+
+    async def test_what_generates_beside_responses_has_the_grace_too(self) -> None:
+        site = Site()
+        site.registry.take_places(1)
+        closing = asyncio.create_task(site.registry.drain(grace=60))
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        site.registry.give_place()
         async with asyncio.timeout(5):
             await closing
 
