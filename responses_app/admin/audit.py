@@ -21,7 +21,7 @@ from django.shortcuts import render
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from responses_app.admin.filters import AgeFilter
+from responses_app.admin.filters import AgeFilter, OwnProjectFilter, ValuesFilter
 from responses_app.admin.lists import ListOnlyAdmin, column
 from responses_app.models.audit import MAX_NAME, AuditRow
 from responses_app.protocol.errors import ApiError, overloaded
@@ -33,7 +33,6 @@ from responses_app.stores.database.sign_on import by_sign_on
 from responses_app.watch.auditing import actor_of, done
 from responses_app.watch.text import NONE, moment, visible
 
-MAX_CHOICES = 200  # projects and users that a filter offers
 MAX_EXPORTED = 20_000  # entries of one file: some 8 MB
 NO_DATABASE = (
     "The database does not answer, or cannot be written to: nothing was changed. The server's log says why. Try again "
@@ -58,37 +57,11 @@ class ActionFilter(admin.SimpleListFilter):
         return queryset.filter(action=plain(self.value() or "", 64)) if self.value() else queryset
 
 
-class _ValueFilter(admin.SimpleListFilter):
-    """A filter by a column, with the values that the trail has."""
-
-    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        # One seek in the column's index for each value, however many rows there are.
-        found: list[str] = []
-        rows = AuditRow.objects.order_by(str(self.parameter_name)).values_list(str(self.parameter_name), flat=True)
-        while len(found) < MAX_CHOICES:
-            value = rows.filter(**{f"{self.parameter_name}__gt": found[-1] if found else ""}).first()
-            if value is None:
-                break
-            found.append(value)
-        return [(value, visible(value)[:60]) for value in found]
-
-    def queryset(self, request: HttpRequest, queryset: "QuerySet[AuditRow]") -> "QuerySet[AuditRow]":
-        value = plain(self.value() or "", MAX_NAME)
-        return queryset.filter(**{str(self.parameter_name): value}) if value else queryset
-
-
-class ActorFilter(_ValueFilter):
+class ActorFilter(ValuesFilter):
     """A filter by who did it."""
 
     title = "who"
     parameter_name = "actor_name"
-
-
-class AuditProjectFilter(_ValueFilter):
-    """A filter by project."""
-
-    title = "project"
-    parameter_name = "project"
 
 
 @admin.register(AuditRow)
@@ -101,7 +74,7 @@ class AuditAdmin(ListOnlyAdmin):
     about = column("subject", lambda row: format_html('<span class="id">{}</span>', visible(row.subject) or NONE))
     project_name = column("project", lambda row: visible(row.project) or NONE)
     came_from = column("address", lambda row: visible(row.address) or NONE)
-    list_filter = (ActionFilter, AgeFilter, ActorFilter, AuditProjectFilter)
+    list_filter = (ActionFilter, AgeFilter, ActorFilter, OwnProjectFilter)
     date_hierarchy = "created_at"
     ordering = ("-number",)
     search_fields = ("subject",)

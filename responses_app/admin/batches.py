@@ -7,6 +7,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 
+from responses_app.admin.filters import OwnProjectFilter
 from responses_app.admin.lists import ListOnlyAdmin, column
 from responses_app.admin.searching import beginning_with
 from responses_app.models.batches import Batch
@@ -29,6 +30,7 @@ class BatchAdmin(ListOnlyAdmin):
     failing = column("failed", lambda row: f"{row.failed:,}")
     unrun = column("not run", lambda row: f"{row.cancelled + row.expired:,}")  # cancelled, or expired before
     created = column("created", lambda row: moment(row.created_at))
+    list_filter = (OwnProjectFilter,)
     ordering = ("-created_at",)
     search_fields = ("id",)
     search_help_text = "Finds a batch by its id or the beginning of it."

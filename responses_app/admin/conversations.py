@@ -20,6 +20,7 @@ from django.utils.html import format_html
 from django.views.decorators.http import require_safe
 
 from responses_app.admin.actions import MAX_CHANGED
+from responses_app.admin.filters import OwnProjectFilter
 from responses_app.admin.lists import BoundedChangeList, ReadOnlyAdmin, column
 from responses_app.admin.searching import beginning_with
 from responses_app.models import Conversation, ConversationItem
@@ -70,6 +71,7 @@ class ConversationAdmin(ReadOnlyAdmin):
     created = column("created", lambda row: moment(row.created_at))
     project_name = column("project", lambda row: visible(row.project))
     head_link = column("latest response", lambda row: response_link(row.head) if row.head else NONE)
+    list_filter = (OwnProjectFilter,)
     date_hierarchy = "created_at"
     ordering = ("-created_at",)
     search_fields = ("id",)

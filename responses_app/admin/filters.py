@@ -1,6 +1,7 @@
 """The filters of the admin's lists. What is chosen stands in the address, so that a view can be sent to a colleague.
 
-Those of the list of responses are answered by the index that it is sorted by, or, for a key, by that of its project.
+Those of the list of responses are answered by the index that it is sorted by, or, for a key, by that of its project;
+`ValuesFilter` by an index of its own column.
 """
 
 from collections import Counter
@@ -16,6 +17,7 @@ from responses_app.models import ApiKey, Response
 from responses_app.protocol.api_keys import BY_SESSION
 from responses_app.watch.text import STATUSES, visible
 
+MAX_VALUES = 200  # that a filter offers
 NEWEST = 20_000  # responses whose projects, models and transports can be chosen
 AGES = {"hour": ("Last hour", 3_600), "day": ("Last 24 hours", 86_400), "week": ("Last 7 days", 7 * 86_400)}
 
@@ -86,6 +88,34 @@ class TransportFilter(_SeenFilter):
 
 class ProjectFilter(_SeenFilter):
     """A filter by project."""
+
+    title = "project"
+    parameter_name = "project"
+
+
+class ValuesFilter(admin.SimpleListFilter):
+    """A filter by a column that an index of the listed table begins with, with the values that it has."""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the choices."""
+        # One seek in the index for each value, however many rows there are.
+        found: list[str] = []
+        column = str(self.parameter_name)
+        rows = model_admin.model._default_manager.order_by(column).values_list(column, flat=True)
+        while len(found) < MAX_VALUES:
+            value = rows.filter(**{f"{column}__gt": found[-1] if found else ""}).first()
+            if value is None:
+                break
+            found.append(value)
+        return [(value, visible(value)[:60]) for value in found]
+
+    def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
+        """Narrow."""
+        return queryset.filter(**{str(self.parameter_name): cut(self.value() or "")}) if self.value() else queryset
+
+
+class OwnProjectFilter(ValuesFilter):
+    """A filter by project, of those that the listed table has."""
 
     title = "project"
     parameter_name = "project"

@@ -102,7 +102,7 @@ class BoundedChangeList(ChangeList):
         rows = super().get_queryset(request, exclude_parameters)
         self.search_note = getattr(request, "search_note", "")
         self.filtered_since = None
-        if self._is_narrowed and not self.query:
+        if self._is_narrowed and not self.query and self.date_hierarchy:  # without dates: what an index answers alone
             times = self._of_dates.order_by("-created_at").values_list("created_at", flat=True)
             # One seek in the index: the time of the row behind the last one that is looked at.
             self.filtered_since = next(iter(times[MAX_FILTERED : MAX_FILTERED + 1]), None)

@@ -18,6 +18,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.debug import sensitive_variables
 
+from responses_app.admin.filters import OwnProjectFilter
 from responses_app.admin.limits import LimitsForm, LimitsInPlace, spend_limit
 from responses_app.admin.lists import ListOnlyAdmin, ReadOnlyAdmin, column
 from responses_app.admin.searching import beginning_with
@@ -285,6 +286,7 @@ class SkillVersionAdmin(ListOnlyAdmin):
     size = column("size", lambda row: f"{in_bytes(row.bytes)}{'' if row.is_whole else ', not whole'}")
     project_name = column("project", lambda row: visible(row.project))
     created = column("created", lambda row: moment(row.created_at))
+    list_filter = (OwnProjectFilter,)
     ordering = ("-id",)  # in which they came
     search_fields = ("skill_id",)
     search_help_text = "Finds the versions of a skill by its whole id."
@@ -315,6 +317,7 @@ class StoredFileAdmin(ListOnlyAdmin):
     project_name = column("project", lambda row: visible(row.project))
     created = column("created", lambda row: moment(row.created_at))
     expires = column("expires", lambda row: NONE if row.expires_at is None else moment(row.expires_at))
+    list_filter = (OwnProjectFilter,)
     ordering = ("-id",)  # in which they came
     search_fields = ("id",)
     search_help_text = "Finds a file by its id or the beginning of it."

@@ -1,20 +1,24 @@
 """The list of responses: contents, filters, search, dates, and what a page costs."""
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db.models import Model
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from responses_app.admin import lists
-from responses_app.models import Conversation, ConversationItem, PublicName, Response
+from responses_app.models import Conversation, ConversationItem, PublicName, Response, StoredFile
+from responses_app.models.batches import Batch
 from tests.servers.admin import samples
 
 LIST = "/admin/responses_app/response/"
 SESSION_AND_USER = 2
 RECORDED = 4  # what is shown for the first time: a savepoint, the trail's end, an entry, and the savepoint's release
 COUNT, PAGE, SEEN_SINCE, SEEN, OLDEST, KEYS, WORDS = 1, 1, 1, 1, 1, 1, 2  # words: those in the index, and the others
+PROJECTS = 2  # of the table: one, and the look for another
 A_PAGE = SESSION_AND_USER + RECORDED + COUNT + PAGE + SEEN_SINCE + SEEN + OLDEST + KEYS + WORDS
 DAY = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
@@ -209,13 +213,42 @@ def test_conversations_are_counted_together(admin: Client, django_assert_num_que
             )
             for position in range(number)
         )
-    with django_assert_num_queries(SESSION_AND_USER + RECORDED + COUNT + PAGE + 1 + OLDEST):
+    with django_assert_num_queries(SESSION_AND_USER + RECORDED + PROJECTS + COUNT + PAGE + 1 + OLDEST):
         text = admin.get("/admin/responses_app/conversation/").content.decode()
     assert 'field-items_counted">39</td>' in text
     assert 'field-items_counted">0</td>' in text
     assert "Talk 17" in text
     found = admin.get("/admin/responses_app/conversation/?q=conv_3").content.decode()
     assert found.count('class="field-named"') == 11
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda number, project: Conversation(id=f"conv_{number}", created_at=DAY, project=project),
+        lambda number, project: StoredFile(
+            id=f"file-{number}", created_at=DAY, project=project, filename="a.txt", bytes=1, purpose="user_data"
+        ),
+        lambda number, project: Batch(id=f"batch_{number}", created_at=DAY, expires_at=DAY, project=project),
+    ],
+    ids=["conversations", "files", "batches"],
+)
+def test_they_are_filtered_by_the_projects_that_they_have(admin: Client, make: Callable[[int, str], Model]) -> None:
+    rows = [make(number, project) for number, project in enumerate(["a & b", "a & b", "c", "c", "c"])]
+    for row in rows:
+        row.save()
+    path = f"/admin/responses_app/{rows[0]._meta.model_name}/"
+    text = admin.get(path).content.decode()
+    assert '<a href="?project=a+%26+b">a &amp; b</a>' in text
+    assert '<a href="?project=c">c</a>' in text
+    assert [shown_ids(admin, f"{path}?project={project}") for project in ("a+%26+b", "c", "d", "%00")] == [2, 3, 0, 0]
+
+
+def shown_ids(admin: Client, path: str) -> int:
+    """Return how many rows a list shows."""
+    answer = admin.get(path)
+    assert answer.status_code == 200, answer.headers
+    return answer.content.decode().count('class="field-identifier"')
 
 
 def test_workers_live_or_are_gone(admin: Client) -> None:
