@@ -1,14 +1,16 @@
 """A server that asks for keys, and requests with one."""
 
 import json
+import os
 import signal
-import subprocess
-import sys
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 
 import httpx
 
-from tests.kit.server import ROOT, Server, clean_environ, manage
+from tests.kit.forking import fork
+from tests.kit.server import ROOT, START_SECONDS, Server, manage, server_environ
 
 SOME_KEYS = """
 from responses_app.stores.database.callers import create_key, revoke_keys
@@ -17,24 +19,39 @@ revoke_keys([revoked[1].pk])
 print(good[0], revoked[0], limited[0])
 """
 
-# Runs the commands it reads, a JSON list a line, and answers each with what it printed.
-OPERATOR = """
-import json, sys
-from io import StringIO
-import django
-django.setup()
-from django.core.management import call_command
-for line in sys.stdin:
-    said = StringIO()
-    call_command(*json.loads(line), stdout=said, stderr=StringIO())
-    print(json.dumps(said.getvalue()), flush=True)
-"""
+
+class Operator:
+    """A process that runs commands on a server's database, one after the other: see `tests.kit.operator`."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        pipe = folder / "operator"
+        pipe.unlink(missing_ok=True)
+        os.mkfifo(pipe)
+        # Opened for both: the other end is not there yet, and may never come.
+        self._commands = os.fdopen(os.open(pipe, os.O_RDWR), "w")
+        reading, writing = os.pipe()
+        self._answers = os.fdopen(reading)
+        with os.fdopen(writing, "wb") as output, (folder / "operator.log").open("ab") as log:
+            command = ["-m", "tests.kit.operator", str(pipe)]
+            self._process = fork(command, cwd=ROOT, environ=environ, output=output, errors=log)
+
+    def run(self, arguments: Sequence[str]) -> str:
+        """Run a command and return its answer, a line of JSON; nothing where it failed."""
+        self._commands.write(json.dumps(arguments) + "\n")
+        self._commands.flush()
+        return self._answers.readline()
+
+    def end(self) -> None:
+        """End it."""
+        self._commands.close()  # it has nothing to read any more
+        self._answers.close()
+        self._process.wait(START_SECONDS)
 
 
 class ClosedServer(Server):
     """A server that asks everybody for a key."""
 
-    _operator: "subprocess.Popen[str] | None" = None
+    _operator: Operator | None = None
 
     def new_key(self, *flags: str) -> str:
         """Make a key."""
@@ -55,13 +72,9 @@ class ClosedServer(Server):
         return manage(*arguments, **self._own_settings())
 
     def operate(self, *arguments: str) -> str:
-        """Run a command on this server's database, in one process for all of them: its start takes 1.2 s of CPU."""
-        operator = self._operator = self._operator or self._start_operator()
-        assert operator.stdin is not None
-        assert operator.stdout is not None
-        operator.stdin.write(json.dumps(arguments) + "\n")
-        operator.stdin.flush()
-        said = operator.stdout.readline()
+        """Run a command on this server's database, in one process for all of them."""
+        self._operator = self._operator or Operator(self.folder, server_environ(**self._own_settings()))
+        said = self._operator.run(arguments)
         assert said, f"{arguments} failed: see {self.folder / 'operator.log'}"
         return str(json.loads(said))
 
@@ -75,22 +88,10 @@ class ClosedServer(Server):
         self._end_operator()
         super().kill()
 
-    def _start_operator(self) -> "subprocess.Popen[str]":
-        with (self.folder / "operator.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-c", OPERATOR],
-                cwd=ROOT,
-                env=clean_environ(**self._own_settings()),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-
     def _end_operator(self) -> None:
         operator, self._operator = self._operator, None
         if operator is not None:
-            operator.communicate()  # it has nothing to read any more
+            operator.end()
 
     def _own_settings(self) -> dict[str, str]:
         names = ("DATABASE_URL", "DATA_DIR", "SECRET_KEY", "PRICES")

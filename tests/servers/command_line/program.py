@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.kit.server import ROOT, START_SECONDS, Server, clean_environ
+from tests.kit.forking import run_forked
+from tests.kit.server import ROOT, START_SECONDS, Server, clean_environ, server_environ
 
 PROGRAM = (sys.executable, "-m", "respsite")
 
@@ -18,7 +19,11 @@ PROGRAM = (sys.executable, "-m", "respsite")
 def respsite(
     *words: str | Path, given: str = "", folder: Path = ROOT, program: Sequence[str] = PROGRAM, **settings: str
 ) -> "subprocess.CompletedProcess[str]":
-    """Run it to its end in a pipe, with `given` on its standard input."""
+    """Run it to its end, with `given` on its standard input."""
+    if not given and program is PROGRAM:
+        return run_forked(
+            ["-m", "respsite", *map(str, words)], cwd=folder, environ=server_environ(**settings), seconds=START_SECONDS
+        )
     return subprocess.run(
         [*program, *map(str, words)],
         cwd=folder,
