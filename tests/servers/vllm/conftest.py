@@ -6,6 +6,7 @@ tests, `sharing` says which has which vLLM.
 
 import asyncio
 import inspect
+import json
 import os
 import tempfile
 import warnings
@@ -21,7 +22,7 @@ from engine.backends.vllm.server import VllmServerEngine
 from tests.contracts.engine import StartedEngine
 from tests.kit.sdk import MODEL, sdk_of
 from tests.kit.server import Server
-from tests.servers.vllm import chat_servers
+from tests.servers.vllm import chat_servers, seeded_weights
 from tests.servers.vllm.chat_servers import LlamaFront, QwenServer
 from tests.servers.vllm.engines import EngineUnderTest, LocalEngine, ServerEngine
 from tests.servers.vllm.fronts import LoadingServer
@@ -76,6 +77,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     """A vLLM server process."""
     server = VllmServer(tmp_path_factory.mktemp("vllm"))
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def seeded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """A vLLM server process whose weights can be changed: see `seeded_weights`."""
+    flags = {
+        name.replace("_", "-"): value if isinstance(value, str) else json.dumps(value)
+        for name, value in seeded_weights.OPTIONS.items()
+    }
+    server = VllmServer(tmp_path_factory.mktemp("vllm-seeded"), flags=flags, VLLM_SERVER_DEV_MODE="1")
     try:
         yield server.start()
     finally:

@@ -14,7 +14,7 @@ VLLMS = {
     "llama": r"\[front_with_llama",
     "seeing": r"/test_pictures\.py",
     "weights here": r"/test_weights\.py::.*\[here\]",
-    "weights there": r"/test_weights\.py::.*\[there\]",
+    "weights there": r"/test_weights\.py::.*\[there\]|/test_rollout_weights\.",
     "shared weights": r"/test_shared_weights\.py",
 }
 ORDER = (*VLLMS, None)

@@ -1,7 +1,5 @@
 """A roll-out in whose middle the weights of a real vLLM change twice: its tokens and versions are those of vLLM."""
 
-import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from tests.kit.rollouts import assert_laws_of_trees, path_tokens, tree_of
 from tests.kit.sdk import MODEL
 from tests.kit.server import Server
 from tests.servers.vllm.fronts import relayed
-from tests.servers.vllm.seeded_weights import OPTIONS
 from tests.servers.vllm.server import VllmServer
 
 ROLLOUT = {"x-rollout-id": "task"}
@@ -21,17 +18,9 @@ LONG, SHORT = 600, 10  # tokens
 MORE = 20  # chunks between two updates
 
 
-async def test_two_updates_in_one_rollout(tmp_path: Path) -> None:
-    flags = {
-        name.replace("_", "-"): each if isinstance(each, str) else json.dumps(each) for name, each in OPTIONS.items()
-    }
-    vllm = VllmServer(tmp_path, flags=flags, VLLM_SERVER_DEV_MODE="1")
-    try:
-        await asyncio.to_thread(vllm.start)
-        async with relayed(vllm, tmp_path, engine_weights="on") as (server, relay):
-            await change_twice(server, relay)
-    finally:
-        vllm.close()
+async def test_two_updates_in_one_rollout(seeded_server: VllmServer, tmp_path: Path) -> None:
+    async with relayed(seeded_server, tmp_path, engine_weights="on") as (server, relay):
+        await change_twice(server, relay)
 
 
 async def change_twice(server: Server, relay: EngineRelay) -> None:

@@ -4,7 +4,6 @@ The weights change by vLLM's own transfer, with a backend that makes them of a s
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from itertools import count
@@ -28,25 +27,18 @@ _numbers = count(1)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=["here", "there"])
-async def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BaseEngine]:
+async def engine(request: pytest.FixtureRequest) -> AsyncIterator[BaseEngine]:
     """An engine whose weights can be changed: in this process, and over a server."""
     async with AsyncExitStack() as stack:
         if request.param == "here":
             engine: BaseEngine = VllmEngine(model=str(MODEL_FOLDER), options={**ENGINE_OPTIONS, **OPTIONS})
         else:
-            flags = {name.replace("_", "-"): _flag(value) for name, value in OPTIONS.items()}
-            server = VllmServer(tmp_path_factory.mktemp("weights"), flags=flags, VLLM_SERVER_DEV_MODE="1")
-            stack.callback(server.close)
-            await asyncio.to_thread(server.start)
+            server: VllmServer = request.getfixturevalue("seeded_server")
             engine = VllmServerEngine(model=SERVED_MODEL, options={"urls": [server.url], "api_key": API_KEY})
         stack.push_async_callback(engine.aclose)
         async with asyncio.timeout(START_SECONDS):
             await engine.start()
         yield engine
-
-
-def _flag(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 @pytest.fixture

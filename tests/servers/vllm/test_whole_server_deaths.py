@@ -14,7 +14,7 @@ from tests.kit.server import Server
 from tests.servers.vllm.fronts import LoadingServer
 from tests.servers.vllm.server import VllmServer, descendants, engine_core, wait_until_gone
 
-STOPS_WITHIN = 20.0  # seconds; vLLM takes 3 to 8, and is killed after 8
+STOPS_WITHIN = 60.0  # seconds; vLLM takes 3 to 8, and is killed after 8; a busy machine takes its time for that
 
 
 def connect(front: Server) -> OpenAI:

@@ -31,7 +31,7 @@ from tests.servers.vllm.server import (
 
 WORKERS = 2
 PATIENT = 2 * START_SECONDS  # for three processes that load vLLM at once
-STOPS_WITHIN = 25.0  # seconds: workers that do nothing, and then the engine core
+STOPS_WITHIN = 60.0  # seconds: workers that do nothing, and then the engine core: some 10, on a machine that is busy 26
 
 
 class OnOneCore(Supervised):
