@@ -25,7 +25,7 @@ from responses_app.web.rollouts import RolloutPaths
 from responses_app.web.servers.backpressure import Backpressure
 from responses_app.web.servers.daphne import hook_daphne
 from responses_app.web.servers.inflow import FrameRules
-from responses_app.web.servers.layers import Exposure, Handler, Lifecycle, StaticFiles, traced
+from responses_app.web.servers.layers import Exposure, Handler, Lifecycle, Served, StaticFiles, traced
 from responses_app.web.servers.uvicorn import UvicornHook
 from responses_app.wiring.site import get_site
 
@@ -63,7 +63,7 @@ exposure = Exposure(
     Bodies(
         ProtocolTypeRouter(
             {
-                "http": traced(cast(Application, StaticFiles(Handler())), site.traces),
+                "http": Served(traced(cast(Application, StaticFiles(Handler())), site.traces), site.draining.serving),
                 "websocket": URLRouter(websocket_urlpatterns),
                 "lifespan": UvicornHook(lifecycle, rules, frame_rules, site.answer_headers),
             }

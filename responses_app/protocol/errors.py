@@ -208,6 +208,11 @@ def overloaded(message: str, *, retry_after: int) -> ApiError:
     return ApiError(message, status=503, type="server_error", code="server_is_overloaded", retry_after=retry_after)
 
 
+def stopping() -> "ApiError":
+    """Return the error for what is not begun any more: another worker, or the next server, takes it."""
+    return overloaded("The server is stopping. Send the request again.", retry_after=2)
+
+
 def too_slow() -> ApiError:
     """The client reads a stream more slowly than this server waits for (400, in the stream)."""
     message = "The stream was read too slowly (STREAM_MAX_LAG_BYTES), and so it was given up. Send the request again."

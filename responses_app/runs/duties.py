@@ -13,8 +13,9 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import Amount, Slot
@@ -23,7 +24,7 @@ from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.failures import server_stopped
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.runs.registry.registry import Forgetting, RunRegistry
+from responses_app.runs.registry.registry import POLL_SECONDS, Forgetting, RunRegistry
 from responses_app.runs.service import ResponseService
 from responses_app.stores.base import (
     AcceptedResponse,
@@ -381,29 +382,43 @@ class Upkeep:
             logger.info("%d stored responses past their bounds were removed", purged.responses)
 
 
+@dataclass(frozen=True, slots=True)
+class _Watcher:
+    """A connection."""
+
+    leave: Callable[[], None]  # tells it that the server stops
+    is_busy: Callable[[], bool]  # whether it has something to do or to say
+
+
 class Draining:
-    """Who is told that the server stops, and when all of them have acted on it."""
+    """Who is told that the server stops, who is being served, and when all of that is over."""
 
     def __init__(self) -> None:
-        self._watching: dict[object, Callable[[], None]] = {}
-        self._is_empty = asyncio.Event()
+        self._watching: dict[object, _Watcher] = {}
+        self._served = 0  # requests over HTTP
         self.begun = False
 
-    def watch(self, leave: Callable[[], None]) -> Callable[[], None]:
+    def watch(self, leave: Callable[[], None], *, is_busy: Callable[[], bool]) -> Callable[[], None]:
         """Call `leave` when the server stops, at once if it does; return what has to be called when that is done."""
         key = object()
-        self._watching[key] = leave
-        self._is_empty.clear()
+        self._watching[key] = _Watcher(leave, is_busy)
         if self.begun:
             # Not at once: the caller has not got `unwatch` yet.
             asyncio.get_running_loop().call_soon(self._tell, key)
 
         def unwatch() -> None:
             self._watching.pop(key, None)
-            if not self._watching:
-                self._is_empty.set()
 
         return unwatch
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Be served for as long as this lasts."""
+        self._served += 1
+        try:
+            yield
+        finally:
+            self._served -= 1
 
     def begin(self) -> None:
         """Tell all who watch that the server stops."""
@@ -412,14 +427,19 @@ class Draining:
         for key in list(self._watching):
             self._tell(key)
 
+    async def served(self) -> None:
+        """Return once nobody is being served. Connections may be there that have nothing to do."""
+        while self._served or any(each.is_busy() for each in self._watching.values()):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(POLL_SECONDS)
+
     async def over(self, seconds: float) -> None:
-        """Wait until nobody watches any more, `seconds` at most."""
-        if self._watching:
-            waiting = asyncio.ensure_future(self._is_empty.wait())
-            await asyncio.wait([waiting], timeout=seconds)
-            waiting.cancel()
+        """Wait until nobody is being served, and nobody watches any more, `seconds` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._served or self._watching:  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(POLL_SECONDS)
 
     def _tell(self, key: object) -> None:
-        leave = self._watching.get(key)
-        if leave is not None:
-            leave()
+        watcher = self._watching.get(key)
+        if watcher is not None:
+            watcher.leave()

@@ -22,10 +22,11 @@ An error lets go of the key: nothing was made, and the same request may be sent 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from typing import Any
 from uuid import uuid4
 
 from responses_app.protocol.idempotency import too_many_keys
@@ -182,13 +183,9 @@ class IdempotencyKeys:
         parts = await self._store.parts(key_id_of(project, secret), start)
         return await asyncio.to_thread(self._opened, project, secret, parts) if parts else []
 
-    def carry_out(self, work: Awaitable[object], *, name: str) -> "asyncio.Task[object]":
+    def carry_out(self, work: Coroutine[Any, Any, object], *, name: str) -> "asyncio.Task[object]":
         """Do some work as a task that outlives whoever asked for it, and is waited for when the process stops."""
-
-        async def done() -> object:
-            return await work
-
-        task = asyncio.create_task(done(), name=name)
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task

@@ -346,7 +346,9 @@ class Settings(
         False, flag, "allow clients to get the screenshots of `computer_call_output` in item lists, by `include`"
     )
     shutdown_grace_seconds: float = setting(
-        30.0, seconds(), "how long running responses may take to finish when the server stops"
+        30.0,
+        seconds(),
+        "how long running responses, and clients that read their answers, may take when the server stops",
     )
     conversations_max_entries: int = setting(0, whole(), "conversations that one project may have; 0 = no limit")
     playground_sharing: bool = setting(

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from responses_app.protocol.errors import ApiError
+from responses_app.protocol.errors import ApiError, stopping
 from responses_app.protocol.idempotency import (
     IDEMPOTENCY_KEY,
     REPLAYED,
@@ -111,6 +111,8 @@ class Once:
                 return answer
             if record.is_orphan:
                 return None
+            if get_site().draining.begun:  # another worker may take its time
+                raise stopping()
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, MAX_LOOK_SECONDS)
             record = await self._keys.look(self._project, self._key)
@@ -198,6 +200,8 @@ class Once:
         try:
             answer = await asyncio.shield(task)
         except asyncio.CancelledError:
+            if task.cancelled() and not _is_cancelled():  # the server has stopped
+                raise stopping() from None
             # Its client left. Django closes the body when this returns, and the handler may not have read it yet.
             task.add_done_callback(_drop)
             await asyncio.wait({task}, timeout=LEAVE_SECONDS)
@@ -335,6 +339,12 @@ async def _record(answer: StreamingHttpResponse, recording: Recording, out: _Out
         out.is_cut = out.is_cut or not whole
         out.end()
         await recording.end(whole=whole)
+
+
+def _is_cancelled() -> bool:
+    """Whether the task that asks is cancelled, and not only what it waits for."""
+    current = asyncio.current_task()
+    return current is not None and current.cancelling() > 0
 
 
 def _drop(task: "asyncio.Task[object]") -> None:

@@ -227,12 +227,13 @@ class Site:
 
     async def aclose(self) -> None:
         """Let what runs end, or stop it; write what is to be written, give back what is shared."""
-        # First connections hear of it, then what runs gets its grace; what others need (relay, stores) ends last.
+        # First connections hear of it, then all that is served gets its grace; what others need ends last.
         self.draining.begin()
         await self.batch_work.stop()
         await self.followers.aclose()  # those who follow another worker's response may do so elsewhere
         grace = self.settings.shutdown_grace_seconds
-        await asyncio.gather(self.registry.drain(grace), self.webhook_deliverer.aclose())
+        draining = self.registry.drain(grace, self.batch_work.over, self.draining.served)
+        await asyncio.gather(draining, self.webhook_deliverer.aclose())
         self.completions.stop()
         # Behind the grace: from here on a database that hangs cannot hold up the stop.
         self.end_database(LAST_ROWS_SECONDS)

@@ -297,6 +297,11 @@ class BatchWork:
         for worked, _ in self._worked.values():
             worked.stop()
 
+    async def over(self) -> None:
+        """Return once no line runs any more, behind `stop`. What is being read, or written out, ends before, too."""
+        if tasks := [task for _, task in self._worked.values()]:
+            await asyncio.wait(tasks)
+
     async def aclose(self) -> None:
         """Stop what still runs, and leave the batches to others: what is begun and may not be repeated fails there."""
         await end_tasks([task for _, task in self._worked.values()])

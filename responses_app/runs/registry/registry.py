@@ -12,17 +12,18 @@ response can be continued is the store's word in the end (see `ParentGone`).
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 from responses_app.observing.logs import bind
-from responses_app.protocol.errors import overloaded
+from responses_app.protocol.errors import overloaded, stopping
 from responses_app.protocol.events.dialects import OPENAI, Dialect, Scene, no_limits, wording
 from responses_app.protocol.response.steps import Failed
 from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import FollowedResponse, OtherWorkers
 from responses_app.runs.log.reader import EventSource, ResponseReader
+from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.failures import window_over
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.queues.turns import BackgroundQueue
@@ -118,7 +119,7 @@ class RunRegistry:
     def check_capacity(self, *, places: int = 1) -> None:
         """Raise `ApiError` (503) if no run can start now, or not so many."""
         if self.draining:
-            raise overloaded("The server is stopping. Send the request again.", retry_after=2)
+            raise stopping()
         if self._places_taken + places > self._settings.responses_max_in_flight:
             most = self._settings.responses_max_in_flight
             message = f"{most} responses are running (RESPONSES_MAX_IN_FLIGHT). Try again shortly."
@@ -329,19 +330,24 @@ class RunRegistry:
             await self._hear(last_words)
         self.resumable.close()
 
-    async def drain(self, grace: float) -> None:
-        """Refuse new runs, and give the present ones `grace` seconds."""
+    async def drain(self, grace: float, *others: Callable[[], Awaitable[None]]) -> None:
+        """Refuse new runs, and give the present ones `grace` seconds, and what ends with each of `others`."""
         self.draining = True
         for run, _ in self._runs.values():
             if run.plan.durable and run.waits:  # for its client, not for this server: it waits on another worker
                 run.stopping = True
                 self.cancel(run, reason="the server stopped")
-        if self._places_taken and grace > 0 and not self.hurry.is_set():
+        if grace <= 0 or self.hurry.is_set():
+            return
+        if self._places_taken:
             logger.info("%d responses are running; they have %g s to end", self._places_taken, grace)
-            waits = [asyncio.create_task(each) for each in (self._all_ended(), self.hurry.wait())]
-            await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
+
+        async def over() -> None:
+            await asyncio.gather(self._all_ended(), *(each() for each in others))
+
+        waits = [asyncio.create_task(each) for each in (over(), self.hurry.wait())]
+        await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        await end_tasks(waits)
 
     async def _all_ended(self) -> None:
         # What is being accepted counts: its client was let in, and it starts in a moment.

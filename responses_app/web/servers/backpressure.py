@@ -170,6 +170,8 @@ class _Guard:
             self._daphne.after(message)
             if self._daphne.paused:
                 await self._watched(self._daphne.drain())
+            elif self._daphne.is_unsent:  # the end of an answer: a server that stops waits for it
+                await self._watched(self._daphne.sent())
         else:
             writable = self._writable
             await self._watched(self._send(message) if writable is None else self._send_to_the_end(message, writable))

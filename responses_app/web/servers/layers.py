@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, ExitStack
 from functools import lru_cache, partial
 from types import FrameType
 from typing import Any
@@ -203,6 +204,32 @@ def name_of(method: str, path: str) -> str:
 def traced(app: Application, traces: Traces) -> Application:
     """Return the application as it is where nothing is traced."""
     return Traced(app, traces) if traces.enabled else app
+
+
+class Served:
+    """ASGI middleware: a request that is there as a whole is waited for when the server stops, to its answer's end.
+
+    One whose body is still coming is not: nothing of it was begun, and it may come slowly.
+    """
+
+    def __init__(self, app: Application, serving: Callable[[], AbstractContextManager[None]]) -> None:
+        self._app = app
+        self._serving = serving
+
+    async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
+        """Serve one request."""
+        with ExitStack() as served:
+            is_counted = False
+
+            async def received() -> Message:
+                nonlocal is_counted
+                message = await receive()
+                if not is_counted and message["type"] == "http.request" and not message.get("more_body"):
+                    is_counted = True
+                    served.enter_context(self._serving())
+                return message
+
+            await self._app(scope, received, send)
 
 
 SETTLE_SECONDS = 0.3  # where nothing more is accepted: what has just been accepted is read, and served as usual

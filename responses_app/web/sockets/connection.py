@@ -118,7 +118,7 @@ class Connection:
         site.watch.opened(self)
         bind(connection_id=self.id, project=terms.caller.project, key_id=terms.caller.key_id)
         self._unwatch = site.door.watch(terms.caller, self._lose_key)
-        self._left = site.draining.watch(lambda: self._execute(self._session.leave()))
+        self._left = site.draining.watch(lambda: self._execute(self._session.leave()), is_busy=self._is_busy)
         self._schedule()
 
     async def receive_text(self, text: str) -> None:
@@ -186,6 +186,10 @@ class Connection:
     def load(self) -> tuple[int, int]:
         """How many of its lanes have a response that runs, and how many creates wait."""
         return len(self._lanes), self._session.waiting
+
+    def _is_busy(self) -> bool:
+        """Whether it is being read, written, or something is started for it: a stop gives it time."""
+        return not self._ended and bool(self._tasks or self._writer)
 
     # What the session wants done.
 

@@ -1,9 +1,13 @@
 """A server that is told to stop: what runs may end, and what does not end in time goes on after the next start."""
 
 import asyncio
+import json
 import signal
 import socket
+import sqlite3
 import time
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
@@ -213,6 +217,78 @@ async def test_a_second_signal_or_ctrl_c_ends_the_wait(folder: Path, kind: str, 
         assert_stopped(events)
         assert await stopping in (*STATUSES, -sent)
         assert time.monotonic() - begun < AT_ONCE
+        assert_quiet(server)
+    finally:
+        server.stop()
+
+
+@pytest.mark.any_database
+async def test_what_is_being_accepted_is_answered_and_no_key_is_lost(folder: Path, kind: str) -> None:
+    """SQLite is locked, so nothing is accepted; the server is told to stop, and the lock is released."""
+    server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
+    chat = {"model": "scripted", "messages": [{"role": "user", "content": "Hello"}]}
+    asked: dict[str, dict[str, object]] = {
+        "/v1/responses": {"input": "Hello"},
+        "/v1/conversations": {"items": [{"role": "user", "content": "Hello"}]},
+        "/v1/chat/completions": chat,
+        "/v1/completions": {"model": "scripted", "prompt": "Hello", "max_tokens": 5},
+    }
+    try:
+        with closing(sqlite3.connect(folder / "respsite.sqlite3", isolation_level=None)) as database:
+            async with http_client(server) as http:
+                database.execute("BEGIN IMMEDIATE")
+                waiting = {path: sent(server, path, body) for path, body in asked.items()}
+                assert (await http.get(f"{server.url}/health")).status_code == 200  # it has read what came before
+                tell_to_stop(server)
+                await eventually(lambda: has_begun_to_stop(http, server))
+                database.execute("ROLLBACK")
+                for path, connection in waiting.items():
+                    answer = await asyncio.to_thread(connection.getresponse)
+                    assert answer.status in (200, 503), (path, answer.read())
+                    assert answer.status == 200 or answer.getheader("retry-after"), path
+                    connection.close()
+        assert await asyncio.to_thread(server.ended) in STATUSES
+        assert_quiet(server)
+        with server:
+            for path, body in asked.items():
+                connection = sent(server, path, body)
+                again = await asyncio.to_thread(connection.getresponse)
+                assert again.status == 200, (path, again.read())
+                connection.close()
+    finally:
+        server.stop()
+
+
+def sent(server: Server, path: str, body: dict[str, object]) -> HTTPConnection:
+    """Send a request with an idempotency key; its answer is read later."""
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
+    headers = {"content-type": "application/json", "idempotency-key": f"of {path}"}
+    connection.request("POST", path, json.dumps(body), headers)
+    return connection
+
+
+async def has_begun_to_stop(http: httpx.AsyncClient, server: Server) -> bool:
+    """Say whether it has."""
+    return bool((await http.get(f"{server.url}/ready")).json()["server"] == "the server is stopping")
+
+
+@pytest.mark.any_database
+async def test_who_reads_slowly_reads_to_the_end(folder: Path, kind: str) -> None:
+    """Nothing runs any more: what was answered is on its way."""
+    server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
+    try:
+        async with http_client(server) as http:
+            content = b"0123456789abcdef" * 500_000
+            made = await http.post("/files", files={"file": ("a.bin", content)}, data={"purpose": "user_data"})
+            with raw_connection(server.port) as slow:
+                slow.sendall(f"GET /v1/files/{made.json()['id']}/content HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+                said = await asyncio.to_thread(slow.recv, 1024)
+                tell_to_stop(server)
+                await eventually(lambda: refuses(http))
+                while part := await asyncio.to_thread(slow.recv, 65536):
+                    said += part
+            assert said.partition(b"\r\n\r\n")[2] == content
+        assert await asyncio.to_thread(server.ended) in STATUSES
         assert_quiet(server)
     finally:
         server.stop()
