@@ -65,7 +65,9 @@ exposure = Exposure(
             {
                 "http": Served(traced(cast(Application, StaticFiles(Handler())), site.traces), site.draining.serving),
                 "websocket": URLRouter(websocket_urlpatterns),
-                "lifespan": UvicornHook(lifecycle, rules, frame_rules, site.answer_headers),
+                "lifespan": UvicornHook(
+                    lifecycle, rules, frame_rules, site.answer_headers, grace=site.settings.shutdown_grace_seconds
+                ),
             }
         ),
         rules,

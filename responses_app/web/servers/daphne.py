@@ -311,6 +311,8 @@ class DaphneConnection:
     def is_unsent(self) -> bool:
         """Whether the end of an answer over HTTP lies here still, and its peer is there."""
         transport = self._transport
+        if transport is None:  # most sends
+            return False
         if not isinstance(transport, _twisted()[0]) or not transport.connected:
             return False
         return bool(transport.dataBuffer or transport._tempDataBuffer)

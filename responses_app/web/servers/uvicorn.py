@@ -19,6 +19,7 @@ from responses_app.web.servers.listening import BACKLOG
 
 logger = logging.getLogger("respsite.transport")
 
+LAST_SECONDS = 15  # behind the grace of a stop: for clients that still read, which uvicorn waits for without a bound
 READ_AT_ONCE = 64 * 1024  # bytes; asyncio would take 256 KiB
 NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -26,8 +27,12 @@ NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length
 class UvicornHook:
     """ASGI application of the lifespan scope: looks for uvicorn's configuration, then hands on."""
 
-    def __init__(self, app: Application, rules: BodyRules, frame_rules: FrameRules, headers: AnswerHeaders) -> None:
+    def __init__(
+        self, app: Application, rules: BodyRules, frame_rules: FrameRules, headers: AnswerHeaders, *, grace: float
+    ) -> None:
+        """Take what is served. `grace` is how many seconds a stop gives what runs."""
         self._app = app
+        self._grace = grace
         self._rules = rules
         self._frame_rules = frame_rules
         self._headers = headers
@@ -45,6 +50,8 @@ class UvicornHook:
             config.ws_protocol_class = type("FairWebSocket", (_FairWebSocket, websocket), {"rules": self._frame_rules})
         if isinstance(getattr(config, "backlog", None), int):
             config.backlog = BACKLOG  # uvicorn listens when this scope has started
+        if getattr(config, "timeout_graceful_shutdown", 0) is None:
+            config.timeout_graceful_shutdown = self._grace + LAST_SECONDS
         await self._app(scope, receive, send)
 
 

@@ -9,10 +9,13 @@ import time
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
+from types import MethodType, SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 
+from responses_app.web.servers.uvicorn import LAST_SECONDS, UvicornHook
 from tests.kit.background import ANSWER, begin, get, new_server, speak, until
 from tests.kit.clients import (
     RAW_UPGRADE,
@@ -329,3 +332,21 @@ async def test_an_idle_socket_and_a_kept_connection_are_let_go_of_while_another_
         assert_quiet(server)
     finally:
         server.stop()
+
+
+async def test_uvicorn_waits_for_readers_no_longer_than_a_stop_may_take() -> None:
+    config = SimpleNamespace(timeout_graceful_shutdown=None)
+    lifespan = SimpleNamespace(config=config)
+    asked: list[object] = []
+
+    async def receive(_: object) -> dict[str, object]:
+        return {}
+
+    async def application(*given: object) -> None:
+        asked.append(given)
+
+    unused: Any = None
+    hook = UvicornHook(application, unused, unused, unused, grace=5)
+    await hook({"type": "lifespan"}, MethodType(receive, lifespan), unused)
+    assert config.timeout_graceful_shutdown == 5 + LAST_SECONDS
+    assert len(asked) == 1
