@@ -86,3 +86,4 @@ application = Backpressure(
     frame_rules=frame_rules,
     is_stopping=lifecycle.is_stopping,
 )
+site.draining.is_sending = application.is_unsent

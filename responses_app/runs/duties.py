@@ -396,6 +396,7 @@ class Draining:
     def __init__(self) -> None:
         self._watching: dict[object, _Watcher] = {}
         self._served = 0  # requests over HTTP
+        self.is_sending: Callable[[], bool] = lambda: False  # whether answers that are over have not gone out
         self.begun = False
 
     def watch(self, leave: Callable[[], None], *, is_busy: Callable[[], bool]) -> Callable[[], None]:
@@ -429,8 +430,11 @@ class Draining:
 
     async def served(self) -> None:
         """Return once nobody is being served. Connections may be there that have nothing to do."""
-        while self._served or any(each.is_busy() for each in self._watching.values()):  # noqa: ASYNC110 - nobody tells
+        while self._is_serving():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(POLL_SECONDS)
+
+    def _is_serving(self) -> bool:
+        return bool(self._served) or self.is_sending() or any(each.is_busy() for each in self._watching.values())
 
     async def over(self, seconds: float) -> None:
         """Wait until nobody is being served, and nobody watches any more, `seconds` at most."""

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 from responses_app.web.bodies import Message, Receive, SendMessage
 from responses_app.web.http import CUT
@@ -82,6 +83,7 @@ class Backpressure:
         # A dict in place of a set, for its order.
         self._sending: dict[_Guard, None] = {}  # in order of their age
         self._sweeper: asyncio.TimerHandle | None = None
+        self._transports: WeakSet[Any] = WeakSet()  # of daphne's, that answers over HTTP go out by
 
     async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
         """Serve one connection or request."""
@@ -93,6 +95,8 @@ class Backpressure:
         guard = _Guard(self, send, daphne, is_websocket=is_websocket)
         frames_in = getattr(getattr(send, "__self__", None), "frames_in", None)  # under uvicorn
         if daphne is not None:
+            if not is_websocket and (transport := daphne.plain_transport()) is not None:
+                self._transports.add(transport)
             receive = daphne.receive_from(receive)
             if is_websocket:
                 frames_in = daphne.count_frames(self._frame_rules)
@@ -106,6 +110,10 @@ class Backpressure:
         finally:
             if daphne is not None:
                 daphne.release()
+
+    def is_unsent(self) -> bool:
+        """Whether the end of an answer lies here still: its handler has returned, and Twisted has it."""
+        return any(each.connected and (each.dataBuffer or each._tempDataBuffer) for each in self._transports)
 
     def watch(self, guard: "_Guard") -> None:
         """Look after a send that had to wait."""
@@ -170,8 +178,6 @@ class _Guard:
             self._daphne.after(message)
             if self._daphne.paused:
                 await self._watched(self._daphne.drain())
-            elif self._daphne.is_unsent:  # the end of an answer: a server that stops waits for it
-                await self._watched(self._daphne.sent())
         else:
             writable = self._writable
             await self._watched(self._send(message) if writable is None else self._send_to_the_end(message, writable))

@@ -122,7 +122,6 @@ DENIAL = "websocket.http.response"  # ASGI's extension by which an application a
 WAITING_BYTES = 64 * 1024  # messages of a WebSocket that the application has not taken; over it no more is read
 REASON_BYTES = 123  # of a close: what fits into its frame
 PART_BYTES = 256 * 1024  # of a body, handed to the application at once
-POLL_SECONDS = 0.02  # between looks at what nobody signals
 
 
 def hook_daphne(rules: BodyRules, headers: AnswerHeaders) -> None:
@@ -154,7 +153,6 @@ class DaphneConnection:
         self._is_open = not is_websocket
         self._is_reading = True
         self._denial: Message = {}  # the beginning of an answer to a handshake
-        self._transport: Any = None  # of an answer whose last part is being sent
         self.paused = False
 
     @classmethod
@@ -242,8 +240,6 @@ class DaphneConnection:
             self._register()
         else:
             self.release()
-            # Here: with its end the request loses its channel.
-            self._transport = getattr(getattr(self._protocol, "channel", None), "transport", None)
 
     def sends(self, message: Message) -> bool:
         """Do here what a message says, if that is better than daphne's way; return False where daphne is to do it."""
@@ -307,20 +303,10 @@ class DaphneConnection:
             # Shared by all who wait: one that is cancelled must not cancel the others' future.
             await asyncio.shield(self._waiter)
 
-    @property
-    def is_unsent(self) -> bool:
-        """Whether the end of an answer over HTTP lies here still, and its peer is there."""
-        transport = self._transport
-        if transport is None:  # most sends
-            return False
-        if not isinstance(transport, _twisted()[0]) or not transport.connected:
-            return False
-        return bool(transport.dataBuffer or transport._tempDataBuffer)
-
-    async def sent(self) -> None:
-        """Wait until the peer has taken the end of an answer, or is gone."""
-        while self.is_unsent:  # noqa: ASYNC110 - Twisted tells a producer alone, and there is none behind the end
-            await asyncio.sleep(POLL_SECONDS)
+    def plain_transport(self) -> Any:
+        """Return the connection that an answer over HTTP/1 goes out by; None where it is another one."""
+        transport = getattr(getattr(self._protocol, "channel", None), "transport", None)
+        return transport if isinstance(transport, _twisted()[0]) else None
 
     def cut(self) -> None:
         """Close an HTTP connection behind what is buffered, in the middle of its answer."""
@@ -342,7 +328,6 @@ class DaphneConnection:
     def abort(self) -> None:
         """Cut the connection without sending what is buffered."""
         transport = self._protocol.transport if self._is_websocket else getattr(self._protocol, "transport", None)
-        transport = transport or self._transport
         if transport is not None:
             transport.abortConnection()
         # Whoever waits in `drain` is not to wait for a connection that is gone.
