@@ -7,19 +7,22 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from responses_app.models import LogPart
 from responses_app.stores.base import AcceptedResponse, Claim, RetentionSettings, WorkerState
 from responses_app.stores.database.responses.removal import remove
 from responses_app.stores.database.responses.store import DatabaseResponseStore
-from responses_app.stores.database.responses.writes import ResponseStep, commit
+from responses_app.stores.database.responses.writes import LogAppends, ResponseStep, commit
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from tests.contracts.adapters.stores import DatabaseCase, Held, OnBothCase, queries, reads, waits_for_a_lock, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, OpenStore, forget, is_unknown
+from tests.contracts.store_logs import piece
 from tests.kit.server import ROOT, clean_environ
 
 
@@ -101,6 +104,26 @@ class TestAtOnce(OnBothCase):
         assert await deleting
         assert await is_unknown(store, first)
         assert await same_chain(store, second)
+
+    async def test_what_is_appended_while_it_is_erased_goes_too(
+        self, store: DatabaseResponseStore, alias: str, url: str
+    ) -> None:
+        """A whole project is erased, with what runs; nobody has locked the response before."""
+        turn = Turn()
+        await store.accept(turn.begun())
+        append = LogAppends([piece(turn, 0, b"what the model says")])
+        appending = await Held(alias, lambda db: commit(db, [append], now=NOW, keeper=GenerationKeeper())).acted()
+        erase = partial(remove, response_ids=[turn.response_id])
+        erasing = asyncio.create_task(asyncio.to_thread(within, alias, erase))
+        await waits_for_a_lock(alias, url)
+        await appending.commit()
+        await erasing
+        assert await asyncio.to_thread(within, alias, parts_of_logs) == 0
+
+
+def parts_of_logs(connection: BaseDatabaseWrapper) -> int:
+    """Return how many there are."""
+    return LogPart.objects.using(connection.alias).count()
 
 
 class TestPlans(DatabaseCase):

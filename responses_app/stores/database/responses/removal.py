@@ -54,6 +54,7 @@ WITH RECURSIVE unneeded (id, parent_id) AS (
 )
 SELECT id, parent_id FROM unneeded
 """
+_LOCK_RESPONSES = f"SELECT id FROM {RESPONSES} WHERE id IN ({{ids}}) ORDER BY id FOR UPDATE"
 _CHATS = f"SELECT DISTINCT chat_id FROM {RESPONSES} WHERE id IN ({{ids}})"
 # Of two transactions that each remove some of a chat's responses the second waits here: then it sees what is left.
 _LOCK_LABELS = f"SELECT id FROM {LABELS} WHERE id IN ({{ids}}) ORDER BY id FOR UPDATE"
@@ -109,6 +110,10 @@ def remove(connection: BaseDatabaseWrapper, response_ids: Sequence[str]) -> int:
     """Remove these responses and what belongs to them, in a transaction; return how many parts went with them."""
     chats: set[str] = set()
     with connection.cursor() as cursor:
+        if connection.features.has_select_for_update:
+            # Before anything that belongs to them: what is appended to the log of one that runs would stay behind.
+            for some in in_parts(sorted(response_ids)):
+                cursor.execute(_LOCK_RESPONSES.format(ids=placeholders(some)), some)
         for some in in_parts(response_ids):
             cursor.execute(_CHATS.format(ids=placeholders(some)), some)
             chats |= {row[0] for row in cursor.fetchall()}
