@@ -14,7 +14,9 @@ from django.db.models import CharField, F, Func, QuerySet
 from django.http import HttpRequest
 
 from responses_app.models import ApiKey, Response
+from responses_app.models.audit import MAX_NAME
 from responses_app.protocol.api_keys import BY_SESSION
+from responses_app.stores.database.audit_chain import plain
 from responses_app.watch.text import STATUSES, visible
 
 MAX_VALUES = 200  # that a filter offers
@@ -111,7 +113,8 @@ class ValuesFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
         """Narrow."""
-        return queryset.filter(**{str(self.parameter_name): cut(self.value() or "")}) if self.value() else queryset
+        value = plain(self.value() or "", MAX_NAME)
+        return queryset.filter(**{str(self.parameter_name): value}) if value else queryset
 
 
 class OwnProjectFilter(ValuesFilter):

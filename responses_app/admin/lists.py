@@ -102,12 +102,12 @@ class BoundedChangeList(ChangeList):
         rows = super().get_queryset(request, exclude_parameters)
         self.search_note = getattr(request, "search_note", "")
         self.filtered_since = None
-        if self._is_narrowed and not self.query and self.date_hierarchy:  # without dates: what an index answers alone
-            times = self._of_dates.order_by("-created_at").values_list("created_at", flat=True)
-            # One seek in the index: the time of the row behind the last one that is looked at.
-            self.filtered_since = next(iter(times[MAX_FILTERED : MAX_FILTERED + 1]), None)
-            if self.filtered_since is not None:
-                rows = rows.filter(created_at__gt=self.filtered_since)
+        if self._is_narrowed and not self.query:
+            column = rows.query.order_by[0].lstrip("-")  # what the list is sorted by is in an index
+            places = self._of_dates.order_by(f"-{column}").values_list(column, "created_at")
+            # One seek in the index: the row behind the last one that is looked at.
+            for place, self.filtered_since in places[MAX_FILTERED : MAX_FILTERED + 1]:
+                rows = rows.filter(**{f"{column}__gt": place})
         return rows
 
     @cached_property

@@ -222,18 +222,25 @@ def test_conversations_are_counted_together(admin: Client, django_assert_num_que
     assert found.count('class="field-named"') == 11
 
 
+def at(number: int) -> datetime:
+    """Return a time of its own for each row."""
+    return DAY + timedelta(minutes=number)
+
+
 @pytest.mark.parametrize(
     "make",
     [
-        lambda number, project: Conversation(id=f"conv_{number}", created_at=DAY, project=project),
+        lambda number, project: Conversation(id=f"conv_{number}", created_at=at(number), project=project),
         lambda number, project: StoredFile(
-            id=f"file-{number}", created_at=DAY, project=project, filename="a.txt", bytes=1, purpose="user_data"
+            id=f"file-{number}", created_at=at(number), project=project, filename="a.txt", bytes=1, purpose="user_data"
         ),
-        lambda number, project: Batch(id=f"batch_{number}", created_at=DAY, expires_at=DAY, project=project),
+        lambda number, project: Batch(id=f"batch_{number}", created_at=at(number), expires_at=DAY, project=project),
     ],
     ids=["conversations", "files", "batches"],
 )
-def test_they_are_filtered_by_the_projects_that_they_have(admin: Client, make: Callable[[int, str], Model]) -> None:
+def test_they_are_filtered_by_the_projects_that_they_have(
+    admin: Client, make: Callable[[int, str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [make(number, project) for number, project in enumerate(["a & b", "a & b", "c", "c", "c"])]
     for row in rows:
         row.save()
@@ -242,6 +249,10 @@ def test_they_are_filtered_by_the_projects_that_they_have(admin: Client, make: C
     assert '<a href="?project=a+%26+b">a &amp; b</a>' in text
     assert '<a href="?project=c">c</a>' in text
     assert [shown_ids(admin, f"{path}?project={project}") for project in ("a+%26+b", "c", "d", "%00")] == [2, 3, 0, 0]
+    monkeypatch.setattr(lists, "MAX_FILTERED", 2)
+    assert [shown_ids(admin, f"{path}?project={project}") for project in ("a+%26+b", "c")] == [0, 2], (
+        "of the newest two"
+    )
 
 
 def shown_ids(admin: Client, path: str) -> int:

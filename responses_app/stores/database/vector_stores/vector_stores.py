@@ -250,7 +250,7 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
             row.save(using=self._using)
             return row
 
-        while await self._threads.run(lambda _: self._is_any_free(worker)):  # nearly always not: nothing is locked
+        while await self._threads.run(lambda _: self._free(worker).exists()):  # nearly always not: nothing is locked
             row = await self._write(act)
             if row is None:
                 return None
@@ -363,15 +363,8 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
             room=max(0, most - chunks) if most else 2**31,
         )
 
-    def _is_any_free(self, worker: str) -> bool:
-        # Asked every second, and nearly always none is pending: that question costs a part of the other one.
-        return self._waiting().exists() and self._free(worker).exists()
-
-    def _waiting(self) -> "QuerySet[VectorStoreFile]":
-        return VectorStoreFile.objects.using(self._using).filter(status=PENDING)
-
     def _free(self, worker: str) -> "QuerySet[VectorStoreFile]":
-        rows = self._waiting()
+        rows = VectorStoreFile.objects.using(self._using).filter(status=PENDING)
         return rows.filter(Q(leased_until=None) | Q(leased_until__lte=self._time()) | Q(worker=worker))
 
     def _own(self, pending: PendingFile) -> "QuerySet[VectorStoreFile]":
