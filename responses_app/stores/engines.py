@@ -42,7 +42,7 @@ class BaseEngineStore(ABC):
 
     @abstractmethod
     async def report(self, model: str, report: WorkerReport) -> None:
-        """Keep what a worker says; it replaces what it has said before."""
+        """Keep what a worker says; it replaces what it has said of this change, and of those before it."""
 
     @abstractmethod
     async def reports(self, model: str, *, seen_since: float) -> Sequence[WorkerReport]:

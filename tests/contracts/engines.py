@@ -57,6 +57,10 @@ class EngineStoreContract:
         assert said[here] == WorkerReport(here, 4, {"problem": ""})
         assert said[silent] == WorkerReport(silent, 0, {})
         assert await engines.reports(name, seen_since=4_000_000_000.0) == []
+        # What was said of an older change may be written last.
+        await engines.report(name, WorkerReport(here, 3, {"problem": "late"}))
+        said = {each.worker: each for each in await engines.reports(name, seen_since=0.0)}
+        assert said[here] == WorkerReport(here, 4, {"problem": ""})
 
     async def test_workers_of_long_ago_are_forgotten(self, engines: BaseEngineStore) -> None:
         name, here, gone = model(), new_id("wrk"), new_id("wrk")

@@ -28,7 +28,7 @@ from responses_app.protocol.engine_state import (
 from responses_app.protocol.errors import ApiError, conflict, invalid_request, invalid_value, overloaded
 from responses_app.protocol.requests.engine import PauseRequest, WeightsRequest, check_lease, check_method
 from responses_app.runs.engines.actions import Action, applying, calling, pausing, perform, resuming
-from responses_app.runs.engines.following import LOADING, EngineFollower, problems_of
+from responses_app.runs.engines.following import LOADING, LOOK_SECONDS, EngineFollower, problems_of
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.plan.settings import RunSettings
@@ -295,9 +295,11 @@ class EngineDoors:
                 async with asyncio.timeout(operation.seconds):
                     await perform(weights, operation.actions, told=lambda: self._tell_all(model, operation.told))
         except BaseException as error:
-            await self._failed(model, operation, error)
+            await self._failed(model, operation, error, until=begun.state.busy_until)
             raise _as_api_error(error, operation) from error
-        ended = await self._change(model, lambda state: operation.succeed(self._own(state).done()))
+        ended = await self._end(
+            model, lambda state: operation.succeed(self._own(state).done()), until=begun.state.busy_until
+        )
         if weights.is_shared:
             await self._heard(model, ended)
 
@@ -331,7 +333,18 @@ class EngineDoors:
             raise busy()
         return state
 
-    async def _failed(self, model: ServedModel, operation: Operation, error: BaseException) -> None:
+    async def _end(self, model: ServedModel, change: Change, *, until: float) -> NumberedState:
+        """Keep the end of an operation, however often that fails: till then this worker is busy, and nobody goes on."""
+        while True:
+            try:
+                return await self._change(model, change)
+            except StoreError as problem:
+                if self._now() >= until:
+                    raise
+                logger.warning("what was done to the engine of %r cannot be kept now: %s", model.name, problem)
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _failed(self, model: ServedModel, operation: Operation, error: BaseException, *, until: float) -> None:
         """Keep what a failure means: the name of weights that may be mixed, and that nothing is paused."""
         # Of what broke off nobody knows how far it came.
         broke_off = isinstance(error, TimeoutError | asyncio.CancelledError)
@@ -342,7 +355,9 @@ class EngineDoors:
             return replace(ended, update=None).named(FAILED + operation.version) if changed else ended
 
         try:
-            ended = await self._change(model, end)
+            # A server that stops has no time to try again.
+            is_stopped = isinstance(error, asyncio.CancelledError)
+            ended = await (self._change(model, end) if is_stopped else self._end(model, end, until=until))
             weights = _weights(model)
             if weights.is_shared and not ended.state.paused:
                 await weights.resume()

@@ -135,10 +135,18 @@ class EngineFollower:
             logger.exception("the engine of %r could not be changed", model.name)
         if not weights.is_shared:
             report["replicas"] = [asdict(replica) for replica in await weights.replicas()]
-        try:
-            await self._store.report(model.name, WorkerReport(self._worker, numbered.number, report))
-        except StoreError as problem:  # whoever waits for it says that this worker was not reached
-            logger.warning("what this worker did to its engine cannot be told: %s", problem)
+        await self._say(model.name, WorkerReport(self._worker, numbered.number, report))
+
+    async def _say(self, name: str, report: WorkerReport) -> None:
+        """Keep what this worker did, however often that fails: somebody waits for it. The next change ends it."""
+        while True:
+            try:
+                await self._store.report(name, report)
+            except StoreError as problem:
+                logger.warning("what this worker did to its engine cannot be told now: %s", problem)
+                await asyncio.sleep(LOOK_SECONDS)
+            else:
+                return
 
     async def _do(self, name: str, weights: BaseWeights, state: EngineState) -> None:
         """Do to an engine of this worker what all do to theirs, and pause it where it missed that, or go on."""

@@ -49,9 +49,10 @@ class DatabaseEngines(ThreadedStore[None], BaseEngineStore):
             rows = EngineReport.objects.using(connection.alias)
             living = Worker.objects.using(connection.alias).values("pk")
             with transaction.atomic(using=connection.alias):
-                rows.bulk_create(
-                    [row], update_conflicts=True, unique_fields=["model", "worker"], update_fields=["number", "report"]
-                )
+                rows.bulk_create([row], ignore_conflicts=True)
+                # Of two words that are written at once, the older may be the later: the newer one stays.
+                said = rows.filter(model=model, worker=report.worker, number__lte=report.number)
+                said.update(number=report.number, report=report.report)
                 # The workers of long ago are forgotten, and what they said goes with the next word of any other.
                 rows.filter(model=model).exclude(worker=report.worker).exclude(worker__in=living).delete()
 

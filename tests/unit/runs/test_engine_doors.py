@@ -1,0 +1,108 @@
+"""What is done to an engine ends, also where the store fails for a while: nobody finds it busy for ever."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from engine.backends.demo.weights import DemoWeights
+from responses_app.protocol.engine_state import EngineState
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.requests.engine import parse_pause, parse_weights
+from responses_app.runs.engines import doors, following
+from responses_app.runs.engines.doors import EngineDoors
+from responses_app.runs.engines.following import EngineFollower
+from responses_app.stores.base import StoreError
+from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
+from tests.kit.fakes import run_settings
+
+
+class FailingStore(BaseEngineStore):
+    """Keeps the state of one engine, of one worker; what is in `failures` fails so often."""
+
+    def __init__(self) -> None:
+        self.failures: dict[str, int] = {}
+        self._kept = NumberedState(0, EngineState())
+        self._report = WorkerReport("w", 0, {})
+
+    def _fail(self, what: str) -> None:
+        if self.failures.get(what, 0) > 0:
+            self.failures[what] -= 1
+            raise StoreError("The database is away.")
+
+    async def numbers(self) -> Mapping[str, int]:
+        return {"m": self._kept.number}
+
+    async def read(self, model: str) -> NumberedState:
+        return self._kept
+
+    async def change(self, model: str, number: int, state: EngineState) -> bool:
+        self._fail("begin" if state.busy else "end")
+        self._kept = NumberedState(number, state)
+        return True
+
+    async def report(self, model: str, report: WorkerReport) -> None:
+        self._fail("report")
+        self._report = report
+
+    async def reports(self, model: str, *, seen_since: float) -> Sequence[WorkerReport]:
+        return [self._report]
+
+    async def aclose(self) -> None:
+        pass
+
+
+class Model:
+    """A model with the doors of a demo engine."""
+
+    name = "m"
+
+    class engine:
+        weights = DemoWeights()
+
+    def info(self) -> object:
+        return self
+
+
+@asynccontextmanager
+async def opened(store: FailingStore) -> AsyncIterator[tuple[EngineDoors, Any]]:
+    model = cast(Any, Model())
+    follower = EngineFollower([model], store, worker="w", now=lambda: 0.0)
+
+    async def tell(name: str) -> None:
+        pass
+
+    settings = run_settings(engine_weights=True)
+    of = EngineDoors(store, follower, worker="w", now=lambda: 0.0, settings=settings, tell=tell)
+    of.start()
+    yield of, model
+    await of.aclose()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (doors, following):
+        monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+
+
+@pytest.mark.parametrize("what", ["report", "end"])
+async def test_what_is_done_ends_though_the_store_fails_for_a_while(what: str) -> None:
+    store = FailingStore()
+    async with opened(store) as (of, model):
+        store.failures[what] = 3
+        await of.pause(model, parse_pause({}))
+        assert store.failures[what] == 0
+        state = (await of.view(model)).state
+        assert (state.paused, state.busy) == ("keep", "")
+        await of.resume(model)
+
+
+async def test_what_fails_ends_though_the_store_fails_for_a_while() -> None:
+    store = FailingStore()
+    async with opened(store) as (of, model):
+        store.failures["end"] = 3
+        with pytest.raises(ApiError, match="seed"):
+            await of.weights(model, parse_weights({"action": "apply", "version": "v", "info": {}}))
+        state = (await of.view(model)).state
+        assert (state.paused, state.busy, state.version) == ("", "", "")
