@@ -38,7 +38,7 @@ class BaseEngineStore(ABC):
 
     @abstractmethod
     async def change(self, model: str, number: int, state: EngineState) -> bool:
-        """Keep the state that comes with this number; return False where another one has it already."""
+        """Keep the state that comes with this number, or was kept so; return False where another one has the number."""
 
     @abstractmethod
     async def report(self, model: str, report: WorkerReport) -> None:

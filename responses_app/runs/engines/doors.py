@@ -11,7 +11,7 @@ worker that dies is busy no more: others may go on with the engine.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -276,15 +276,24 @@ class EngineDoors:
 
     async def _run(self, model: ServedModel, operation: Operation) -> None:
         """Do something to an engine; it is done to its end, whoever leaves meanwhile."""
-        task = asyncio.create_task(self._do(model, operation), name=f"change the engine of {model.name}")
+        await asyncio.shield(self._task(model, self._do(model, operation)))
+
+    def _task(self, model: ServedModel, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=f"change the engine of {model.name}")
         self._operations.add(task)
         task.add_done_callback(self._operations.discard)
-        await asyncio.shield(task)
+        return task
 
     async def _do(self, model: ServedModel, operation: Operation) -> None:
         weights = _weights(model)
         living = {self._worker, *(each.worker for each in await self._reports(model))}
-        begun = await self._change(model, lambda state: self._begun(state, operation, weights, living))
+        until = self._now() + operation.seconds + MARGIN_SECONDS
+        try:
+            begun = await self._change(model, lambda state: self._begun(state, operation, weights, living, until))
+        except StoreError:
+            # It may have been kept all the same, or be kept yet: nobody is to find this worker busy with it.
+            self._task(model, self._failed(model, operation, until, may_be_changed=True))
+            raise
         try:
             if operation.is_told_first or not weights.is_shared:
                 seconds = operation.seconds if not weights.is_shared else 0.0
@@ -293,96 +302,125 @@ class EngineDoors:
                 _check_all_failed(reports)
             if weights.is_shared:
                 async with asyncio.timeout(operation.seconds):
-                    await perform(weights, operation.actions, told=lambda: self._tell_all(model, operation.told))
+                    await perform(weights, operation.actions, told=lambda: self._tell_all(model, operation.told, until))
         except BaseException as error:
-            await self._failed(model, operation, error, until=begun.state.busy_until)
+            # Of what broke off nobody knows how far it came. A server that stops has no time to try again.
+            is_stopped = isinstance(error, asyncio.CancelledError)
+            may_be_changed = is_stopped or isinstance(error, TimeoutError) or getattr(error, "changed", False)
+            await self._failed(model, operation, until, may_be_changed=may_be_changed, is_stopped=is_stopped)
             raise _as_api_error(error, operation) from error
-        ended = await self._end(
-            model, lambda state: operation.succeed(self._own(state).done()), until=begun.state.busy_until
+        ended = await self._change(
+            model, lambda state: operation.succeed(self._own(state, until).done()), patient_until=until
         )
         if weights.is_shared:
             await self._heard(model, ended)
 
-    async def _tell_all(self, model: ServedModel, change: Change) -> None:
+    async def _tell_all(self, model: ServedModel, change: Change, until: float) -> None:
         """Return once all workers know of new weights: what these sample is not to be taken for the old ones' work.
 
         The engine goes on all the same where one is silent; whoever asked is told of that at the end.
         """
-        known = await self._change(model, lambda state: change(self._own(state)))
+        known = await self._change(model, lambda state: change(self._own(state, until)), patient_until=until)
         try:
             await self._heard(model, known)
         except ApiError as problem:
             logger.warning("the engine of %r goes on with other weights: %s", model.name, problem.message)
 
     def _begun(
-        self, state: EngineState, operation: Operation, weights: BaseWeights, living: Collection[str]
+        self,
+        state: EngineState,
+        operation: Operation,
+        weights: BaseWeights,
+        living: Collection[str],
+        until: float,
     ) -> EngineState:
         if state.is_busy(self._now()) and state.busy in living:
             raise busy()
         begun = operation.begin(state)
-        return replace(
-            begun,
-            actions=() if weights.is_shared else operation.actions,
-            busy=self._worker,
-            busy_until=self._now() + operation.seconds + MARGIN_SECONDS,
-        )
+        actions = () if weights.is_shared else operation.actions
+        return replace(begun, actions=actions, busy=self._worker, busy_until=until)
 
-    def _own(self, state: EngineState) -> EngineState:
-        """Return a state in which this worker is busy. Raises `ApiError` where others took it for dead, and went on."""
-        if state.busy != self._worker:
+    def _is_own(self, state: EngineState, until: float) -> bool:
+        """Whether this worker is busy with the operation that has time until then."""
+        return (state.busy, state.busy_until) == (self._worker, until)
+
+    def _own(self, state: EngineState, until: float) -> EngineState:
+        """Return a state in which that operation runs. Raises `ApiError` where others took it for dead, and went on."""
+        if not self._is_own(state, until):
             raise busy()
         return state
 
-    async def _end(self, model: ServedModel, change: Change, *, until: float) -> NumberedState:
-        """Keep the end of an operation, however often that fails: till then this worker is busy, and nobody goes on."""
-        while True:
+    async def _failed(
+        self,
+        model: ServedModel,
+        operation: Operation,
+        until: float,
+        *,
+        may_be_changed: bool,
+        is_stopped: bool = False,
+    ) -> None:
+        """Keep what a failure means: the name of weights that may be mixed, and that nothing is paused."""
+        was_own = False
+
+        def end(state: EngineState) -> EngineState:
+            nonlocal was_own
+            was_own = self._is_own(state, until)
+            if not was_own:
+                # The state stays, with a new number: a beginning that is still being written comes too late then.
+                return state
+            ended = operation.fail(state.done())
+            if may_be_changed and operation.version:
+                return replace(ended, update=None).named(FAILED + operation.version)
+            return ended
+
+        try:
+            ended = await self._change(model, end, patient_until=0.0 if is_stopped else until)
+            weights = _weights(model)
+            if was_own and weights.is_shared and not ended.state.paused:
+                await weights.resume()
+        except (ApiError, StoreError, EngineError) as problem:
+            logger.warning("what failed at the engine of %r could not be undone: %s", model.name, problem)
+
+    async def _change(self, model: ServedModel, change: Change, *, patient_until: float = 0.0) -> NumberedState:
+        """Keep another state, made of the present one, and have all workers look at it. Raises what `change` does.
+
+        Until `patient_until` it is tried again where the store fails: the end of an operation has to be kept. The same
+        state is tried then, as it may have been kept, and the answer lost.
+        """
+        after: NumberedState | None = None
+        attempts = 0
+        while attempts < ATTEMPTS:
             try:
-                return await self._change(model, change)
+                if after is None:
+                    before = await self._store.read(model.name)
+                    after = NumberedState(before.number + 1, change(before.state))
+                if await self._store.change(model.name, after.number, after.state):
+                    self._follower.wake()
+                    await self._tell(model.name)
+                    return after
+                after, attempts = None, attempts + 1
             except StoreError as problem:
-                if self._now() >= until:
+                if self._now() >= patient_until:
                     raise
                 logger.warning("what was done to the engine of %r cannot be kept now: %s", model.name, problem)
                 await asyncio.sleep(LOOK_SECONDS)
-
-    async def _failed(self, model: ServedModel, operation: Operation, error: BaseException, *, until: float) -> None:
-        """Keep what a failure means: the name of weights that may be mixed, and that nothing is paused."""
-        # Of what broke off nobody knows how far it came.
-        broke_off = isinstance(error, TimeoutError | asyncio.CancelledError)
-        changed = operation.version and (broke_off or getattr(error, "changed", False))
-
-        def end(state: EngineState) -> EngineState:
-            ended = operation.fail(self._own(state).done())
-            return replace(ended, update=None).named(FAILED + operation.version) if changed else ended
-
-        try:
-            # A server that stops has no time to try again.
-            is_stopped = isinstance(error, asyncio.CancelledError)
-            ended = await (self._change(model, end) if is_stopped else self._end(model, end, until=until))
-            weights = _weights(model)
-            if weights.is_shared and not ended.state.paused:
-                await weights.resume()
-        except (StoreError, EngineError) as problem:
-            logger.warning("what failed at the engine of %r could not be undone: %s", model.name, problem)
-
-    async def _change(self, model: ServedModel, change: Change) -> NumberedState:
-        """Keep another state, made of the present one, and have all workers look at it. Raises what `change` does."""
-        for _ in range(ATTEMPTS):
-            before = await self._store.read(model.name)
-            after = NumberedState(before.number + 1, change(before.state))
-            if await self._store.change(model.name, after.number, after.state):
-                self._follower.wake()
-                await self._tell(model.name)
-                return after
         raise busy()
 
     async def _heard(
         self, model: ServedModel, change: NumberedState, *, seconds: float = 0.0
     ) -> Sequence[WorkerReport]:
         """Return what the workers say of a change, once all that live have. Raises `ApiError` (503)."""
+        reports: Sequence[WorkerReport] = ()
+        silent: list[str] = []
         try:
             async with asyncio.timeout(seconds + self._settings.worker_lease_seconds + HEAR_SECONDS):
                 while True:
-                    reports = await self._reports(model)
+                    try:
+                        reports = await self._reports(model)
+                    except StoreError as problem:  # what has been done is not undone by a look that fails
+                        logger.warning("what workers say of the engine of %r cannot be read: %s", model.name, problem)
+                        await asyncio.sleep(LOOK_SECONDS)
+                        continue
                     silent = [each.worker for each in reports if each.number < change.number]
                     if reports and not silent:
                         return reports

@@ -100,9 +100,9 @@ class EngineFollower:
     async def _say_it_loads(self, name: str, number: int) -> None:
         """Have nobody wait for an engine that starts: it is looked at again, and joins a pause then."""
         if self._loading.get(name) != number:
-            self._loading[name] = number
             report: JsonObject = {"place": LOADING, "problem": "", "changed": False, "replicas": []}
             await self._store.report(name, WorkerReport(self._worker, number, report))
+            self._loading[name] = number
 
     async def _begin(self, model: ServedModel, numbered: NumberedState) -> None:
         """Do what a new state asks for, beside all else; what an older one asked for ends."""

@@ -1,5 +1,6 @@
 """`DatabaseEngines`: the state of engines that trainers change, in Django's database."""
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -38,8 +39,11 @@ class DatabaseEngines(ThreadedStore[None], BaseEngineStore):
             with transaction.atomic(using=connection.alias):
                 # `ignore_conflicts`: two that come first at once; both have the row then, and one of them its number.
                 rows.bulk_create([EngineDoor(model=model)], ignore_conflicts=True)
-                changed = rows.filter(pk=model, number=number - 1).update(number=number, state=state.as_json())
-            return changed == 1
+                if rows.filter(pk=model, number=number - 1).update(number=number, state=state.as_json()):
+                    return True
+                kept = rows.get(pk=model)
+            # It may be this very change, whose answer was lost. Compared as what is read: JSON knows no tuples.
+            return (kept.number, kept.state) == (number, json.loads(json.dumps(state.as_json())))
 
         return await self._threads.run(write)
 

@@ -1,5 +1,6 @@
 """What is done to an engine ends, also where the store fails for a while: nobody finds it busy for ever."""
 
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -16,13 +17,15 @@ from responses_app.runs.engines.following import EngineFollower
 from responses_app.stores.base import StoreError
 from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
 from tests.kit.fakes import run_settings
+from tests.kit.waiting import eventually
 
 
 class FailingStore(BaseEngineStore):
-    """Keeps the state of one engine, of one worker; what is in `failures` fails so often."""
+    """Keeps the state of one engine, of one worker; what is in `failures` fails so often: where `lost`, it is kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lost: bool = False) -> None:
         self.failures: dict[str, int] = {}
+        self._lost = lost
         self._kept = NumberedState(0, EngineState())
         self._report = WorkerReport("w", 0, {})
 
@@ -31,6 +34,11 @@ class FailingStore(BaseEngineStore):
             self.failures[what] -= 1
             raise StoreError("The database is away.")
 
+    @property
+    def state(self) -> EngineState:
+        """What is kept."""
+        return self._kept.state
+
     async def numbers(self) -> Mapping[str, int]:
         return {"m": self._kept.number}
 
@@ -38,8 +46,14 @@ class FailingStore(BaseEngineStore):
         return self._kept
 
     async def change(self, model: str, number: int, state: EngineState) -> bool:
-        self._fail("begin" if state.busy else "end")
-        self._kept = NumberedState(number, state)
+        what, after = "begin" if state.busy else "end", NumberedState(number, state)
+        if not self._lost:
+            self._fail(what)
+        if self._kept != after:
+            if self._kept.number != number - 1:
+                return False
+            self._kept = after
+        self._fail(what)
         return True
 
     async def report(self, model: str, report: WorkerReport) -> None:
@@ -68,13 +82,13 @@ class Model:
 @asynccontextmanager
 async def opened(store: FailingStore) -> AsyncIterator[tuple[EngineDoors, Any]]:
     model = cast(Any, Model())
-    follower = EngineFollower([model], store, worker="w", now=lambda: 0.0)
+    follower = EngineFollower([model], store, worker="w", now=time.time)
 
     async def tell(name: str) -> None:
         pass
 
     settings = run_settings(engine_weights=True)
-    of = EngineDoors(store, follower, worker="w", now=lambda: 0.0, settings=settings, tell=tell)
+    of = EngineDoors(store, follower, worker="w", now=time.time, settings=settings, tell=tell)
     of.start()
     yield of, model
     await of.aclose()
@@ -86,9 +100,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
 
 
-@pytest.mark.parametrize("what", ["report", "end"])
-async def test_what_is_done_ends_though_the_store_fails_for_a_while(what: str) -> None:
-    store = FailingStore()
+@pytest.mark.parametrize(("what", "lost"), [("report", False), ("end", False), ("end", True)])
+async def test_what_is_done_ends_though_the_store_fails_for_a_while(what: str, lost: bool) -> None:
+    store = FailingStore(lost=lost)
     async with opened(store) as (of, model):
         store.failures[what] = 3
         await of.pause(model, parse_pause({}))
@@ -98,8 +112,23 @@ async def test_what_is_done_ends_though_the_store_fails_for_a_while(what: str) -
         await of.resume(model)
 
 
-async def test_what_fails_ends_though_the_store_fails_for_a_while() -> None:
-    store = FailingStore()
+@pytest.mark.parametrize("lost", [False, True])
+async def test_what_nobody_knows_to_have_begun_is_taken_back(lost: bool) -> None:
+    store = FailingStore(lost=lost)
+    async with opened(store) as (of, model):
+        store.failures |= {"begin": 1, "end": 2}
+        with pytest.raises(StoreError):
+            await of.pause(model, parse_pause({}))
+        await eventually(lambda: store.failures["end"] == 0)
+        await eventually(lambda: not store.state.busy)
+        assert store.state.paused == ""
+        await of.pause(model, parse_pause({}))
+        await of.resume(model)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_what_fails_ends_though_the_store_fails_for_a_while(lost: bool) -> None:
+    store = FailingStore(lost=lost)
     async with opened(store) as (of, model):
         store.failures["end"] = 3
         with pytest.raises(ApiError, match="seed"):
