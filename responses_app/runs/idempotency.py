@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from responses_app.protocol.idempotency import too_many_keys
@@ -44,6 +44,8 @@ from responses_app.stores.idempotency import (
 )
 
 logger = logging.getLogger("respsite.idempotency")
+
+Result = TypeVar("Result")
 
 FLUSH_SECONDS = 1.0  # between writes of an answer that streams: so far behind are those who follow it
 PIECE_BYTES = 1 << 20  # of an answer, that are sealed together
@@ -106,7 +108,7 @@ class IdempotencyKeys:
         self._dead_before = dead_before
         self._held: set[str] = set()  # tokens of claims whose requests are carried out here
         self._usage: dict[str, _Usage] = {}
-        self._tasks: set[asyncio.Task[object]] = set()  # that write what nobody waits for, and that carry requests out
+        self._tasks: set[asyncio.Task[Any]] = set()  # that write what nobody waits for, and that carry requests out
 
     async def claim(
         self, project: str, secret: str, fingerprint: str, *, object_id: str
@@ -129,15 +131,12 @@ class IdempotencyKeys:
         held = HeldKey(id=key_id, project=project, secret=secret, token=token, object_id=object_id, epoch=1)
         # Before the store is asked: a second request must not take it for a claim that nobody knows of.
         self._held.add(token)
-        claiming = self.carry_out(
-            self._store.claim(claim, dead_before=self._dead_before(), held=self._held), name="idempotency claim"
-        )
+        claiming = self.carry_out(self._claimed(claim), name="idempotency claim")
         try:
             record = await asyncio.shield(claiming)
         except BaseException:  # its client may leave, too; it may be claimed all the same, and not yet
-            self._soon(held, lambda: self._free(held, after=claiming))
+            self.soon(held, lambda: self._free(claim, claiming))
             raise
-        assert isinstance(record, KeyRecord)
         if record.token != token:
             self._held.discard(token)
             return None, record
@@ -154,7 +153,7 @@ class IdempotencyKeys:
 
     def settle(self, held: HeldKey, state: KeyState) -> None:
         """Note soon what has become of a key's request, whose answer is not kept here."""
-        self._soon(held, lambda: self._store.settle(held.id, held.token, state))
+        self.soon(held, lambda: self._store.settle(held.id, held.token, state))
 
     async def let_go(self, held: HeldKey, *, unchanged: bool) -> None:
         """Let go of a key before its client is told the error: the next request may come at once.
@@ -171,7 +170,7 @@ class IdempotencyKeys:
         try:
             await act()
         except StoreError:
-            self._soon(held, act)
+            self.soon(held, act)
         else:
             self._held.discard(held.token)
 
@@ -183,12 +182,30 @@ class IdempotencyKeys:
         parts = await self._store.parts(key_id_of(project, secret), start)
         return await asyncio.to_thread(self._opened, project, secret, parts) if parts else []
 
-    def carry_out(self, work: Coroutine[Any, Any, object], *, name: str) -> "asyncio.Task[object]":
+    def carry_out(self, work: Coroutine[Any, Any, Result], *, name: str) -> "asyncio.Task[Result]":
         """Do some work as a task that outlives whoever asked for it, and is waited for when the process stops."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
+
+    def soon(self, held: HeldKey, act: Callable[[], Awaitable[None]]) -> None:
+        """Do the last thing about a key whose request was carried out here, again and again while the store fails."""
+
+        async def until_done() -> None:
+            try:
+                while True:
+                    try:
+                        await act()
+                        return
+                    except StoreError as problem:
+                        logger.warning("what became of an idempotency key cannot be kept now: %s", problem)
+                    await asyncio.sleep(RETRY_SECONDS)
+            finally:
+                # Not before it is written: until then a request that finds the claim waits for what is written.
+                self._held.discard(held.token)
+
+        self.carry_out(until_done(), name="idempotency key")
 
     async def purge(self) -> int:
         """Remove keys whose time is over; return how many. Raises `StoreError`."""
@@ -233,27 +250,24 @@ class IdempotencyKeys:
             raise too_many_keys(full)
         usage.keys += 1
 
-    async def _free(self, held: HeldKey, *, after: "asyncio.Task[object]") -> None:
-        await asyncio.wait({after})
-        await self._store.settle(held.id, held.token, KeyState.FREE)
+    async def _claimed(self, claim: KeyClaim) -> KeyRecord:
+        return await self._store.claim(claim, dead_before=self._dead_before(), held=self._held)
 
-    def _soon(self, held: HeldKey, act: Callable[[], Awaitable[None]]) -> None:
-        async def until_done() -> None:
-            try:
-                while True:
-                    try:
-                        await act()
-                        return
-                    except StoreError as problem:
-                        logger.warning("what became of an idempotency key cannot be kept now: %s", problem)
-                    await asyncio.sleep(RETRY_SECONDS)
-            finally:
-                # Not before it is written: until then a request that finds the claim waits for what is written.
-                self._held.discard(held.token)
+    async def _free(self, claim: KeyClaim, claiming: "asyncio.Task[KeyRecord]") -> None:
+        """Let go of a key whose claim nobody waits for any more."""
+        await asyncio.wait({claiming})
+        if claiming.cancelled() or claiming.exception() is not None:
+            # It may be written yet, so it is claimed again: that waits for what is under way. Of a key that others have
+            # had nobody knows then whether its request was being carried out.
+            record = await self._claimed(claim)
+            may_have_run = record.epoch > 1
+        else:
+            record = claiming.result()
+            may_have_run = record.is_orphan
+        lost = may_have_run and not record.object_id
+        await self._store.settle(claim.id, claim.token, KeyState.CUT if lost else KeyState.FREE)
 
-        self.carry_out(until_done(), name="idempotency key")
-
-    def _done(self, task: "asyncio.Task[object]") -> None:
+    def _done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # whoever waits for it has it; the log has it where nobody does
@@ -313,9 +327,9 @@ class Recording:
             return
         try:
             await self._keep(KeyState.ANSWERED)
-        except (StoreError, ValueError) as problem:
-            logger.warning("the answer for an idempotency key cannot be kept: %s", problem)
-            self._keys.settle(self._held, KeyState.CUT)
+        except StoreError as problem:
+            logger.warning("the answer for an idempotency key cannot be kept now: %s", problem)
+            self._keys.soon(self._held, lambda: self._keep(KeyState.ANSWERED))
 
     async def _keep_flushing(self) -> None:
         while not self._ended.is_set():

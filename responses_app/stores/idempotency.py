@@ -109,7 +109,8 @@ class BaseIdempotencyStore(ABC):
     ) -> bool:
         """Keep parts of an answer, by their positions, and what has become of it; return whether the claim holds.
 
-        Where it does not, nothing is kept. To keep the same again changes nothing.
+        Where it does not, or something else has become of it meanwhile, nothing is kept. To keep the same again changes
+        nothing.
         """
 
     @abstractmethod

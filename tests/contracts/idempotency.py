@@ -81,6 +81,9 @@ class IdempotencyContract:
         record = await keys.look(claim.id, dead_before=1.0)
         assert record is not None
         assert (record.state, record.head) == (KeyState.ANSWERED, HEAD)
+        # A write of before, which comes late, changes nothing; the last one may be done again.
+        assert not await keys.keep(claim.id, claim.token, head=HEAD, parts={0: "late"}, state=KeyState.RUNNING)
+        assert await keys.keep(claim.id, claim.token, head=HEAD, parts={2: "three"}, state=KeyState.ANSWERED)
         assert [list(await keys.parts(claim.id, start)) for start in (0, 2, 3)] == [
             ["one", "two", "three"],
             ["three"],

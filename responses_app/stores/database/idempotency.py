@@ -98,7 +98,8 @@ class DatabaseIdempotencyStore(ThreadedStore[IdempotencySettings], BaseIdempoten
         def write(connection: BaseDatabaseWrapper) -> bool:
             with transaction.atomic(using=connection.alias):
                 row = _held(connection, key_id, token).first()
-                if row is None:
+                # What was settled stays so: a write of before, which took its time, may come behind it.
+                if row is None or row.state not in (_RUNNING, state.value):
                     return False
                 rows = AnswerPart.objects.using(connection.alias)
                 # Those of an attempt whose answer got lost are there already, and are replaced.

@@ -35,6 +35,7 @@ class OneKey(BaseIdempotencyStore):
         self.away = False
         self.hangs: asyncio.Event | None = None
         self.used = (0, 0)
+        self.epoch, self.is_orphan = 1, False  # of the next claim
 
     async def claim(self, claim: KeyClaim, *, dead_before: float, held: Collection[str]) -> KeyRecord:
         self.asked = True
@@ -49,9 +50,9 @@ class OneKey(BaseIdempotencyStore):
             fingerprint="f",
             object_id=claim.object_id,
             state=self.state,
-            epoch=1,
+            epoch=self.epoch,
             token=claim.token,
-            is_orphan=False,
+            is_orphan=self.is_orphan,
         )
 
     async def look(self, key_id: str, *, dead_before: float) -> KeyRecord | None:
@@ -138,6 +139,48 @@ async def test_a_claim_that_is_not_answered_is_free_once_the_store_is_back(
     store.away = False
     await keys.aclose()
     assert store.state is KeyState.FREE
+
+
+async def test_a_claim_that_is_written_late_is_let_go_too(keys: IdempotencyKeys, store: OneKey) -> None:
+    store.hangs = asyncio.Event()
+    store.away = True
+    claiming = asyncio.create_task(held_by(keys))
+    await eventually(lambda: store.asked)
+    store.hangs.set()
+    with pytest.raises(StoreError):
+        await claiming
+    store.hangs, store.state, store.token = asyncio.Event(), None, ""  # not there yet, as it seems
+    await asyncio.sleep(0.03)
+    store.away = False
+    store.hangs.set()
+    await keys.aclose()
+    assert store.state is KeyState.FREE
+
+
+async def test_what_a_dead_worker_may_have_done_is_not_done_again_where_the_next_client_leaves(
+    keys: IdempotencyKeys, store: OneKey
+) -> None:
+    store.hangs, store.epoch, store.is_orphan = asyncio.Event(), 2, True
+    claiming = asyncio.create_task(held_by(keys))
+    await eventually(lambda: store.asked)
+    claiming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    store.hangs.set()
+    await keys.aclose()
+    assert store.state is KeyState.CUT
+
+
+async def test_an_answer_is_kept_once_the_store_is_back(keys: IdempotencyKeys, store: OneKey) -> None:
+    recording = Recording(keys, await held_by(keys), HEAD)
+    recording.add(b"one")
+    store.away = True
+    await recording.end(whole=True)
+    assert store.state is KeyState.RUNNING
+    store.away = False
+    await keys.aclose()
+    assert store.state is KeyState.ANSWERED
+    assert await keys.piece("p", "key", 0) == [b"one"]
 
 
 @pytest.mark.parametrize("unchanged", [True, False])
