@@ -17,7 +17,7 @@ import orjson
 
 from engine.backends.answers import Refusal
 from engine.backends.vllm.pool import ReplicaPool
-from engine.backends.vllm.replica import Replica
+from engine.backends.vllm.replica import RESUME, Replica
 from engine.errors import EngineError, EngineUnavailable, WeightsRefused
 from engine.weights import FAILED, BaseWeights, PauseMode, ReplicaState, Told, WeightsCall, WeightsStep, nobody
 
@@ -214,7 +214,9 @@ async def _pause(replica: Replica, mode: PauseMode) -> None:
 
 async def _resume(replica: Replica) -> None:
     try:
-        await _post(replica, "/resume", seconds=replica.client.timeouts.connect)
+        await replica.resume()
+    except Refusal as refusal:
+        raise _refused(replica, RESUME, refusal) from refusal
     finally:
         _hold(replica, None)  # also one that is away: it is looked at again
 
@@ -253,12 +255,14 @@ def _asked(call: WeightsCall) -> list[tuple[str, Mapping[str, object]]]:
     return [*finish, ("/update_weight_version", {"new_version": call.version})] if call.version else finish
 
 
-async def _post(
-    replica: Replica, path: str, body: Mapping[str, object] | None = None, *, seconds: float = STEP_SECONDS
-) -> None:
+async def _post(replica: Replica, path: str, body: Mapping[str, object] | None = None) -> None:
     try:
-        await replica.client.post(path, orjson.dumps(body or {}), seconds=seconds)
+        await replica.client.post(path, orjson.dumps(body or {}), seconds=STEP_SECONDS)
     except Refusal as refusal:
-        if refusal.status in (404, 405):
-            raise WeightsRefused(f"{replica} {NO_DOORS}.") from refusal
-        raise WeightsRefused(f"{replica} refuses {path.partition('?')[0]}: {refusal}.") from refusal
+        raise _refused(replica, path, refusal) from refusal
+
+
+def _refused(replica: Replica, path: str, refusal: Refusal) -> WeightsRefused:
+    if refusal.status in (404, 405):
+        return WeightsRefused(f"{replica} {NO_DOORS}.")
+    return WeightsRefused(f"{replica} refuses {path.partition('?')[0]}: {refusal}.")

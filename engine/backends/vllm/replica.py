@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Collection, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -66,7 +66,9 @@ CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it
 # Words in vLLM's refusals of a grammar; it has no code for them.
 OF_GRAMMARS = ("structural tag", "structured output", "grammar", "json schema")
 FAILED = "Internal server error"  # what a vLLM server says where its engine ended a generation with an error
-WEIGHTS = "/weight_info"  # there in vLLM's development mode alone
+# There in vLLM's development mode alone.
+WEIGHTS = "/weight_info"
+RESUME = "/resume"
 ANY_TOKEN = 0  # every vocabulary has it
 _ANY: dict[str, object] = {"type": "sequence", "elements": [{"type": "token", "token": ANY_TOKEN}]}
 ONE_OF_ANY = orjson.dumps({"type": "structural_tag", "format": _ANY}).decode()
@@ -166,6 +168,7 @@ class Replica:
         self.versions = 0  # how often another version of its weights was noted
         self.wanted = ""  # the version that it must have to be used; empty for any
         self.ends = False  # a pause has ended what was running there, which is no failure of the server's
+        self.may_be_paused = False  # it did not say that it goes on behind a pause, which is over
         self.is_leaving_out = False  # it is about to be paused, while others serve
 
     def __str__(self) -> str:
@@ -211,6 +214,7 @@ class Replica:
             async with asyncio.timeout(seconds):
                 max_model_len = await self._find_model()
                 await self._check_version()
+                await self._go_on()
                 service = await self._find_wire(max_model_len)
                 return replace(service, takes_grammars=await self._takes_grammars(service))
         except TimeoutError as error:
@@ -263,6 +267,18 @@ class Replica:
         await self.ask_version()
         if problem := self.disagreement():
             raise EngineUnavailable(problem)
+
+    async def _go_on(self) -> None:
+        """End a pause of it that is over everywhere else: nobody asks for that again."""
+        if self.may_be_paused:
+            with suppress(Refusal):  # it was started anew, perhaps, without doors
+                await self.resume()
+
+    async def resume(self) -> None:
+        """Have it sample again. Raises `EngineUnavailable`, `Refusal`."""
+        self.may_be_paused = True
+        await self.client.post(RESUME, b"{}", seconds=self.client.timeouts.connect)
+        self.may_be_paused = False
 
     async def _find_wire(self, max_model_len: int) -> Service:
         """Return the first way in which the server generates a token."""

@@ -114,6 +114,18 @@ async def test_the_pool_goes_on_with_those_that_agree(
     await eventually(lambda: engine.replicas()["serving"] == 3)
 
 
+async def test_one_that_did_not_go_on_behind_a_pause_is_asked_again(
+    open_fake: OpenFake, vllm_over: OpenEngine
+) -> None:
+    fakes, engine = await three(open_fake, vllm_over)
+    fakes[1].doors.fails.add("resume")
+    await engine.weights.apply(update("v1"), PauseMode.KEEP)
+    assert engine.replicas()["serving"] == 2
+    fakes[1].doors.fails.clear()
+    await eventually(lambda: engine.replicas()["serving"] == 3)
+    assert steps(fakes[1])[-1] == "resume"
+
+
 async def test_weights_that_are_wanted_choose_the_server(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
     fakes, engine = await three(open_fake, vllm_over)
     short = replace(ask(prompt("short")), weights="v1")
