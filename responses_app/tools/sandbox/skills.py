@@ -19,13 +19,16 @@ import os
 import secrets
 import shutil
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 from responses_app.tools.sandbox import disk
 from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.records import checked_path
+
+Done = TypeVar("Done")
 
 _PIECE = 256 * 1024  # bytes that are unpacked at once
 Content = Iterable[tuple[str, bool, Iterator[bytes]]]  # path, whether it runs, and what is in it
@@ -67,6 +70,9 @@ class SkillFolder:
 
     async def add(self, skill: MountedSkill, content: Content, folders: disk.Folders, *, most: int) -> None:
         """Add a skill, unless it is there; all of them have at most `most` bytes. Raises `SandboxError`."""
+        await _to_its_end(self._add(skill, content, folders, most))
+
+    async def _add(self, skill: MountedSkill, content: Content, folders: disk.Folders, most: int) -> None:
         async with self.changing:
             if skill.folder in self.mounted:
                 return
@@ -79,6 +85,9 @@ class SkillFolder:
 
     async def copy_to(self, folder: Path) -> Sequence[MountedSkill]:
         """Write all of it into a new folder; return what that has. Raises `OSError`."""
+        return await _to_its_end(self._copy_to(folder))
+
+    async def _copy_to(self, folder: Path) -> Sequence[MountedSkill]:
         async with self.changing:
             if self.path is not None:
                 await asyncio.to_thread(shutil.copytree, self.path, folder)
@@ -87,6 +96,9 @@ class SkillFolder:
 
     async def take_from(self, folder: Path, folders: disk.Folders) -> None:
         """Have what `copy_to` has written there, where it is not here yet. Raises `OSError`."""
+        await _to_its_end(self._take_from(folder, folders))
+
+    async def _take_from(self, folder: Path, folders: disk.Folders) -> None:
         async with self.changing:
             path, failed = await self._made(folders), None
             for name in list(self.mounted):
@@ -109,6 +121,21 @@ class SkillFolder:
             path, self.path = self.path, None
             if path is not None:
                 await asyncio.to_thread(disk.remove, path.parent)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, Done]) -> Done:
+    """Do what a thread does; a caller that is cancelled waits for its end, as no thread can be stopped.
+
+    Else what is written would be there, and nobody would know it.
+    """
+    doing = asyncio.create_task(work, name="change the skills of a container")
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait([doing])
+        if not doing.cancelled():
+            doing.exception()  # whoever would be told has left
+        raise
 
 
 def contents(bundle: bytes) -> Content:

@@ -114,9 +114,7 @@ async def test_the_pool_goes_on_with_those_that_agree(
     await eventually(lambda: engine.replicas()["serving"] == 3)
 
 
-async def test_one_that_did_not_go_on_behind_a_pause_is_asked_again(
-    open_fake: OpenFake, vllm_over: OpenEngine
-) -> None:
+async def test_one_that_did_not_go_on_behind_a_pause_is_asked_again(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
     fakes, engine = await three(open_fake, vllm_over)
     fakes[1].doors.fails.add("resume")
     await engine.weights.apply(update("v1"), PauseMode.KEEP)

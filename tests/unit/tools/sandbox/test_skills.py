@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -11,14 +12,17 @@ from responses_app.stores.skills import NewBundle, SkillRecord, SkillSettings
 from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
 from responses_app.tools.sandbox.base import SKILLS_FOLDER, BaseSandbox, SandboxError, find_interpreter
 from responses_app.tools.sandbox.choosing import SandboxChoice
+from responses_app.tools.sandbox.disk import ENTRY_BYTES, Folders
 from responses_app.tools.sandbox.records import CellEnd, ContainerNotFound
 from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
+from responses_app.tools.sandbox.skills import MountedSkill, SkillFolder
 from responses_app.tools.skills.bundles import read_zip
 from responses_app.tools.skills.given import GivenSkill, told_of
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.laws import counting_ids
 from tests.kit.sandboxes import SMALL, interpreter, own
 from tests.kit.skills import MANIFEST, SCRIPT, inline, manifest, zipped
+from tests.kit.waiting import eventually
 from tests.unit.runs.test_server_tools import prompt_of
 from tests.unit.tools.sandbox.nobody import SYSTEM_PYTHON
 from tests.unit.tools.sandbox.test_code_interpreter import ANSWER, calling, calls_of
@@ -193,3 +197,29 @@ async def test_a_bad_bundle_is_refused_before_anything_begins(tool: CodeInterpre
     site = Site(FakeEngine([ANSWER]), tools=[tool], new_id=NEW_ID)
     refusal = await site.refusal(tools=declared(inline(content)), input="Look.")
     assert (refusal.code, refusal.param) == ("invalid_skill", "tools[0].container.skills[0].source.data")
+
+
+async def test_a_caller_who_leaves_while_a_skill_is_unpacked_leaves_a_skill_that_is_known() -> None:
+    folder, folders = SkillFolder(), Folders()
+    skill = MountedSkill("one", "one", "Says one.")
+    begun, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def pieces() -> Iterator[bytes]:
+        loop.call_soon_threadsafe(begun.set)
+        assert go_on.wait(60)
+        yield b"one"
+
+    adding = asyncio.create_task(folder.add(skill, [("SKILL.md", False, pieces())], folders, most=10_000))
+    await begun.wait()
+    adding.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await adding
+    path = folder.path
+    assert path is not None
+    await eventually((path / "one").exists)
+    await folder.add(skill, [("SKILL.md", False, iter([b"one"]))], folders, most=10_000)
+    assert (path / "one" / "SKILL.md").read_bytes() == b"one"
+    assert (list(folder.mounted), folder.used) == (["one"], ENTRY_BYTES)
+    await folder.remove()
