@@ -219,7 +219,10 @@ class BaseBatchStore(ABC):
 
     @abstractmethod
     async def end(self, batch_id: str, claim: Claim, end: BatchEnd) -> None:
-        """Let a batch end: this is the one place where it becomes failed, completed, expired or cancelled."""
+        """Let a batch end: this is the one place where it becomes failed, completed, expired or cancelled.
+
+        Its files are among those that `finalize` named last; else this raises `ClaimLost`.
+        """
 
     @abstractmethod
     async def drop_lines(self, batch_id: str) -> None:

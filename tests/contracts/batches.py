@@ -194,6 +194,8 @@ class BatchesContract:
             (3, EXPIRED, b""),
         ]
         assert not await batches.delete(batch.record.project, batch_id), "it has not ended"
+        with pytest.raises(ClaimLost):  # of an attempt before, whose files are gone
+            await batches.end(batch_id, claim, BatchEnd(status=EXPIRED, at=NOW + 3, output_file_id="file-before"))
         await batches.end(batch_id, claim, BatchEnd(status=EXPIRED, at=NOW + 3, output_file_id="file-o"))
         found = await now(batches, batch)
         assert (found.status, found.output_file_id, found.error_file_id) == (EXPIRED, "file-o", "")

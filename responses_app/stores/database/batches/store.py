@@ -19,7 +19,7 @@ from responses_app.protocol.files.batches import (
 )
 from responses_app.protocol.messages.batches import is_messages_batch
 from responses_app.protocol.webhooks import WebhookMessage, event_of, message
-from responses_app.stores.base import Claim
+from responses_app.stores.base import Claim, ClaimLost
 from responses_app.stores.batches import (
     UNLIMITED,
     BaseBatchStore,
@@ -240,6 +240,9 @@ class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
 
     async def end(self, batch_id: str, claim: Claim, end: BatchEnd) -> None:
         def write(connection: BaseDatabaseWrapper, row: Batch) -> None:
+            # An end that took its time, and was given up: since then the files were named anew, and these are gone.
+            if not {end.output_file_id, end.error_file_id} <= {row.output_file_id, row.error_file_id, ""}:
+                raise ClaimLost(f"the files of {batch_id} have other names now")
             # The one place where a batch becomes terminal: what is told of that is written in this transaction.
             row.output_file_id, row.error_file_id = end.output_file_id, end.error_file_id
             row.errors, row.worker = list(end.errors), ""
