@@ -63,6 +63,15 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
+class _Doing:
+    """An operation that is being done."""
+
+    operation: Operation
+    until: float  # when this worker counts as dead, or hanging, if it is not done; tells it from others of this worker
+    living: Collection[str]  # the workers that lived when it began
+
+
+@dataclass(frozen=True, slots=True)
 class EngineView:
     """An engine, as trainers are told of it."""
 
@@ -287,12 +296,12 @@ class EngineDoors:
     async def _do(self, model: ServedModel, operation: Operation) -> None:
         weights = _weights(model)
         living = {self._worker, *(each.worker for each in await self._reports(model))}
-        until = self._now() + operation.seconds + MARGIN_SECONDS
+        doing = _Doing(operation, self._now() + operation.seconds + MARGIN_SECONDS, living)
         try:
-            begun = await self._change(model, lambda state: self._begun(state, operation, weights, living, until))
+            begun = await self._change(model, lambda state: self._begun(state, doing, weights))
         except StoreError:
             # It may have been kept all the same, or be kept yet: nobody is to find this worker busy with it.
-            self._task(model, self._failed(model, operation, until, may_be_changed=True))
+            self._task(model, self._failed(model, doing, may_be_changed=not weights.is_shared))
             raise
         try:
             if operation.is_told_first or not weights.is_shared:
@@ -302,81 +311,72 @@ class EngineDoors:
                 _check_all_failed(reports)
             if weights.is_shared:
                 async with asyncio.timeout(operation.seconds):
-                    await perform(weights, operation.actions, told=lambda: self._tell_all(model, operation.told, until))
+                    await perform(weights, operation.actions, told=lambda: self._tell_all(model, doing))
         except BaseException as error:
             # Of what broke off nobody knows how far it came. A server that stops has no time to try again.
             is_stopped = isinstance(error, asyncio.CancelledError)
             may_be_changed = is_stopped or isinstance(error, TimeoutError) or getattr(error, "changed", False)
-            await self._failed(model, operation, until, may_be_changed=may_be_changed, is_stopped=is_stopped)
+            await self._failed(model, doing, may_be_changed=may_be_changed, is_stopped=is_stopped)
             raise _as_api_error(error, operation) from error
         ended = await self._change(
-            model, lambda state: operation.succeed(self._own(state, until).done()), patient_until=until
+            model, lambda state: operation.succeed(self._own(state, doing).done()), patient_until=doing.until
         )
         if weights.is_shared:
             await self._heard(model, ended)
 
-    async def _tell_all(self, model: ServedModel, change: Change, until: float) -> None:
+    async def _tell_all(self, model: ServedModel, doing: _Doing) -> None:
         """Return once all workers know of new weights: what these sample is not to be taken for the old ones' work.
 
         The engine goes on all the same where one is silent; whoever asked is told of that at the end.
         """
-        known = await self._change(model, lambda state: change(self._own(state, until)), patient_until=until)
+        told = doing.operation.told
+        known = await self._change(model, lambda state: told(self._own(state, doing)), patient_until=doing.until)
         try:
             await self._heard(model, known)
         except ApiError as problem:
             logger.warning("the engine of %r goes on with other weights: %s", model.name, problem.message)
 
-    def _begun(
-        self,
-        state: EngineState,
-        operation: Operation,
-        weights: BaseWeights,
-        living: Collection[str],
-        until: float,
-    ) -> EngineState:
-        if state.is_busy(self._now()) and state.busy in living:
+    def _begun(self, state: EngineState, doing: _Doing, weights: BaseWeights) -> EngineState:
+        if self._is_others(state, doing):
             raise busy()
-        begun = operation.begin(state)
-        actions = () if weights.is_shared else operation.actions
-        return replace(begun, actions=actions, busy=self._worker, busy_until=until)
+        begun = doing.operation.begin(state)
+        actions = () if weights.is_shared else doing.operation.actions
+        return replace(begun, actions=actions, busy=self._worker, busy_until=doing.until)
 
-    def _is_own(self, state: EngineState, until: float) -> bool:
-        """Whether this worker is busy with the operation that has time until then."""
-        return (state.busy, state.busy_until) == (self._worker, until)
+    def _is_others(self, state: EngineState, doing: _Doing) -> bool:
+        """Whether a worker that lives is busy with something else."""
+        return state.is_busy(self._now()) and state.busy in doing.living and not self._is_own(state, doing)
 
-    def _own(self, state: EngineState, until: float) -> EngineState:
+    def _is_own(self, state: EngineState, doing: _Doing) -> bool:
+        return (state.busy, state.busy_until) == (self._worker, doing.until)
+
+    def _own(self, state: EngineState, doing: _Doing) -> EngineState:
         """Return a state in which that operation runs. Raises `ApiError` where others took it for dead, and went on."""
-        if not self._is_own(state, until):
+        if not self._is_own(state, doing):
             raise busy()
         return state
 
     async def _failed(
-        self,
-        model: ServedModel,
-        operation: Operation,
-        until: float,
-        *,
-        may_be_changed: bool,
-        is_stopped: bool = False,
+        self, model: ServedModel, doing: _Doing, *, may_be_changed: bool, is_stopped: bool = False
     ) -> None:
         """Keep what a failure means: the name of weights that may be mixed, and that nothing is paused."""
-        was_own = False
+        operation = doing.operation
 
         def end(state: EngineState) -> EngineState:
-            nonlocal was_own
-            was_own = self._is_own(state, until)
-            if not was_own:
-                # The state stays, with a new number: a beginning that is still being written comes too late then.
-                return state
+            if self._is_others(state, doing):
+                raise busy()
+            if not self._is_own(state, doing):
+                # As it is, with a new number: a beginning that is still being written comes too late then.
+                return replace(state, actions=())
             ended = operation.fail(state.done())
             if may_be_changed and operation.version:
                 return replace(ended, update=None).named(FAILED + operation.version)
             return ended
 
         try:
-            ended = await self._change(model, end, patient_until=0.0 if is_stopped else until)
+            ended = await self._change(model, end, patient_until=0.0 if is_stopped else doing.until)
             weights = _weights(model)
-            if was_own and weights.is_shared and not ended.state.paused:
+            if weights.is_shared and not ended.state.paused:
                 await weights.resume()
         except (ApiError, StoreError, EngineError) as problem:
             logger.warning("what failed at the engine of %r could not be undone: %s", model.name, problem)
