@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from django.db import OperationalError
+from django.db import Error, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 # `false`: for the session, not only for the present transaction.
@@ -57,6 +57,11 @@ def _bound_server(connection: BaseDatabaseWrapper, seconds: float) -> None:
     # Django keeps its wrapper when it connects anew: the driver's connection tells whether this one was told.
     if driver is not getattr(connection, "bounded", None):
         milliseconds = str(max(1, round(seconds * 1000)))
-        with connection.cursor() as cursor:
-            cursor.execute(_BOUND, [milliseconds, milliseconds])
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(_BOUND, [milliseconds, milliseconds])
+        except Error:
+            # It broke behind the login. Django would keep it, and each query to come would fail on it.
+            connection.close()
+            raise
         connection.bounded = driver  # type: ignore[attr-defined]
