@@ -257,15 +257,9 @@ class IdempotencyKeys:
         """Let go of a key whose claim nobody waits for any more."""
         await asyncio.wait({claiming})
         if claiming.cancelled() or claiming.exception() is not None:
-            # It may be written yet, so it is claimed again: that waits for what is under way. Of a key that others have
-            # had nobody knows then whether its request was being carried out.
-            record = await self._claimed(claim)
-            may_have_run = record.epoch > 1
-        else:
-            record = claiming.result()
-            may_have_run = record.is_orphan
-        lost = may_have_run and not record.object_id
-        await self._store.settle(claim.id, claim.token, KeyState.CUT if lost else KeyState.FREE)
+            # It may be written yet, so it is claimed again: that waits for what is under way.
+            await self._claimed(claim)
+        await self._store.settle(claim.id, claim.token, KeyState.FREE)
 
     def _done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)

@@ -81,8 +81,7 @@ class KeyRecord:
     state: KeyState
     epoch: int  # how many have claimed it
     token: str  # of the claim that holds it
-    # Its worker died while it was running, or does not know of it; also of one that was claimed just now.
-    is_orphan: bool
+    is_orphan: bool  # its worker died while it was running, or does not know of it
     head: AnswerHead | None = None  # None until there is an answer
 
 
@@ -95,7 +94,8 @@ class BaseIdempotencyStore(ABC):
 
         It was claimed where its `token` is that of `claim`. A free key takes the claim's fingerprint; one whose
         fingerprint is another, and is not free, stays as it is. A key that was claimed before keeps its `object_id`,
-        unless it was free with another request. A worker is dead that was not seen since `dead_before`; a claim of this
+        unless it was free with another request; one without that is cut where its worker is dead, as nobody knows how
+        far it came. A worker is dead that was not seen since `dead_before`; a claim of this
         very worker is one of a dead one unless `held` has its token.
         """
 

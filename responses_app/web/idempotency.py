@@ -184,9 +184,6 @@ class Once:
 
     async def _carried_out(self, held: HeldKey, record: KeyRecord) -> HttpResponseBase:
         """Carry the request out, unless it was by a worker that died."""
-        if record.is_orphan and not held.object_id:
-            self._keys.settle(held, KeyState.CUT)
-            raise answer_lost()
         if record.epoch > 1 and held.object_id:
             try:
                 stored = await self._stored(held)

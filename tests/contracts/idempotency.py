@@ -61,9 +61,16 @@ class IdempotencyContract:
         assert found.is_orphan
         heir = replace(first, worker=ALIVE, token="t3", object_id="resp_2")
         record = await claimed(keys, heir)
-        assert (record.token, record.epoch, record.is_orphan, record.object_id) == ("t3", 2, True, first.object_id)
+        assert (record.token, record.epoch, record.is_orphan, record.object_id) == ("t3", 2, False, first.object_id)
         assert not await keys.keep(first.id, first.token, head=HEAD, parts={0: "late"}, state=KeyState.ANSWERED)
-        assert await keys.look(first.id, dead_before=1.0) == replace(record, is_orphan=False)
+        assert await keys.look(first.id, dead_before=1.0) == record
+
+    async def test_one_without_a_response_is_cut_where_its_worker_is_dead(self, keys: BaseIdempotencyStore) -> None:
+        first = replace(claim_of(worker=DEAD), object_id="")
+        await claimed(keys, first)
+        for heir in (replace(first, worker=ALIVE, token="t2"), replace(first, worker=ALIVE, token="t3")):
+            record = await claimed(keys, heir)
+            assert (record.token, record.state, record.is_orphan) == (first.token, KeyState.CUT, False)
 
     async def test_a_worker_takes_over_its_own_that_it_does_not_hold(self, keys: BaseIdempotencyStore) -> None:
         first = claim_of()

@@ -69,13 +69,15 @@ class DatabaseIdempotencyStore(ThreadedStore[IdempotencySettings], BaseIdempoten
                         row.fingerprint, row.object_id = claim.fingerprint, claim.object_id
                 elif not (row.state == _RUNNING and orphan and row.fingerprint == claim.fingerprint):
                     return _record(row, is_orphan=orphan and row.state == _RUNNING)
+                elif not row.object_id:  # nobody knows how far the dead one came
+                    _settle(row, connection, KeyState.CUT)
+                    return _record(row, is_orphan=False)
                 # What was kept of an answer is of the claim before.
                 AnswerPart.objects.using(connection.alias).filter(key=claim.id).delete()
-                was_running = row.state == _RUNNING
                 row.state, row.token, row.worker, row.epoch = _RUNNING, claim.token, claim.worker, row.epoch + 1
                 row.head, row.size = None, 0
                 row.save(using=connection.alias)
-            return _record(row, is_orphan=was_running)
+            return _record(row, is_orphan=False)
 
         return await self._threads.run(write)
 
@@ -115,12 +117,7 @@ class DatabaseIdempotencyStore(ThreadedStore[IdempotencySettings], BaseIdempoten
         return await self._threads.run(write)
 
     async def settle(self, key_id: str, token: str, state: KeyState) -> None:
-        def settle(row: IdempotencyKey, connection: BaseDatabaseWrapper) -> None:
-            AnswerPart.objects.using(connection.alias).filter(key=key_id).delete()
-            row.state, row.worker, row.size, row.head = state.value, "", 0, None
-            row.save(using=connection.alias)
-
-        await self._change(key_id, token, settle)
+        await self._change(key_id, token, lambda row, connection: _settle(row, connection, state))
 
     async def rename(self, key_id: str, token: str, object_id: str) -> None:
         def rename(row: IdempotencyKey, connection: BaseDatabaseWrapper) -> None:
@@ -190,6 +187,13 @@ def remove_keys(connection: BaseDatabaseWrapper, key_ids: Sequence[str]) -> None
     """Remove keys with their answers, within a transaction."""
     AnswerPart.objects.using(connection.alias).filter(key__in=key_ids).delete()
     IdempotencyKey.objects.using(connection.alias).filter(pk__in=key_ids).delete()
+
+
+def _settle(row: IdempotencyKey, connection: BaseDatabaseWrapper, state: KeyState) -> None:
+    """Note what has become of a key that is locked; an answer that is not whole is dropped."""
+    AnswerPart.objects.using(connection.alias).filter(key=row.pk).delete()
+    row.state, row.worker, row.size, row.head = state.value, "", 0, None
+    row.save(using=connection.alias)
 
 
 def _held(connection: BaseDatabaseWrapper, key_id: str, token: str) -> "QuerySet[IdempotencyKey]":
