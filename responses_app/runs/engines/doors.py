@@ -240,16 +240,21 @@ class EngineDoors:
                     "The engine is paused already. Resume it first, or take the steps one by one.",
                     code="engine_paused",
                 )
-            # It has no lease beside this operation: where its worker dies, nobody would end it.
-            return replace(state, paused=mode, until=self._now())
+            # It has no lease beside this operation: where its worker dies, nobody would end it. What has changed till
+            # then may be half a version.
+            update = OpenUpdate(version=version, transfer=transfer, changed=True)
+            return replace(state, paused=mode, until=self._now(), update=update)
+
+        def over(state: EngineState) -> EngineState:
+            return replace(_goes_on(state), update=None)
 
         return Operation(
             actions=[applying(calls, mode, rolling=request.rolling)],
             seconds=self._step_seconds,
             begin=begin,
             told=lambda state: state if request.rolling else state.named(version),
-            succeed=lambda state: _goes_on(state).named(version),
-            fail=_goes_on,
+            succeed=lambda state: over(state).named(version),
+            fail=over,
             is_told_first=True,
             version=version,
         )
@@ -290,8 +295,15 @@ class EngineDoors:
     def _task(self, model: ServedModel, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=f"change the engine of {model.name}")
         self._operations.add(task)
-        task.add_done_callback(self._operations.discard)
+        task.add_done_callback(self._over)
         return task
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._operations.discard(task)
+        problem = None if task.cancelled() else task.exception()
+        # Whoever asked is told, and may have left.
+        if not (problem is None or isinstance(problem, ApiError | StoreError)):
+            logger.error("%s failed", task.get_name(), exc_info=problem)
 
     async def _do(self, model: ServedModel, operation: Operation) -> None:
         weights = _weights(model)
@@ -313,9 +325,11 @@ class EngineDoors:
                 async with asyncio.timeout(operation.seconds):
                     await perform(weights, operation.actions, told=lambda: self._tell_all(model, doing))
         except BaseException as error:
-            # Of what broke off nobody knows how far it came. A server that stops has no time to try again.
+            # Of what broke off nobody knows how far it came, nor of workers that have engines of their own, and are
+            # silent. A server that stops has no time to try again.
             is_stopped = isinstance(error, asyncio.CancelledError)
-            may_be_changed = is_stopped or isinstance(error, TimeoutError) or getattr(error, "changed", False)
+            is_silent = isinstance(error, TimeoutError) or (isinstance(error, ApiError) and not weights.is_shared)
+            may_be_changed = is_stopped or is_silent or getattr(error, "changed", False)
             await self._failed(model, doing, may_be_changed=may_be_changed, is_stopped=is_stopped)
             raise _as_api_error(error, operation) from error
         ended = await self._change(
@@ -378,7 +392,9 @@ class EngineDoors:
             weights = _weights(model)
             if weights.is_shared and not ended.state.paused:
                 await weights.resume()
-        except (ApiError, StoreError, EngineError) as problem:
+        except ApiError:  # others do something to it meanwhile, and end that
+            pass
+        except (StoreError, EngineError) as problem:
             logger.warning("what failed at the engine of %r could not be undone: %s", model.name, problem)
 
     async def _change(self, model: ServedModel, change: Change, *, patient_until: float = 0.0) -> NumberedState:

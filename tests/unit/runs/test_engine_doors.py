@@ -87,7 +87,7 @@ async def opened(store: FailingStore) -> AsyncIterator[tuple[EngineDoors, Any]]:
     async def tell(name: str) -> None:
         pass
 
-    settings = run_settings(engine_weights=True)
+    settings = run_settings(engine_weights=True, engine_weights_seconds=1.0, worker_lease_seconds=0.1)
     of = EngineDoors(store, follower, worker="w", now=time.time, settings=settings, tell=tell)
     of.start()
     yield of, model
@@ -135,3 +135,19 @@ async def test_what_fails_ends_though_the_store_fails_for_a_while(lost: bool) ->
             await of.weights(model, parse_weights({"action": "apply", "version": "v", "info": {}}))
         state = (await of.view(model)).state
         assert (state.paused, state.busy, state.version) == ("", "", "")
+
+
+async def test_weights_of_workers_that_say_nothing_are_of_no_version_that_is_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doors, "HEAR_SECONDS", 0.1)
+    store = FailingStore()
+    async with opened(store) as (of, model):
+        store.failures["report"] = 1_000_000
+        with pytest.raises(ApiError, match="1 of 1 workers have not said"):
+            await of.weights(model, parse_weights({"action": "apply", "version": "v", "info": {"seed": 1}}))
+        assert (store.state.paused, store.state.busy, store.state.version) == ("", "", "failed:v")
+        assert store.state.update is None
+        store.failures["report"] = 0
+        await of.weights(model, parse_weights({"action": "apply", "version": "w", "info": {"seed": 0}}))
+        assert list(store.state.versions) == ["failed:v", "w"]
