@@ -37,4 +37,5 @@ def test_two_builds_are_the_same_byte_by_byte(wheel: Path, tmp_path: Path) -> No
 
 def _files_of_the_packages() -> list[str]:
     found = (path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file())
-    return [path.relative_to(ROOT).as_posix() for path in found if path.suffix != ".pyc" and path.name[0] != "."]
+    kept = (path for path in found if path.parent.name != "__pycache__" and path.name[0] != ".")
+    return [path.relative_to(ROOT).as_posix() for path in kept]
