@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from openai import AsyncOpenAI
@@ -10,7 +11,7 @@ from engine.formats.harmony.encoding import encode_harmony
 from tests.kit.background import get
 from tests.kit.clients import Frame, Socket, http_client, text_of
 from tests.kit.laws import assert_laws
-from tests.kit.scripts import BEGIN, CALL, HELLO, WEATHER, generations
+from tests.kit.scripts import BEGIN, CALL, GATES, HELLO, WEATHER, Entry, gate, generations, release
 from tests.kit.server import KINDS, Server
 from tests.kit.waiting import eventually
 from tests.servers.transports.conftest import Connect
@@ -19,20 +20,31 @@ pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 
 THOUGHT = "<|channel|>analysis<|message|>Let me think of it for a while.<|end|><|start|>assistant"
 TALK = f"{THOUGHT}{BEGIN}{' '.join(str(number) for number in range(300))}<|return|>"
-SLOW_CALL = f"{THOUGHT}{CALL}"
-SCRIPT = [
-    {"when": "[talk]", "say": TALK, "delay": 0.02},
-    {"when": "[call]", "say": SLOW_CALL, "delay": 0.02},
-    {"when": "[full]", "fault": "overloaded"},
-    {"say": HELLO},
-]
+THOUGHT_CALL = f"{THOUGHT}{CALL}"
+HELD_CALL = "g1"  # the gate in front of a call's last token; each of the others is inside the thought of `TALK`
+
+
+def script(folder: Path) -> list[Entry]:
+    """Return what the model says: behind `[talk]` slowly, and behind a gate's text as far as the gate."""
+
+    def held(name: str, text: str, after: int) -> Entry:
+        return {"when": gate(name), "say": text, "hang_after": after, "wait_for_file": str(folder / f"gate-{name}")}
+
+    return [
+        held(HELD_CALL, THOUGHT_CALL, len(encode_harmony(THOUGHT_CALL)) - 1),
+        *(held(name, TALK, 6) for name in GATES if name != HELD_CALL),
+        {"when": "[talk]", "say": TALK, "delay": 0.02},
+        {"when": "[call]", "say": THOUGHT_CALL},
+        {"when": "[full]", "fault": "overloaded"},
+        {"say": HELLO},
+    ]
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def steered_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that speaks slowly."""
+    """A server that speaks slowly, or only so far."""
     folder = tmp_path_factory.mktemp(request.param)
-    with Server(folder, kind=request.param, script=SCRIPT, journal=True) as server:
+    with Server(folder, kind=request.param, script=script(folder), journal=True) as server:
         yield server
         assert "Traceback" not in server.output
 
@@ -55,6 +67,18 @@ async def steer(socket: Socket, response_id: str, given: object = "Shorter!") ->
     await socket.send({"type": "response.steer", "previous_response_id": response_id, "input": given})
 
 
+async def steer_held(
+    socket: Socket, name: str, *given: object, lane: str | None = None, **fields: object
+) -> list[Frame]:
+    """Steer a response that waits at a gate, and return its events up to when all was accepted: it ends no sooner."""
+    events = await begin(socket, gate(name), lane, **fields)
+    for each in given:
+        await steer(socket, events[0]["response"]["id"], each)
+    for _ in given:
+        events += await socket.until("response.steer.accepted", lane)
+    return events
+
+
 def told(events: list[Frame]) -> list[Frame]:
     """Take the connection's own frames out of a lane's; return them."""
     own = [event for event in events if event["type"].startswith(("response.steer.", "response.interrupt."))]
@@ -63,14 +87,14 @@ def told(events: list[Frame]) -> list[Frame]:
     return own
 
 
-@pytest.mark.parametrize("store", [True, False])
+@pytest.mark.parametrize(("store", "name"), [(True, "a0"), (False, "a1")])
 async def test_a_response_is_steered_by_the_id_that_clients_know(
-    steered_server: Server, open_socket: Connect, store: bool
+    steered_server: Server, open_socket: Connect, store: bool, name: str
 ) -> None:
     socket = await open_socket(steered_server, additional_headers={"Respsite-Dialect": "codex-turn"})
-    events = await begin(socket, store=store)
+    events = await steer_held(socket, name, "Shorter!", store=store)
     first = events[0]["response"]["id"]
-    await steer(socket, first)
+    release(steered_server, name)
     events += await socket.answer()
     assert [each["type"] for each in told(events)] == ["response.steer.accepted"]
     assert events[-1]["response"]["incomplete_details"] == {"reason": "steered"}
@@ -78,14 +102,16 @@ async def test_a_response_is_steered_by_the_id_that_clients_know(
     assert (following["status"], following["previous_response_id"]) == ("completed", first)
 
 
-@pytest.mark.parametrize("store", [True, False])
-@pytest.mark.parametrize("lane", [None, "a"])
+@pytest.mark.parametrize(
+    ("lane", "store", "name"), [(None, True, "b0"), (None, False, "b1"), ("a", True, "c0"), ("a", False, "c1")]
+)
 async def test_a_successor_goes_on_with_the_very_tokens(
-    steered_server: Server, socket: Socket, lane: str | None, store: bool
+    steered_server: Server, socket: Socket, lane: str | None, store: bool, name: str
 ) -> None:
-    events = await begin(socket, lane=lane, store=store, temperature=0.5, metadata={"a": "b"})
+    settings = {"store": store, "temperature": 0.5, "metadata": {"a": "b"}}
+    events = await steer_held(socket, name, "Shorter!", lane=lane, **settings)
     first = events[0]["response"]["id"]
-    await steer(socket, first)
+    release(steered_server, name)
     events += await socket.answer(lane)
     [accepted] = told(events)
     assert accepted["type"] == "response.steer.accepted"
@@ -120,22 +146,24 @@ async def test_the_sdk_steers(steered_server: Server) -> None:
     client = AsyncOpenAI(base_url=steered_server.base_url, api_key="none")
     kinds: list[str] = []
     async with client, client.responses.connect() as connection:
-        await connection.response.create(model="scripted", input="[talk]", stream_id="a")
+        await connection.response.create(model="scripted", input=gate("d0"), stream_id="a")
         async for event in connection:
             kinds.append(event.type)
             if event.type == "response.created" and len(kinds) == 1:
                 await connection.response.steer(previous_response_id=event.response.id, input="Stop counting.")
+            if event.type == "response.steer.accepted":
+                release(steered_server, "d0")
             if event.type == "response.completed":
                 break
     assert kinds.count("response.created") == 2
     assert kinds.index("response.steer.accepted") < kinds.index("response.incomplete")
 
 
-async def test_several_at_once_are_one_successor(socket: Socket) -> None:
-    events = await begin(socket)
+async def test_several_at_once_are_one_successor(steered_server: Server, socket: Socket) -> None:
+    two = [{"role": "user", "content": [{"type": "input_text", "text": "two"}]}]
+    events = await steer_held(socket, "d1", "one", two, "three")
     first = events[0]["response"]["id"]
-    for given in ("one", [{"role": "user", "content": [{"type": "input_text", "text": "two"}]}], "three"):
-        await steer(socket, first, given)
+    release(steered_server, "d1")
     events += await socket.answer()
     assert len(told(events)) == 3
     after = await socket.answer()
@@ -144,9 +172,8 @@ async def test_several_at_once_are_one_successor(socket: Socket) -> None:
 
 
 async def test_what_was_asked_of_a_successor_is_kept(steered_server: Server, socket: Socket) -> None:
-    events = await begin(socket)
-    for given in ("one", "two"):
-        await steer(socket, events[0]["response"]["id"], given)
+    await steer_held(socket, "e0", "one", "two")
+    release(steered_server, "e0")
     await socket.answer()
     done = (await socket.answer())[-1]["response"]
     async with http_client(steered_server) as http:
@@ -174,11 +201,13 @@ async def test_at_the_very_end_it_stays_completed_and_is_continued(socket: Socke
 
 
 async def test_a_response_with_a_call_waits_for_its_output(steered_server: Server, socket: Socket) -> None:
-    events = await begin(socket, "[call]", tools=[WEATHER])
+    events = await begin(socket, gate(HELD_CALL), tools=[WEATHER])
     first = events[0]["response"]["id"]
     while events[-1]["type"] != "response.output_item.added" or events[-1]["item"]["type"] != "function_call":
         events.append(await socket.next())
     await steer(socket, first, "In Celsius, please.")
+    events += await socket.until("response.steer.accepted")
+    release(steered_server, HELD_CALL)
     events += await socket.answer()
     told(events)
     response = events[-1]["response"]
@@ -220,17 +249,17 @@ async def test_another_connections_response_is_not_found(
     assert (await socket.answer())[-1]["response"]["status"] == "cancelled"
 
 
-async def test_a_successor_that_the_engine_refuses_fails_as_a_response(socket: Socket) -> None:
-    events = await begin(socket)
-    await steer(socket, events[0]["response"]["id"], "[full]")
+async def test_a_successor_that_the_engine_refuses_fails_as_a_response(steered_server: Server, socket: Socket) -> None:
+    await steer_held(socket, "e1", "[full]")
+    release(steered_server, "e1")
     await socket.until("response.incomplete")
     assert (await socket.answer())[-1]["type"] == "response.failed"
 
 
-async def test_a_successor_that_cannot_be_created_gives_the_input_back(socket: Socket) -> None:
-    events = await begin(socket, max_output_tokens=100)
+async def test_a_successor_that_cannot_be_created_gives_the_input_back(steered_server: Server, socket: Socket) -> None:
     too_long = "word " * 200_000
-    await steer(socket, events[0]["response"]["id"], too_long)
+    events = await steer_held(socket, "f0", too_long)
+    release(steered_server, "f0")
     events += await socket.answer()
     told(events)
     refused = await socket.next()
@@ -286,8 +315,10 @@ async def test_cancelling_over_the_socket(steered_server: Server, socket: Socket
 async def test_with_a_conversation_it_is_not_supported(steered_server: Server, socket: Socket) -> None:
     async with http_client(steered_server) as http:
         conversation = (await http.post("/conversations", json={})).json()
-    events = await begin(socket, conversation=conversation["id"])
+    events = await begin(socket, gate("f1"), conversation=conversation["id"])
     await steer(socket, events[0]["response"]["id"])
+    events += await socket.until("response.steer.failed")
+    release(steered_server, "f1")
     events += await socket.answer()
     [refused] = told(events)
     assert refused["error"]["code"] == "steering_not_supported"
@@ -318,11 +349,13 @@ async def test_one_that_waits_for_its_tools_is_steered_behind_their_outputs(
 
 
 async def test_many_connections_steer_at_once(steered_server: Server, open_socket: Connect) -> None:
+    all_steered = asyncio.Barrier(8)
+
     async def one(lane: str) -> None:
         socket = await open_socket(steered_server)
-        events = await begin(socket, lane=lane, store=False)
-        for number in range(3):
-            await steer(socket, events[0]["response"]["id"], str(number))
+        events = await steer_held(socket, "g0", "0", "1", "2", lane=lane, store=False)
+        await all_steered.wait()
+        release(steered_server, "g0")
         events += await socket.answer(lane)
         assert len(told(events)) == 3
         assert_laws(events)
