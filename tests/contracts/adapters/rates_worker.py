@@ -14,7 +14,7 @@ from responses_app.limits.rates import Rates
 from responses_app.limits.redis import RedisLedger
 from responses_app.protocol.rate_limits import Amount, LimitedSubject, Limits, RateLimited, Slot
 
-LEASE_SECONDS, HEARTBEAT_SECONDS = 0.9, 0.3
+LEASE_SECONDS, HEARTBEAT_SECONDS = 5.0, 0.5
 
 
 async def main(url: str, prefix: str, requests: str, slots: str, tries: str) -> None:

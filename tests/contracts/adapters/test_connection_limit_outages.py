@@ -16,10 +16,9 @@ from tests.contracts.connection_limit import fill, total
 from tests.kit.redis_server import RedisServer
 from tests.kit.waiting import eventually
 
-# Short times, so that a lease ends within a test; only for workers that are meant to lose it, since a stall of the
-# test machine ends it too.
-SHORT_LEASE = 0.6
-SHORT_HEARTBEAT = 0.2
+# Short times, so that a lease ends within a test, but longer than a stall of the test machine, which would end it too.
+SHORT_LEASE = 5.0
+SHORT_HEARTBEAT = 0.5
 
 
 @asynccontextmanager

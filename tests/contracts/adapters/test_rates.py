@@ -156,6 +156,14 @@ class TestProcesses:
             assert 50 <= sum(admitted) <= 53  # one comes back each 1.2 s
 
     async def test_a_killed_worker_gives_its_slots_back(self, redis_server: RedisServer, prefix: str) -> None:
+        async def first_end() -> float:
+            async with connect(redis_server) as client:
+                [(_, end)] = await client.zrange(f"{{{prefix}}}:concurrent_responses:key:a", 0, 0, withscores=True)
+                return float(end)
+
+        async def ends_behind(before: float) -> bool:
+            return await first_end() > before
+
         ledger = RedisLedger(lambda: connect(redis_server), prefix=prefix, **SHORT)
         await ledger.start()
         rates = Rates(ledger)
@@ -164,11 +172,12 @@ class TestProcesses:
             async with worker(redis_server, prefix, requests=100_000, slots=5, tries=9) as doomed:
                 assert await admitted_by(doomed) == 5
                 await refused(rates, who)
-                await asyncio.sleep(LEASE_SECONDS + HEARTBEAT_SECONDS)
-                await refused(rates, who)  # it lives, and renews them
+                end = await first_end()
+                await eventually(lambda: ends_behind(end))  # it lives, and renews them
+                await refused(rates, who)
                 doomed.send_signal(signal.SIGKILL)
                 await doomed.wait()
-                await eventually(lambda: _admitted(rates, who), timeout=LEASE_SECONDS + 5)
+                await eventually(lambda: _admitted(rates, who))
         finally:
             await rates.ledger.aclose()
 
