@@ -15,7 +15,7 @@ from tests.kit.clients import Frame, Socket, http_client, read_error_answer
 from tests.kit.rollouts import tree_of
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
-from tests.servers.transports.test_engine_doors import SAYS, done
+from tests.servers.transports.test_engine_doors import LEASE, SAYS, done
 
 HEADER = "x-rollout-id"
 MESSAGES = [{"role": "user", "content": "repeat: hello"}]
@@ -42,7 +42,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Ser
     folder = tmp_path_factory.mktemp("weights")
     options = {"tokens_per_second": 60}
     first, second = (
-        Server(folder, engine="demo", engine_options=options, worker_lease_seconds=1.5, engine_weights="on")
+        Server(folder, engine="demo", engine_options=options, worker_lease_seconds=LEASE, engine_weights="on")
         for _ in range(2)
     )
     second.log = folder / "second.log"
