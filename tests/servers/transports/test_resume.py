@@ -75,8 +75,8 @@ def brief(servers: dict[str, Server], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def small(servers: dict[str, Server], tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """A server that keeps three streams, for long."""
-    return _start(servers, "small", tmp_path_factory, responses_max_active_sessions=3)
+    """A server that keeps three streams, for long, and waits long for its clients."""
+    return _start(servers, "small", tmp_path_factory, responses_max_active_sessions=3, reconnect_grace_seconds=30)
 
 
 class Client:
