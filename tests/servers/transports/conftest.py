@@ -19,6 +19,7 @@ from tests.kit.server import KINDS, Server
 
 # Seconds: far longer than what a test does within them takes on a machine that is busy.
 LIFETIME = 3.0
+WARNED_BEFORE = 2.0  # the end of life
 LAST_GRACE = 4.0
 NOISE = (
     "was never",
@@ -75,7 +76,7 @@ def _impatient(folder: Path, kind: str) -> Server:
         script=main_script(folder),
         journal=True,
         websocket_lifetime_seconds=LIFETIME,
-        websocket_warning_seconds=LIFETIME - 1.4,
+        websocket_warning_seconds=LIFETIME - WARNED_BEFORE,
         websocket_grace_seconds=LAST_GRACE,
     )
 
