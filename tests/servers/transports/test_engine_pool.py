@@ -4,9 +4,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from engine.formats.harmony.encoding import encode_harmony
 from tests.kit.background import begin, get, until
 from tests.kit.clients import Frame, Socket, http_client, ready, text_of
 from tests.kit.fake_vllm import MODEL
@@ -15,30 +18,39 @@ from tests.kit.raw_streams import RawStream
 from tests.kit.scripts import BEGIN
 from tests.kit.server import Server
 from tests.kit.vllm_process import VllmProcess
-from tests.kit.waiting import eventually
+from tests.kit.waiting import PATIENCE, eventually
 from tests.servers.transports.test_metrics import Numbers
 
 pytestmark = pytest.mark.any_database
 
 NUMBERS = " ".join(str(number) for number in range(60))
-SCRIPT = (
-    {"when": "[long]", "say": f"{BEGIN}{NUMBERS}<|return|>", "delay": 0.03},
-    {"say": f"{BEGIN}Hello.<|return|>", "cached_tokens": 10**6},
-)
+LONG = f"{BEGIN}{NUMBERS}<|return|>"
 LANES, STREAMS, IN_BACKGROUND = 8, 4, 4
-Pool = tuple[Server, list[VllmProcess]]
+
+
+class Pool(NamedTuple):
+    """A server, what it is in front of, and the file that has to be there for a long answer to end."""
+
+    server: Server
+    engines: list[VllmProcess]
+    may_end: Path
 
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """A server, and what it is in front of."""
     folder = tmp_path_factory.mktemp("pool")
-    with VllmProcess(*SCRIPT) as first, VllmProcess(*SCRIPT) as second:
+    may_end = folder / "may-end"
+    held = {"hang_after": len(encode_harmony(LONG)) - 10, "wait_for_file": str(may_end)}
+    script = (
+        {"when": "[long]", "say": LONG, "delay": 0.03, **held},
+        {"say": f"{BEGIN}Hello.<|return|>", "cached_tokens": 10**6},
+    )
+    with VllmProcess(*script) as first, VllmProcess(*script) as second:
         urls = f"{first.url},{second.url}"
         with Server(
             folder, engine="vllm-server", engine_url=urls, model=MODEL, engine_options='{"health_seconds": 0.5}'
         ) as server:
-            yield server, [first, second]
+            yield Pool(server, [first, second], may_end)
         for noise in ("Traceback", "was never", "Task was destroyed", "Unhandled"):
             assert noise not in server.output, server.output[-3000:]
 
@@ -120,10 +132,10 @@ class _Killed:
 
 
 @asynccontextmanager
-async def streaming(server: Server) -> AsyncIterator[Streams]:
-    """Enter when many streams are being told something; they are whole at the end."""
-    streams = Streams(server)
-    async with asyncio.timeout(60), asyncio.TaskGroup() as reading:
+async def streaming(pool: Pool) -> AsyncIterator[None]:
+    """Enter when many streams are being told something, of which none ends in here; they are whole at the end."""
+    streams = Streams(pool.server)
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as reading:
         for number in range(2):
             reading.create_task(streams.over_websocket(number))
         for number in range(STREAMS):
@@ -131,18 +143,20 @@ async def streaming(server: Server) -> AsyncIterator[Streams]:
         for _ in range(IN_BACKGROUND):
             reading.create_task(streams.in_background())
         await eventually(streams.are_all_told_something)
-        yield streams
+        assert min(engine.running() for engine in pool.engines) >= 4, "each has something to lose"
+        yield
+        pool.may_end.touch()
     await streams.assert_whole()
     print(f"{len(streams.events)} streams, longest gap {streams.longest_gap:.2f} s")
 
 
 async def both(pool: Pool) -> Pool:
     """Return the pool with both of its servers in use, whatever was done to them."""
-    server, engines = pool
-    for engine in engines:
+    pool.may_end.unlink(missing_ok=True)
+    for engine in pool.engines:
         if not engine.is_there:
             await asyncio.to_thread(engine.start)
-    await serving(server, 2)
+    await serving(pool.server, 2)
     return pool
 
 
@@ -155,18 +169,12 @@ async def serving(server: Server, count: int) -> None:
     await eventually(is_so)
 
 
-def both_generate(engines: list[VllmProcess]) -> None:
-    """Assert that each has something to lose."""
-    assert min(engine.running() for engine in engines) >= 4
-
-
 async def test_one_is_killed(pool: Pool) -> None:
-    server, engines = await both(pool)
+    server, engines, _ = await both(pool)
     before = Numbers(server).of("turns_continued_total")
     async with await Socket.open(server.ws_url) as socket:
         chains = [await socket.ask("Hello") for _ in range(4)]
-        async with streaming(server):
-            both_generate(engines)
+        async with streaming(pool):
             engines[0].kill()
         for parent in chains:
             assert text_of(await socket.ask("Hello", previous_response_id=parent["id"])) == "Hello."
@@ -176,16 +184,15 @@ async def test_one_is_killed(pool: Pool) -> None:
 
 
 async def test_one_is_stopped_for_a_while(pool: Pool) -> None:
-    server, engines = await both(pool)
-    async with streaming(server):
-        both_generate(engines)
+    server, engines, _ = await both(pool)
+    async with streaming(pool):
         engines[1].pause()
     engines[1].resume()
     await serving(server, 2)
 
 
 async def test_what_nobody_can_go_on_with_fails(pool: Pool) -> None:
-    server, engines = await both(pool)
+    server, engines, _ = await both(pool)
     async with http_client(server) as http:
         failed = await begin(http, "[long]")
         await eventually(lambda: sum(engine.running() for engine in engines) == 1)
