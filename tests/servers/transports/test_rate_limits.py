@@ -148,13 +148,16 @@ def test_openais_sdk_waits_and_gets_its_answer(closed: ClosedServer) -> None:
         for _ in range(30):
             if post(closed, key, max_output_tokens=1).status_code == 429:
                 break
-        while post(closed, key, max_output_tokens=1).status_code != 429:
-            pass
-        began = time.monotonic()
-        answer = client.responses.with_raw_response.create(model="demo", input="Hello", max_output_tokens=1)
+        deadline, retries = time.monotonic() + PATIENCE, 0
+        while not retries:  # there is room every two seconds, so a busy machine may ask too late to be refused
+            assert time.monotonic() < deadline
+            while post(closed, key, max_output_tokens=1).status_code != 429:
+                pass
+            began = time.monotonic()
+            answer = client.responses.with_raw_response.create(model="demo", input="Hello", max_output_tokens=1)
+            retries = answer.retries_taken
         assert time.monotonic() - began > 0.9, "it waited as long as it was told"
         assert answer.parse().status == "incomplete"
-        assert answer.retries_taken >= 1
         assert answer.headers["x-ratelimit-limit-requests"] == "30"
 
 
