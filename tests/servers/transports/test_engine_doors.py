@@ -295,6 +295,8 @@ async def test_a_worker_that_dies_while_it_changes_the_engine_leaves_one_that_go
     try:
         assert await said(one, "on it goes") == "on it goes"
         await eventually(is_idle)
+        # How far the dead one came nobody knows.
+        assert (await one.get("/engine")).json()["version"] == "failed:unfinished"
         assert (await done(one, "pause"))["workers"] == 1
     finally:
         pair[1].start()
