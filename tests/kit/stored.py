@@ -1,12 +1,15 @@
-"""A look into a server's database, past the server."""
+"""A look into a server's database, past the server, and a lock of it."""
 
+import os
+import signal
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
 
-from tests.kit.server import Server
+from tests.kit.server import START_SECONDS, Server
 
 
 def stored(server: Server, query: str) -> list[tuple[Any, ...]]:
@@ -22,3 +25,26 @@ def stored(server: Server, query: str) -> list[tuple[Any, ...]]:
 def stored_statuses(server: Server) -> dict[str, str]:
     """Return the states of all stored responses, by their ids."""
     return dict(stored(server, "SELECT id, status FROM responses_app_response"))  # type: ignore[arg-type]
+
+
+@contextmanager
+def locked(server: Server) -> Iterator[None]:
+    """Let nobody write to a server's database, which is SQLite's."""
+    file = server.folder / "respsite.sqlite3"
+    with closing(sqlite3.connect(file, isolation_level=None, timeout=START_SECONDS)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        yield
+        database.execute("ROLLBACK")
+
+
+def stop_beside_its_writes(server: Server) -> None:
+    """Stop a server (SIGSTOP) where it does not stand in a transaction.
+
+    Of SQLite that would keep all others from writing, and so from taking over. PostgreSQL ends such a transaction.
+    """
+    assert server.process is not None
+    if server.environ.get("DATABASE_URL"):
+        os.killpg(server.process.pid, signal.SIGSTOP)
+        return
+    with locked(server):
+        os.killpg(server.process.pid, signal.SIGSTOP)

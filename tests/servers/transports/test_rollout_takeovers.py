@@ -19,6 +19,7 @@ from tests.kit.fake_vllm import MODEL, Asked, FakeVllm
 from tests.kit.rollouts import assert_laws_of_trees, path_tokens, tree_of
 from tests.kit.scripts import BEGIN
 from tests.kit.server import Server
+from tests.kit.stored import stop_beside_its_writes
 from tests.kit.waiting import eventually
 from tests.servers.transports.test_engine_doors import done
 
@@ -144,7 +145,7 @@ async def test_a_worker_that_was_silent_and_the_one_that_took_over_record_a_turn
             response = await begin(own, "Count.", metadata={"rollout_id": "cut"})
             await pair.sampled(CHUNKS)
             assert pair.own.process is not None
-            os.killpg(pair.own.process.pid, signal.SIGSTOP)
+            await asyncio.to_thread(stop_beside_its_writes, pair.own)
             try:
                 await eventually(lambda: len(pair.asked()) == 2)
             finally:
