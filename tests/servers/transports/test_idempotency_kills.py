@@ -9,17 +9,35 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, ConflictError
 
+from engine.formats.harmony.encoding import encode_harmony
 from tests.kit.balancer import Balancer
 from tests.kit.clients import http_client, text_of
 from tests.kit.laws import assert_laws
 from tests.kit.redis_server import RedisServer
+from tests.kit.scripts import BEGIN
 from tests.kit.server import Server
 from tests.kit.stored import stored
 from tests.kit.waiting import eventually
 from tests.servers.transports.test_idempotency import CHAT, events_of, key, read_until
-from tests.servers.transports.test_takeover import NUMBERS, REDIS, Pair, two_workers
+from tests.servers.transports.test_takeover import LONG, NUMBERS, REDIS, Pair, two_workers
 
 TIMES = 3  # that a worker is killed at some moment
+TO_20 = len(encode_harmony(LONG[: LONG.index("20 21") + 2]))  # tokens
+
+
+def gated(folder: Path) -> list[dict[str, object]]:
+    """Return a script: `[gated]` and `[long]` say the same, the first one not beyond 20 until `open_gate`."""
+    gate = {"hang_after": TO_20, "wait_for_file": str(folder / "gate")}
+    return [
+        {"when": "[gated]", "say": LONG, **gate},
+        {"when": "[long]", "say": LONG, "delay": 0.002},
+        {"say": f"{BEGIN}Hello.<|return|>"},
+    ]
+
+
+def open_gate(folder: Path) -> None:
+    """Let `[gated]` go on, wherever it runs."""
+    (folder / "gate").touch()
 
 
 def sdk_of(balancer: Balancer, header: dict[str, str]) -> AsyncOpenAI:
@@ -44,13 +62,14 @@ async def test_a_stream_goes_on_where_it_was_and_is_read_from_its_beginning(
     folder: Path, redis: RedisServer, bell: str
 ) -> None:
     settings = {"redis_url": redis.url} if bell == "with Redis" else {}
-    header, body = key(), {"input": "[long]", "stream": True}
-    async with two_workers(folder, delay=0.002, **settings) as pair:
+    header, body = key(), {"input": "[gated]", "stream": True}
+    async with two_workers(folder, script=gated(folder), **settings) as pair:
         owner, other = pair.workers
         async with http_client(owner) as http, http_client(other) as elsewhere:
             async with http.stream("POST", "/responses", json=body, headers=header) as answer:
                 begun = await read_until(answer, '"20"')
                 await asyncio.to_thread(pair.kill, owner)
+            open_gate(folder)
             # At once: its worker is not known to be dead yet.
             again = await elsewhere.post("/responses", json=body, headers=header)
             events = events_of(again.content)
@@ -59,21 +78,22 @@ async def test_a_stream_goes_on_where_it_was_and_is_read_from_its_beginning(
             assert seen == events[: len(seen)], "what was told stays"
             response = events[-1]["response"]
             assert (response["status"], text_of(response)) == ("completed", NUMBERS)
-            assert rows(pair, "[long]") == [(response["id"], "completed", 2)]
+            assert rows(pair, "[gated]") == [(response["id"], "completed", 2)]
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])
 async def test_the_sdk_gets_the_answer_of_a_server_that_died(folder: Path, end: str) -> None:
-    async with two_workers(folder, delay=0.002) as pair, Balancer(pair.workers) as balancer:
+    async with two_workers(folder, script=gated(folder)) as pair, Balancer(pair.workers) as balancer:
         client = sdk_of(balancer, key())
-        asking = asyncio.create_task(client.responses.create(input="[long]", model="scripted"))
-        await eventually(lambda: is_running(pair, "[long]"))
+        asking = asyncio.create_task(client.responses.create(input="[gated]", model="scripted"))
+        await eventually(lambda: is_running(pair, "[gated]"))
         owner = owner_of(pair)
         await asyncio.to_thread(owner.stop if end == "stopped" else owner.kill)
         pair.alive.remove(owner)
+        open_gate(folder)
         response = await asking
         assert (response.status, response.output_text) == ("completed", NUMBERS)
-        ((response_id, status, epoch),) = rows(pair, "[long]")
+        ((response_id, status, epoch),) = rows(pair, "[gated]")
         assert (response_id, status, epoch > 1) == (response.id, "completed", True)
         await client.close()
 
@@ -86,27 +106,25 @@ def owner_of(pair: Pair) -> Server:
 
 
 async def test_what_is_kept_nowhere_is_not_carried_out_twice(folder: Path) -> None:
-    header = key()
-    async with two_workers(folder, delay=0.005) as pair:
+    header, chat = key(), {**CHAT, "messages": [{"role": "user", "content": "[gated]"}]}
+    async with two_workers(folder, script=gated(folder)) as pair:
         owner, other = pair.workers
         async with http_client(owner) as http, http_client(other) as elsewhere:
-            async with http.stream("POST", "/chat/completions", json=CHAT, headers=header) as answer:
+            async with http.stream("POST", "/chat/completions", json=chat, headers=header) as answer:
                 begun = await read_until(answer, '"20"')
                 # It follows what is kept, until it is known that no more comes.
-                following = asyncio.create_task(followed(elsewhere, header))
+                following = asyncio.create_task(followed(elsewhere, header, "/chat/completions", chat))
                 await asyncio.to_thread(pair.kill, owner)
             assert begun.startswith(await following)
             async with Balancer([other]) as balancer, sdk_of(balancer, header) as client:
                 with pytest.raises(ConflictError) as lost:
-                    await client.post("/chat/completions", body=CHAT, cast_to=object)
+                    await client.post("/chat/completions", body=chat, cast_to=object)
             assert lost.value.code == "idempotency_answer_lost"
-            refused = await elsewhere.post("/chat/completions", json=CHAT, headers=header)
+            refused = await elsewhere.post("/chat/completions", json=chat, headers=header)
             assert (refused.status_code, refused.headers["x-should-retry"]) == (409, "false")
 
 
-async def followed(
-    http: httpx.AsyncClient, header: dict[str, str], path: str = "/chat/completions", body: Mapping[str, object] = CHAT
-) -> bytes:
+async def followed(http: httpx.AsyncClient, header: dict[str, str], path: str, body: Mapping[str, object]) -> bytes:
     """Return what a follower gets before it is cut off or refused."""
     content = b""
     try:
@@ -121,7 +139,7 @@ async def followed(
 
 async def test_where_no_response_is_stored_others_follow_and_dead_workers_are_known(folder: Path) -> None:
     header, body = key(), {"input": "[long]", "stream": True}
-    async with two_workers(folder, delay=0.002, responses_store="off") as pair:
+    async with two_workers(folder, script=gated(folder), responses_store="off") as pair:
         owner, other = pair.workers
         async with http_client(owner) as http, http_client(other) as elsewhere:
             async with http.stream("POST", "/responses", json=body, headers=header) as answer:
@@ -130,7 +148,7 @@ async def test_where_no_response_is_stored_others_follow_and_dead_workers_are_kn
             events = events_of(again.content)
             assert_laws(events)
             assert text_of(events[-1]["response"]) == NUMBERS
-            header = key()
+            header, body = key(), {"input": "[gated]", "stream": True}
             async with http.stream("POST", "/responses", json=body, headers=header) as answer:
                 await read_until(answer, '"20"')
                 await asyncio.to_thread(pair.kill, owner)

@@ -22,12 +22,13 @@ from tests.kit.raw_streams import CUT, RawStream
 from tests.kit.redis_server import RedisServer
 from tests.kit.scripts import BEGIN
 from tests.kit.server import Server
-from tests.kit.stored import stored, stored_statuses
+from tests.kit.stored import stop_beside_its_writes, stored, stored_statuses
 from tests.kit.waiting import eventually
 
 KILLS = int(os.environ.get("TAKEOVER_KILLS", "2"))
 RUNNING = 6  # responses at once
 LEASE = 2.0  # WORKER_LEASE_SECONDS
+LONG_LEASE = 60.0  # where nobody is to take over before something is seen
 NUMBERS = " ".join(str(number) for number in range(400))
 LONG = f"<|channel|>analysis<|message|>Let me count: ümläute 🙂.<|end|><|start|>assistant{BEGIN}{NUMBERS}<|return|>"
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
@@ -193,7 +194,7 @@ async def test_a_worker_that_was_stopped_beyond_its_lease_writes_nothing(folder:
         own = [await RawStream.resume(sleeper, reader.response_id) for reader in readers]
         seen = [await stream.take(20) for stream in own]
         assert sleeper.process is not None
-        os.kill(sleeper.process.pid, signal.SIGSTOP)
+        await asyncio.to_thread(stop_beside_its_writes, sleeper)
         ids = [reader.response_id for reader in readers]
         try:
             await eventually(lambda: {epoch_of(heir, each) for each in ids} == {2})
@@ -232,7 +233,9 @@ async def test_it_is_deleted_and_cancelled_from_any_worker_at_any_moment(
     folder: Path, redis: RedisServer, bell: str, moment: str
 ) -> None:
     settings = {"redis_url": redis.url} if bell == "with Redis" else {}
-    async with two_workers(folder, delay=0.02, **settings) as pair:
+    is_waited_for = moment == "it was taken over" or (moment == "its worker is dead" and bell == "with Redis")
+    lease = LEASE if is_waited_for else LONG_LEASE
+    async with two_workers(folder, delay=0.02, worker_lease_seconds=lease, **settings) as pair:
         owner, other = pair.workers
         async with http_client(owner) as http, http_client(other) as elsewhere:
             deleted, cancelled = [await begin(http, "[long]") for _ in range(2)]

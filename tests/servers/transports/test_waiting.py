@@ -21,7 +21,7 @@ from tests.kit.server import KINDS, Server
 from tests.kit.stored import stored
 from tests.kit.waiting import eventually
 from tests.servers.transports.conftest import Connect
-from tests.servers.transports.test_takeover import Pair, Reader
+from tests.servers.transports.test_takeover import LONG_LEASE, Pair, Reader
 
 pytestmark = pytest.mark.any_server
 
@@ -229,7 +229,7 @@ def pair_of(folder: Path, **settings: object) -> Pair:
 
 
 async def test_through_another_worker(folder: Path, redis: RedisServer) -> None:
-    pair = pair_of(folder, redis_url=redis.url)
+    pair = pair_of(folder, redis_url=redis.url, worker_lease_seconds=LONG_LEASE)
     owner, other = pair.workers
     with owner, other:
         for fields in ({}, {"store": False}):
@@ -241,8 +241,14 @@ async def test_through_another_worker(folder: Path, redis: RedisServer) -> None:
                 assert (await give(http, response_id, call_id)).status_code == 200
             events += await stream.rest()
             assert events[-1]["type"] == "response.completed"
+        stream = await RawStream.create(owner, input="[weather]", tools=TOOLS)
+        events = await stream.until("response.output_item.done")
         async with http_client(other) as http:
             read_error(await give(http, response_id, call_id), 404, "response_id")
+            await asyncio.to_thread(owner.kill)
+            refused = await give(http, events[0]["response"]["id"], calls_of(events)[0])
+            assert refused.status_code == 503, "nobody runs it now"
+        stream.kill()
 
 
 async def test_without_redis_another_worker_says_what_is_missing(folder: Path) -> None:
@@ -275,8 +281,6 @@ async def test_its_worker_is_killed_while_it_waits(folder: Path, redis: RedisSer
                 assert (await give(elsewhere, response["id"], *outputs.pop(0))).status_code == 200
             first_reader.kill()
             await asyncio.to_thread(pair.kill, owner)
-            refused = await give(elsewhere, response["id"], *outputs[0])
-            assert refused.status_code == 503, "nobody runs it now"
             for output in outputs:
                 await eventually(lambda output=output: was_given(elsewhere, response["id"], output))  # type: ignore[misc]
             reader = Reader(pair, response["id"], chance=random.Random(1))
