@@ -2,7 +2,7 @@
 
 python -m tests.contracts.adapters.rates_worker URL PREFIX REQUESTS SLOTS TRIES
 
-It tries TRIES times, prints "admitted N", and holds what it has until stdin ends.
+It prints "ready", waits for a line, tries TRIES times, prints "admitted N", and holds what it has until stdin ends.
 """
 
 import asyncio
@@ -37,6 +37,8 @@ async def main(url: str, prefix: str, requests: str, slots: str, tries: str) -> 
         return True
 
     try:
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
         admitted = sum(await asyncio.gather(*(ask() for _ in range(int(tries)))))
         print(f"admitted {admitted}", flush=True)
         await asyncio.to_thread(sys.stdin.read)
