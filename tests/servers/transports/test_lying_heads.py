@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.kit.clients import raw_connection
-from tests.kit.heartbeat import APPLICATION, longest_stop
+from tests.kit.heartbeat import APPLICATION, tries
 from tests.kit.server import KINDS, Server
 
 pytestmark = pytest.mark.any_database
@@ -55,13 +55,12 @@ def test_a_declared_length_is_not_a_way_past_the_limit_of_a_body_in_chunks(
     part = b"%x\r\n%b\r\n" % (MIB, b"a" * MIB)
     body = b'16\r\n{"input":"Hello","x":"\r\n' + part * 70 + b'2\r\n"}\r\n0\r\n\r\n'
     lines = "".join(f"{line}\r\n" for line in ("Content-Type: application/json", "Connection: close", *lengths))
-    longest_stop(server)
-    server.forget_peak()
-    before = server.memory_bytes()
-    said = ask(server, f"POST /v1/responses HTTP/1.1\r\n{lines}", body)
-    assert not said or said.split()[1] in (b"400", b"413"), said[:300]
-    assert server.peak_memory_bytes() - before < 96 * MIB
-    assert longest_stop(server) < 0.2
+    for _ in tries(server):
+        server.forget_peak()
+        before = server.memory_bytes()
+        said = ask(server, f"POST /v1/responses HTTP/1.1\r\n{lines}", body)
+        assert not said or said.split()[1] in (b"400", b"413"), said[:300]
+        assert server.peak_memory_bytes() - before < 96 * MIB
 
 
 CODINGS = [

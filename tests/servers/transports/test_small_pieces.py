@@ -7,12 +7,13 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 
+import h11
 import httpx
 import pytest
 
 from responses_app.web.servers.inflow import AVERAGE_BYTES
 from tests.kit.clients import raw_connection, read_error
-from tests.kit.heartbeat import APPLICATION, longest_stop
+from tests.kit.heartbeat import APPLICATION, tries
 from tests.kit.server import KINDS, Server
 
 pytestmark = pytest.mark.any_database
@@ -21,7 +22,8 @@ HEAD = "POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chu
 JSON_HEAD = f"{HEAD}Content-Type: application/json\r\n\r\n".encode()
 TINY = b"1\r\n \r\n" * 10_000
 ATTACKERS = 16
-NOTICEABLE = 0.02  # seconds; a quicker answer is not told from a quick one on a machine that is busy
+TIMES = 100  # that TINY is sent: a million chunks
+NOTICEABLE = 0.5  # seconds; where everybody waited for the floods it was 3 to 5
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -55,25 +57,32 @@ def post(server: Server, head: bytes, body: bytes) -> tuple[int, bytes]:
     return int(top.split()[1]), content
 
 
+def seconds_to_parse(data: bytes) -> float:
+    """Return the CPU time that uvicorn's parser takes for a part of a body, on this machine and now."""
+    connection, before = h11.Connection(h11.SERVER), time.process_time()
+    connection.receive_data(JSON_HEAD + data)
+    while connection.next_event() is not h11.NEED_DATA:
+        pass
+    return time.process_time() - before
+
+
 def test_a_body_in_tiny_chunks_is_refused_and_soon_not_parsed(server: Server) -> None:
     """One of a million chunks took 8 s of a core, and stopped everybody for half a second at a time."""
-    longest_stop(server)
-    before = server.cpu_seconds()
-    status, body = post(server, JSON_HEAD, TINY * 20)
-    message = read_error(json.loads(body)["error"], status=status, code="chunks_too_small")
-    assert status == 400
-    assert str(AVERAGE_BYTES) in message
-    assert server.cpu_seconds() - before < 0.8
-    assert longest_stop(server) < 0.2
+    for _ in tries(server):
+        before = server.cpu_seconds()
+        status, body = post(server, JSON_HEAD, TINY * TIMES)
+        message = read_error(json.loads(body)["error"], status=status, code="chunks_too_small")
+        assert status == 400
+        assert str(AVERAGE_BYTES) in message
+        assert server.cpu_seconds() - before < TIMES / 5 * seconds_to_parse(TINY)
 
 
 def test_what_follows_a_refusal_is_not_parsed(server: Server) -> None:
+    head, large = f"{HEAD}Content-Type: text/plain\r\n\r\n".encode(), b"50000\r\n%b\r\n" % bytes(0x50000)
     before = server.cpu_seconds()
-    status, _ = post(
-        server, f"{HEAD}Content-Type: text/plain\r\n\r\n".encode(), b"50000\r\n%b\r\n" % bytes(0x50000) + TINY * 20
-    )
+    status, _ = post(server, head, large + TINY * TIMES)
     assert status == 415
-    assert server.cpu_seconds() - before < 0.8
+    assert server.cpu_seconds() - before < TIMES / 5 * seconds_to_parse(TINY)
 
 
 @pytest.mark.parametrize("size", [AVERAGE_BYTES, 1000, 100_000])
@@ -148,4 +157,4 @@ async def test_nobody_waits_for_those_who_send_tiny_chunks(server: Server) -> No
         async with flooded(server):
             beside = await median()
     print(f"{server.kind}: {1000 * own:.1f} ms, beside {ATTACKERS} floods {1000 * beside:.1f} ms")
-    assert beside < 3 * max(own, NOTICEABLE)
+    assert beside < max(3 * own, NOTICEABLE)
