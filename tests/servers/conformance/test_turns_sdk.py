@@ -19,6 +19,7 @@ from tests.kit.stored import stored
 pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 
 CODEX = {"Respsite-Dialect": "codex-turn"}
+LEASE = 3  # WORKER_LEASE_SECONDS, where one worker is to take over
 SAID = f"{BEGIN}It is warm.<|return|>"
 SECRET = "The user's own words"
 FAULTS = {"overloaded": openai.RateLimitError, "failed": openai.InternalServerError}
@@ -35,8 +36,8 @@ SCRIPT: list[dict[str, Any]] = [
 class Workers:
     """Two workers on one database, which know nothing of each other but what stands there."""
 
-    def __init__(self, folder: Path, kind: str) -> None:
-        settings: dict[str, Any] = {"script": SCRIPT, "journal": True, "worker_lease_seconds": 1}
+    def __init__(self, folder: Path, kind: str = "daphne", **settings: Any) -> None:
+        settings |= {"script": SCRIPT, "journal": True}
         settings["engine_options"] = {"max_model_len": 4000}
         settings["stream_first_word_ms"] = 20_000  # it is busy where tests run
         self.one, self.other = (Server(folder, kind=kind, model_name="m", **settings) for _ in range(2))
@@ -53,8 +54,13 @@ def workers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture
 def client(workers: Workers) -> Iterator[OpenAI]:
     """An unmodified SDK, as it is made by default but for the header: it tries again twice."""
-    with OpenAI(base_url=workers.one.base_url, api_key="none", default_headers=CODEX, timeout=PATIENCE) as client:
+    with sdk_of(workers.one) as client:
         yield client
+
+
+def sdk_of(server: Server, **options: Any) -> OpenAI:
+    """Return an SDK that speaks the dialect."""
+    return OpenAI(base_url=server.base_url, api_key="none", default_headers=CODEX, **{"timeout": PATIENCE, **options})
 
 
 def begun(client: OpenAI) -> Response:
@@ -167,8 +173,7 @@ def test_a_call_that_comes_back_completed_is_its_result_in_this_dialect_alone(cl
 def test_a_turn_that_is_deleted_is_gone_everywhere(workers: Workers, client: OpenAI) -> None:
     turn = begun(client)
     gone_on(turn, client.responses.create(**answering(turn, "18")))
-    elsewhere = OpenAI(base_url=workers.other.base_url, api_key="none", default_headers=CODEX, max_retries=0)
-    with elsewhere as other, other.responses.connect() as socket:
+    with sdk_of(workers.other, max_retries=0) as other, other.responses.connect() as socket:
         socket.response.create(**answering(turn, "19"))
         while socket.recv().type != "response.completed":
             pass
@@ -200,18 +205,16 @@ def assert_gone(client: OpenAI, turn: Response) -> None:
         client.responses.create(**answering(turn, "20"))
 
 
-def test_behind_a_worker_that_died_another_one_goes_on(workers: Workers, client: OpenAI) -> None:
+def test_behind_a_worker_that_died_another_one_goes_on(folder: Path) -> None:
     """Until the dead worker is known to be dead, its leg runs: the SDK waits."""
-    turn = begun(client)
-    stream = client.responses.create(**answering(turn, "[stays]"), stream=True)
-    for event in stream:
-        if event.type == "response.output_text.delta":
-            break
-    workers.one.kill()
-    with pytest.raises(openai.APIConnectionError):
-        list(stream)
-    try:
-        with OpenAI(base_url=workers.other.base_url, api_key="none", default_headers=CODEX, max_retries=10) as other:
-            gone_on(turn, other.responses.create(**answering(turn, "18")))
-    finally:
-        workers.one.start()  # for the tests that come behind, in whatever order
+    workers = Workers(folder, worker_lease_seconds=LEASE)
+    with workers.one, workers.other, sdk_of(workers.one) as client, sdk_of(workers.other, max_retries=10) as other:
+        turn = begun(client)
+        stream = client.responses.create(**answering(turn, "[stays]"), stream=True)
+        for event in stream:
+            if event.type == "response.output_text.delta":
+                break
+        workers.one.kill()
+        with pytest.raises(openai.APIConnectionError):
+            list(stream)
+        gone_on(turn, other.responses.create(**answering(turn, "18")))

@@ -1,7 +1,9 @@
 """Two workers on one database, with Redis between them, that all tests here share."""
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -12,7 +14,7 @@ from tests.kit.redis_server import RedisServer
 from tests.kit.scripts import BEGIN, CALL, HELLO
 from tests.kit.server import Server
 
-LEASE = 1.0  # WORKER_LEASE_SECONDS
+LEASE = 2.0  # WORKER_LEASE_SECONDS, where one worker is to take over
 THOUGHT = "<|channel|>analysis<|message|>Let me think about it.<|end|><|start|>assistant"
 GATES = ("seen", "live", "watch", "admin")
 
@@ -23,29 +25,31 @@ def gated(folder: Path, name: str) -> dict[str, object]:
     return {"when": f"[gate {name}]", "say": say, "hang_after": 16, "wait_for_file": str(folder / f"gate-{name}")}
 
 
-@pytest.fixture(scope="package")
-def workers(tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer) -> Iterator[tuple[Server, Server]]:
-    """Two workers; one that was killed is started again for the next test."""
-    folder = tmp_path_factory.mktemp("watch")
+@contextmanager
+def two_workers(folder: Path, redis: RedisServer, **settings: Any) -> Iterator[tuple[Server, Server]]:
+    """Run two workers."""
     script = [
         *(gated(folder, name) for name in GATES),
         {"when": "[weather]", "say": f"{THOUGHT}{CALL}"},
         {"say": HELLO},
     ]
-    settings = {"worker_lease_seconds": LEASE, "redis_url": redis_server.url}
-    first, second = (Server(folder, script=script, **settings) for _ in range(2))  # type: ignore[arg-type]
+    first, second = (Server(folder, script=script, redis_url=redis.url, **settings) for _ in range(2))
     second.log = folder / "second.log"
     with first, second:
         yield first, second
         assert "Traceback" not in first.output + second.output
 
 
+@pytest.fixture(scope="package")
+def workers(tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer) -> Iterator[tuple[Server, Server]]:
+    """Two workers that live; each test leaves them so."""
+    with two_workers(tmp_path_factory.mktemp("watch"), redis_server) as workers:
+        yield workers
+
+
 @pytest.fixture
 async def two(workers: tuple[Server, Server]) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
     """A client of each worker."""
-    for worker in workers:
-        if not worker.is_running:
-            worker.start()
     async with http_client(workers[0]) as first, http_client(workers[1]) as second:
         yield first, second
 

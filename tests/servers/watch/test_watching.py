@@ -7,10 +7,12 @@ from pathlib import Path
 import httpx
 
 from tests.kit.background import begin, until
-from tests.kit.clients import Frame
+from tests.kit.clients import Frame, http_client
+from tests.kit.redis_server import RedisServer
 from tests.kit.scripts import WEATHER
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
+from tests.servers.watch.conftest import LEASE, two_workers
 
 Two = tuple[httpx.AsyncClient, httpx.AsyncClient]
 
@@ -73,10 +75,14 @@ async def test_a_stream_is_watched_live_from_another_worker(two: Two, folder_of:
     assert {**ended, "now": 0} == {**await watched(first, response_id), "now": 0}
 
 
-async def test_a_takeover_keeps_the_timeline_of_a_run_with_tools_whole(
-    two: Two, workers: tuple[Server, Server]
-) -> None:
-    first, second = two
+async def test_a_takeover_keeps_the_timeline_of_a_run_with_tools_whole(folder: Path, redis: RedisServer) -> None:
+    with two_workers(folder, redis, worker_lease_seconds=LEASE) as (owner, heir):
+        async with http_client(owner) as first, http_client(heir) as second:
+            await timeline_over_a_takeover(owner, first, second)
+
+
+async def timeline_over_a_takeover(owner: Server, first: httpx.AsyncClient, second: httpx.AsyncClient) -> None:
+    """Kill the worker of a run that waits for its client."""
     asked = {"input": "[weather]", "background": True, "tools": [WEATHER]}
     answer = await first.post("/responses", json=asked, headers={"Respsite-Tool-Mode": "wait"})
     response_id = answer.json()["id"]
@@ -88,7 +94,7 @@ async def test_a_takeover_keeps_the_timeline_of_a_run_with_tools_whole(
     before = await watched(second, response_id)
     assert kinds(before) == ["queue", "prefill", "reasoning", "call", "client"]
     assert before["phases"][3]["name"] == "get_weather"
-    workers[0].kill()
+    owner.kill()
     output = {"tool_call_id": (await second.get(f"/responses/{response_id}")).json()["output"][-1]["call_id"]}
 
     async def taken() -> bool:
