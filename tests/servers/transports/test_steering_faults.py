@@ -7,9 +7,7 @@ another's. Two workers on one database, whose clients have the keys of two proje
 import asyncio
 import os
 import signal
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ from tests.kit.clients import Frame, Socket, http_client, text_of
 from tests.kit.closed import bearer
 from tests.kit.scripts import BEGIN, HELLO
 from tests.kit.server import Server, manage
-from tests.kit.stored import stored_statuses
+from tests.kit.stored import locked, stop_beside_its_writes, stored_statuses
 from tests.servers.transports.conftest import Connect
 from tests.servers.transports.test_steering import THOUGHT, begin, steer
 from tests.servers.transports.test_takeover import Pair
@@ -35,7 +33,6 @@ KEYS = """
 from responses_app.stores.database.callers import create_key
 print(*(create_key(project)[0] for project in ("own", "foreign")))
 """
-PATIENCE = 1.0  # DATABASE_PATIENCE_SECONDS
 LEASE = 3.0  # WORKER_LEASE_SECONDS: a busy machine lets no worker stand still for so long
 LANES = (None, "a", "b")
 GIVEN = "Shorter!"
@@ -51,29 +48,18 @@ class House:
         named = {name: self.one.environ[name] for name in ("DATABASE_URL",) if name in self.one.environ}
         *_, self.own, self.foreign = manage("shell", "--no-imports", "-c", KEYS, **folder, **named).split()
 
-    async def has_ended(self, worker: Server, response_id: str, *, timeout: float = 30.0) -> Frame:
+    async def has_ended(self, worker: Server, response_id: str) -> Frame:
         """Wait for the end of a response, as the other worker tells it."""
         async with http_client(worker) as http:
             http.headers.update(bearer(self.own))
-            return await until(http, response_id, "completed", "incomplete", "failed", timeout=timeout)
-
-    async def has_ended_beside(self, sleeper: int, response_id: str) -> Frame:
-        """Wait for the end of a response of a stopped process; one that stands in a transaction goes on a bit."""
-        for _ in range(5):
-            with suppress(AssertionError):  # what it has locked in the database nobody takes over
-                return await self.has_ended(self.other, response_id, timeout=4 * LEASE)
-            os.kill(sleeper, signal.SIGCONT)
-            await asyncio.sleep(0.1)
-            os.kill(sleeper, signal.SIGSTOP)
-        return await self.has_ended(self.other, response_id)
+            return await until(http, response_id, "completed", "incomplete", "failed")
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """Two workers that live; each test leaves them so."""
     folder = tmp_path_factory.mktemp("steering")
-    limits = {"database_timeout_seconds": 1, "database_patience_seconds": PATIENCE, "worker_lease_seconds": LEASE}
-    pair = Pair(folder, script=SCRIPT, auth="on", **limits)
+    pair = Pair(folder, script=SCRIPT, auth="on", worker_lease_seconds=LEASE)
     try:
         for worker in pair.workers:
             pair.start(worker)
@@ -108,11 +94,11 @@ async def test_stopped_beyond_its_lease_each_lane_hears_an_end_and_gets_its_inpu
     accepted = await socket.next()
     while accepted["type"] != "response.steer.accepted":
         accepted = await socket.next()
-    os.kill(sleeper.pid, signal.SIGSTOP)
+    await asyncio.to_thread(stop_beside_its_writes, house.one)
     try:
         await steer(socket, begun["a"], GIVEN)  # it hears that when it goes on
         for response_id in begun.values():
-            assert (await house.has_ended_beside(sleeper.pid, response_id))["status"] == "failed"
+            assert (await house.has_ended(house.other, response_id))["status"] == "failed"
     finally:
         os.kill(sleeper.pid, signal.SIGCONT)
     for lane in LANES:
@@ -148,30 +134,28 @@ async def test_killed_behind_what_it_has_accepted_its_client_goes_on_at_another_
         await asyncio.to_thread(house.pair.start, house.one)
 
 
-@contextmanager
-def locked_database(worker: Server) -> Iterator[None]:
-    """Let nobody write to the database."""
-    with closing(sqlite3.connect(Path(worker.folder) / "respsite.sqlite3", isolation_level=None)) as database:
-        database.execute("BEGIN IMMEDIATE")
-        yield
-        database.execute("ROLLBACK")
-
-
 @pytest.mark.any_database
-async def test_without_its_database_the_input_comes_back_and_the_lane_goes_on(house: House, socket: Socket) -> None:
-    events = await begin(socket, "[long]")
-    with locked_database(house.one):
-        await steer(socket, events[0]["response"]["id"], GIVEN)
-        events += await socket.answer()
-        while not came_back(events):
-            events.append(await socket.next())
+async def test_without_its_database_the_input_comes_back_and_the_lane_goes_on(
+    folder: Path, open_socket: Connect
+) -> None:
+    limits = {"database_timeout_seconds": 2, "database_patience_seconds": 1}
+    with Server(folder, script=SCRIPT, **limits) as server:
+        socket = await open_socket(server)
+        events = await begin(socket, "[talk]")
+        with locked(server):
+            await steer(socket, events[0]["response"]["id"], GIVEN)
+            events += await socket.answer()
+            while not came_back(events):
+                events.append(await socket.next())
+        again = await socket.ask("Hello")
+        await socket.raw.close()
     assert [each["type"] for each in events if each["type"].startswith("response.steer")] == [
         "response.steer.accepted",
         "response.steer.failed",
     ]
     assert came_back(events) == [GIVEN]
     assert "response.failed" in [each["type"] for each in events]
-    assert text_of(await socket.ask("Hello")) == "Hello there, friend."
+    assert text_of(again) == "Hello there, friend."
 
 
 async def test_another_project_steers_interrupts_and_continues_nothing(
