@@ -16,6 +16,7 @@ from tests.kit.server import Server, manage
 LEASE = 3  # WORKER_LEASE_SECONDS
 LINES = 300
 PACE = {"tokens_per_second": 200}
+LONG = "count to 9000"  # two minutes: no test waits for its end
 
 
 def pair(folder: Path, redis: RedisServer | None = None, **settings: Any) -> tuple[Server, Server]:
@@ -35,7 +36,7 @@ def test_a_batch_outlives_its_worker(tmp_path: Path, redis: RedisServer) -> None
         with sdk_of(first) as client:
             conversation = client.conversations.create().id
             # The first line may change a conversation, so it must not run twice; all lines run when it is killed.
-            lines = [line("0", input="count to 2000", conversation=conversation)]
+            lines = [line("0", input=LONG, conversation=conversation)]
             lines += [line(str(number), input=f"count to {number % 20 + 1}") for number in range(1, LINES)]
             batch = batch_of(client, lines)
             ended(client, batch, lambda now: now.request_counts is not None and now.request_counts.completed > 30)
@@ -96,7 +97,7 @@ def test_after_a_stop_one_goes_on_and_another_expires_with_what_it_has(tmp_path:
     server = ClosedServer(tmp_path, engine_options=PACE, auth="off", batch_lines_running=40)
     with server, sdk_of(server) as client:
         # Lines that take long beside lines that do not; the turns are shared with the other batch.
-        lines = [line(str(number), input="count to 2000" if number < 10 else "count to 1") for number in range(30)]
+        lines = [line(str(number), input=LONG if number < 10 else "count to 1") for number in range(30)]
         slow = batch_of(client, lines, metadata={"it": "expires"})
         ended(client, slow, lambda now: now.request_counts is not None and now.request_counts.completed == 20)
         quick = batch_of(client, [line(str(number), input=f"count to {number % 20 + 1}") for number in range(100)])
