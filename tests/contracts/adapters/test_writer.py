@@ -220,7 +220,9 @@ def test_serves_several_loops(writer: Writer, ledger: Ledger) -> None:
 
 def test_a_loop_that_has_ended_does_no_harm(writer: Writer, ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     async def leave() -> None:
-        await asyncio.wait([asyncio.create_task(writer.write("a"))], timeout=0.05)
+        writing = asyncio.create_task(writer.write("a"))
+        await eventually(lambda: ledger.attempts == 1)
+        assert not writing.done()
 
     ledger.opened.clear()
     asyncio.run(leave())
