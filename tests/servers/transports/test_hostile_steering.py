@@ -8,7 +8,7 @@ import pytest
 from tests.kit.clients import Frame, Socket
 from tests.kit.server import KINDS, Server
 from tests.servers.transports.conftest import Connect
-from tests.servers.transports.test_steering import SCRIPT, begin, steer
+from tests.servers.transports.test_steering import begin, script, steer
 
 pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 
@@ -21,7 +21,7 @@ MAX_STEERS = 16
 def hostile_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that drops readers soon."""
     folder = tmp_path_factory.mktemp(request.param)
-    with Server(folder, kind=request.param, script=SCRIPT, journal=True, stream_max_lag_bytes=LAG) as server:
+    with Server(folder, kind=request.param, script=script(folder), journal=True, stream_max_lag_bytes=LAG) as server:
         yield server
         assert "Traceback" not in server.output
 
