@@ -258,8 +258,13 @@ class IdempotencyKeys:
         await asyncio.wait({claiming})
         if claiming.cancelled() or claiming.exception() is not None:
             # It may be written yet, so it is claimed again: that waits for what is under way.
-            await self._claimed(claim)
-        await self._store.settle(claim.id, claim.token, KeyState.FREE)
+            record = await self._claimed(claim)
+        else:
+            record = claiming.result()
+        if record.epoch == 1:  # nobody else had it
+            await self._store.forget(claim.id, claim.token)
+        else:
+            await self._store.settle(claim.id, claim.token, KeyState.FREE)
 
     def _done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)

@@ -90,13 +90,13 @@ class BaseIdempotencyStore(ABC):
 
     @abstractmethod
     async def claim(self, claim: KeyClaim, *, dead_before: float, held: Collection[str]) -> KeyRecord:
-        """Claim a key that nobody has, that is free, or whose worker is dead; return it as it stands then.
+        """Claim a key that is new, free, or that a dead worker holds for a stored response; return it as it is then.
 
-        It was claimed where its `token` is that of `claim`. A free key takes the claim's fingerprint; one whose
-        fingerprint is another, and is not free, stays as it is. A key that was claimed before keeps its `object_id`,
-        unless it was free with another request; one without that is cut where its worker is dead, as nobody knows how
-        far it came. A worker is dead that was not seen since `dead_before`; a claim of this
-        very worker is one of a dead one unless `held` has its token.
+        It was claimed if its `token` is that of `claim`. A free key takes the claim's fingerprint; one that is not free
+        and has another fingerprint stays as it is. A key that was claimed before keeps its `object_id`, unless it was
+        free with another request. A dead worker's key without an `object_id` becomes `CUT`: nobody knows how far its
+        request came. A worker is dead that was not seen since `dead_before`; a claim of this very worker is one of a
+        dead one unless `held` has its token.
         """
 
     @abstractmethod
