@@ -60,6 +60,9 @@ class SkillFolder:
 
     async def made(self, folders: disk.Folders) -> Path:
         """Return where it is on the host."""
+        return await _to_its_end(self._made_alone(folders))
+
+    async def _made_alone(self, folders: disk.Folders) -> Path:
         async with self.changing:
             return await self._made(folders)
 
@@ -126,7 +129,7 @@ class SkillFolder:
 async def _to_its_end(work: Coroutine[Any, Any, Done]) -> Done:
     """Do what a thread does; a caller that is cancelled waits for its end, as no thread can be stopped.
 
-    Else what is written would be there, and nobody would know it.
+    Otherwise files would exist that nobody knows of.
     """
     doing = asyncio.create_task(work, name="change the skills of a container")
     try:
