@@ -20,6 +20,7 @@ class TrainerDoors:
         self.version = "default"
         self.is_open = True  # VLLM_SERVER_DEV_MODE=1
         self.fails: set[str] = set()
+        self.is_updating = False  # an update has begun and is not finished
         self.asked: list[tuple[str, Mapping[str, object]]] = []  # steps, with their bodies
 
     def routes(self) -> list[web.RouteDef]:
@@ -49,8 +50,12 @@ class TrainerDoors:
 
     async def _step(self, request: web.Request) -> web.Response:
         self._check(request)
-        body = await request.json()
-        self.asked.append((request.path.removeprefix("/"), body))
+        body, step = await request.json(), request.path.removeprefix("/")
+        self.asked.append((step, body))
+        if step == "finish_weight_update" and not self.is_updating:
+            raise web.HTTPInternalServerError(text='{"error": {"message": "without a matching start", "code": 500}}')
+        if step in ("start_weight_update", "finish_weight_update"):
+            self.is_updating = step == "start_weight_update"
         if "new_version" in body:
             self.version = body["new_version"]
         return web.json_response({"message": "done"})

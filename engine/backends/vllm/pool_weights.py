@@ -23,6 +23,7 @@ from engine.weights import FAILED, BaseWeights, PauseMode, ReplicaState, Told, W
 
 STEP_SECONDS = 3600.0  # that a step may take, and a pause that waits: whoever asks for it has bounds of its own
 CHANGES = (WeightsStep.UPDATE, WeightsStep.FINISH)  # where one of these fails, weights may be new and old
+FINISH = "/finish_weight_update"
 NO_DOORS = "has no endpoints for trainers: start it with VLLM_SERVER_DEV_MODE=1, where trainers alone reach it"
 
 logger = logging.getLogger("respsite.engine")
@@ -225,7 +226,12 @@ async def _step(replica: Replica, call: WeightsCall) -> None:
     """Take a step at one server. Raises `WeightsRefused`, `EngineUnavailable`."""
     try:
         for path, body in _asked(call):
-            await _post(replica, path, body)
+            try:
+                await _post(replica, path, body)
+            except WeightsRefused:
+                # Nothing is open there that could be cancelled: an update failed in its middle, or had not come so far.
+                if not (call.step is WeightsStep.CANCEL and path == FINISH):
+                    raise
     except EngineError as error:
         if call.step not in CHANGES:
             raise
@@ -251,7 +257,7 @@ def _asked(call: WeightsCall) -> list[tuple[str, Mapping[str, object]]]:
             return [("/collective_rpc", body)]
         case WeightsStep.UPDATE:
             return [("/update_weights", {"update_info": call.info})]
-    finish: list[tuple[str, Mapping[str, object]]] = [("/finish_weight_update", {})] if call.transfer else []
+    finish: list[tuple[str, Mapping[str, object]]] = [(FINISH, {})] if call.transfer else []
     return [*finish, ("/update_weight_version", {"new_version": call.version})] if call.version else finish
 
 

@@ -168,7 +168,7 @@ class Replica:
         self.versions = 0  # how often another version of its weights was noted
         self.wanted = ""  # the version that it must have to be used; empty for any
         self.ends = False  # a pause has ended what was running there, which is no failure of the server's
-        self.may_be_paused = False  # it did not say that it goes on behind a pause, which is over
+        self.may_be_paused = False  # it has not confirmed `/resume` after a pause that is over
         self.is_leaving_out = False  # it is about to be paused, while others serve
 
     def __str__(self) -> str:
@@ -270,7 +270,7 @@ class Replica:
 
     async def _go_on(self) -> None:
         """End a pause of it that is over everywhere else: nobody asks for that again."""
-        if self.may_be_paused:
+        if self.may_be_paused and not self.client.is_held:  # another pause may have begun since that was looked at
             with suppress(Refusal):  # it was started anew, perhaps, without doors
                 await self.resume()
 

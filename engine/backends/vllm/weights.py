@@ -114,10 +114,19 @@ class LocalWeights(BaseWeights):
                 await llm.update_weights(WeightTransferUpdateRequest(update_info=call.info))
             case WeightsStep.FINISH | WeightsStep.CANCEL:
                 if call.transfer:
-                    await llm.finish_weight_update()  # without it vLLM would take no other update
+                    await self._finish(llm, is_cancelled=call.step is WeightsStep.CANCEL)
                 if call.version:
                     await llm.update_weight_version(call.version)
                     self._note(llm, call.version)
+
+    async def _finish(self, llm: Any, *, is_cancelled: bool) -> None:
+        """End an update: without that vLLM would take no other one."""
+        try:
+            await llm.finish_weight_update()
+        except Exception as error:
+            # vLLM says so where no update is open: one failed in its middle, or had not come so far.
+            if not is_cancelled or isinstance(translated(error), EngineUnavailable):
+                raise
 
     async def _name(self, llm: Any, version: str) -> None:
         try:

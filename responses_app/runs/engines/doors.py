@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from engine.errors import EngineError, EngineUnavailable, WeightsRefused
@@ -63,8 +64,8 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Doing:
-    """An operation that is being done."""
+class _Running:
+    """An operation that is carried out."""
 
     operation: Operation
     until: float  # when this worker counts as dead, or hanging, if it is not done; tells it from others of this worker
@@ -108,7 +109,7 @@ class EngineDoors:
             self._follower.start(self._expire)
 
     async def aclose(self) -> None:
-        """Stop; what is being done is left as it is, and its lease ends it."""
+        """Stop. What is being done breaks off; its end is kept if the database answers, else its lease ends it."""
         await end_tasks(self._operations)
         await self._follower.aclose()
         await self._store.aclose()
@@ -132,10 +133,10 @@ class EngineDoors:
     async def pause(self, model: ServedModel, request: PauseRequest) -> None:
         """Pause an engine, or give a pause more time. Raises `ApiError`, `StoreError`."""
         check_lease(request.lease_seconds, self._settings.engine_pause_seconds)
-        mode, until = request.mode, self._now() + request.lease_seconds
+        weights, mode, until = _weights(model), request.mode, self._now() + request.lease_seconds
         state = (await self._store.read(model.name)).state
         if state.update is not None and state.paused == mode:
-            await self._change(model, lambda now: replace(_paused(now), until=until))
+            await self._change(model, lambda state: self._longer(state, until, weights))
             return
 
         def begin(state: EngineState) -> EngineState:
@@ -153,6 +154,16 @@ class EngineDoors:
                 is_told_first=True,
             ),
         )
+
+    def _longer(self, state: EngineState, until: float, weights: BaseWeights) -> EngineState:
+        """Return a pause that has more time. Raises `ApiError` for one that ends, and while each worker does something.
+
+        Whoever learns of another state gives up what it does, and begins anew.
+        """
+        now = self._now()
+        if state.is_expired(now) or (state.is_busy(now) and not weights.is_shared):
+            raise busy()
+        return replace(_paused(state), until=until)
 
     async def resume(self, model: ServedModel) -> None:
         """Have an engine go on. Raises `ApiError`, `StoreError`."""
@@ -209,7 +220,8 @@ class EngineDoors:
         """Return a step of an update that has begun."""
 
         def begin(state: EngineState) -> EngineState:
-            if state.update != update:  # another request has finished or cancelled it
+            # Another request has finished or cancelled it, or the pause ends, and the update with it.
+            if state.update != update or state.is_expired(self._now()):
                 raise busy()
             return _paused(state)
 
@@ -218,7 +230,12 @@ class EngineDoors:
             _check_way(request, update)
             call = _update_call(request, version)
             changed = replace(update, changed=True)
-            return self._step(call, begin=begin, version=version, succeed=lambda state: replace(state, update=changed))
+            return self._step(
+                call,
+                begin=lambda state: replace(begin(state), update=changed),  # from now on, should this worker die
+                version=version,
+                fail=lambda state: replace(state, update=update),
+            )
         if request.action == "finish":
             call = WeightsCall(step=WeightsStep.FINISH, version=version, transfer=update.transfer)
             return self._step(
@@ -245,7 +262,7 @@ class EngineDoors:
             update = OpenUpdate(version=version, transfer=transfer, changed=True)
             return replace(state, paused=mode, until=self._now(), update=update)
 
-        def over(state: EngineState) -> EngineState:
+        def ended(state: EngineState) -> EngineState:
             return replace(_goes_on(state), update=None)
 
         return Operation(
@@ -253,8 +270,8 @@ class EngineDoors:
             seconds=self._step_seconds,
             begin=begin,
             told=lambda state: state if request.rolling else state.named(version),
-            succeed=lambda state: over(state).named(version),
-            fail=over,
+            succeed=lambda state: ended(state).named(version),
+            fail=ended,
             is_told_first=True,
             version=version,
         )
@@ -295,10 +312,10 @@ class EngineDoors:
     def _task(self, model: ServedModel, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=f"change the engine of {model.name}")
         self._operations.add(task)
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._note_end)
         return task
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _note_end(self, task: asyncio.Task[None]) -> None:
         self._operations.discard(task)
         problem = None if task.cancelled() else task.exception()
         # Whoever asked is told, and may have left.
@@ -308,12 +325,19 @@ class EngineDoors:
     async def _do(self, model: ServedModel, operation: Operation) -> None:
         weights = _weights(model)
         living = {self._worker, *(each.worker for each in await self._reports(model))}
-        doing = _Doing(operation, self._now() + operation.seconds + MARGIN_SECONDS, living)
+        running = _Running(operation, self._now() + operation.seconds + MARGIN_SECONDS, living)
+        before = EngineState()
+
+        def begin(state: EngineState) -> EngineState:
+            nonlocal before
+            before = state
+            return self._begun(state, running, weights)
+
         try:
-            begun = await self._change(model, lambda state: self._begun(state, doing, weights))
+            begun = await self._change(model, begin)
         except StoreError:
             # It may have been kept all the same, or be kept yet: nobody is to find this worker busy with it.
-            self._task(model, self._failed(model, doing, may_be_changed=not weights.is_shared))
+            self._task(model, self._take_back(model, running, before))
             raise
         try:
             if operation.is_told_first or not weights.is_shared:
@@ -323,78 +347,100 @@ class EngineDoors:
                 _check_all_failed(reports)
             if weights.is_shared:
                 async with asyncio.timeout(operation.seconds):
-                    await perform(weights, operation.actions, told=lambda: self._tell_all(model, doing))
+                    await perform(weights, operation.actions, told=lambda: self._tell_all(model, running))
         except BaseException as error:
             # Of what broke off nobody knows how far it came, nor of workers that have engines of their own, and are
             # silent. A server that stops has no time to try again.
             is_stopped = isinstance(error, asyncio.CancelledError)
-            is_silent = isinstance(error, TimeoutError) or (isinstance(error, ApiError) and not weights.is_shared)
-            may_be_changed = is_stopped or is_silent or getattr(error, "changed", False)
-            await self._failed(model, doing, may_be_changed=may_be_changed, is_stopped=is_stopped)
+            broke_off = is_stopped or isinstance(error, TimeoutError)
+            is_silent = isinstance(error, ApiError | StoreError) and not weights.is_shared
+            may_be_changed = broke_off or is_silent or getattr(error, "changed", False)
+            end = partial(_as_failed, running.operation, may_be_changed=may_be_changed)
+            await self._failed(model, running, begun.state, end, is_stopped=is_stopped)
             raise _as_api_error(error, operation) from error
         ended = await self._change(
-            model, lambda state: operation.succeed(self._own(state, doing).done()), patient_until=doing.until
+            model, lambda state: operation.succeed(self._own(state, running).done()), patient_until=running.until
         )
         if weights.is_shared:
             await self._heard(model, ended)
 
-    async def _tell_all(self, model: ServedModel, doing: _Doing) -> None:
+    async def _tell_all(self, model: ServedModel, running: _Running) -> None:
         """Return once all workers know of new weights: what these sample is not to be taken for the old ones' work.
 
         The engine goes on all the same where one is silent; whoever asked is told of that at the end.
         """
-        told = doing.operation.told
-        known = await self._change(model, lambda state: told(self._own(state, doing)), patient_until=doing.until)
+        told = running.operation.told
+        known = await self._change(model, lambda state: told(self._own(state, running)), patient_until=running.until)
         try:
             await self._heard(model, known)
-        except ApiError as problem:
-            logger.warning("the engine of %r goes on with other weights: %s", model.name, problem.message)
+        except (ApiError, StoreError) as problem:
+            logger.warning("the engine of %r goes on with other weights: %s", model.name, problem)
 
-    def _begun(self, state: EngineState, doing: _Doing, weights: BaseWeights) -> EngineState:
-        if self._is_others(state, doing):
+    def _begun(self, state: EngineState, running: _Running, weights: BaseWeights) -> EngineState:
+        if self._is_others(state, running):
             raise busy()
-        begun = doing.operation.begin(state)
-        actions = () if weights.is_shared else doing.operation.actions
-        return replace(begun, actions=actions, busy=self._worker, busy_until=doing.until)
+        begun = running.operation.begin(state)
+        actions = () if weights.is_shared else running.operation.actions
+        return replace(begun, actions=actions, busy=self._worker, busy_until=running.until)
 
-    def _is_others(self, state: EngineState, doing: _Doing) -> bool:
+    def _is_others(self, state: EngineState, running: _Running) -> bool:
         """Whether a worker that lives is busy with something else."""
-        return state.is_busy(self._now()) and state.busy in doing.living and not self._is_own(state, doing)
+        return state.is_busy(self._now()) and state.busy in running.living and not self._is_own(state, running)
 
-    def _is_own(self, state: EngineState, doing: _Doing) -> bool:
-        return (state.busy, state.busy_until) == (self._worker, doing.until)
+    def _is_own(self, state: EngineState, running: _Running) -> bool:
+        return (state.busy, state.busy_until) == (self._worker, running.until)
 
-    def _own(self, state: EngineState, doing: _Doing) -> EngineState:
+    def _own(self, state: EngineState, running: _Running) -> EngineState:
         """Return a state in which that operation runs. Raises `ApiError` where others took it for dead, and went on."""
-        if not self._is_own(state, doing):
+        if not self._is_own(state, running):
             raise busy()
         return state
 
     async def _failed(
-        self, model: ServedModel, doing: _Doing, *, may_be_changed: bool, is_stopped: bool = False
+        self, model: ServedModel, running: _Running, begun: EngineState, end: Change, *, is_stopped: bool
     ) -> None:
-        """Keep what a failure means: the name of weights that may be mixed, and that nothing is paused."""
-        operation = doing.operation
+        """Have an engine go on that was paused for this alone, and keep what the failure means (`end`)."""
+        weights = _weights(model)
+        try:
+            # Before others may do anything: they might pause it. Those that took this worker for dead may have done so.
+            if weights.is_shared and not end(begun).paused and await self._is_running(model, running):
+                await weights.resume()
+        except EngineError as problem:
+            logger.warning("the engine of %r could not be resumed: %s", model.name, problem)
+        await self._undo(
+            model,
+            lambda state: end(self._own(state, running).done()),
+            patient_until=0.0 if is_stopped else running.until,
+        )
 
-        def end(state: EngineState) -> EngineState:
-            if self._is_others(state, doing):
-                raise busy()
-            if not self._is_own(state, doing):
+    async def _is_running(self, model: ServedModel, running: _Running) -> bool:
+        """Whether this worker is still the one that does something to an engine, as far as that can be asked."""
+        try:
+            return self._is_own((await self._store.read(model.name)).state, running)
+        except StoreError:
+            return True
+
+    async def _take_back(self, model: ServedModel, running: _Running, before: EngineState) -> None:
+        """Undo a beginning of which nobody knows whether it was kept, or will be."""
+        is_shared = _weights(model).is_shared
+
+        def undo(state: EngineState) -> EngineState:
+            if state == before:
                 # As it is, with a new number: a beginning that is still being written comes too late then.
                 return replace(state, actions=())
-            ended = operation.fail(state.done())
-            if may_be_changed and operation.version:
-                return replace(ended, update=None).named(FAILED + operation.version)
-            return ended
+            ended = self._own(state, running).done()
+            if not is_shared:  # workers that learnt of it have begun
+                return _as_failed(running.operation, ended, may_be_changed=True)
+            return replace(ended, paused=before.paused, until=before.until, update=before.update)
 
+        await self._undo(model, undo, patient_until=running.until)
+
+    async def _undo(self, model: ServedModel, change: Change, *, patient_until: float) -> None:
         try:
-            ended = await self._change(model, end, patient_until=0.0 if is_stopped else doing.until)
-            weights = _weights(model)
-            if weights.is_shared and not ended.state.paused:
-                await weights.resume()
+            await self._change(model, change, patient_until=patient_until)
         except ApiError:  # others do something to it meanwhile, and end that
             pass
-        except (StoreError, EngineError) as problem:
+        except StoreError as problem:
             logger.warning("what failed at the engine of %r could not be undone: %s", model.name, problem)
 
     async def _change(self, model: ServedModel, change: Change, *, patient_until: float = 0.0) -> NumberedState:
@@ -425,24 +471,27 @@ class EngineDoors:
     async def _heard(
         self, model: ServedModel, change: NumberedState, *, seconds: float = 0.0
     ) -> Sequence[WorkerReport]:
-        """Return what the workers say of a change, once all that live have. Raises `ApiError` (503)."""
+        """Return what the workers say of a change, once all that live have. Raises `ApiError` (503), `StoreError`."""
         reports: Sequence[WorkerReport] = ()
         silent: list[str] = []
+        failure: StoreError | None = None
         try:
             async with asyncio.timeout(seconds + self._settings.worker_lease_seconds + HEAR_SECONDS):
                 while True:
                     try:
                         reports = await self._reports(model)
                     except StoreError as problem:  # what has been done is not undone by a look that fails
+                        failure = problem
                         logger.warning("what workers say of the engine of %r cannot be read: %s", model.name, problem)
                         await asyncio.sleep(LOOK_SECONDS)
                         continue
+                    failure = None
                     silent = [each.worker for each in reports if each.number < change.number]
                     if reports and not silent:
                         return reports
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
-            raise _not_heard(len(silent), len(reports)) from None
+            raise failure or _not_heard(len(silent), len(reports)) from None
 
     async def _reports(self, model: ServedModel) -> Sequence[WorkerReport]:
         return await self._store.reports(model.name, seen_since=self._now() - self._settings.worker_lease_seconds)
@@ -472,6 +521,14 @@ def _paused(state: EngineState) -> EngineState:
     if not state.paused:
         raise not_paused("Pause it first with POST /v1/engine/pause; a pause also ends by itself when its lease does.")
     return state
+
+
+def _as_failed(operation: Operation, state: EngineState, *, may_be_changed: bool) -> EngineState:
+    """Return what is left of an operation that failed: weights that may be mixed have a name that says so."""
+    failed = operation.fail(state)
+    if may_be_changed and operation.version:
+        return replace(failed, update=None).named(FAILED + operation.version)
+    return failed
 
 
 def _goes_on(state: EngineState) -> EngineState:

@@ -114,6 +114,18 @@ async def test_the_pool_goes_on_with_those_that_agree(
     await eventually(lambda: engine.replicas()["serving"] == 3)
 
 
+async def test_a_cancel_renames_servers_where_no_update_is_open_any_more(
+    open_fake: OpenFake, vllm_over: OpenEngine
+) -> None:
+    fakes, engine = await three(open_fake, vllm_over)
+    await engine.weights.pause(PauseMode.KEEP)
+    fakes[0].doors.is_updating = True  # the worker that changed them has died, and had come so far with one
+    await engine.weights.call(WeightsCall(step=WeightsStep.CANCEL, version="failed:v1"))
+    await engine.weights.resume()
+    assert engine.replicas()["serving"] == 3
+    assert await versions(engine) == ["failed:v1"] * 3
+
+
 async def test_one_that_did_not_go_on_behind_a_pause_is_asked_again(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
     fakes, engine = await three(open_fake, vllm_over)
     fakes[1].doors.fails.add("resume")
