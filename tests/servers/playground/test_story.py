@@ -156,7 +156,7 @@ def fork(page: Playground, look: Look) -> None:
 
 def steer(page: Playground, look: Look) -> None:
     """What is said meanwhile is read behind the thought that runs."""
-    page.write(f"think: {'one more thought ' * 100}", lane=3)
+    page.write(f"think: {'one more thought ' * 400}", lane=3)
     expect(page.lane(3).locator(".thought").last).to_contain_text("one more")
     page.write("repeat: Now this", lane=3)
     expect(page.find(".steering")).to_contain_text("repeat: Now this")
