@@ -143,24 +143,36 @@ class ServerClient:
         except BROKEN as error:
             raise self._out_of_reach(error) from error
 
-    async def post(self, path: str, body: bytes, *, seconds: float | None = None) -> bytes:
-        """Return the content of the answer to a question that generates nothing. Raises as `get`, and `Refusal`."""
+    async def post(self, path: str, body: bytes, *, seconds: float | None = None, is_repeatable: bool = False) -> bytes:
+        """Return the content of the answer to a question that generates nothing. Raises as `get`, and `Refusal`.
+
+        One that is repeatable is asked once more where its connection breaks: after an error a server may close it, and
+        that may cross the next question.
+        """
         try:
-            async with (
-                asyncio.timeout(self.timeouts.connect if seconds is None else seconds),
-                self._session.post(
-                    self.url + path,
-                    data=BytesIO(body),
-                    headers={"Content-Type": "application/json"},
-                    allow_redirects=False,
-                ) as response,
-            ):
-                content = await _content(response, MAX_RENDERED)
-                if response.status != 200:
-                    raise Refusal(response.status, error_text(content))
-                return content
+            try:
+                return await self._answer(path, body, seconds)
+            except aiohttp.ClientConnectionError:
+                if not is_repeatable:
+                    raise
+            return await self._answer(path, body, seconds)
         except BROKEN as error:
             raise self._out_of_reach(error) from error
+
+    async def _answer(self, path: str, body: bytes, seconds: float | None) -> bytes:
+        async with (
+            asyncio.timeout(self.timeouts.connect if seconds is None else seconds),
+            self._session.post(
+                self.url + path,
+                data=BytesIO(body),
+                headers={"Content-Type": "application/json"},
+                allow_redirects=False,
+            ) as response,
+        ):
+            content = await _content(response, MAX_RENDERED)
+            if response.status != 200:
+                raise Refusal(response.status, error_text(content))
+            return content
 
     async def stream(
         self, path: str, body: bytes, tokens: AnswerReader, *, headers: Mapping[str, str] = NO_HEADERS

@@ -20,6 +20,7 @@ class TrainerDoors:
         self.version = "default"
         self.is_open = True  # VLLM_SERVER_DEV_MODE=1
         self.fails: set[str] = set()
+        self.breaks: set[str] = set()  # steps whose connection breaks, once
         self.is_updating = False  # an update has begun and is not finished
         self.asked: list[tuple[str, Mapping[str, object]]] = []  # steps, with their bodies
 
@@ -51,6 +52,9 @@ class TrainerDoors:
     async def _step(self, request: web.Request) -> web.Response:
         self._check(request)
         body, step = await request.json(), request.path.removeprefix("/")
+        if step in self.breaks and request.transport is not None:
+            self.breaks.remove(step)
+            request.transport.abort()
         self.asked.append((step, body))
         if step == "finish_weight_update" and not self.is_updating:
             raise web.HTTPInternalServerError(text='{"error": {"message": "without a matching start", "code": 500}}')

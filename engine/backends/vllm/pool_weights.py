@@ -24,6 +24,8 @@ from engine.weights import FAILED, BaseWeights, PauseMode, ReplicaState, Told, W
 STEP_SECONDS = 3600.0  # that a step may take, and a pause that waits: whoever asks for it has bounds of its own
 CHANGES = (WeightsStep.UPDATE, WeightsStep.FINISH)  # where one of these fails, weights may be new and old
 FINISH = "/finish_weight_update"
+RENAME = "/update_weight_version"
+REPEATABLE = ("/pause", RENAME)  # doing them twice is doing them once
 NO_DOORS = "has no endpoints for trainers: start it with VLLM_SERVER_DEV_MODE=1, where trainers alone reach it"
 
 logger = logging.getLogger("respsite.engine")
@@ -236,7 +238,7 @@ async def _step(replica: Replica, call: WeightsCall) -> None:
         if call.step not in CHANGES:
             raise
         with suppress(EngineError):  # it may be gone; then it comes back with another version than is wanted
-            await _post(replica, "/update_weight_version", {"new_version": FAILED + call.version})
+            await _post(replica, RENAME, {"new_version": FAILED + call.version})
             replica.version = FAILED + call.version
         reason = error.reason if isinstance(error, WeightsRefused) else str(error)
         raise WeightsRefused(reason, changed=True) from error
@@ -258,12 +260,13 @@ def _asked(call: WeightsCall) -> list[tuple[str, Mapping[str, object]]]:
         case WeightsStep.UPDATE:
             return [("/update_weights", {"update_info": call.info})]
     finish: list[tuple[str, Mapping[str, object]]] = [(FINISH, {})] if call.transfer else []
-    return [*finish, ("/update_weight_version", {"new_version": call.version})] if call.version else finish
+    return [*finish, (RENAME, {"new_version": call.version})] if call.version else finish
 
 
 async def _post(replica: Replica, path: str, body: Mapping[str, object] | None = None) -> None:
     try:
-        await replica.client.post(path, orjson.dumps(body or {}), seconds=STEP_SECONDS)
+        is_repeatable = path.partition("?")[0] in REPEATABLE
+        await replica.client.post(path, orjson.dumps(body or {}), seconds=STEP_SECONDS, is_repeatable=is_repeatable)
     except Refusal as refusal:
         raise _refused(replica, path, refusal) from refusal
 

@@ -277,7 +277,7 @@ class Replica:
     async def resume(self) -> None:
         """Have it sample again. Raises `EngineUnavailable`, `Refusal`."""
         self.may_be_paused = True
-        await self.client.post(RESUME, b"{}", seconds=self.client.timeouts.connect)
+        await self.client.post(RESUME, b"{}", seconds=self.client.timeouts.connect, is_repeatable=True)
         self.may_be_paused = False
 
     async def _find_wire(self, max_model_len: int) -> Service:

@@ -114,6 +114,21 @@ async def test_the_pool_goes_on_with_those_that_agree(
     await eventually(lambda: engine.replicas()["serving"] == 3)
 
 
+async def test_weights_that_may_be_mixed_are_renamed_over_a_connection_that_breaks(
+    open_fake: OpenFake, vllm_over: OpenEngine
+) -> None:
+    """A vLLM server closes its connection behind an error: that may cross what is asked next."""
+    fake = await open_fake(*SCRIPT)
+    engine = await vllm_over(fake)
+    fake.doors.fails.add("update_weights")
+    fake.doors.breaks.add("update_weight_version")
+    with pytest.raises(WeightsRefused):
+        await engine.weights.apply(update("v1"), PauseMode.KEEP)
+    assert not fake.doors.breaks
+    assert fake.doors.version == "failed:v1"
+    assert await versions(engine) == ["failed:v1"]
+
+
 async def test_a_cancel_renames_servers_where_no_update_is_open_any_more(
     open_fake: OpenFake, vllm_over: OpenEngine
 ) -> None:
