@@ -186,7 +186,7 @@ class VllmEngine(CheckingEngine):
         for each in (error, error.__cause__) if request.pictures else ():
             prompt_tokens = len(request.prompt_token_ids)
             meant = refused(str(each), prompt_tokens=prompt_tokens, max_model_len=self._max_model_len)
-            if isinstance(each, ValueError) and meant is not None:
+            if meant is not None:  # also one whose class does not say so: vLLM's `VLLMValidationError`
                 return meant
         return translated(error)
 
