@@ -194,6 +194,15 @@ def _logprob(token: int, position: Mapping[int, Any], top_logprobs: int) -> Toke
     return TokenLogprob(token_id=token, logprob=position[token].logprob, top=top)
 
 
+def blames_request(error: BaseException | None) -> bool:
+    """Whether vLLM raises it for what it was asked, and not for a fault of its own."""
+    if isinstance(error, ValueError):  # of its renderers
+        return True
+    from vllm.exceptions import VLLMClientError
+
+    return isinstance(error, VLLMClientError)
+
+
 def translated(error: Exception) -> EngineError:
     """Return what an exception of vLLM means to the caller."""
     from vllm.exceptions import GracefulHTTPError

@@ -16,6 +16,7 @@ from engine.backends.expansions import Expansions
 from engine.backends.model_folder import check_folder
 from engine.backends.threads import in_thread, load_vocabulary
 from engine.backends.vllm.async_llm import (
+    blames_request,
     chunk_of,
     has_failed,
     rendered,
@@ -186,7 +187,7 @@ class VllmEngine(CheckingEngine):
         for each in (error, error.__cause__) if request.pictures else ():
             prompt_tokens = len(request.prompt_token_ids)
             meant = refused(str(each), prompt_tokens=prompt_tokens, max_model_len=self._max_model_len)
-            if meant is not None:  # also one whose class does not say so: vLLM's `VLLMValidationError`
+            if meant is not None and blames_request(each):
                 return meant
         return translated(error)
 
