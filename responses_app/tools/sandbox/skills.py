@@ -19,15 +19,17 @@ import os
 import secrets
 import shutil
 import zipfile
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from responses_app.tools.sandbox import disk
 from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.records import checked_path
 
+Given = ParamSpec("Given")
 Done = TypeVar("Done")
 
 _PIECE = 256 * 1024  # bytes that are unpacked at once
@@ -41,6 +43,26 @@ class MountedSkill:
     folder: str  # its name, below `SKILLS_FOLDER`
     name: str
     description: str
+
+
+def _to_its_end(work: Callable[Given, Coroutine[Any, Any, Done]]) -> Callable[Given, Coroutine[Any, Any, Done]]:
+    """Have a caller that is cancelled wait for the end of the work: the thread that does it cannot be stopped.
+
+    Otherwise files would exist that nobody knows of.
+    """
+
+    @wraps(work)
+    async def whole(*args: Given.args, **more: Given.kwargs) -> Done:
+        doing = asyncio.create_task(work(*args, **more), name="change the skills of a container")
+        try:
+            return await asyncio.shield(doing)
+        except asyncio.CancelledError:
+            await asyncio.wait([doing])
+            if not doing.cancelled():
+                doing.exception()  # whoever would be told has left
+            raise
+
+    return whole
 
 
 @dataclass(slots=True)
@@ -58,11 +80,9 @@ class SkillFolder:
         """Bytes that it takes where containers live; what is saved lies elsewhere."""
         return self.used if self.path is not None else 0
 
+    @_to_its_end
     async def made(self, folders: disk.Folders) -> Path:
         """Return where it is on the host."""
-        return await _to_its_end(self._made_alone(folders))
-
-    async def _made_alone(self, folders: disk.Folders) -> Path:
         async with self.changing:
             return await self._made(folders)
 
@@ -71,11 +91,9 @@ class SkillFolder:
             self.path = await asyncio.to_thread(_make, folders)
         return self.path
 
+    @_to_its_end
     async def add(self, skill: MountedSkill, content: Content, folders: disk.Folders, *, most: int) -> None:
         """Add a skill, unless it is there; all of them have at most `most` bytes. Raises `SandboxError`."""
-        await _to_its_end(self._add(skill, content, folders, most))
-
-    async def _add(self, skill: MountedSkill, content: Content, folders: disk.Folders, most: int) -> None:
         async with self.changing:
             if skill.folder in self.mounted:
                 return
@@ -86,22 +104,18 @@ class SkillFolder:
                 raise SandboxError(f"a skill cannot be kept ({problem.strerror})") from None
             self.mounted[skill.folder] = skill
 
+    @_to_its_end
     async def copy_to(self, folder: Path) -> Sequence[MountedSkill]:
         """Write all of it into a new folder; return what that has. Raises `OSError`."""
-        return await _to_its_end(self._copy_to(folder))
-
-    async def _copy_to(self, folder: Path) -> Sequence[MountedSkill]:
         async with self.changing:
             if self.path is not None:
                 await asyncio.to_thread(shutil.copytree, self.path, folder)
             self.copied = frozenset(self.mounted)
             return list(self.mounted.values())
 
+    @_to_its_end
     async def take_from(self, folder: Path, folders: disk.Folders) -> None:
         """Have what `copy_to` has written there, where it is not here yet. Raises `OSError`."""
-        await _to_its_end(self._take_from(folder, folders))
-
-    async def _take_from(self, folder: Path, folders: disk.Folders) -> None:
         async with self.changing:
             path, failed = await self._made(folders), None
             for name in list(self.mounted):
@@ -124,21 +138,6 @@ class SkillFolder:
             path, self.path = self.path, None
             if path is not None:
                 await asyncio.to_thread(disk.remove, path.parent)
-
-
-async def _to_its_end(work: Coroutine[Any, Any, Done]) -> Done:
-    """Do what a thread does; a caller that is cancelled waits for its end, as no thread can be stopped.
-
-    Otherwise files would exist that nobody knows of.
-    """
-    doing = asyncio.create_task(work, name="change the skills of a container")
-    try:
-        return await asyncio.shield(doing)
-    except asyncio.CancelledError:
-        await asyncio.wait([doing])
-        if not doing.cancelled():
-            doing.exception()  # whoever would be told has left
-        raise
 
 
 def contents(bundle: bytes) -> Content:
