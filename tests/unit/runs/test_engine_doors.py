@@ -11,7 +11,7 @@ from engine.backends.demo.weights import DemoWeights
 from responses_app.protocol.engine_state import EngineState
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.engine import parse_pause, parse_weights
-from responses_app.runs.engines import doors, following
+from responses_app.runs.engines import following, operations
 from responses_app.runs.engines.doors import EngineDoors
 from responses_app.runs.engines.following import EngineFollower
 from responses_app.stores.base import StoreError
@@ -96,7 +96,7 @@ async def opened(store: FailingStore) -> AsyncIterator[tuple[EngineDoors, Any]]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (doors, following):
+    for module in (operations, following):
         monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
 
 
@@ -140,7 +140,7 @@ async def test_what_fails_ends_though_the_store_fails_for_a_while(lost: bool) ->
 async def test_weights_of_workers_that_say_nothing_are_of_no_version_that_is_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(doors, "HEAR_SECONDS", 0.1)
+    monkeypatch.setattr(operations, "HEAR_SECONDS", 0.1)
     store = FailingStore()
     async with opened(store) as (of, model):
         store.failures["report"] = 1_000_000
