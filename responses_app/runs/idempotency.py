@@ -42,6 +42,7 @@ from responses_app.stores.idempotency import (
     KeyRecord,
     KeyState,
 )
+from responses_app.stores.looking import until_kept
 
 logger = logging.getLogger("respsite.idempotency")
 
@@ -194,13 +195,7 @@ class IdempotencyKeys:
 
         async def until_done() -> None:
             try:
-                while True:
-                    try:
-                        await act()
-                        return
-                    except StoreError as problem:
-                        logger.warning("what became of an idempotency key cannot be kept now: %s", problem)
-                    await asyncio.sleep(RETRY_SECONDS)
+                await until_kept(act, seconds=RETRY_SECONDS, what="what became of an idempotency key", logger=logger)
             finally:
                 # Not before it is written: until then a request that finds the claim waits for what is written.
                 self._held.discard(held.token)
@@ -269,7 +264,7 @@ class IdempotencyKeys:
     def _done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waits for it has it; the log has it where nobody does
+            task.exception()  # whoever waits for it has it
 
     def _sealed(self, held: HeldKey, pieces: list[bytes]) -> list[str]:
         purpose = _purpose(held.secret)

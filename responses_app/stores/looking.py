@@ -2,6 +2,7 @@
 
     keep_looking   look ── wait for `seconds`, or for news ── look ── …
     attempted      one look: what goes wrong is told in the log, and the next look tries again
+    until_kept     no look, but something that has to get into the store: it is tried again until it is there
 
 The event is cleared before the look. So what comes while one looks leads to another look, and no wake-up is lost.
 """
@@ -36,3 +37,15 @@ async def keep_looking(
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await news.wait()
+
+
+async def until_kept(keep: Callable[[], Awaitable[None]], *, seconds: float, what: str, logger: logging.Logger) -> None:
+    """Keep something, again `seconds` after each time that the store fails; the log says `what` cannot be kept now."""
+    while True:
+        try:
+            await keep()
+        except StoreError as problem:
+            logger.warning("%s cannot be kept now: %s", what, problem)
+            await asyncio.sleep(seconds)
+        else:
+            return

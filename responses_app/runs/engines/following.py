@@ -24,7 +24,7 @@ from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.served import ServedModel
 from responses_app.stores.base import StoreError
 from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
-from responses_app.stores.looking import keep_looking
+from responses_app.stores.looking import keep_looking, until_kept
 
 logger = logging.getLogger("respsite.runs")
 
@@ -135,18 +135,14 @@ class EngineFollower:
             logger.exception("the engine of %r could not be changed", model.name)
         if not weights.is_shared:
             report["replicas"] = [asdict(replica) for replica in await weights.replicas()]
-        await self._say(model.name, WorkerReport(self._worker, numbered.number, report))
-
-    async def _say(self, name: str, report: WorkerReport) -> None:
-        """Keep what this worker did, however often that fails: somebody waits for it. The next change ends it."""
-        while True:
-            try:
-                await self._store.report(name, report)
-            except StoreError as problem:
-                logger.warning("what this worker did to its engine cannot be told now: %s", problem)
-                await asyncio.sleep(LOOK_SECONDS)
-            else:
-                return
+        said = WorkerReport(self._worker, numbered.number, report)
+        # However often that fails: somebody waits for it. The next change ends it.
+        await until_kept(
+            lambda: self._store.report(model.name, said),
+            seconds=LOOK_SECONDS,
+            what="what this worker did to its engine",
+            logger=logger,
+        )
 
     async def _do(self, name: str, weights: BaseWeights, state: EngineState) -> None:
         """Do to an engine of this worker what all do to theirs, and pause it where it missed that, or go on."""
