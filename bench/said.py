@@ -106,7 +106,7 @@ def _rows(chance: random.Random) -> Iterator[Any]:
     from datetime import UTC, datetime, timedelta
 
     from responses_app.models import Response
-    from tests.servers.admin.samples import answered, said
+    from tests.inprocess.admin.samples import answered, said
 
     now = datetime.now(UTC)
     for number in range(RESPONSES):

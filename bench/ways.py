@@ -224,7 +224,7 @@ async def application() -> AsyncIterator[Any]:
         import django
         from django.core.management import call_command
 
-        from tests.servers.goldens.asgi import Application
+        from tests.inprocess.goldens.asgi import Application
 
         django.setup(set_prefix=False)
         await asyncio.to_thread(call_command, "migrate", verbosity=0)

@@ -37,31 +37,33 @@ settings.load_profile("busy")
 # What takes 20 seconds or more begins, the longest first, what computes beside what waits: else one process is left
 # with it at the end.
 LONG = """
-    clients/agents/test_task servers/supervisor/test_sandboxes servers/retention/test_marker
-    clients/agents/test_rollouts clients/trainers/test_trainers servers/transports/test_takeover
-    servers/supervisor/test_under_load servers/playground/test_versions servers/supervisor/test_processes
-    servers/transports/test_hung_database servers/playground/test_chats_page servers/playground/test_story
-    clients/configure/test_configure servers/playground/test_setup servers/transports/test_engine_doors
-    servers/playground/test_hour servers/transports/test_rollout_laws project/test_bench
-    servers/transports/test_search_by_meaning servers/transports/test_rate_limits servers/roles/test_matrix
-    servers/audit/test_audit contracts/adapters/test_version_0012 servers/watch/test_rollout_pages
-    servers/sign_on/test_real project/test_architecture servers/transports/test_openapi servers/test_webhooks
-    servers/roles/test_taken_away servers/supervisor/test_sandbox_hosts servers/cluster/test_smoke
-    servers/transports/test_bodies servers/test_serve clients/python_clients/test_python_clients
-    servers/transports/test_effects servers/transports/test_lost_leases servers/supervisor/test_watching
-    servers/playground/test_files servers/playground/test_chats_looks servers/goldens/test_goldens
-    contracts/adapters/test_old_version contracts/adapters/test_store_database servers/transports/test_waiting
-    servers/test_hostile_texts unit/test_conf unit/tools/sandbox/test_resting project/docs/test_site
-    servers/transports/test_forget unit/tools/test_everywhere servers/playground/test_talking
-    servers/transports/test_limits unit/tools/mcp/test_old_sse servers/watch/test_page servers/transports/test_metrics
-    servers/conformance/test_resuming_sdk servers/supervisor/test_bursts contracts/adapters/test_retention
-    unit/auth/test_clients servers/transports/test_lifetime servers/playground/test_page
-    servers/transports/test_steering clients/javascript/test_javascript clients/codex/test_codex
-    unit/tools/sandbox/test_escapes servers/transports/test_websocket_load servers/fuzz/test_fuzz
-    servers/fuzz/test_openapi
+    system/agents/test_task system/supervisor/test_sandboxes system/retention/test_marker
+    system/agents/test_rollouts system/trainers/test_trainers wire/transports/test_takeover
+    system/supervisor/test_under_load system/playground/test_versions system/supervisor/test_processes
+    wire/transports/test_hung_database system/playground/test_chats_page system/playground/test_story
+    clients/configure/test_configure system/playground/test_setup wire/transports/test_engine_doors
+    system/playground/test_hour wire/transports/test_rollout_laws project/test_bench
+    wire/transports/test_search_by_meaning wire/transports/test_rate_limits wire/roles/test_matrix
+    wire/audit/test_audit contracts/adapters/test_version_0012 wire/watch/test_rollout_pages
+    wire/sign_on/test_real project/test_architecture wire/transports/test_openapi wire/test_webhooks
+    wire/roles/test_taken_away system/supervisor/test_sandbox_hosts system/cluster/test_smoke
+    wire/transports/test_bodies wire/test_serve clients/python_clients/test_python_clients
+    wire/transports/test_effects wire/transports/test_lost_leases system/supervisor/test_watching
+    system/playground/test_files system/playground/test_chats_looks inprocess/goldens/test_goldens
+    contracts/adapters/test_old_version contracts/adapters/test_store_database wire/transports/test_waiting
+    wire/test_hostile_texts unit/test_conf unit/tools/sandbox/test_resting project/docs/test_site
+    wire/transports/test_forget unit/tools/test_everywhere system/playground/test_talking
+    wire/transports/test_limits unit/tools/mcp/test_old_sse wire/watch/test_page wire/transports/test_metrics
+    wire/conformance/test_resuming_sdk system/supervisor/test_bursts contracts/adapters/test_retention
+    unit/auth/test_clients wire/transports/test_lifetime system/playground/test_page
+    wire/transports/test_steering clients/javascript/test_javascript clients/codex/test_codex
+    unit/tools/sandbox/test_escapes wire/transports/test_websocket_load system/fuzz/test_fuzz
+    system/fuzz/test_openapi
 """.split()
 
-collect_ignore = [] if find_spec("vllm") else ["servers/vllm"]  # those run in the venv of `make test-vllm`
+SYSTEM = Path(__file__).parent / "system"
+
+collect_ignore = [] if find_spec("vllm") else ["system/vllm"]  # those run in the venv of `make test-vllm`
 
 
 @pytest.fixture(scope="session", params=KINDS)
@@ -82,6 +84,12 @@ def daphne_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def folder(tmp_path: Path) -> Path:
     """A folder for a server of a test's own."""
     return tmp_path / "server"
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what is in `tests/system`: `make test` runs only the representatives of it, `make test-system` the rest."""
+    if SYSTEM in item.path.parents:
+        item.add_marker("system")
 
 
 @pytest.hookimpl(trylast=True)  # behind pytest-randomly, which mixes them

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.servers.vllm.server import SERVED_MODEL
+from tests.system.vllm.server import SERVED_MODEL
 
 JsonObject = dict[str, Any]
 TIMEOUT = aiohttp.ClientTimeout(total=300)

@@ -28,7 +28,7 @@ from tests.kit import pip
 from tests.kit.ending import ended_cleanly
 from tests.kit.programs import secluded
 from tests.kit.server import ROOT, free_port
-from tests.servers.vllm.server import SERVED_MODEL
+from tests.system.vllm.server import SERVED_MODEL
 
 AGENTIC = Path(__file__).parent / "agentic" / "requirements.txt"
 SECONDS = "60"  # for a check

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.servers.vllm.server import descendants
+from tests.system.vllm.server import descendants
 
 EVERY = sorted(os.sched_getaffinity(0))
 _APART = 1 if len(EVERY) < 4 else 2

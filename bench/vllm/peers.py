@@ -34,7 +34,7 @@ from tests.kit import pip
 from tests.kit.ending import ended_cleanly
 from tests.kit.programs import secluded
 from tests.kit.server import ROOT, free_port
-from tests.servers.vllm.server import SERVED_MODEL
+from tests.system.vllm.server import SERVED_MODEL
 
 REQUIREMENTS = ROOT / "tests" / "clients" / "python_clients" / "requirements.txt"
 LEVELS = (1, 16, 64)  # streams at once

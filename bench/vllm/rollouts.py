@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.vllm.client import Answer, JsonObject, ask, http, post, wake
 from bench.vllm.servers import Contender
-from tests.servers.vllm.engines import full_blocks
+from tests.system.vllm.engines import full_blocks
 
 CALLS = 30
 FILE = "def handler(request, item, retries=3):\n    return request.send(item, retries=retries)\n" * 14

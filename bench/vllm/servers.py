@@ -25,12 +25,12 @@ from bench.vllm.shapes import Shape
 from engine.backends.vllm.local import VllmEngine
 from tests.kit.served import Supervised
 from tests.kit.server import ROOT, Server
-from tests.servers.vllm.script import SCRIPT_VARIABLE, write_script
-from tests.servers.vllm.server import BLOCK_SIZE, SERVED_MODEL, START_SECONDS, VllmServer, descendants
+from tests.system.vllm.script import SCRIPT_VARIABLE, write_script
+from tests.system.vllm.server import BLOCK_SIZE, SERVED_MODEL, START_SECONDS, VllmServer, descendants
 
 NO_WARNING_IS_AN_ERROR = ""  # vLLM's libraries warn of this and that at import
 WORKERS = 2  # front ends of one engine core, ours and vLLM's own
-FORCED = "tests.servers.vllm.forced_tokens:ForcedTokens"
+FORCED = "tests.system.vllm.forced_tokens:ForcedTokens"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,5 +266,5 @@ class Bench:
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(self.shape.config))
         self.report.step("writing a tokenizer")
-        subprocess.run([sys.executable, "-m", "tests.servers.vllm.make_tokenizer", str(folder)], cwd=ROOT, check=True)
+        subprocess.run([sys.executable, "-m", "tests.system.vllm.make_tokenizer", str(folder)], cwd=ROOT, check=True)
         return folder

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.servers.vllm.server import MODEL_FOLDER
+from tests.system.vllm.server import MODEL_FOLDER
 
 MAX_MODEL_LEN = 16_384
 LAYERS = 24

@@ -9,7 +9,7 @@ from openai.resources.responses.responses import AsyncResponsesConnection, Respo
 from openai.types.responses import Response
 
 from responses_app.protocol.errors import JsonObject
-from tests.servers.conformance.frames import OUR_OWN, TERMINAL, assert_whole_response, by_lane, validate_frame
+from tests.wire.conformance.frames import OUR_OWN, TERMINAL, assert_whole_response, by_lane, validate_frame
 
 MODEL = "demo"
 PATIENCE = 60.0  # seconds until a test gives up on a server

@@ -10,8 +10,8 @@ import pytest
 from tests.clients.javascript.node import installed, run
 from tests.kit.balancer import Balancer
 from tests.kit.waiting import eventually
-from tests.servers.transports.test_idempotency_kills import is_running, owner_of, rows
-from tests.servers.transports.test_takeover import NUMBERS, two_workers
+from tests.wire.transports.test_idempotency_kills import is_running, owner_of, rows
+from tests.wire.transports.test_takeover import NUMBERS, two_workers
 
 pytestmark = pytest.mark.any_database
 

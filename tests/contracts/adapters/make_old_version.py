@@ -5,7 +5,7 @@ Not a test and run by none: the file is made once, by the server that the old ve
 
     PYTHONPATH=. python /path/to/make_old_version.py old_version.json
 
-What it imports of the tests lies there in `tests/` and `tests/servers/transports/`, not yet in `tests/kit/`.
+What it imports of the tests lies there in `tests/` and `tests/wire/transports/`, not yet in `tests/kit/`.
 
 It lets a server keep what a server keeps, kills it in the middle of its work, and writes down its rows. A second server
 of the old version then continues every chain, on a copy, and the prompts that its engine got are written down too.

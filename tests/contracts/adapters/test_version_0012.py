@@ -23,7 +23,7 @@ from tests.kit.postgres_server import PostgresServer
 from tests.kit.scripts import generations
 from tests.kit.server import Server, manage
 from tests.kit.waiting import eventually
-from tests.servers.command_line.program import respsite, settings_of
+from tests.wire.command_line.program import respsite, settings_of
 
 pytestmark = pytest.mark.any_database  # it names its own
 

@@ -19,7 +19,7 @@ from responses_app.settings.conf import Settings, from_environ, secret_files, ta
 from responses_app.tools.sandbox.containers import SAVE_SECONDS
 from tests.kit import pip
 from tests.kit.server import ROOT
-from tests.servers.cluster.processes import CONF, NGINX, site
+from tests.system.cluster.processes import CONF, NGINX, site
 
 DEPLOY, DOCS = ROOT / "deploy", ROOT / "docs" / "how-to"
 MANIFESTS = DEPLOY / "kubernetes" / "respsite.yaml"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit.clients import Socket, raw_connection
 from tests.kit.server import Server, free_port
-from tests.servers.cluster.processes import Nginx
+from tests.system.cluster.processes import Nginx
 
 pytestmark = pytest.mark.any_database
 CHUNKED = 32  # bodies in chunks that one address may send at a time

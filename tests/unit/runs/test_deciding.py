@@ -29,8 +29,8 @@ from responses_app.runs.plan.plan import Origin
 from responses_app.runs.stateless.deciding import AT_ONCE, DecisionService, Prompts, prompts_of
 from tests.kit.fakes import FakeEngine, Site, run_settings
 from tests.kit.waiting import eventually
-from tests.servers.fuzz import strategies
-from tests.servers.fuzz.driver import as_bytes
+from tests.system.fuzz import strategies
+from tests.system.fuzz.driver import as_bytes
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 INPUT = [

@@ -1,4 +1,4 @@
-"""The formats of exports, where the packages that read them do not tell: see `tests/clients/trainers`."""
+"""The formats of exports, where the packages that read them do not tell: see `tests/system/trainers`."""
 
 import io
 import math

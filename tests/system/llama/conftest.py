@@ -1,0 +1,73 @@
+"""A llama-server for the tests here, started when the first one needs it, and a server of ours over it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+
+from engine.backends.llama.server import LlamaServerEngine
+from tests.kit.sdk import MODEL, sdk_of
+from tests.kit.server import Server
+from tests.system.llama.model import CONTEXT, write_harmony_model
+from tests.system.llama.server import API_KEY, LEFT_OUT, PROGRAM, LlamaServer
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave these tests out where there is no llama-server."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.skipif(not PROGRAM, reason=LEFT_OUT))
+            item.add_marker(pytest.mark.any_database)
+            item.add_marker(pytest.mark.any_server)
+
+
+@pytest.fixture(scope="session")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of the model with gpt-oss's vocabulary."""
+    return write_harmony_model(tmp_path_factory.mktemp("gguf"))
+
+
+@pytest.fixture(scope="session")
+def llama(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
+    """A llama-server that all tests share."""
+    server = LlamaServer(tmp_path_factory.mktemp("llama"), gguf, context=CONTEXT)
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def own_llama(gguf: Path, tmp_path: Path) -> Iterator[LlamaServer]:
+    """A llama-server of the test's own, which is not started."""
+    server = LlamaServer(tmp_path, gguf, context=CONTEXT)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def front(llama: LlamaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Daphne with ENGINE=llama-server."""
+    with front_of(llama, tmp_path_factory.mktemp("front")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(front: Server) -> Iterator[OpenAI]:
+    """An unmodified SDK."""
+    with sdk_of(front) as client:
+        yield client
+
+
+def front_of(llama: LlamaServer, folder: Path, **settings: object) -> Server:
+    """Return a server of ours over a llama-server; it is not started."""
+    own = {"engine": "llama-server", "engine_url": llama.url, "engine_api_key": API_KEY, "model_name": MODEL}
+    return Server(folder, **{**own, **settings})
+
+
+def engine_over(llama: LlamaServer, **options: object) -> LlamaServerEngine:
+    """Return an engine over a llama-server; it is not started."""
+    return LlamaServerEngine(model="", options={"urls": [llama.url], "api_key": API_KEY, **options})

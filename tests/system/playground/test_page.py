@@ -1,0 +1,286 @@
+"""The page itself: who gets it, what it may load, how large it is, and how soon it is there."""
+
+import asyncio
+import json
+import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Route, WebSocketRoute, expect
+
+from tests.clients.codex.cli import Codex
+from tests.clients.codex.cli import installed as codex_installed
+from tests.clients.javascript.node import installed as node_packages
+from tests.clients.javascript.node import run_script
+from tests.kit.browser import opened
+from tests.kit.programs import run_program
+from tests.kit.server import ROOT, Server, clean_environ
+from tests.system.playground.browser import Playground, playground
+
+pytestmark = pytest.mark.any_database
+
+SCRIPTS = ROOT / "responses_app/static/playground"
+MAX_SCRIPT_BYTES = 400_000  # as they lie there; `test_text.py` bounds what a first visit loads
+MAX_LINES = 450
+COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
+
+
+def test_a_client_of_the_api_hears_json_there(server: Server) -> None:
+    for method, accept in (("GET", "application/json"), ("POST", "*/*"), ("DELETE", "application/json")):
+        answer = httpx.request(method, f"{server.url}/", headers={"accept": accept})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    page = httpx.get(f"{server.url}/", headers={"accept": "text/html,*/*;q=0.8"})
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+
+
+def test_its_policy_lets_in_files_of_this_server_alone(server: Server) -> None:
+    answer = httpx.get(f"{server.url}/")
+    policy = answer.headers["content-security-policy"]
+    assert f"connect-src 'self' ws://127.0.0.1:{server.port};" in policy
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    markup = answer.text
+    assert re.findall(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", markup) == []
+    loaded = re.findall(r'(?:src|<link[^>]* href)="([^"#]+)"', markup)
+    assert all(path.startswith("/static/") for path in loaded), loaded
+
+
+def test_a_script_that_got_into_it_does_not_run(page: Playground) -> None:
+    injected = """() => {
+        const script = document.createElement('script');
+        script.textContent = 'window.broken = 1';
+        document.body.append(script);
+        return window.broken === undefined;
+    }"""
+    assert page.page.evaluate(injected)
+    assert all("Content Security Policy" in problem for problem in page.problems)
+    page.problems.clear()
+
+
+def test_the_scripts_are_small_and_make_no_markup_of_text() -> None:
+    files = sorted(SCRIPTS.glob("*.js"))
+    assert sum(path.stat().st_size for path in files) <= MAX_SCRIPT_BYTES
+    for path in files:
+        text = path.read_text()
+        assert len(text.splitlines()) < MAX_LINES, path.name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function\b", text), (
+            path.name
+        )
+
+
+COPIED = 'repeat: it\'s "copied" for $HOME & `pwd` \\n 100 % – ü'
+
+
+def test_what_is_copied_works(page: Playground, tmp_path: Path) -> None:
+    page.turn_on("tests")
+    page.find("[name=instructions]").fill("Be 'brief'.\nNever say \"no\".")
+    page.find(".card", has_text="Answer a function by hand").click()
+    page.ended(1)
+    page.find("[data-do=lane]").click()
+    page.lane(2).locator(".composer textarea").fill(COPIED)
+    page.find("[data-do=copy]").click()
+
+    def copied(language: str) -> str:
+        page.find("#copy").get_by_role("tab", name=language).click()
+        return page.find("#copy-text").inner_text()
+
+    codes = {language: copied(language) for language in ("Python", "Node", "curl", "Codex")}
+    with ThreadPoolExecutor(1) as thread:  # playwright's own loop is on this one
+        said = thread.submit(asyncio.run, run_copied(codes, tmp_path)).result()
+    assert {language: text for language, text in said.items() if COPIED[8:] not in text} == {}
+
+
+async def run_copied(codes: dict[str, str], folder: Path) -> dict[str, str]:
+    """Run what was copied, each where it belongs; return what it printed."""
+    files = {name: folder / name for name in ("copied.py", "copied.sh", "copied.mjs")}
+    for file, language in zip(files.values(), ("Python", "curl", "Node"), strict=True):
+        file.write_text(codes[language])
+    codex = Codex(codex_installed(), folder / "codex", config=codes["Codex"])
+    runs = [
+        run_program(sys.executable, files["copied.py"], cwd=folder, environ=clean_environ(), seconds=60),
+        run_program("sh", files["copied.sh"], cwd=folder, environ=clean_environ(), seconds=60),
+        run_script(files["copied.mjs"], packages=node_packages(), folder=folder / "node"),
+    ]
+    done = [await each for each in runs]
+    assert [each.complaints for each in done if each.exit_code] == []
+    python, curl, node = (each.printed for each in done)
+    turn = await codex.ask(COPIED)
+    assert turn.exit_code == 0, turn.complaints
+    events = [json.loads(line[6:]) for line in curl.splitlines() if line.startswith("data: {")]
+    return {
+        "Python": python,
+        "curl": events[-1]["response"]["output"][-1]["content"][0]["text"],
+        "Node": node,
+        "Codex": str(turn.last_message),
+    }
+
+
+def test_a_function_is_written_by_form_or_as_json(page: Playground) -> None:
+    page.group("Functions").locator("#add-function").click()
+    form = page.find("#tool-form")
+    form.locator("[name=name]").fill("get time")
+    form.get_by_role("button", name="Keep").click()
+    expect(page.find("#tool-wrong")).to_contain_text("letters, digits")
+    form.locator("[name=name]").fill("get_time")
+    form.get_by_role("button", name="Add a parameter").click()
+    form.get_by_label("Name of the parameter").fill("zone")
+    form.get_by_role("tab", name="JSON").click()
+    written = form.locator("[name=json]")
+    assert '"zone"' in written.input_value()
+    written.fill(written.input_value().replace('"zone"', '"place"'))
+    form.get_by_role("tab", name="Form").click()
+    expect(form.get_by_label("Name of the parameter")).to_have_value("place")
+    form.get_by_role("button", name="Keep").click()
+    expect(page.find("#functions")).to_contain_text("get_time")
+    page.page.reload()
+    expect(page.find("#functions")).to_contain_text("get_time")
+
+
+def test_a_closed_connection_is_told_and_opened_again(server: Server, browser: Browser) -> None:
+    sockets: list[WebSocketRoute] = []
+    looks: list[Route] = []  # for what the server has kept: they wait until the loss was told
+
+    def keep_the_first_open(socket: WebSocketRoute) -> None:
+        """Let no answer of the first connection end, however fast it is."""
+        sockets.append(socket)
+        beyond = socket.connect_to_server()
+        if len(sockets) == 1:
+            beyond.on_message(lambda frame: None if '"response.completed"' in str(frame) else socket.send(frame))
+
+    with playground(browser) as page:
+        page.page.route_web_socket("**/v1/responses", keep_the_first_open)
+        page.page.route("**/v1/responses/resp_*", lambda look: looks.append(look))
+        page.open(server.url)
+        page.write("count to 3000")
+        expect(page.lane().locator(".answer")).to_contain_text("1 2 3")
+        sockets[0].close(code=3001)
+        expect(page.ended(1).locator(".problem")).to_contain_text("The connection closed meanwhile")
+        page.find("#state[data-state=open]").wait_for()
+        assert len(sockets) == 2
+        page.page.unroute("**/v1/responses/resp_*")  # which lets them go on
+        page.write("repeat: back")
+        expect(page.ended(2).locator(".answer")).to_have_text("back")
+
+
+def test_what_waits_is_no_part_of_the_turn_behind_a_lost_connection(page: Playground) -> None:
+    shown = """async () => {
+        const { Lane } = await import('/static/playground/lane.js');
+        const { emptySetup } = await import('/static/playground/request.js');
+        const page = { facts: { tools: [], servers: [] }, send: () => true };
+        const lane = new Lane('lane-9', 'Lane 9', emptySetup(), page);
+        lane.take({ type: 'response.created', response: { id: 'resp_1', status: 'in_progress' } });
+        for (const text of ['parked', 'unanswered']) {
+            lane.composer.field.value = text;
+            lane.composer.submit();
+        }
+        for (const what of ['accepted', 'pending']) lane.take({ type: `response.steer.${what}`, steer: { id: 's' } });
+        lane.lost();
+        lane.send([{ role: 'user', content: 'next' }]);
+        return [lane.turns.at(-1).element.textContent, lane.composer.steering.length];
+    }"""
+    text, steering = page.page.evaluate(shown)
+    assert "next" in text
+    assert "parked" not in text
+    assert steering == 0
+
+
+def test_the_empty_page_says_what_turns_on_what_this_server_lacks(page: Playground) -> None:
+    shown = """async (facts) => {
+        const { cards } = await import('/static/playground/suggestions.js');
+        return cards(facts, () => {}).map((each) => [
+            each.querySelector('h4').textContent,
+            [...each.querySelectorAll('.card strong')].map((title) => title.textContent),
+            [...each.querySelectorAll('.lacking span')].map((why) => why.textContent),
+            [...each.querySelectorAll('.lacking a')].map((link) => link.getAttribute('href')),
+        ]);
+    }"""
+    facts = {
+        "tools": ["code_interpreter"],
+        "sandbox_missing": "bubblewrap: it is not installed (apt install bubblewrap).",
+    }
+    assert page.page.evaluate(shown, facts) == [
+        ["Talk", ["Watch it stream", "Two lanes side by side"], [], []],
+        [
+            "Call tools",
+            ["Answer a function by hand"],
+            ["Not set up here. Set SEARCH_URL or SEARCH_MCP. More"],
+            ["/docs/how-to/web-search.html"],
+        ],
+        [
+            "Make something",
+            [],
+            [
+                f"No sandbox is installed here. {facts['sandbox_missing']} More",
+                "Not set up here. Set IMAGE_SERVICE_URL. More",
+            ],
+            ["/docs/how-to/code-interpreter.html", "/docs/how-to/images.html"],
+        ],
+    ]
+
+
+def test_every_suggestion_is_sent_at_once(server: Server, page: Playground) -> None:
+    titles = page.find(".card strong").all_inner_texts()
+    assert len(titles) > 3
+    for title in titles:
+        page.open(server.url, anew=True)
+        page.find(".card", has_text=title).click()
+        expect(page.find(".asked").first).to_be_visible()
+        expect(page.lane().locator(".composer textarea")).to_have_value("")
+
+
+def test_the_page_of_the_api_can_be_read_in_the_dark(server: Server, browser: Browser) -> None:
+    with opened(browser, dark=True) as page:
+        page.goto(f"{server.url}/openapi")
+        page.evaluate("() => [...document.querySelectorAll('section')].slice(2).forEach((each) => each.remove())")
+        found = Axe().run(page, options=COLOURS)
+        assert found.violations_count == 0, found.generate_report()
+
+
+def test_what_is_approved_is_shown_as_it_is(page: Playground) -> None:
+    shown = """async (texts) => {
+        const { laidOutExactly } = await import('/static/playground/dom.js');
+        return texts.map(laidOutExactly);
+    }"""
+    texts = [
+        '{"a": [1, "b c"]}',
+        '{"id": 12345678901234567890}',
+        '{"to": "me", "to": "you"}',
+        '{"a": "\u202etxt"}',
+        "no {",
+    ]
+    laid = '{\n  "a": [\n    1,\n    "b c"\n  ]\n}'
+    escaped = '{\n  "a": "\\u202etxt"\n}'
+    assert page.page.evaluate(shown, texts) == [laid, texts[1], texts[2], escaped, texts[4]]
+
+
+def test_of_millions_of_characters_the_beginning_is_laid_out(page: Playground) -> None:
+    shown = """async () => {
+        const { Turn } = await import('/static/playground/turn.js');
+        const input = [{ role: 'user', content: 'word '.repeat(1000000) }];
+        const turn = new Turn(input, {});
+        const text = turn.element.textContent;
+        return [text.length, text.includes('4,980,000 more'), turn.input === input];
+    }"""
+    length, is_told, is_whole = page.page.evaluate(shown)
+    assert (length < 21_000, is_told, is_whole) == (True, True, True)
+
+
+def test_ten_thousand_frames_are_a_few_elements(page: Playground) -> None:
+    page.find("[data-do=events]").click()
+    add = """async () => {
+        const { Events } = await import('/static/playground/events.js');
+        const events = new Events();
+        const frame = { type: 'response.output_text.delta', stream_id: 'lane-1', delta: 'word ' };
+        const text = JSON.stringify(frame);
+        for (let n = 0; n < 10000; n += 1) events.add({ direction: 'in', text, frame, at: n });
+        await new Promise(requestAnimationFrame);
+        await new Promise(requestAnimationFrame);
+    }"""
+    page.page.evaluate(add)
+    expect(page.find("#events-count")).to_have_text("10,000")
+    assert page.find("#events-list .row").count() < 200

@@ -1,0 +1,256 @@
+"""A project that keeps nothing: a marker in all that its clients say is nowhere behind that, and no worker else has it.
+
+The same is said in a project that keeps things, where it has to be found: so the search is one.
+"""
+
+import asyncio
+import os
+import resource
+import shutil
+import signal
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from responses_app.protocol.requests.resources import RUNNING
+from tests.kit.closed import ClosedServer
+from tests.kit.collector import Collector
+from tests.kit.marker import Marker, Places, in_files, in_memory, in_postgres, in_redis, in_sqlite
+from tests.kit.postgres_server import PostgresServer, private_postgres_server  # noqa: F401 - a fixture
+from tests.kit.redis_server import RedisServer
+from tests.kit.sandboxes import needs_bubblewrap
+from tests.kit.stored import stored_statuses
+from tests.kit.waiting import eventually
+from tests.system.retention.talk import Talk, as_text, script_of
+
+pytestmark = [pytest.mark.any_database, needs_bubblewrap]
+
+SECRET_KEY = "of three workers on loopback, the same for all of them; it guards nothing"
+# What has to be kept, and what is answered where nothing is.
+REFUSED = (
+    "background",
+    "in conversation",
+    "conversation",
+    "once",
+    "chat once",
+    "batch",
+    "message batch",
+    "vector store",
+    "container",
+    "rollout",
+    "in rollout",
+    "setup",
+    "upload",
+    "webhook",
+    "file",
+    "large file",
+    "skill",
+)
+ANSWERED = (
+    "response",
+    "call",
+    "output",
+    "sealed",
+    "continued",
+    "python",
+    "file in it",
+    "compacted",
+    "counted",
+    "streamed",
+    "chat",
+    "second chat",
+    "messages",
+    "completion",
+    "on a socket",
+)
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    """A collector of traces on loopback."""
+    with Collector() as server:
+        yield server
+        server.shutdown()
+
+
+class Place:
+    """A server in a folder, whose temporary files lie there, too."""
+
+    def __init__(self, folder: Path, collector: Collector, made: Marker, **settings: object) -> None:
+        # Not below pytest's own directory, which only root may enter: containers run as another user.
+        self.temporary = Path(tempfile.mkdtemp(prefix="respsite-marker-"))
+        self.temporary.chmod(0o777)
+        self.folder = folder
+        self.server = ClosedServer(
+            folder,
+            application="tests.system.retention.faulty:application",
+            script=script_of(made),
+            auth="on",
+            model_name="m",
+            traces="on",
+            traces_content="*",
+            mcp_allowed_hosts="127.0.0.1",
+            database_patience_seconds=0,
+            **settings,
+        )
+        self.server.environ |= {
+            "TMPDIR": str(self.temporary),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_port}",
+            "OTEL_BSP_SCHEDULE_DELAY": "50",
+        }
+
+    def left(self) -> Places:
+        """Yield what lies on its disk, but for what the test itself has put there."""
+        yield from in_files("disk", self.folder, self.temporary, without="script.json")
+
+    def remove(self) -> None:
+        """Remove its temporary files."""
+        shutil.rmtree(self.temporary)
+
+
+def found(places: Places, markers: Mapping[str, Marker]) -> dict[str, set[str]]:
+    """Return where the markers are, each with its forms."""
+    there: dict[str, set[str]] = defaultdict(set)
+    for place, data in places:
+        for name, marker in markers.items():
+            # The script has what the model calls, in which the marker stands the other way round.
+            for form in marker.forms_in(data, opens=not place.startswith("memory")):
+                if not (place.startswith("memory") and name == "made" and form == "reversed"):
+                    there[place].add(f"{name}, {form}")
+    return dict(there)
+
+
+def check_answers(talk: Talk, *, keeps: bool) -> None:
+    """See that all of it was said, and answered as it is to be."""
+    for name in ANSWERED:
+        assert talk.answers[name] == 200, (name, talk.answers[name], as_text(talk.bodies.get(name)))
+    assert talk.bodies["response"]["store"] is keeps
+    assert talk.bodies["on a socket"]["store"] is keeps
+    outputs = [each for each in talk.bodies["python"]["output"] if each["type"] == "code_interpreter_call"]
+    assert outputs, as_text(talk.bodies["python"])
+    assert outputs[0]["status"] == "completed", as_text(outputs)
+    assert talk.answers["broken"] == 500
+    assert talk.bodies["failed"]["status"] == "failed"
+    refused = {name for name in REFUSED if talk.answers[name] == 400 and _code(talk, name) == "retention_never"}
+    assert refused == (set() if keeps else {name for name in REFUSED if name in talk.bodies})
+    if not keeps:
+        assert {talk.answers[name] for name in REFUSED} == {400}
+
+
+def _code(talk: Talk, name: str) -> object:
+    body = talk.bodies.get(name) or {}
+    error = body.get("error") or {}
+    # Anthropic's errors have no code.
+    return error.get("code", "retention_never" if "keeps nothing" in str(error.get("message")) else None)
+
+
+def without_dumps(pid: int) -> bool:
+    """Whether a process leaves no core dump."""
+    return max(resource.prlimit(pid, resource.RLIMIT_CORE)) <= 1
+
+
+@pytest.mark.parametrize("keeps", [False, True], ids=["never", "kept"])
+def test_three_workers_of_one_cluster(
+    tmp_path: Path,
+    collector: Collector,
+    own_postgres_server: PostgresServer,
+    own_redis_server: RedisServer,
+    *,
+    keeps: bool,
+) -> None:
+    given, made = Marker(), Marker()
+    markers = {"given": given, "made": made}
+    shared = {
+        "database_url": own_postgres_server.url_of(own_postgres_server.create_database()),
+        "redis_url": own_redis_server.url,
+        "secret_key": SECRET_KEY,
+        "worker_lease_seconds": 2,
+    }
+    levels = (("debug", "line"), ("debug", "json"), ("info", "line"))
+    places = [
+        Place(tmp_path / f"{number}", collector, made, log_level=level, log_format=form, **shared)
+        for number, (level, form) in enumerate(levels)
+    ]
+    first, *others = (place.server for place in places)
+    first.manage("migrate")
+    for server in (first, *others):
+        server.start()
+    try:
+        key = others[0].new_key("--project", "team")
+        if not keeps:
+            others[0].operate("set_retention", "--project", "team", "never", "--yes")
+        talk = Talk(first, key, given)
+        talk.everything()
+        check_answers(talk, keeps=keeps)
+        pids = [server.process.pid for server in (first, *others) if server.process is not None]
+        assert all(map(without_dumps, pids))
+        # It is where it was said: so the search of memories is one.
+        assert any("given, plain" in forms for forms in found(in_memory(pids[0]), markers).values())
+        asyncio.run(talk.cut_off())
+        # Until others have taken over what it left, where it left anything.
+        asyncio.run(eventually(lambda: not set(stored_statuses(first).values()) & set(RUNNING)))
+        there = found(in_memory(pids[1]), markers) | found(in_memory(pids[2]), markers)
+        there |= found(in_postgres(str(shared["database_url"])), markers)
+        there |= found(in_redis(str(shared["redis_url"])), markers)
+        for place in places:
+            there |= found(place.left(), markers)
+        there |= found((("traces", body) for body in list(collector.bodies)), markers)
+        own_redis_server.save()
+        there |= found(in_files("Redis's disk", own_redis_server.directory), markers)
+        own_postgres_server.stop()
+        there |= found(in_files("PostgreSQL's disk", own_postgres_server.folder), markers)
+    finally:
+        for server in others:
+            server.stop()
+        for place in places:
+            place.remove()
+    check_found(there, keeps=keeps)
+
+
+@pytest.mark.parametrize("log_format", ["line", "json"])
+@pytest.mark.parametrize("keeps", [False, True], ids=["never", "kept"])
+def test_one_server_with_sqlite(tmp_path: Path, collector: Collector, log_format: str, *, keeps: bool) -> None:
+    given, made = Marker(), Marker()
+    place = Place(tmp_path / "server", collector, made, log_format=log_format, log_level="debug")
+    server = place.server
+    with server:
+        key = server.new_key("--project", "team")
+        if not keeps:
+            server.operate("set_retention", "--project", "team", "never", "--yes")
+        talk = Talk(server, key, given)
+        talk.everything()
+        check_answers(talk, keeps=keeps)
+        asyncio.run(talk.cut_off())  # so the WAL stays as it was
+    database = place.folder / "respsite.sqlite3"
+    assert (place.folder / "respsite.sqlite3-wal").exists()
+    there = found(place.left(), {"given": given, "made": made})  # before the database is opened, which ends its WAL
+    place.remove()
+    there |= found(in_sqlite(database), {"given": given, "made": made})
+    there |= found((("traces", body) for body in list(collector.bodies)), {"given": given, "made": made})
+    check_found(there, keeps=keeps)
+
+
+def check_found(there: Mapping[str, set[str]], *, keeps: bool) -> None:
+    """See that nothing was found; where things are kept, that the search finds them."""
+    if not keeps:
+        assert there == {}
+        return
+    kinds = {place.partition(":")[0] for place in there}
+    assert {"database", "disk", "traces"} <= kinds, kinds
+    assert any("response" in place for place in there), there
+    every = {form for forms in there.values() for form in forms}
+    assert {"given, plain", "made, plain"} <= every
+    assert any("tokens" in form for form in every), every
+
+
+def test_a_crash_leaves_no_core_dump(tmp_path: Path) -> None:
+    server = ClosedServer(tmp_path)
+    with server:
+        assert server.process is not None
+        assert without_dumps(server.process.pid)
+        os.kill(server.process.pid, signal.SIGABRT)
+        server.process.wait()
+    assert not list(tmp_path.glob("**/core*"))

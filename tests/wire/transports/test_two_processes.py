@@ -1,0 +1,208 @@
+"""Two servers on one database: what one makes, the other reads, continues and deletes; neither ever finds it locked."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+
+from tests.kit.background import begin, cancel, get, is_idle, new_server, speak, until
+from tests.kit.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, text_of
+from tests.kit.raw_streams import RawStream
+from tests.kit.scripts import as_history, generations
+from tests.kit.server import Server
+from tests.kit.stored import stored_statuses
+from tests.kit.waiting import eventually
+from tests.wire.transports.load import under_load
+
+ENOUGH = 120  # promises of each server
+LEASE = 8.0  # WORKER_LEASE_SECONDS: a busy machine lets no worker stand still for so long
+A_LOOK = 2.0  # seconds: workers look every second at what dead ones left
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+    """Two servers of one folder."""
+    folder = tmp_path_factory.mktemp("pair")
+    limits = {"background_max_running": 5, "background_max_queued": 100, "worker_lease_seconds": LEASE}
+    first, second = (new_server(folder, **limits) for _ in range(2))
+    second.log = folder / "second.log"
+    with first, second:
+        yield first, second
+    for server in (first, second):
+        for noise in ("locked", "Traceback", "was never", " ERROR "):
+            assert noise not in server.output, server.output[-3000:]
+
+
+@pytest.fixture
+async def one(pair: tuple[Server, Server]) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the first."""
+    async with http_client(pair[0]) as http:
+        yield http
+
+
+@pytest.fixture
+async def two(pair: tuple[Server, Server]) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the second."""
+    async with http_client(pair[1]) as http:
+        yield http
+
+
+async def create(http: httpx.AsyncClient, given: object, **fields: object) -> Frame:
+    """Create a response in the foreground."""
+    answer = await http.post("/responses", json={"input": given, **fields})
+    assert answer.status_code == 200, answer.text
+    response: Frame = answer.json()
+    return response
+
+
+async def test_under_load_nothing_is_locked_and_everything_is_kept(
+    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
+) -> None:
+    async with under_load(pair[0], enough=ENOUGH) as ones, under_load(pair[1], enough=ENOUGH) as twos:
+        pass
+    for server in pair:
+        await eventually(lambda server=server: is_idle(server))  # type: ignore[misc]
+    for promises, http in ((ones, two), (twos, one)):
+        for seen in promises.seen:
+            assert await get(http, seen["id"]) == seen
+        for response_id in promises.ids - {seen["id"] for seen in promises.seen}:
+            assert (await get(http, response_id))["status"] == "completed"
+    assert set(stored_statuses(pair[0]).values()) <= {"completed", "cancelled"}
+
+
+async def test_a_chain_goes_from_one_to_the_other_token_by_token(
+    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
+) -> None:
+    parent: Frame = {}
+    for turn, http in enumerate((one, two, one, two)):
+        before = {"previous_response_id": parent["id"]} if parent else {}
+        response = await create(http, f"Hello {turn}", **before)
+        (generation,) = generations(pair[0], response["id"])  # both write into one journal
+        if parent:
+            history = as_history(generations(pair[0], parent["id"])[0])
+            assert generation["prompt_tokens"][: len(history)] == history
+        parent = response
+
+
+async def test_what_one_made_the_other_reads_and_deletes(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
+    response = await create(one, "Hello", metadata={"a": "b"})
+    assert await get(two, response["id"]) == response
+    items = [(await http.get(f"/responses/{response['id']}/input_items")).json() for http in (one, two)]
+    assert items[0] == items[1]
+    assert (await two.delete(f"/responses/{response['id']}")).json()["deleted"] is True
+    for http in (one, two):
+        read_error_answer(await http.get(f"/responses/{response['id']}"), status=404, code=None, param="response_id")
+        answer = await http.post("/responses", json={"input": "And?", "previous_response_id": response["id"]})
+        read_error_answer(answer, status=400, code="previous_response_not_found", param="previous_response_id")
+
+
+async def test_a_response_is_known_everywhere_once_it_is_created(
+    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
+) -> None:
+    async with await Socket.open(pair[0].ws_url) as socket:
+        for number in range(20):
+            await socket.create("[hang]", str(number % 4))
+            created = await socket.next(str(number % 4))
+            assert created["type"] == "response.created"
+            response_id = created["response"]["id"]
+            assert (await get(two, response_id))["status"] == "in_progress"
+            assert (await one.delete(f"/responses/{response_id}")).status_code == 200
+            assert (await socket.answer(str(number % 4)))[-1]["response"]["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_what_is_deleted_at_the_other_is_not_continued_where_it_was_made(
+    pair: tuple[Server, Server], two: httpx.AsyncClient, store: bool
+) -> None:
+    """Nobody tells the first of it: there is no Redis here."""
+    async with await Socket.open(pair[0].ws_url) as socket:
+        first = await socket.ask("Hello")
+        second = await socket.ask("Again", previous_response_id=first["id"], store=store)
+        assert (await two.delete(f"/responses/{first['id']}")).status_code == 200
+        await socket.ask("What continued it goes on", previous_response_id=second["id"], store=False)
+        kept = await socket.ask("Hello")
+        assert (await two.delete(f"/responses/{kept['id']}")).status_code == 200
+        before = set(stored_statuses(pair[0]))
+        for _ in range(2):
+            await socket.create("And?", previous_response_id=kept["id"], store=store)
+            gone = {"status": 400, "code": "previous_response_not_found", "param": "previous_response_id"}
+            read_error_frame(await socket.error(), **gone)
+        assert set(stored_statuses(pair[0])) == before
+
+
+async def test_an_item_that_one_made_is_replayed_and_referred_to_at_the_other(
+    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
+) -> None:
+    response = await create(one, "Hello")
+    message = response["output"][-1]
+    for item in (message, {"type": "item_reference", "id": message["id"]}):
+        again = await create(two, [item, {"role": "user", "content": "And?"}])
+        sampled = generations(pair[0], response["id"])[0]["sampled_tokens"][:-1]
+        prompt = generations(pair[0], again["id"])[0]["prompt_tokens"]
+        assert any(prompt[start : start + len(sampled)] == sampled for start in range(len(prompt)))
+
+
+async def test_what_one_runs_the_other_can_watch_and_not_touch(
+    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
+) -> None:
+    response = await begin(one, "[dumb a]")
+    assert (await get(two, response["id"]))["status"] in ("queued", "in_progress")
+    assert (await two.get(f"/responses/{response['id']}/input_items")).json()["data"]
+    answer = await two.post("/responses", json={"input": "And?", "previous_response_id": response["id"]})
+    read_error_answer(answer, status=400, code="previous_response_in_progress", param="previous_response_id")
+    stream = await RawStream.resume(pair[1], response["id"])
+    first = await stream.take(3)
+    assert [event["type"] for event in first] == ["response.created", "response.queued", "response.in_progress"]
+    speak(pair[0], "a")
+    done = await until(two, response["id"], "completed")
+    assert (await stream.rest())[-1]["response"] == done
+    assert text_of(await create(two, "And?", previous_response_id=done["id"])) == "Hello there, friend."
+
+
+async def test_what_is_deleted_at_the_other_stays_deleted_when_it_ends(
+    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
+) -> None:
+    background = await begin(one, "[dumb b]")
+    stream = await RawStream.create(pair[0], input="[dumb b]")
+    events = await stream.take(2)
+    ids = [background["id"], events[0]["response"]["id"]]
+    await eventually(lambda: set(ids) <= set(stored_statuses(pair[0])))
+    for response_id in ids:
+        assert (await two.delete(f"/responses/{response_id}")).json()["deleted"] is True
+    speak(pair[0], "b")
+    assert (await stream.rest())[-1]["type"] == "response.completed"
+    await eventually(lambda: is_idle(pair[0]))
+    for http in (one, two):
+        for response_id in ids:
+            read_error_answer(await http.get(f"/responses/{response_id}"), status=404, code=None, param="response_id")
+    assert not set(ids) & set(stored_statuses(pair[0]))
+
+
+async def test_what_is_deleted_at_the_other_cannot_be_read_any_more_where_it_runs(
+    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
+) -> None:
+    running = await begin(one, "[dumb f]")
+    await until(one, running["id"], "in_progress")
+    for path in ("", "/input_items"):
+        assert (await one.get(f"/responses/{running['id']}{path}")).status_code == 200
+    assert (await two.delete(f"/responses/{running['id']}")).json()["deleted"]
+    for path in ("/input_items", "", "?stream=true"):
+        assert (await one.get(f"/responses/{running['id']}{path}")).status_code == 404, path
+    assert (await one.post(f"/responses/{running['id']}/cancel")).status_code == 404
+    await eventually(lambda: is_idle(pair[0]))
+
+
+async def test_neither_takes_over_what_the_other_runs(
+    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
+) -> None:
+    response = await begin(one, "[hang]")
+    silent = await begin(two, "[dumb c]")
+    await until(one, response["id"], "in_progress")
+    await asyncio.sleep(LEASE + A_LOOK)
+    assert len(generations(pair[0], silent["id"])) == 0
+    assert (await get(two, response["id"]))["status"] == "in_progress"
+    await cancel(one, response)
+    speak(pair[0], "c")
+    await until(one, silent["id"], "completed")
+    assert len(generations(pair[0], silent["id"])) == 1
