@@ -1,0 +1,110 @@
+"""How long tests take: the slowest are printed at the end of a run, and what is too long fails `make check`.
+
+Each run keeps the seconds of its tests in pytest's cache, beside those of earlier runs. A run of one test brings that
+one up to date, so whoever has shortened a test runs it once more.
+
+    python -m tests.kit.durations       looks at the record: nothing is printed if there is none, or all is well
+"""
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORD = ROOT / ".pytest_cache" / "durations.json"
+SHOWN = 100  # of the slowest, at the end of a run
+MOST_SECONDS = 5.0  # of a test outside `tests/system`, with its fixtures, beside the other processes of the run
+# The seconds of all tests of a folder, added up: of four processes on two cores, so four seconds are about one.
+BUDGETS = {
+    "tests/clients": 240,
+    "tests/contracts": 500,
+    "tests/inprocess": 500,
+    "tests/project": 240,
+    "tests/system": 2900,
+    "tests/unit": 700,
+    "tests/wire": 700,
+}
+
+
+def folder_of(nodeid: str) -> str:
+    """Return the folder that a test counts for: `tests/wire`."""
+    return "/".join(nodeid.split("/")[:2])
+
+
+class Durations:
+    """Adds up what the phases of each test took. In a run with several processes it is the first that hears of all."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the duration of a phase."""
+        self.seconds[report.nodeid] += report.duration
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the slowest tests, each with its file, and the sum of each folder."""
+        if len(self.seconds) <= 1:
+            return
+        write = terminalreporter.write_line
+        terminalreporter.section(f"slowest {SHOWN} of {len(self.seconds)} tests, in seconds")
+        for nodeid, seconds in self.seconds.most_common(SHOWN):
+            if seconds >= 1:
+                write(f"{seconds:7.1f}  {nodeid}")
+        write("")
+        for folder, seconds in sums(self.seconds).most_common():
+            write(f"{seconds:7.0f}  {folder}")
+
+    def pytest_sessionfinish(self) -> None:
+        """Keep the durations for `make check`."""
+        if self.seconds:
+            kept = {
+                nodeid: seconds for nodeid, seconds in read().items() if (ROOT / nodeid.partition("::")[0]).exists()
+            }
+            RECORD.parent.mkdir(exist_ok=True)
+            draft = RECORD.with_suffix(f".{os.getpid()}")
+            draft.write_text(json.dumps({**kept, **{name: round(value, 3) for name, value in self.seconds.items()}}))
+            draft.replace(RECORD)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Listen in the process that hears of all tests."""
+    if not config.option.collectonly and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Durations(), "durations-of-tests")
+
+
+def sums(seconds: Mapping[str, float]) -> Counter[str]:
+    """Return the sum of each folder."""
+    sums: Counter[str] = Counter()
+    for nodeid, of_one in seconds.items():
+        sums[folder_of(nodeid)] += of_one
+    return sums
+
+
+def read() -> dict[str, float]:
+    """Return the seconds of each test in the record, by its id."""
+    return dict(json.loads(RECORD.read_text())) if RECORD.exists() else {}
+
+
+def complaints(seconds: Mapping[str, float]) -> Iterator[str]:
+    """Yield a sentence for each test that is too long for its folder, and each folder that is over its budget."""
+    for nodeid, of_one in sorted(seconds.items(), key=lambda item: -item[1]):
+        if of_one > MOST_SECONDS and folder_of(nodeid) != "tests/system":
+            yield (
+                f"{nodeid} took {of_one:.1f} s. A test over {MOST_SECONDS:.0f} s lives in tests/system, and its "
+                "docstring names the fault that only it finds. If you have shortened it, run it once more."
+            )
+    for folder, total in sums(seconds).items():
+        if total > BUDGETS.get(folder, total):
+            budget = f"their budget in tests/kit/durations.py is {BUDGETS[folder]} s"
+            yield f"The tests of {folder} took {total:.0f} s, and {budget}."
+
+
+if __name__ == "__main__":
+    found = list(complaints(read()))
+    print(*found, sep="\n", end="\n" if found else "")
+    sys.exit(bool(found))
