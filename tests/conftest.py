@@ -4,7 +4,7 @@ import functools
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,8 +24,9 @@ httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_
 os.environ["DATA_DIR"] = tempfile.mkdtemp(prefix="respsite-tests-")
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
 
-pytest_plugins = ["tests.kit.at_once"]
+pytest_plugins = ["tests.kit.at_once", "tests.kit.durations"]
 
+from tests.kit.databases import DATABASES, database_chosen
 from tests.kit.redis_server import private_redis_server, redis_of_the_module, shared_redis_server  # noqa: F401 - fixtures
 from tests.kit.server import KINDS, Server
 from tests.quarantine import QUARANTINED
@@ -81,15 +82,36 @@ def daphne_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
+def database(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What servers of the test have their database on; in a test marked `each_database` each kind in turn."""
+    with database_chosen(request.param):
+        yield request.param
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Repeat tests whose rows matter on each database; before any other fixture of theirs begins."""
+    if metafunc.definition.get_closest_marker("each_database"):
+        metafunc.fixturenames.insert(0, "database")
+        metafunc.parametrize("database", DATABASES, indirect=True)
+
+
+@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder for a server of a test's own."""
     return tmp_path / "server"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark what is in `tests/system`: `make test` runs only the representatives of it, `make test-system` the rest."""
+    """Mark where tests are, and what they need: by that the commands choose.
+
+    `make test` runs of `tests/system` only the representatives; `make test-fast` nothing that needs PostgreSQL.
+    """
     if SYSTEM in item.path.parents:
         item.add_marker("system")
+    if any("postgres" in name for name in getattr(item, "fixturenames", ())) or any(
+        isinstance(value, str) and "postgres" in value for value in _parameters(item).values()
+    ):
+        item.add_marker("postgres")
 
 
 @pytest.hookimpl(trylast=True)  # behind pytest-randomly, which mixes them
@@ -113,5 +135,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_under_uvicorn(item: pytest.Item) -> bool:
-    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    return "uvicorn" in parameters.values()
+    return "uvicorn" in _parameters(item).values()
+
+
+def _parameters(item: pytest.Item) -> Mapping[str, object]:
+    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}

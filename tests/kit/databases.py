@@ -1,21 +1,38 @@
-"""The databases of test servers: a SQLite file each, or, with SERVERS_ON=postgres, a PostgreSQL database each.
+"""The databases of test servers: a SQLite file each, or a PostgreSQL database each in a test that is for both.
 
-Both are copies of one that was migrated once per test run. A folder keeps its database, so a server that is started
+Both are copies of one that was migrated once per process. A folder keeps its database, so a server that is started
 again finds what it had.
 """
 
 import atexit
 import functools
-import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.kit.postgres_server import PostgresServer
 
-ON_POSTGRES = os.environ.get("SERVERS_ON") == "postgres"
+DATABASES = ("sqlite", "postgres")
 Manage = Callable[..., str]
+_chosen = [DATABASES[0]]  # the last one holds
+
+
+def chosen_database() -> str:
+    """Return which of `DATABASES` a server gets that names none."""
+    return _chosen[-1]
+
+
+@contextmanager
+def database_chosen(name: str) -> Iterator[None]:
+    """Give servers that are made meanwhile a database of this kind."""
+    assert name in DATABASES
+    _chosen.append(name)
+    try:
+        yield
+    finally:
+        _chosen.pop()
 
 
 def database_settings(folder: Path, manage: Manage) -> dict[str, str]:
@@ -23,7 +40,7 @@ def database_settings(folder: Path, manage: Manage) -> dict[str, str]:
 
     `manage` runs a command of manage.py with settings.
     """
-    if ON_POSTGRES:
+    if chosen_database() == "postgres":
         return {"DATABASE_URL": postgres_url(folder, manage)}
     file = folder / "respsite.sqlite3"  # where a server looks by itself
     if not file.exists():

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import httpx
 
-from tests.kit.databases import ON_POSTGRES, database_settings
+from tests.kit.databases import database_settings
 from tests.kit.forking import ForkedProcess, fork, run_forked, start_forker
 from tests.kit.waiting import looks
 
@@ -30,7 +30,7 @@ START_SECONDS = 180.0  # bound of every wait for a process here, on a machine th
 PYTHON_WARNINGS = "error::RuntimeWarning"  # what was never awaited ends a server
 HELD_PORTS = 100  # that are given out and may not have been listened on yet
 _held_ports: deque[int] = deque()  # their sockets' descriptors
-KINDS = ("daphne",) if ON_POSTGRES else ("daphne", "uvicorn")  # either is as good to try a database with
+KINDS = ("daphne", "uvicorn")
 
 
 def free_port() -> int:

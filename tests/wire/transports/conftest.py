@@ -14,6 +14,7 @@ import pytest
 
 from tests.kit.clients import Socket, http_client
 from tests.kit.closed import ClosedServer
+from tests.kit.databases import chosen_database
 from tests.kit.scripts import LIMIT, flood_script, main_script
 from tests.kit.server import KINDS, Server
 
@@ -41,7 +42,7 @@ class ServerPool:
 
     def get(self, name: str, kind: str) -> Server:
         """Return a server that runs."""
-        key = f"{name}-{kind}"
+        key = f"{name}-{kind}-{chosen_database()}"
         if key not in self._servers:
             self._servers[key] = _MAKERS[name](self._folder / key, kind).start()
         return self._servers[key]
