@@ -27,6 +27,7 @@ from tests.kit.server import prepare
 
 Files = Sequence[Sequence[pytest.Item]]
 
+PREPARING = pytest.StashKey[threading.Thread]()
 PLACE = struct.Struct("I")  # of a file among all: the processes take them from one pipe
 
 
@@ -65,7 +66,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Let what servers are forked from begin, while the tests are collected, which makes no garbage to speak of."""
     gc.disable()
     if session.config.option.at_once > 1 and not session.config.option.collectonly:
-        prepare()
+        session.config.stash[PREPARING] = prepare()
 
 
 def pytest_collection_finish() -> None:
@@ -87,6 +88,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     option = session.config.option
     if option.at_once < 2 or option.collectonly or session.testsfailed or not session.items:
         return None
+    session.config.stash[PREPARING].join()
     assert threading.active_count() == 1, "threads do not live on in a fork"
     files = [list(tests) for _, tests in itertools.groupby(session.items, key=lambda item: item.path)]
     tasks, places = os.pipe()

@@ -1,7 +1,7 @@
 """The databases of test servers: a SQLite file each, or a PostgreSQL database each in a test that is for both.
 
-Both are copies of one that was migrated once per process. A folder keeps its database, so a server that is started
-again finds what it had.
+Both are copies of one that was migrated once: in a run with several processes by the first, before it forks the others.
+A folder keeps its database, so a server that is started again finds what it had.
 """
 
 import atexit
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.kit.postgres_server import PostgresServer
+from tests.kit.postgres_server import PostgresServer, programs
 
 DATABASES = ("sqlite", "postgres")
 Manage = Callable[..., str]
@@ -44,12 +44,13 @@ def database_settings(folder: Path, manage: Manage) -> dict[str, str]:
         return {"DATABASE_URL": postgres_url(folder, manage)}
     file = folder / "respsite.sqlite3"  # where a server looks by itself
     if not file.exists():
-        shutil.copy(_migrated_file(manage), file)
+        shutil.copy(migrated_file(manage), file)
     return {}
 
 
 @functools.cache
-def _migrated_file(manage: Manage) -> Path:
+def migrated_file(manage: Manage) -> Path:
+    """Return a migrated SQLite file, to be copied."""
     folder = Path(tempfile.mkdtemp(prefix="respsite-template-"))
     atexit.register(shutil.rmtree, folder)
     manage("migrate", "--verbosity", "0", DATA_DIR=str(folder))
@@ -58,7 +59,7 @@ def _migrated_file(manage: Manage) -> Path:
 
 @functools.cache
 def postgres() -> PostgresServer:
-    """Return the PostgreSQL of these databases."""
+    """Return the PostgreSQL of these databases, which all processes of a run share: nobody may stop or stall it."""
     server = PostgresServer()
     server.start()
     atexit.register(server.close)
@@ -66,10 +67,18 @@ def postgres() -> PostgresServer:
 
 
 @functools.cache
-def _migrated_database(manage: Manage) -> str:
+def migrated_database(manage: Manage) -> str:
+    """Return the name of a migrated database of `postgres`, to be copied."""
     name = postgres().create_database()
     manage("migrate", "--verbosity", "0", DATABASE_URL=postgres().url_of(name))
     return name
+
+
+def make_templates(manage: Manage) -> None:
+    """Make what all databases are copied from; PostgreSQL's where it is installed."""
+    migrated_file(manage)
+    if programs() is not None:
+        migrated_database(manage)
 
 
 def postgres_url(folder: Path, manage: Manage) -> str:
@@ -79,4 +88,4 @@ def postgres_url(folder: Path, manage: Manage) -> str:
 
 @functools.cache  # a folder keeps its database
 def _url_of_folder(folder: Path, manage: Manage) -> str:
-    return postgres().url_of(postgres().create_database(template=_migrated_database(manage)))
+    return postgres().url_of(postgres().create_database(template=migrated_database(manage)))

@@ -20,10 +20,10 @@ from tests.kit.waiting import looks
 START_SECONDS = 90.0
 STOP_SECONDS = 10.0
 INSTALLED = Path("/usr/lib/postgresql")  # where Debian keeps one folder a version, outside PATH
-# All servers that the tests of a process share have their databases there, so PostgreSQL's own 100 are too few.
+# All servers of a run have their databases there, so PostgreSQL's own 100 are too few.
 FAST = (
     *("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "shared_buffers=32MB"),
-    "max_connections=400",
+    "max_connections=1000",
 )
 DURABLE = ()  # what PostgreSQL does by itself: what is committed survives that it is killed
 
@@ -177,32 +177,30 @@ def _children(process: int) -> list[int]:
     return found
 
 
-def newest_programs() -> Path:
-    """Find the folder of PostgreSQL's programs, or skip the test."""
+def programs() -> Path | None:
+    """Return the folder of the newest PostgreSQL's programs; nothing where none is installed."""
     if (found := shutil.which("initdb")) and (Path(found).parent / "postgres").exists():
         return Path(found).resolve().parent
     folders = [folder for folder in INSTALLED.glob("*/bin") if (folder / "initdb").exists()]
-    if not folders:
+    return max(
+        folders, key=lambda folder: [int(number) for number in re.findall(r"\d+", folder.parent.name)], default=None
+    )
+
+
+def newest_programs() -> Path:
+    """Return the folder of PostgreSQL's programs, or skip the test."""
+    found = programs()
+    if found is None:
         pytest.skip("PostgreSQL is not installed.")
-    return max(folders, key=lambda folder: [int(number) for number in re.findall(r"\d+", folder.parent.name)])
+    return found
 
 
-def _run_postgres_server() -> Iterator[PostgresServer]:
+@pytest.fixture(name="own_postgres_server")
+def private_postgres_server() -> Iterator[PostgresServer]:
+    """Run a server that the test may stop."""
     server = PostgresServer()
     try:
         server.start()
         yield server
     finally:
         server.close()
-
-
-@pytest.fixture(name="postgres_server", scope="session")
-def shared_postgres_server() -> Iterator[PostgresServer]:
-    """Run one server for all tests that leave it running."""
-    yield from _run_postgres_server()
-
-
-@pytest.fixture(name="own_postgres_server")
-def private_postgres_server() -> Iterator[PostgresServer]:
-    """Run a server that the test may stop."""
-    yield from _run_postgres_server()

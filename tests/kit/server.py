@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import IO, Any
 
 import httpx
 
-from tests.kit.databases import database_settings
+from tests.kit.databases import database_settings, make_templates
 from tests.kit.forking import ForkedProcess, fork, run_forked, start_forker
 from tests.kit.waiting import looks
 
@@ -62,9 +63,16 @@ def server_environ(**settings: str) -> dict[str, str]:
     return clean_environ(**settings, PYTHONWARNINGS=PYTHON_WARNINGS)
 
 
-def prepare() -> None:
-    """Start what the servers will be forked from: for all processes of a test run, if they are forked behind it."""
+def prepare() -> threading.Thread:
+    """Begin what all processes of a run share, if they are forked behind it.
+
+    That is what servers are forked from, and the databases that theirs are copies of. Returns the thread that makes
+    these: it has to end before anything is forked.
+    """
     start_forker(server_environ())
+    making = threading.Thread(target=make_templates, args=(manage,), name="templates")
+    making.start()
+    return making
 
 
 def manage(*arguments: str, **settings: str) -> str:

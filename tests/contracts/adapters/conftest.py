@@ -11,7 +11,9 @@ from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
 from respsite.settings import database
-from tests.kit.postgres_server import PostgresServer, private_postgres_server, shared_postgres_server  # noqa: F401
+from tests.kit.databases import migrated_database, migrated_file, postgres
+from tests.kit.postgres_server import PostgresServer, private_postgres_server  # noqa: F401 - a fixture
+from tests.kit.server import manage
 
 OpenDatabase = Callable[[str], AbstractContextManager[str]]
 
@@ -38,19 +40,21 @@ def open_database(django_db_blocker: DjangoDbBlocker) -> OpenDatabase:
 
 
 @pytest.fixture(scope="session")
-def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory, open_database: OpenDatabase) -> Path:
+def migrated_sqlite() -> Path:
     """A migrated file, to be copied."""
-    file = tmp_path_factory.mktemp("migrated") / "template.sqlite3"
-    _migrate(f"sqlite:///{file}", open_database)
-    return file
+    return migrated_file(manage)
 
 
 @pytest.fixture(scope="session")
-def migrated_postgres(postgres_server: PostgresServer, open_database: OpenDatabase) -> str:
+def postgres_server() -> PostgresServer:
+    """The server that all tests share who leave it running."""
+    return postgres()
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: PostgresServer) -> str:
     """The name of a migrated database of the shared server, to be copied."""
-    name = postgres_server.create_database()
-    _migrate(postgres_server.url_of(name), open_database)
-    return name
+    return migrated_database(manage)
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +77,3 @@ def migrate(alias: str) -> None:
     """Apply all migrations; not on an event loop."""
     call_command("migrate", database=alias, verbosity=0)
     connections[alias].close()
-
-
-def _migrate(url: str, open_database: OpenDatabase) -> None:
-    with open_database(url) as alias:
-        migrate(alias)
