@@ -4,12 +4,18 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-from openai_harmony import Conversation, Message, Role, SystemContent
+from openai_harmony import (
+    Conversation,
+    HarmonyEncodingName,
+    Message,
+    Role,
+    SystemContent,
+    load_harmony_encoding,
+)
 
 from bench.report import Result
 from bench.servers import Bench
 from engine.formats.base import Tokens
-from engine.formats.harmony.encoding import harmony_encoding
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import render_assistant, render_text
 from responses_app.protocol.prompt.chain import ChainLink, new_link
@@ -35,9 +41,10 @@ def continue_chain(bench: Bench) -> list[Result]:
         return PromptWriter(model_format, 1 << 30).prompt(request, own).tokens
 
     conversation = _conversation([*texts, "And then?"])
+    library = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
 
     def rendered() -> list[int]:
-        return harmony_encoding().render_conversation_for_completion(conversation, Role.ASSISTANT)
+        return library.render_conversation_for_completion(conversation, Role.ASSISTANT)
 
     tokens = list(continued())
     assert tokens == rendered(), "a continued chain is to give the same tokens as a full render"

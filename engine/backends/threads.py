@@ -45,7 +45,7 @@ _loading = threading.Lock()  # two threads that miss a cache at once would both 
 
 
 async def load_vocabulary() -> None:
-    """Load Harmony's vocabulary, on a thread: 0.7 s the first time in a process, and nothing later.
+    """Load Harmony's vocabulary, on a thread: 0.5 s the first time in a process, and nothing later.
 
     A model and its embeddings start beside each other: the second waits for what the first loads.
     """

@@ -2,9 +2,10 @@
 
 The vocabulary is oss-harmony's, which carries it inside the package, so nothing is downloaded. The work is tiktoken's:
 its tokens are the same (property tests compare them), but the library's time grows with the square of a text without
-spaces (2 s for 64,000 dashes, against 0.02 s), and it keeps the interpreter's lock all the while.
+spaces (2 s for 64,000 dashes, against 0.02 s), and it keeps the interpreter's lock all the while. So the library is
+asked for the vocabulary once, and put away before tiktoken makes its own.
 
-Measured: loading costs 0.7 s once and 70 MB; encoding 0.1–0.25 µs a character, up to 1 µs in long runs of one.
+Measured: loading costs 0.5 s once and 61 MiB; encoding 0.1–0.25 µs a character, up to 1 µs in long runs of one.
 """
 
 import re
@@ -12,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 
-from openai_harmony import HarmonyEncoding, HarmonyEncodingName, load_harmony_encoding
 from tiktoken import Encoding
 
 from engine import giving_up
@@ -64,12 +64,6 @@ _PIECE_ENDS = re.compile(
 )
 
 
-@lru_cache(maxsize=1)
-def harmony_encoding() -> HarmonyEncoding:
-    """Load the library's encoding, once per process."""
-    return load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
-
-
 def load_encoding() -> None:
     """Load all that is needed here; a server does so before its first request, in a thread."""
     _tokenizer()
@@ -109,13 +103,12 @@ def encode_harmony_slices(text: str) -> Iterator[Sequence[int]]:
             yield from encode_slices(part)
 
 
+@lru_cache(maxsize=8192)  # the tokens of a text are few; below 1 MiB
 def token_bytes(token: int) -> bytes:
     """Return the bytes a token stands for; U+FFFD for an id that is outside the vocabulary."""
-    if token < 0:
-        return REPLACEMENT
     try:
-        return _vocabulary()[token]
-    except IndexError:
+        return _tokenizer().decode_single_token_bytes(token)
+    except (KeyError, OverflowError):
         return REPLACEMENT
 
 
@@ -140,35 +133,36 @@ def _slices(text: str) -> Iterator[str]:
 @lru_cache(maxsize=1)
 def longest_token() -> int:
     """Return the bytes of the longest token: 128, all of them spaces."""
-    return max(map(len, _vocabulary()))
-
-
-@lru_cache(maxsize=1)
-def _vocabulary() -> tuple[bytes, ...]:
-    """Return the bytes of every token, by id.
-
-    Ordinary ones are decoded all at once, with a special token behind each: no ordinary token has its bytes. One by one
-    they take 0.4 s, and every start of a server would wait for that.
-    """
-    special = [_decoded([token]) for token in range(_FIRST_SPECIAL, _VOCABULARY)]
-    # `START` behind every token, and so between any two.
-    mixed = [START] * (2 * _FIRST_SPECIAL)
-    mixed[::2] = range(_FIRST_SPECIAL)
-    ordinary = _decoded(mixed).split(_decoded([START]))[:-1]
-    return (*ordinary, *special)
-
-
-def _decoded(tokens: list[int]) -> bytes:
-    text: str = harmony_encoding().decode(tokens, errors="surrogateescape")
-    return text.encode("utf-8", errors="surrogateescape")
+    return max(map(len, _tokenizer().token_byte_values()))
 
 
 @lru_cache(maxsize=1)
 def _tokenizer() -> Encoding:
-    vocabulary = _vocabulary()
-    return Encoding(
-        "harmony",
-        pat_str=_PIECES,
-        mergeable_ranks={each: rank for rank, each in enumerate(vocabulary[:_FIRST_SPECIAL])},
-        special_tokens={vocabulary[token].decode(): token for token in range(_FIRST_SPECIAL, _VOCABULARY)},
-    )
+    # The library's own vocabulary is gone by now (50 MiB), so that this one takes its place in memory.
+    vocabulary = _read_vocabulary()
+    ranks = {each: rank for rank, each in enumerate(vocabulary[:_FIRST_SPECIAL])}
+    special = {each.decode(): _FIRST_SPECIAL + place for place, each in enumerate(vocabulary[_FIRST_SPECIAL:])}
+    encoding = Encoding("harmony", pat_str=_PIECES, mergeable_ranks=ranks, special_tokens=special)
+    # It has tables of its own, and keeps these 22 MiB only to be pickled.
+    ranks.clear()
+    return encoding
+
+
+def _read_vocabulary() -> list[bytes]:
+    """Return the bytes of every token, by id."""
+    # Imported here: the library makes models of pydantic, and nothing else of it is used.
+    from openai_harmony import HarmonyEncodingName, load_harmony_encoding
+
+    library = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
+
+    def decoded(tokens: list[int]) -> bytes:
+        text: str = library.decode(tokens, errors="surrogateescape")
+        return text.encode("utf-8", errors="surrogateescape")
+
+    # Ordinary ones all at once, with `START` behind each: no ordinary token has its bytes. One by one they take 0.4 s,
+    # and every start of a server would wait for that.
+    mixed = [START] * (2 * _FIRST_SPECIAL)
+    mixed[::2] = range(_FIRST_SPECIAL)
+    vocabulary = decoded(mixed).split(decoded([START]))[:-1]
+    vocabulary += (decoded([token]) for token in range(_FIRST_SPECIAL, _VOCABULARY))
+    return vocabulary

@@ -3,25 +3,17 @@
 Every message keeps the tokens it was rendered to or sampled as, and a continuation is made of exactly those: another
 rendering of the same text (recipient order, `<|constrain|>`, BPE splits) would lose the engine's prefix cache.
 
-A developer message has instructions, and functions declared as TypeScript, as gpt-oss was trained on it. The library is
-the oracle of the tests, oddities included: only the first line of a property's description is behind `//`, and what
-`anyOf` allows or `$ref` names is `any`. It is not used here because it gives tokens only, in time that grows with the
-square of a text without spaces, and because it reads no schema of more than some 120 levels.
+A developer message has instructions, and functions declared as TypeScript, as gpt-oss was trained on it; a system
+message the date, the effort, and tools of the server's own. The library is the oracle of the tests, oddities included:
+only the first line of a property's description is behind `//`, and what `anyOf` allows or `$ref` names is `any`. It is
+not used here because it gives tokens only, in time that grows with the square of a text without spaces, because it
+reads no schema of more than some 120 levels, and because its vocabulary would stay in memory beside tiktoken's.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import orjson
-from openai_harmony import (
-    Message,
-    ReasoningEffort,
-    RenderOptions,
-    Role,
-    SystemContent,
-    ToolDescription,
-    ToolNamespaceConfig,
-)
 
 from engine.formats.base import (
     Body,
@@ -45,11 +37,17 @@ from engine.formats.harmony.encoding import (
     encode_harmony,
     encode_slices,
     encode_text,
-    harmony_encoding,
 )
 from engine.formats.harmony.parser import ANALYSIS, COMMENTARY, FINAL, MessageCompleted
 
 Schema = object  # any JSON: what is not a schema is `any`
+
+# The system message that the models were trained on.
+_IDENTITY = """You are ChatGPT, a large language model trained by OpenAI.
+Knowledge cutoff: 2024-06
+Current date: """
+_CHANNELS = "# Valid channels: analysis, commentary, final. Channel must be included for every message."
+_FUNCTIONS_CHANNEL = "\nCalls to these tools must go to the commentary channel: 'functions'."
 
 _PROPERTY_STEP = "    "  # how much deeper a property's type stands, as the library indents it
 _VARIANT_STEP = "   "  # how much deeper a variant's type stands
@@ -67,6 +65,27 @@ def developer_text(
     if namespaces:
         sections += ["# Tools", *map(_namespace, namespaces)]
     return "\n\n".join(sections)
+
+
+def system_text(
+    effort: str, date: str, *, has_functions: bool = False, namespaces: Sequence[ToolNamespace] = ()
+) -> str:
+    """Return the text of the system message; its arguments are those of `render_system`."""
+    # gpt-oss knows no `none`.
+    sections = [_IDENTITY + date, f"Reasoning: {'low' if effort == 'none' else effort}"]
+    if namespaces:
+        # By name, and each once, as the library keeps them.
+        named = {namespace.name: namespace for namespace in namespaces}
+        sections += ["# Tools", *(_known_namespace(named[name]) for name in sorted(named))]
+    sections.append(_CHANNELS + (_FUNCTIONS_CHANNEL if has_functions else ""))
+    return "\n\n".join(sections)
+
+
+def _known_namespace(namespace: ToolNamespace) -> str:
+    """Return a namespace of the system message; one without functions is called with text, and only described."""
+    if namespace.functions:
+        return _namespace(namespace)
+    return "\n".join((f"## {namespace.name}\n", *_lines(namespace.description)))
 
 
 def _namespace(namespace: ToolNamespace) -> str:
@@ -234,24 +253,7 @@ def render_system(
     `effort` is none, low, medium or high; gpt-oss always thinks, at least as much as `low` is. `date` is ISO 8601.
     `namespaces` are those of `IN_SYSTEM_MESSAGE`.
     """
-    content = (
-        SystemContent.new()
-        # gpt-oss knows no `none`.
-        .with_reasoning_effort(ReasoningEffort("Low" if effort == "none" else effort.capitalize()))
-        .with_conversation_start_date(date)
-    )
-    for namespace in namespaces:
-        content = content.with_tools(_as_library(namespace))
-    options = RenderOptions(conversation_has_function_tools=has_functions)
-    return tuple(harmony_encoding().render(Message.from_role_and_content(Role.SYSTEM, content), options))
-
-
-def _as_library(namespace: ToolNamespace) -> ToolNamespaceConfig:
-    functions = [
-        ToolDescription.new(each.name, each.description, parameters=orjson.loads(each.schema) if each.schema else None)
-        for each in namespace.functions
-    ]
-    return ToolNamespaceConfig(name=namespace.name, description=namespace.description or None, tools=functions)
+    return tuple(_render("system", system_text(effort, date, has_functions=has_functions, namespaces=namespaces)))
 
 
 def render_developer(

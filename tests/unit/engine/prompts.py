@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from openai_harmony import Conversation, DeveloperContent, Message, Role, SystemContent, ToolDescription
 
-from engine.formats.harmony.encoding import harmony_encoding
 from engine.formats.harmony.prompt import generation_start, render_call, render_text, render_tool_output
+from tests.kit.harmony_library import harmony_encoding
 
 
 def declare(**functions: Mapping[str, object] | None) -> list[int]:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from openai_harmony import DeveloperContent, Message, Role, ToolDescription
 
 from engine.formats.base import FunctionTool
-from engine.formats.harmony.encoding import decode_tokens, harmony_encoding
+from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.prompt import developer_text, render_developer
+from tests.kit.harmony_library import harmony_encoding
 
 Tools = list[tuple[str, str, object]]
 

@@ -1,5 +1,8 @@
 """Our tokens are the library's, whatever the text; and they come in time, however long it is."""
 
+import weakref
+
+import openai_harmony
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,9 +15,9 @@ from engine.formats.harmony.encoding import (
     encode_harmony,
     encode_slices,
     encode_text,
-    harmony_encoding,
     token_bytes,
 )
+from tests.kit.harmony_library import harmony_encoding
 from tests.kit.hostile import RUNS, hostile_text
 
 SCRIPTS = {
@@ -109,6 +112,27 @@ def test_the_vocabulary_is_the_librarys() -> None:
         assert token_bytes(token) == alone.encode(errors="surrogateescape")
     for token in (-1, 300_000, 2**32 - 1, 2**70):
         assert token_bytes(token) == REPLACEMENT
+
+
+def test_every_token_is_told_by_its_bytes() -> None:
+    every = range(encoding.MAX_TOKEN + 1)
+    assert len({token_bytes(token) for token in every}) == len(every)
+    assert max(map(len, map(token_bytes, every))) == encoding.longest_token()
+
+
+def test_the_librarys_vocabulary_does_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes 50 MiB in each process, and tiktoken has one of its own."""
+    loaded = []
+
+    def load(name: str) -> openai_harmony.HarmonyEncoding:
+        library = openai_harmony.HarmonyEncoding(harmony_encoding()._inner)
+        loaded.append(weakref.ref(library))
+        return library
+
+    monkeypatch.setattr(openai_harmony, "load_harmony_encoding", load)
+    tokenizer = encoding._tokenizer.__wrapped__()
+    assert [reference() for reference in loaded] == [None]
+    assert tokenizer.encode_ordinary("one two") == encode_text("one two")
 
 
 def test_long_runs_come_in_slices_and_lose_nothing() -> None:

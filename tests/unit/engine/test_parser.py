@@ -16,10 +16,10 @@ from engine.formats.harmony.encoding import (
     RETURN,
     encode_harmony,
     encode_text,
-    harmony_encoding,
     token_bytes,
 )
 from engine.formats.harmony.parser import HarmonyEvent, HarmonyStream, Header, MessageCompleted
+from tests.kit.harmony_library import harmony_encoding
 from tests.kit.laws import Transcript, transcripts
 
 Read = tuple[str | None, str | None, str]  # channel, recipient, text

@@ -1,5 +1,6 @@
 """Our renderings are the library's, token for token, and nothing that a user writes becomes a special token."""
 
+import json
 from datetime import date
 
 import pytest
@@ -10,12 +11,14 @@ from openai_harmony import (
     DeveloperContent,
     Message,
     ReasoningEffort,
+    RenderOptions,
     Role,
     SystemContent,
     ToolDescription,
+    ToolNamespaceConfig,
 )
 
-from engine.formats.base import FunctionTool, MessageKind
+from engine.formats.base import FunctionTool, MessageKind, ToolNamespace
 from engine.formats.harmony import prompt
 from engine.formats.harmony.encoding import (
     END,
@@ -24,7 +27,6 @@ from engine.formats.harmony.encoding import (
     decode_tokens,
     encode_harmony,
     encode_text,
-    harmony_encoding,
 )
 from engine.formats.harmony.parser import HarmonyStream, MessageCompleted
 from engine.formats.harmony.prompt import (
@@ -37,6 +39,7 @@ from engine.formats.harmony.prompt import (
     render_tool_output,
     sampled_message,
 )
+from tests.kit.harmony_library import harmony_encoding
 from tests.kit.laws import SPECIAL_TOKENS, unicode_texts
 
 SCHEMA = '{"type":"object","properties":{"city":{"type":"string","description":"Which"}},"required":["city"]}'
@@ -115,6 +118,46 @@ def test_a_whole_prompt_is_rendered_as_by_the_library(effort: str, has_functions
         ]
     )
     assert ours == harmony_encoding().render_conversation_for_completion(conversation, Role.ASSISTANT)
+
+
+_declared = st.builds(
+    FunctionTool,
+    name=st.sampled_from(["open", "g.h"]),
+    description=unicode_texts,
+    schema=st.sampled_from(["", SCHEMA]),
+)
+_namespaces = st.lists(
+    st.builds(
+        ToolNamespace,
+        name=st.sampled_from(["browser", "python", "é"]),
+        description=unicode_texts | st.sampled_from(["a\r\nb\n", "\n", "\n\nc", "<|end|>"]),
+        functions=st.lists(_declared, max_size=2).map(tuple),
+    ),
+    max_size=3,
+).map(tuple)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.sampled_from(["low", "medium", "high"]), st.booleans(), _namespaces)
+def test_a_system_message_is_rendered_as_by_the_library(
+    effort: str, has_functions: bool, namespaces: tuple[ToolNamespace, ...]
+) -> None:
+    content = SystemContent.new().with_reasoning_effort(ReasoningEffort(effort.capitalize()))
+    for each in namespaces:
+        tools = [
+            ToolDescription.new(tool.name, tool.description, parameters=json.loads(tool.schema or "null"))
+            for tool in each.functions
+        ]
+        content = content.with_tools(ToolNamespaceConfig(name=each.name, description=each.description, tools=tools))
+    options = RenderOptions(conversation_has_function_tools=has_functions)
+    message = Message.from_role_and_content(Role.SYSTEM, content.with_conversation_start_date("2026-11-21"))
+    ours = render_system(effort=effort, date="2026-11-21", has_functions=has_functions, namespaces=namespaces)
+    assert list(ours) == harmony_encoding().render(message, options)
+
+
+def test_no_effort_is_a_low_one() -> None:
+    none, low = (render_system(effort=effort, date="2026-11-21", has_functions=False) for effort in ("none", "low"))
+    assert none == low
 
 
 def test_the_system_message_says_what_the_request_says() -> None:
