@@ -18,6 +18,7 @@ from responses_app.protocol.api_keys import KeyRecord, digest_of
 from responses_app.protocol.errors import overloaded
 from responses_app.stores.base import NotMigrated, StoreError
 from responses_app.stores.callers import BaseKeyStore
+from responses_app.stores.looking import until_look
 
 logger = logging.getLogger("respsite.auth")
 
@@ -158,8 +159,10 @@ class KeyRing:
 
     async def _keep_fresh(self) -> None:
         while True:
-            await asyncio.sleep(REFRESH_SECONDS)
+            await asyncio.sleep(until_look(REFRESH_SECONDS))
             self._forget_idle(asyncio.get_running_loop().time())
+            if not self._known and not self._is_away:  # there is nothing to read
+                continue
             try:
                 await self._refreshed()
                 await self._note_use()

@@ -36,7 +36,7 @@ from responses_app.stores.base import (
     WorkerState,
 )
 from responses_app.stores.clock import own_clock
-from responses_app.stores.looking import attempted
+from responses_app.stores.looking import attempted, until_look
 from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")
@@ -356,7 +356,7 @@ class Upkeep:
             if self._ready() and not self._service.registry.draining:
                 await self._look_after(self._reclaimer.reclaim)
                 await self._look_after(self._purge)
-            await asyncio.sleep(self._look_seconds)
+            await asyncio.sleep(until_look(self._look_seconds))
 
     async def _look_after(self, duty: Callable[[], Awaitable[None]]) -> None:
         await attempted(duty, what="looking after the store", logger=logger)

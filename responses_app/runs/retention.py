@@ -14,7 +14,7 @@ from contextlib import suppress
 from responses_app.protocol.retention import NEVER
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.stores.base import NotMigrated, StoreError
-from responses_app.stores.looking import attempted
+from responses_app.stores.looking import attempted, until_look
 from responses_app.stores.retention import Retentions
 
 logger = logging.getLogger("respsite.runs")
@@ -78,7 +78,7 @@ class RetentionWatch:
 
     async def _keep_fresh(self) -> None:
         while True:
-            await asyncio.sleep(REFRESH_SECONDS)
+            await asyncio.sleep(until_look(REFRESH_SECONDS))
             await self._refreshed()
 
     async def _refreshed(self) -> None:
@@ -161,4 +161,4 @@ class Expiry:
                 due = clock() + (EXPIRY_SECONDS if bounded == known else AGAIN_SECONDS)
                 known = bounded
                 await attempted(self.run, what="removing what is past its time", logger=logger)
-            await asyncio.sleep(REFRESH_SECONDS)
+            await asyncio.sleep(until_look(REFRESH_SECONDS))

@@ -73,6 +73,14 @@ class WebhookDeliverer:
         await self._sender.aclose()
 
     async def _look(self) -> None:
+        if await self._store.has_work():
+            await self._send_due()
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._purge_at:
+            # Where there was something, there may be more.
+            self._purge_at = loop.time() + (0.0 if await self._store.purge() else PURGE_SECONDS)
+
+    async def _send_due(self) -> None:
         if await self._store.dispatch():
             self._rung.set()
         while len(self._serving) < ENDPOINTS_AT_ONCE:
@@ -85,10 +93,6 @@ class WebhookDeliverer:
             task = asyncio.create_task(self._serve(claimed), name=f"webhooks of {claimed.endpoint.id}")
             self._serving[task] = claimed.endpoint.project
             task.add_done_callback(self._has_served)
-        loop = asyncio.get_running_loop()
-        if loop.time() >= self._purge_at:
-            # Where there was something, there may be more.
-            self._purge_at = loop.time() + (0.0 if await self._store.purge() else PURGE_SECONDS)
 
     def _has_served(self, task: "asyncio.Task[None]") -> None:
         self._serving.pop(task)

@@ -5,14 +5,34 @@
     until_kept     no look, but something that has to get into the store: it is tried again until it is there
 
 The event is cleared before the look. So what comes while one looks leads to another look, and no wake-up is lost.
+
+All who look every second do so in the same moments, those of `until_look`: so an idle process wakes up once a second,
+and asks the database once. Two processes have other moments, and do not ask together.
 """
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from responses_app.stores.base import NotMigrated, StoreError
+
+EARLY = 0.01  # share of the time between two looks by which a timer may be early
+
+
+def until_look(seconds: float) -> float:
+    """Return the seconds until the next look of those that happen every `seconds`, at most about so many.
+
+    All of a process that look every second have the same moments; who looks less often has some of them.
+    """
+    if not seconds:
+        return 0.0
+    # By the golden ratio, so that processes with neighbouring numbers have moments that are far apart.
+    phase = os.getpid() * 0.618034 % 1.0
+    until = seconds - (asyncio.get_running_loop().time() - phase) % seconds
+    # A timer may fire a little early: the look that was due is being made.
+    return until if until > seconds * EARLY else until + seconds
 
 
 async def attempted(look: Callable[[], Awaitable[None]], *, what: str, logger: logging.Logger) -> None:
@@ -30,12 +50,12 @@ async def attempted(look: Callable[[], Awaitable[None]], *, what: str, logger: l
 async def keep_looking(
     look: Callable[[], Awaitable[None]], news: asyncio.Event, *, seconds: float, what: str, logger: logging.Logger
 ) -> None:
-    """Look at once, and again with each of the news, or `seconds` after the last look, until this is cancelled."""
+    """Look at once, and again with each of the news, or when `seconds` are over, until this is cancelled."""
     while True:
         news.clear()
         await attempted(look, what=what, logger=logger)
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(until_look(seconds)):
                 await news.wait()
 
 

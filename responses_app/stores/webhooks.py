@@ -138,6 +138,10 @@ class BaseWebhooks(ABC):
         """Forget an endpoint, and all that waits for it; return whether there was one."""
 
     @abstractmethod
+    async def has_work(self) -> bool:
+        """Return whether there may be anything for `dispatch` or `claim`."""
+
+    @abstractmethod
     async def dispatch(self) -> bool:
         """Make deliveries of events; return whether there may be more. One worker does so at a time."""
 

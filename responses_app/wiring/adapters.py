@@ -68,19 +68,21 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
     host = next(iter(hosts), None)
     # Each store with threads of its own has connections of its own: those that are asked seldom share some.
     shared = DatabaseReaders(DEFAULT_DB_ALIAS, timeout=settings.database_timeout_seconds)
+    # What workers ask every second is asked together, on one thread that nothing else keeps busy.
+    polls = DatabaseReaders(DEFAULT_DB_ALIAS, timeout=settings.database_timeout_seconds)
     ledger, usage, organization = _ledger(host), _usage(clock, shared), _organization(clock, shared)
     spending = Spending(usage, organization, prices=settings.prices, currency=settings.prices_currency, now=clock)
     retentions = Retentions()
     return Adapters(
-        stores=_stores(settings, clock, retentions),
+        stores=_stores(settings, clock, retentions, polls),
         uploads=_uploads(settings, clock, retentions),
         idempotency=_idempotency(settings, clock, retentions),
-        batches=_batches(settings, clock, retentions),
-        engines=_engines(shared),
+        batches=_batches(settings, clock, retentions, polls),
+        engines=_engines(shared, polls),
         setups=_setups(clock, retentions, shared),
         skills=_skills(settings, clock, retentions),
         usage=usage,
-        webhooks=_webhooks(settings, clock),
+        webhooks=_webhooks(settings, clock, polls),
         organization=organization,
         door=_door(settings, clock, shared),
         ledger=ledger,
@@ -88,20 +90,20 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
         rates=Rates(ledger, spending.check),
         spending=spending,
         audit=_audit(shared),
-        words=_words(shared),
+        words=_words(shared, polls),
         retentions=retentions,
-        retention_store=_retention_store(shared),
+        retention_store=_retention_store(shared, polls),
         shared_turns=_shared_turns(host),
     )
 
 
-def _retention_store(shared: DatabaseReaders) -> "DatabaseRetentions":
+def _retention_store(shared: DatabaseReaders, polls: DatabaseReaders) -> "DatabaseRetentions":
     from responses_app.stores.database.transfer.retention import DatabaseRetentions
 
-    return DatabaseRetentions(shared=shared)
+    return DatabaseRetentions(shared=shared, polls=polls)
 
 
-def _stores(settings: Settings, clock: StoreClock, retentions: Retentions) -> Stores:
+def _stores(settings: Settings, clock: StoreClock, retentions: Retentions, polls: DatabaseReaders) -> Stores:
     """Return the stores; with RESPONSES_STORE=off no response is kept or found, and conversations stay."""
     from responses_app.stores.database.approvals import DatabaseApprovalStore
     from responses_app.stores.database.conversations import DatabaseConversationStore
@@ -124,7 +126,7 @@ def _stores(settings: Settings, clock: StoreClock, retentions: Retentions) -> St
         none = WorkersAlone(timeout=timeout, now=clock), NoChatStore(), NoKeptChats()
         return Stores(*none, conversations, files, approvals, NoPictureStore(), rollouts)
     responses = DatabaseResponseStore(
-        settings=settings, clock=clock, timeout=timeout, keeper=rollouts.keeper, retentions=retentions
+        settings=settings, clock=clock, timeout=timeout, keeper=rollouts.keeper, retentions=retentions, polls=polls
     )
     chats = DatabaseChatStore(settings=settings, now=clock, timeout=timeout, retentions=retentions)
     kept_chats = DatabaseKeptChats(settings=settings, now=clock, timeout=timeout, retentions=retentions)
@@ -148,18 +150,17 @@ def _idempotency(settings: Settings, clock: StoreClock, retentions: Retentions) 
     )
 
 
-def _batches(settings: Settings, clock: StoreClock, retentions: Retentions) -> BaseBatchStore:
+def _batches(settings: Settings, clock: StoreClock, retentions: Retentions, polls: DatabaseReaders) -> BaseBatchStore:
     from responses_app.stores.database.batches.store import DatabaseBatches
 
-    return DatabaseBatches(
-        settings=settings, now=clock, timeout=settings.database_timeout_seconds, retentions=retentions
-    )
+    timeout = settings.database_timeout_seconds
+    return DatabaseBatches(settings=settings, now=clock, timeout=timeout, retentions=retentions, polls=polls)
 
 
-def _engines(shared: DatabaseReaders) -> BaseEngineStore:
+def _engines(shared: DatabaseReaders, polls: DatabaseReaders) -> BaseEngineStore:
     from responses_app.stores.database.engines import DatabaseEngines
 
-    return DatabaseEngines(shared=shared)
+    return DatabaseEngines(shared=shared, polls=polls)
 
 
 def _setups(clock: StoreClock, retentions: Retentions, shared: DatabaseReaders) -> BaseSetups:
@@ -182,16 +183,17 @@ def _usage(clock: StoreClock, shared: DatabaseReaders) -> BaseUsageStore:
     return DatabaseUsage(now=clock, shared=shared)
 
 
-def _words(shared: DatabaseReaders) -> "DatabaseWords":
+def _words(shared: DatabaseReaders, polls: DatabaseReaders) -> "DatabaseWords":
     from responses_app.stores.database.words import DatabaseWords
 
-    return DatabaseWords(shared=shared)
+    return DatabaseWords(shared=shared, polls=polls)
 
 
-def _webhooks(settings: Settings, clock: StoreClock) -> BaseWebhooks:
+def _webhooks(settings: Settings, clock: StoreClock, polls: DatabaseReaders) -> BaseWebhooks:
     from responses_app.stores.database.webhooks.webhooks import DatabaseWebhooks
 
-    return DatabaseWebhooks(settings=settings, now=clock, timeout=settings.database_timeout_seconds)
+    timeout = settings.database_timeout_seconds
+    return DatabaseWebhooks(settings=settings, now=clock, timeout=timeout, polls=polls)
 
 
 def _organization(clock: StoreClock, shared: DatabaseReaders) -> "DatabaseOrganization":

@@ -10,10 +10,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.models import Worker
 from responses_app.models.engines import EngineDoor, EngineReport
 from responses_app.protocol.engine_state import EngineState
+from responses_app.stores.database.polling import Question
 from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
 
 MAX_WORKERS = 1000  # as many as WORKERS may be
+
+_NUMBERS = Question("model, number", f"FROM {EngineDoor._meta.db_table}")
 
 
 class DatabaseEngines(ThreadedStore[None], BaseEngineStore):
@@ -22,9 +25,7 @@ class DatabaseEngines(ThreadedStore[None], BaseEngineStore):
     unlimited = None
 
     async def numbers(self) -> Mapping[str, int]:
-        return await self._threads.run(
-            lambda db: dict(EngineDoor.objects.using(db.alias).values_list("model", "number"))
-        )
+        return dict(await self._polls.poll(_NUMBERS))
 
     async def read(self, model: str) -> NumberedState:
         def read(connection: BaseDatabaseWrapper) -> NumberedState:

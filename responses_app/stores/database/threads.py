@@ -1,7 +1,7 @@
 """The threads that speak to the database, and its errors as `StoreError`s, whose text has one line.
 
-`DatabaseReaders`: a few threads that read, each with a connection of its own that stays open. `ThreadedStore` is what
-stores have in common that read and write there.
+`DatabaseReaders`: a few threads that read, each with a connection of its own that stays open; what is asked there every
+second goes together into one statement. `ThreadedStore` is what stores have in common that read and write there.
 
 `CoalescingWriter`: one thread that writes: whatever is asked while a transaction commits goes into the next, together.
 
@@ -35,7 +35,7 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,6 +50,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.stores.base import NotMigrated, StoreError
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.database.deadline import process_ends_at, within
+from responses_app.stores.database.polling import Question, Row, answers
 from responses_app.stores.retention import Retentions
 
 logger = logging.getLogger("respsite.stores")
@@ -97,6 +98,7 @@ def too_slow(seconds: float) -> StoreError:
 Result = TypeVar("Result")
 
 THREADS = 4  # and so connections; more would not read faster, since they share the interpreter's lock
+GATHER_SECONDS = 0.005  # how long a question that is polled waits for others: duties that wake together take 1 ms
 
 
 class DatabaseReaders:
@@ -115,6 +117,8 @@ class DatabaseReaders:
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="store-reader")
         self._thread = local()
         self._connections: list[BaseDatabaseWrapper] = []
+        # The questions that wait to be asked together, and what asks them.
+        self._polling: tuple[dict[Question, None], asyncio.Task[_Answers]] | None = None
 
     async def run(self, query: Callable[[BaseDatabaseWrapper], Result]) -> Result:
         """Return what `query` returns, called on a reader's thread with that thread's connection.
@@ -132,6 +136,33 @@ class DatabaseReaders:
                 return await running
         except TimeoutError:
             raise too_slow(self._timeout) from None
+
+    async def poll(self, question: Question) -> Sequence[Row]:
+        """Return the rows of a question, asked with all others that come within `GATHER_SECONDS`, and after this call.
+
+        Raises:
+            StoreError: as `run`.
+        """
+        loop = asyncio.get_running_loop()
+        # One that waits in another loop may wait there for ever.
+        if self._polling is None or self._polling[1].get_loop() is not loop:
+            questions: dict[Question, None] = {}
+            self._polling = questions, loop.create_task(self._ask(questions), name="poll the database")
+        questions, asking = self._polling
+        questions[question] = None
+        # `shield`: a caller that is cancelled ends only its own wait.
+        answer = (await asyncio.shield(asking))[question]
+        if isinstance(answer, StoreError):
+            raise _once_more(answer)
+        return answer
+
+    async def _ask(self, questions: dict[Question, None]) -> "_Answers":
+        await asyncio.sleep(GATHER_SECONDS)
+        self._polling = None  # whoever comes from now on is not in the statement
+        try:
+            return await self.run(lambda connection: _answers(connection, list(questions)))
+        except StoreError as problem:
+            return dict.fromkeys(questions, problem)
 
     def held(self) -> "DatabaseReaders":
         """Return them for one more store, which closes them once."""
@@ -176,6 +207,35 @@ class DatabaseReaders:
             self._connections.pop().close()
 
 
+_Answers = Mapping[Question, Sequence[Row] | StoreError]
+
+
+def _answers(connection: BaseDatabaseWrapper, questions: Sequence[Question]) -> _Answers:
+    """Return the answer to each question, or why there is none."""
+    with connection.cursor() as cursor:
+        try:
+            return dict(zip(questions, answers(cursor, questions), strict=True))
+        except Error as error:
+            if len(questions) == 1 or not is_unmigrated(error):
+                raise
+    # One asks for a table that is not there, which is no reason to answer none of the others.
+    alone: dict[Question, Sequence[Row] | StoreError] = {}
+    for question in questions:
+        try:
+            alone |= _answers(connection, [question])
+        except Error as error:
+            alone[question] = store_error(error)
+    return alone
+
+
+def _once_more(problem: StoreError) -> StoreError:
+    """Return a failure that several wait for, for one of them."""
+    failure = NotMigrated() if isinstance(problem, NotMigrated) else StoreError(str(problem))
+    failure.__cause__ = problem
+    failure.passing = problem.passing
+    return failure
+
+
 Own = TypeVar("Own")
 
 
@@ -183,12 +243,13 @@ class ThreadedStore(Generic[Own]):
     """A store in the database `using` whose readers write, too: its writes are too rare to be gathered.
 
     `timeout` bounds, in seconds, whatever waits for the database. `now` is Unix time. `shared` are the readers of
-    several stores that are asked seldom, in place of `using` and `timeout`: each has connections.
+    several stores that are asked seldom, in place of `using` and `timeout`: each has connections. `polls` are those of
+    all stores that are asked every second, whether there is anything to do.
     """
 
     unlimited: Own  # the settings of a store that is given none
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that stores are made of
         self,
         *,
         using: str = "default",
@@ -197,18 +258,21 @@ class ThreadedStore(Generic[Own]):
         timeout: float = math.inf,
         retentions: Retentions | None = None,
         shared: DatabaseReaders | None = None,
+        polls: DatabaseReaders | None = None,
     ) -> None:
         self._using = using if shared is None else shared.using
         self._settings = self.unlimited if settings is None else settings
         self._now = now or StoreClock()
         self._retentions = retentions or Retentions()
         self._threads = (shared or DatabaseReaders(using, timeout=timeout)).held()
+        self._polls = (polls or self._threads).held()
         self._closed = False
 
     async def aclose(self) -> None:
         """Let go of everything. Safe to call twice."""
         if not self._closed:
             self._closed = True
+            await self._polls.aclose()
             await self._threads.aclose()
 
     def _since(self, project: str) -> float:

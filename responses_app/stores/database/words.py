@@ -33,6 +33,7 @@ from responses_app.models.words import FIRST_WORDS, ResponseWords, WordsToRead
 from responses_app.protocol.items.said import Phrase, words_said
 from responses_app.protocol.items.words import storable, words_of
 from responses_app.protocol.requests import resources
+from responses_app.stores.database.polling import any_of
 from responses_app.stores.database.response_sql import RESPONSES, RUNNING, for_update, placeholders
 from responses_app.stores.database.threads import ThreadedStore, in_one_line
 
@@ -50,6 +51,7 @@ MAX_NUMBER = (1 << 63) - 1
 AGAIN_SECONDS = 0.05  # between two attempts to interrupt SQLite
 
 # What is new goes before what is old.
+_ANY_NOTED = any_of(NOTED)
 _NOTED = f"SELECT id, below FROM {NOTED} ORDER BY below, id DESC LIMIT %s"
 _OLDER = f"SELECT id FROM {RESPONSES} WHERE id < %s ORDER BY id DESC LIMIT %s"
 _SIZES = f"SELECT id, size FROM {RESPONSES} WHERE id IN ({{ids}}) AND status NOT IN {RUNNING}"
@@ -78,7 +80,7 @@ class DatabaseWords(ThreadedStore[None]):
 
     async def read_some(self) -> bool:
         """Read some responses; return whether there may be more."""
-        return await self._threads.run(read_some)
+        return bool(await self._polls.poll(_ANY_NOTED)) and await self._threads.run(read_some)
 
 
 @dataclass(frozen=True, slots=True)

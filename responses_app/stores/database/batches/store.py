@@ -50,6 +50,7 @@ from responses_app.stores.database.batches.rows import (
     unclaimed,
 )
 from responses_app.stores.database.conversations import can_be_known
+from responses_app.stores.database.polling import any_of
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.database.webhooks.outbox import Told, tell
@@ -59,6 +60,8 @@ Result = TypeVar("Result")
 CREATION_LOCK = 0x62617463  # the space of the locks of projects
 RESULT_BYTES = 4 << 20  # of results that are read at once, or the bytes of one
 MAX_PURGED = 20  # batches that are forgotten at once
+
+_ANY_OPEN = any_of(f"{Batch._meta.db_table} WHERE status IN ({', '.join(map(repr, OPEN))})")
 
 
 class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
@@ -160,12 +163,9 @@ class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
         self, worker: str, *, dead_before: float, known: Collection[str] = (), without: Collection[str] = ()
     ) -> bool:
         def read(connection: BaseDatabaseWrapper) -> bool:
-            # Asked every second, and nearly always there is none: this question costs a sixth of the other one.
-            if not batches_of(connection).filter(status__in=OPEN).exists():
-                return False
             return bool(unclaimed(connection, worker, dead_before, known).exclude(project__in=without).exists())
 
-        return await self._threads.run(read)
+        return bool(await self._polls.poll(_ANY_OPEN)) and await self._threads.run(read)
 
     async def claim(
         self,

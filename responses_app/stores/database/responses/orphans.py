@@ -10,6 +10,7 @@ A row that is damaged fails alone, as nobody can go on with it: else it would st
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -20,6 +21,7 @@ from responses_app.protocol.errors import SERVER_STOPPED
 from responses_app.protocol.requests.resources import ResponseObject, Status, as_failed
 from responses_app.protocol.webhooks import message
 from responses_app.stores.base import AcceptedResponse, Claim, Orphans, WorkerState
+from responses_app.stores.database.polling import Question, any_of
 from responses_app.stores.database.response_sql import (
     CLAIM_RESPONSE,
     FAIL_RESPONSE,
@@ -48,13 +50,12 @@ _FROM_THE_FUTURE = (
 )
 # Parameters: this worker, and the time since which who was not seen is dead. An empty `worker` is nobody's.
 _OF_THE_DEAD = (
-    f"FROM {RESPONSES} WHERE status IN {RUNNING} AND worker <> %s "
+    f"{RESPONSES} WHERE status IN {RUNNING} AND worker <> %s "
     f"AND worker NOT IN (SELECT id FROM {WORKERS} WHERE seen_at > %s)"
 )
 _HAS_LOG = f"EXISTS (SELECT 1 FROM {LOGS} AS part WHERE part.response_id = {RESPONSES}.id)"
 # Unordered: SQLite would scan the whole table to have them in order.
-_LEFT = f"SELECT id, body, request IS NOT NULL OR {_HAS_LOG} {_OF_THE_DEAD} {{lock}}"
-_ANY_LEFT = f"SELECT 1 {_OF_THE_DEAD} LIMIT 1"
+_LEFT = f"SELECT id, body, request IS NOT NULL OR {_HAS_LOG} FROM {_OF_THE_DEAD} {{lock}}"
 # What a worker has claimed and not accepted itself: a call of `reclaim` whose answer got lost may have claimed it.
 _OWN = f"SELECT id FROM {RESPONSES} WHERE status IN {RUNNING} AND worker = %s AND epoch > 1"
 _CLAIMED = f"""
@@ -111,11 +112,9 @@ def reclaim(
     return Orphans(claimed=tuple(claimed), failed=failed or (before.failed if before else 0))
 
 
-def has_orphans(connection: BaseDatabaseWrapper, worker_id: str, *, dead_before: float) -> bool:
-    """Whether there is anything that `reclaim` would take from others."""
-    with connection.cursor() as cursor:
-        cursor.execute(_ANY_LEFT, [worker_id, time_value(connection, max(0.0, dead_before))])
-        return cursor.fetchone() is not None
+def any_orphans(worker_id: str, *, dead_before: float) -> Question:
+    """Return the question whether there is anything that `reclaim` would take from others."""
+    return any_of(_OF_THE_DEAD, worker_id, datetime.fromtimestamp(max(0.0, dead_before), UTC))
 
 
 def lost(connection: BaseDatabaseWrapper, claims: Mapping[str, Claim]) -> Collection[str]:

@@ -41,7 +41,7 @@ from responses_app.stores.clock import StoreClock, own_clock
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.responses import lookups
 from responses_app.stores.database.responses.lookups import load_chain
-from responses_app.stores.database.responses.orphans import beat, has_orphans, lost, reclaim
+from responses_app.stores.database.responses.orphans import any_orphans, beat, lost, reclaim
 from responses_app.stores.database.responses.removal import (
     MAX_PLANNED,
     PurgePlan,
@@ -79,7 +79,7 @@ class DatabaseResponseStore(BaseResponseStore):
     `now` stands for all clocks, in Unix seconds; without it workers go by the database's own, and so does `clock`,
     which tells how old a response is, from the first beat on. `timeout` bounds, in seconds, whatever waits for the
     database; `max_pending` the writes that wait. `keeper` keeps what responses add to their roll-outs,
-    and `retentions` tell which projects have a time of their own.
+    and `retentions` tell which projects have a time of their own. `polls` is what `ThreadedStore` says.
     """
 
     def __init__(  # noqa: PLR0913 - all that it is made of
@@ -93,6 +93,7 @@ class DatabaseResponseStore(BaseResponseStore):
         max_pending: int = 10_000,
         keeper: GenerationKeeper | None = None,
         retentions: Retentions | None = None,
+        polls: DatabaseReaders | None = None,
     ) -> None:
         self._using = using
         self._retentions = retentions or Retentions()
@@ -104,16 +105,21 @@ class DatabaseResponseStore(BaseResponseStore):
         self._writer: CoalescingWriter[Write] = CoalescingWriter(
             self._commit, using=using, max_pending=max_pending, timeout=timeout
         )
-        self._readers = DatabaseReaders(using, timeout=timeout)
+        self._readers = DatabaseReaders(using, timeout=timeout).held()
+        self._polls = (polls or self._readers).held()
         self._plans = PurgePlans()
+        self._closed = False
         self._usable = False  # once True, `check` looks for migrations no more
 
     async def start(self) -> None:
         self._writer.start()
 
     async def aclose(self) -> None:
-        await self._writer.aclose()
-        await self._readers.aclose()
+        if not self._closed:
+            self._closed = True
+            await self._writer.aclose()
+            await self._polls.aclose()
+            await self._readers.aclose()
 
     async def accept(self, accepted: AcceptedResponse) -> None:
         step = await self._step(Acceptance(accepted, self._known_since(accepted.project)))
@@ -203,7 +209,7 @@ class DatabaseResponseStore(BaseResponseStore):
         return await self._do(lambda db, before: reclaim(db, worker_id, before, dead_before=dead_before, known=known))
 
     async def has_orphans(self, worker_id: str, *, dead_before: float) -> bool:
-        return await self._readers.run(lambda db: has_orphans(db, worker_id, dead_before=dead_before))
+        return bool(await self._polls.poll(any_orphans(worker_id, dead_before=dead_before)))
 
     async def lost(self, claims: Mapping[str, Claim]) -> Collection[str]:
         return await self._readers.run(lambda db: lost(db, claims))

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from django.db.backends.base.base import BaseDatabaseWrapper
-
 from responses_app.models import Project
+from responses_app.stores.database.polling import Question
 from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.database.transfer.expiry import STEPS, remove_responses, time_of
 
 MAX_STEPS = 100  # of one kind of things and one project
+
+_RETENTIONS = Question("name, retention_hours", f"FROM {Project._meta.db_table} WHERE retention_hours IS NOT NULL")
 
 
 class DatabaseRetentions(ThreadedStore[None]):
@@ -19,11 +20,7 @@ class DatabaseRetentions(ThreadedStore[None]):
     async def read(self) -> Mapping[str, int]:
         """Return the hours of all projects that have a retention of their own. Raises `StoreError`."""
 
-        def read(connection: BaseDatabaseWrapper) -> Mapping[str, int]:
-            rows = Project.objects.using(connection.alias).exclude(retention_hours=None)
-            return dict(rows.values_list("name", "retention_hours"))
-
-        return await self._threads.run(read)
+        return dict(await self._polls.poll(_RETENTIONS))
 
     async def expire(self, project: str, oldest: float, *, nothing: bool) -> Sequence[str]:
         """Remove what a project has made until then (Unix seconds), and return the ids of responses that were removed.

@@ -24,6 +24,7 @@ from responses_app.models.vector_stores import (
 from responses_app.protocol.files.searches import Chunking
 from responses_app.protocol.webhooks import event_of, message
 from responses_app.stores.database.conversations import can_be_known
+from responses_app.stores.database.polling import any_of
 from responses_app.stores.database.response_sql import in_parts, one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.database.vector_stores.rows import (
@@ -61,6 +62,7 @@ Result = TypeVar("Result")
 CREATION_LOCK = 0x76656373  # the space of the locks of projects
 CHUNKS_AT_ONCE = 64  # that one transaction inserts
 ACTIVE_SECONDS = 60.0  # how exactly it is known when a store was searched last: that is a write, too
+_ANY_PENDING = any_of(f"{VectorStoreFile._meta.db_table} WHERE status = '{PENDING}'")
 GAVE_UP = ("server_error", f"The server stopped {MAX_TRIES} times while it read the file.")
 
 
@@ -250,7 +252,9 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
             row.save(using=self._using)
             return row
 
-        while await self._threads.run(lambda _: self._free(worker).exists()):  # nearly always not: nothing is locked
+        if not await self._polls.poll(_ANY_PENDING):  # nearly always
+            return None
+        while await self._threads.run(lambda _: self._free(worker).exists()):  # nothing is locked
             row = await self._write(act)
             if row is None:
                 return None

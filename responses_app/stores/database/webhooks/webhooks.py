@@ -13,8 +13,16 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Least
 
-from responses_app.models.webhooks import DELIVERED, PARKED, WAITING, WebhookDelivery, WebhookEndpoint
+from responses_app.models.webhooks import (
+    DELIVERED,
+    PARKED,
+    WAITING,
+    WebhookDelivery,
+    WebhookEndpoint,
+    WebhookEvent,
+)
 from responses_app.stores.database.conversations import can_be_known
+from responses_app.stores.database.polling import Question
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.database.webhooks.outbox import dispatch
@@ -34,6 +42,8 @@ Result = TypeVar("Result")
 
 CREATION_LOCK = 0x77656265  # the space of the locks of projects
 PARKED_SECONDS = 30 * 86_400.0  # that a parked delivery is kept
+_WAITING = f"SELECT 1 FROM {WebhookDelivery._meta.db_table} WHERE status = '{WAITING}'"
+_ANY = Question("'', 1", f"WHERE EXISTS (SELECT 1 FROM {WebhookEvent._meta.db_table}) OR EXISTS ({_WAITING})")
 DUE_AT_ONCE = 100  # messages that are looked at together, for what is to be sent
 PURGED_AT_ONCE = 1_000  # rows in one transaction
 MAX_PROBLEM = 500  # characters that are kept of why an attempt failed
@@ -125,6 +135,9 @@ class DatabaseWebhooks(ThreadedStore[WebhookSettings], BaseWebhooks):
 
         return can_be_known(endpoint_id) and await self._write(act)
 
+    async def has_work(self) -> bool:
+        return bool(await self._polls.poll(_ANY))
+
     async def dispatch(self) -> bool:
         return await self._threads.run(lambda db: dispatch(db, self._settings, now=self._at()))
 
@@ -150,12 +163,7 @@ class DatabaseWebhooks(ThreadedStore[WebhookSettings], BaseWebhooks):
                 # Each of its messages waited behind one that is due later, and is due later now, too.
             return None
 
-        def is_any(connection: BaseDatabaseWrapper) -> bool:
-            # Asked every second. Nearly always nothing waits: that question costs an eighth of the other one.
-            waiting = WebhookDelivery.objects.using(connection.alias).filter(status=WAITING)
-            return bool(waiting.exists() and free().exists())
-
-        if not await self._threads.run(is_any):  # nothing is locked
+        if not await self._threads.run(lambda _: free().exists()):  # nothing is locked
             return None
         return await self._write(act)
 
