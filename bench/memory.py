@@ -1,4 +1,4 @@
-"""Rows about memory: idle connections, readers that never read, and what is left of large requests."""
+"""Rows about workers that do nothing, and about memory: readers that never read, what is left of large requests."""
 
 import asyncio
 import contextlib
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from bench.client import WebSocket, create, text_frame
 from bench.report import Result
 from bench.servers import ENDLESS, LANES, Bench, BenchServer
+from tests.kit.redis_server import RedisServer
 
 IDLE = 1000
 SECONDS = 60
+UNUSED_SECONDS = 20
 DROPPED = ("STREAM_MAX_LAG_BYTES", "STREAM_STALL_SECONDS")
 KIB, MIB = 1024, 1024 * 1024
 LARGE = (4, 6, 8, 10, 12, 16, 20, 28)  # MiB of requests that come at once
@@ -22,7 +24,7 @@ LARGE_ROUNDS = 3
 
 
 def idle(bench: Bench) -> list[Result]:
-    """Memory of connections that do nothing, and how fast they open."""
+    """What a worker takes that nobody uses; memory of connections that do nothing, and how fast they open."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * IDLE + 500
     if hard != resource.RLIM_INFINITY and hard < wanted:
@@ -30,7 +32,31 @@ def idle(bench: Bench) -> list[Result]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     with bench.fresh_server(name="idle") as server:
         assert isinstance(server, BenchServer)
-        return asyncio.run(_idle(bench, server))
+        connections = asyncio.run(_idle(bench, server))
+    with bench.migrated_server("sqlite", name="unused") as server:
+        alone = _unused(bench, server, "SQLite")
+    with bench.migrated_server("postgresql", name="unused") as server, RedisServer() as redis:
+        server.environ["REDIS_URL"] = redis.url
+        among_others = _unused(bench, server, "PostgreSQL and Redis")
+    return [*connections, alone, among_others]
+
+
+def _unused(bench: Bench, server: BenchServer, kind: str) -> Result:
+    """Return the CPU of a worker that nobody uses, once it has started."""
+    with server:
+        time.sleep(UNUSED_SECONDS / 4)  # what a start does once
+        bench.report.step(f"nobody uses it for {UNUSED_SECONDS} s, {kind}")
+        cpu, began = server.cpu_seconds(), time.perf_counter()
+        time.sleep(UNUSED_SECONDS)
+        cpu = (server.cpu_seconds() - cpu) / (time.perf_counter() - began)
+        return Result(
+            name="idle",
+            what=f"CPU a second of a worker that nobody uses, {kind}",
+            measured=cpu * 1e3,
+            unit="ms",
+            target=4.0,
+            details={"memory MiB": server.memory_bytes() / MIB},
+        )
 
 
 async def _idle(bench: Bench, server: BenchServer) -> list[Result]:

@@ -180,7 +180,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 if RESPSITE.redis_url:
     CHANNEL_LAYERS = {
         "default": {
-            "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+            "BACKEND": "responses_app.wiring.redis_layer.PatientRedisLayer",
             "CONFIG": {"hosts": [{"address": RESPSITE.redis_url, "socket_timeout": None}], "prefix": "respsite"},
         },
     }

@@ -146,6 +146,17 @@ class WebhooksContract:
         await store.save(stored)
         assert await claim(webhooks) is None
 
+    async def test_there_is_work_until_all_has_arrived(self, webhooks: BaseWebhooks, store: BaseResponseStore) -> None:
+        turn = Turn()
+        await webhooks.create(endpoint(turn.project))
+        assert not await webhooks.has_work()
+        await store.save(ended(turn))
+        assert await webhooks.has_work()  # an event of which no delivery is made
+        claimed = await claimed_by(webhooks)
+        assert await webhooks.has_work()  # a delivery that waits
+        await webhooks.settle(claimed, arrived(claimed), worker="A", pause=0)
+        assert not await webhooks.has_work()
+
     async def test_what_nobody_wants_is_not_told(self, webhooks: BaseWebhooks, store: BaseResponseStore) -> None:
         turn = Turn()
         await store.save(ended(Turn(project=turn.project)))  # before there was an endpoint

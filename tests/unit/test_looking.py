@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.stores.base import NotMigrated, StoreError
-from responses_app.stores.looking import keep_looking
+from responses_app.stores.looking import EARLY, keep_looking, until_look
 
 NEVER = 3600.0  # seconds
 logger = logging.getLogger("respsite.tests")
@@ -73,3 +76,54 @@ async def test_what_goes_wrong_is_told_and_ends_nothing(caplog: pytest.LogCaptur
         async with looking(look, news):
             await asyncio.wait_for(done.wait(), 10)
     assert [record.message for record in caplog.records] == ["looking has to wait: it is away", "looking broke"]
+
+
+@dataclass
+class Loop:
+    """A loop whose clock stands still."""
+
+    now: float
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+    loop = Loop(1000.0)
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
+    return loop
+
+
+@pytest.mark.parametrize("seconds", [0.01, 1 / 3, 1.0, 5.0])
+def test_the_next_look_is_at_most_so_far_away_and_all_look_in_the_same_moment(loop: Loop, seconds: float) -> None:
+    moments = set()
+    for part in (0.0, 0.2, 0.5, 0.9):
+        loop.now = 1000.0 + part * seconds
+        until = until_look(seconds)
+        assert 0 < until <= seconds * (1 + EARLY)
+        moments.add(round((loop.now + until) / seconds, 3))
+    assert max(moments) - min(moments) in (0.0, 1.0)  # this moment, or the one behind it
+
+
+def test_who_looks_less_often_looks_in_some_of_the_moments_of_the_others(loop: Loop) -> None:
+    loop.now += until_look(5.0)
+    assert until_look(1.0) == pytest.approx(1.0)
+
+
+def test_a_timer_that_fires_a_little_early_leads_to_no_second_look(loop: Loop) -> None:
+    loop.now += until_look(1.0) - 1e-6
+    assert until_look(1.0) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_two_processes_look_in_different_moments(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    untils = []
+    for pid in range(100, 110):
+        monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
+        untils.append(until_look(1.0))
+    untils.sort()
+    assert all(later - earlier > 0.03 for earlier, later in pairwise(untils))
+
+
+def test_without_a_pause_there_is_none(loop: Loop) -> None:
+    assert until_look(0.0) == 0.0

@@ -83,6 +83,24 @@ async def test_a_key_is_read_once_and_by_all_who_ask_together(keys: Keys, ring: 
     assert len(keys.asked) == 1
 
 
+@pytest.mark.usefixtures("quick")
+async def test_while_no_key_is_in_use_the_database_is_asked_for_none(
+    keys: Keys, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refreshes: list[int] = []
+    refresh = ring._refresh
+
+    async def noted() -> None:
+        refreshes.append(len(ring._known))
+        await refresh()
+
+    monkeypatch.setattr(ring, "_refresh", noted)
+    keys.make("sk-a")
+    assert await ring.find("sk-a") is not None
+    await eventually(lambda: not ring._known)  # it was idle for long enough
+    assert all(refreshes)
+
+
 async def test_what_is_not_a_key_is_asked_for_once_a_second(
     keys: Keys, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
 ) -> None:

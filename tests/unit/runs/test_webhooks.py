@@ -126,3 +126,17 @@ async def test_endpoints_that_hang_hold_up_no_other(monkeypatch: pytest.MonkeyPa
         assert hanging == PROJECT_ENDPOINTS_AT_ONCE, "a project has only so many at once"
         over.set()
         await eventually(lambda: not due)
+
+
+async def test_where_nothing_waits_nothing_is_asked_but_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "POLL_SECONDS", 0.01)
+    store = AsyncMock(spec=BaseWebhooks)
+    store.has_work.return_value = False
+    store.purge.return_value = 0
+    deliverer = WebhookDeliverer(store, Receivers(lambda *_: Sent(200)), worker="w", now=lambda: 5.0)
+    deliverer.start()
+    await eventually(lambda: store.has_work.await_count > 2)
+    await deliverer.aclose()
+    store.dispatch.assert_not_awaited()
+    store.claim.assert_not_awaited()
+    store.purge.assert_awaited_once()  # what is old goes all the same, once a minute
