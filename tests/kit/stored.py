@@ -27,6 +27,28 @@ def stored_statuses(server: Server) -> dict[str, str]:
     return dict(stored(server, "SELECT id, status FROM responses_app_response"))  # type: ignore[arg-type]
 
 
+def change(server: Server, statement: str) -> None:
+    """Write into a server's database, past the server."""
+    url = server.environ.get("DATABASE_URL")
+    if url:
+        with psycopg.connect(url) as database:
+            database.execute(statement.encode())
+        return
+    with closing(sqlite3.connect(server.folder / "respsite.sqlite3", timeout=START_SECONDS)) as database, database:
+        database.execute(statement)
+
+
+def owner_of(server: Server, response_id: str) -> str:
+    """Return the id of the worker that runs a response."""
+    ((worker,),) = stored(server, f"SELECT worker FROM responses_app_response WHERE id = '{response_id}'")
+    return str(worker)
+
+
+def end_lease(server: Server, worker: str) -> None:
+    """Let a worker that was killed have been silent for long: others take over at their next look."""
+    change(server, f"UPDATE responses_app_worker SET seen_at = '2020-01-01 00:00:00' WHERE id = '{worker}'")
+
+
 @contextmanager
 def locked(server: Server) -> Iterator[None]:
     """Let nobody write to a server's database, which is SQLite's."""
