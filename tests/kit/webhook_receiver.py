@@ -1,4 +1,4 @@
-"""A receiver of webhooks as a process of its own, which checks each message with OpenAI's SDK.
+"""A receiver of webhooks, a process of its own or a thread of the tests, which checks each message with OpenAI's SDK.
 
     python -m tests.kit.webhook_receiver PORT FOLDER
 
@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -74,8 +75,34 @@ class Receiver:
         self.kill()
 
 
+class ReceiverThread(Receiver):
+    """The same in this process, which has imported the SDK already."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._server: Server | None = None
+        self._serving: threading.Thread | None = None
+
+    def start(self) -> "ReceiverThread":
+        """Start; it listens behind this."""
+        self._server = listening(self.port, self.folder)
+        self._serving = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+        self._serving.start()
+        return self
+
+    def kill(self) -> None:
+        """Stop. Safe to call twice."""
+        if self._server is not None and self._serving is not None:
+            self._server.shutdown()
+            self._serving.join()
+            self._server.server_close()
+            self._server = None
+
+
 class Server(ThreadingHTTPServer):
     """Says nothing of a sender that was killed in the middle of a message: another one sends it again."""
+
+    daemon_threads = True  # a message may be held for ever
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Tell what broke, unless it is the sender that is gone."""
@@ -83,8 +110,8 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def serve(port: int, folder: Path) -> None:
-    """Receive until the process is killed."""
+def listening(port: int, folder: Path) -> Server:
+    """Return what receives, and listens already."""
     client = OpenAI(api_key="none")
     with suppress(InvalidWebhookSignatureError):  # the first one takes long: the SDK builds its types
         client.webhooks.unwrap(
@@ -120,8 +147,8 @@ def serve(port: int, folder: Path) -> None:
             """Say nothing."""
 
     Server.request_queue_size = 128
-    Server(("127.0.0.1", port), Handler).serve_forever()
+    return Server(("127.0.0.1", port), Handler)
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), Path(sys.argv[2]))
+    listening(int(sys.argv[1]), Path(sys.argv[2])).serve_forever()
