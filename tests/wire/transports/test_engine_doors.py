@@ -3,28 +3,37 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.kit.clients import Frame, Socket, http_client, read_error_answer, ready, text_of
 from tests.kit.closed import ClosedServer, bearer
+from tests.kit.raw_streams import RawStream
+from tests.kit.redis_server import RedisServer
 from tests.kit.server import Server
+from tests.kit.stored import end_lease, owner_of
 from tests.kit.waiting import eventually
 
 LEASE = 10.0  # WORKER_LEASE_SECONDS
 MOST = 600.0  # ENGINE_PAUSE_SECONDS
 WORDS = "one two three four five six seven eight nine ten"
 SAYS = " ".join([WORDS] * 8)  # two seconds
-LONG = " ".join([SAYS] * 4)  # for whatever is done meanwhile: without Redis a worker may hear of it after one second
+LONG = " ".join([SAYS] * 4)  # for whatever is done meanwhile
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
-    """Two workers of one folder, without Redis."""
+def pair(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> Iterator[tuple[Server, Server]]:
+    """Two workers of one folder, with Redis: without, each step takes up to a second (`test_rollout_weights`)."""
     folder = tmp_path_factory.mktemp("engines")
     options = {"tokens_per_second": 40}
-    settings = {"worker_lease_seconds": LEASE, "engine_pause_seconds": MOST, "responses_ping_interval_seconds": 0.2}
+    settings: dict[str, Any] = {
+        "worker_lease_seconds": LEASE,
+        "engine_pause_seconds": MOST,
+        "responses_ping_interval_seconds": 0.2,
+    }
+    settings |= {"redis_url": redis.url}
     first, second = (
         Server(folder, engine="demo", engine_options=options, engine_weights="on", **settings) for _ in range(2)
     )
@@ -69,6 +78,16 @@ async def refused(
     """Ask for what may not be done, and return why."""
     answer = await http.post(f"/engine/{what}", json=fields)
     return read_error_answer(answer, status=status, code=code, param=param)
+
+
+async def worker_of(server: Server) -> str:
+    """Return the id of a worker."""
+    stream = await RawStream.create(server, input=f"repeat: {LONG}")
+    try:
+        (created,) = await stream.take(1)
+        return owner_of(server, created["response"]["id"])
+    finally:
+        stream.kill()
 
 
 async def said(http: httpx.AsyncClient, text: str = WORDS) -> str:
@@ -144,11 +163,11 @@ async def test_streams_are_kept_alive_in_a_pause(one: httpx.AsyncClient) -> None
 
 async def test_a_pause_that_waits_lets_turns_end(pair: tuple[Server, Server], one: httpx.AsyncClient) -> None:
     async with await Socket.open(pair[1].ws_url) as socket:
-        await socket.create(f"repeat: {SAYS}")
+        await socket.create(f"repeat: {WORDS} {WORDS}")
         while not socket.frames("response.output_text.delta"):
             await socket.receive()
         pausing = asyncio.create_task(done(one, "pause", mode="wait"))
-        assert text_of((await socket.until("response.completed"))[-1]["response"]) == SAYS
+        assert text_of((await socket.until("response.completed"))[-1]["response"]) == f"{WORDS} {WORDS}"
         assert (await pausing)["pause"]["mode"] == "wait"
     await done(one, "resume")
 
@@ -176,8 +195,9 @@ async def test_a_pause_that_aborts_ends_turns_with_an_error_that_may_be_retried(
 
 
 async def test_a_trainer_that_dies_leaves_a_pause_that_ends(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
-    await done(one, "pause", lease_seconds=6)  # without Redis each step takes up to a second
+    await done(one, "pause")
     await done(one, "weights", action="begin", version="never")
+    await done(one, "pause", lease_seconds=1)
     assert await said(two, "on it goes") == "on it goes"
 
     async def goes_on() -> bool:
@@ -259,9 +279,11 @@ async def test_many_at_once_are_one_after_the_other(one: httpx.AsyncClient, two:
 async def test_a_worker_that_comes_into_a_pause_joins_it(
     pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
 ) -> None:
+    stopped = await worker_of(pair[1])
     await done(one, "pause")
-    pair[1].stop()
-    pair[1].start()
+    await asyncio.to_thread(pair[1].stop)
+    end_lease(pair[0], stopped)  # the others would wait for what it says
+    await asyncio.to_thread(pair[1].start)
     answer = asyncio.create_task(said(two, "hello"))
 
     async def joined() -> bool:
@@ -282,16 +304,19 @@ async def test_a_worker_that_dies_while_it_changes_the_engine_leaves_one_that_go
     async def is_idle() -> bool:
         return not await is_busy()
 
+    killed = await worker_of(pair[1])
     async with await Socket.open(pair[0].ws_url) as socket:
         await socket.create(f"repeat: {LONG}")  # for which the change waits
-        await socket.until("response.output_text.delta")
+        created = (await socket.until("response.output_text.delta"))[0]["response"]["id"]
         applied = {"action": "apply", "version": "unfinished", "info": {"seed": 0}, "mode": "wait"}
         applying = asyncio.create_task(two.post("/engine/weights", json=applied))
         await eventually(is_busy)
         pair[1].kill()
         with pytest.raises(httpx.TransportError):
             await applying
-        await socket.until("response.completed")
+        end_lease(pair[0], killed)
+        await socket.send({"type": "response.interrupt", "response_id": created})
+        await socket.answer()
     try:
         assert await said(one, "on it goes") == "on it goes"
         await eventually(is_idle)
@@ -299,9 +324,10 @@ async def test_a_worker_that_dies_while_it_changes_the_engine_leaves_one_that_go
         assert (await one.get("/engine")).json()["version"] == "failed:unfinished"
         assert (await done(one, "pause"))["workers"] == 1
     finally:
-        pair[1].start()
+        await asyncio.to_thread(pair[1].start)
 
 
+@pytest.mark.any_server
 def test_keys_need_the_scope_and_the_setting(closed: ClosedServer, tmp_path_factory: pytest.TempPathFactory) -> None:
     def asked(server: ClosedServer, *scopes: str) -> list[int]:
         headers = bearer(server.new_key(*(("--scopes", ",".join(scopes)) if scopes else ())))
