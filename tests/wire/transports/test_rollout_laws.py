@@ -16,7 +16,7 @@ from tests.kit.scripts import HELLO, WEATHER
 from tests.kit.server import Server
 from tests.kit.vllm_process import VllmProcess
 from tests.kit.waiting import eventually
-from tests.wire.transports.test_takeover import LONG, seen, two_workers
+from tests.wire.transports.test_takeover import LONG, SHORT_LEASE, seen, two_workers
 from tests.wire.transports.test_waiting import WAIT, calls_of, give
 
 HEADER = "x-rollout-id"
@@ -24,21 +24,22 @@ HEADER = "x-rollout-id"
 
 @pytest.mark.any_server
 async def test_a_worker_is_killed_in_the_middle_of_a_turn(folder: Path) -> None:
-    async with two_workers(folder, delay=0.008) as pair:
+    async with two_workers(folder, delay=0.002, worker_lease_seconds=SHORT_LEASE) as pair:
         owner, other = pair.workers
         async with http_client(owner) as http:
             for name in ("killed", "control"):
                 assert (await http.post("/rollouts", json={"id": name})).status_code == 200
-            response = await begin(http, "[long]", metadata={"rollout_id": "killed"})
+            response = await begin(http, "[held]", metadata={"rollout_id": "killed"})
         await seen(other, response["id"], 30)
         await asyncio.to_thread(pair.kill, owner)
+        pair.let_go_on()
         async with http_client(other) as http:
 
             async def has_ended() -> bool:
                 return bool((await get(http, response["id"]))["status"] == "completed")
 
             await eventually(has_ended)
-            control = await http.post("/responses", json={"input": "[long]", "metadata": {"rollout_id": "control"}})
+            control = await http.post("/responses", json={"input": "[held]", "metadata": {"rollout_id": "control"}})
             assert control.status_code == 200, control.text
             killed, whole = await tree_of(http, "killed"), await tree_of(http, "control")
     assert_laws_of_trees(killed)
@@ -116,7 +117,9 @@ async def test_agents_of_one_response(folder: Path) -> None:
 
 async def test_a_steered_response_and_its_successor(folder: Path) -> None:
     talk = f"<|channel|>analysis<|message|>I will count.<|end|><|start|>assistant{LONG}"
-    script = [{"when": "[talk]", "say": talk, "delay": 0.02}, {"say": HELLO}]
+    may_end = folder / "may-end"
+    held = {"hang_after": 100, "wait_for_file": str(may_end)}
+    script = [{"when": "[talk]", "say": talk, **held}, {"say": HELLO}]
     server = Server(folder, script=script, journal=True, model_name="test-model")
     await asyncio.to_thread(server.start)
     try:
@@ -124,6 +127,8 @@ async def test_a_steered_response_and_its_successor(folder: Path) -> None:
             await socket.create("[talk]", model="test-model")
             first = (await socket.until("response.output_text.delta"))[0]["response"]["id"]
             await socket.send({"type": "response.steer", "previous_response_id": first, "input": "Shorter!"})
+            await socket.until("response.steer.accepted")
+            may_end.touch()
             assert (await socket.answer())[-1]["type"] == "response.incomplete"
             successor = (await socket.answer())[-1]["response"]
         await eventually(lambda: len(of_engine([server], {first, successor["id"]})) == 2)
@@ -137,7 +142,9 @@ async def test_a_steered_response_and_its_successor(folder: Path) -> None:
 
 async def test_a_replica_is_killed_in_the_middle_of_a_turn(folder: Path) -> None:
     numbers = f"<|channel|>final<|message|>{' '.join(map(str, range(80)))}<|return|>"
-    script = {"when": "[long]", "say": numbers, "delay": 0.02}, {"say": "<|channel|>final<|message|>Hello.<|return|>"}
+    may_end = folder / "may-end"
+    held = {"hang_after": 60, "wait_for_file": str(may_end)}
+    script = {"when": "[long]", "say": numbers, **held}, {"say": "<|channel|>final<|message|>Hello.<|return|>"}
     with VllmProcess(*script) as one, VllmProcess(*script) as other:
         urls = f"{one.url},{other.url}"
         server = Server(folder, engine="vllm-server", engine_url=urls, model=MODEL)
@@ -152,6 +159,7 @@ async def test_a_replica_is_killed_in_the_middle_of_a_turn(folder: Path) -> None
                             busy = max(one, other, key=VllmProcess.running)
                             assert busy.running() == 1
                             await asyncio.to_thread(busy.kill)
+                            may_end.touch()
                 assert one.is_there != other.is_there
                 control = await http.post("/responses", json={"input": "[long]"}, headers={HEADER: "control"})
                 assert control.status_code == 200, control.text
