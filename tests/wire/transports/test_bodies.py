@@ -154,6 +154,7 @@ async def test_large_bodies_are_taken_where_they_are_of_use(
         assert growth[-1] < 24
 
 
+@pytest.mark.any_server
 def test_a_malformed_form_is_told(served: Server) -> None:
     for body in (b"nothing of the kind", b"--b\r\nbroken\r\n\r\n--b--", b"--b--"):
         for path, status in (("/v1/responses", 415), ("/v1/nowhere", 404)):
@@ -163,6 +164,7 @@ def test_a_malformed_form_is_told(served: Server) -> None:
             read_error_answer(answer, status=status, code=code)
 
 
+@pytest.mark.any_server
 def test_a_login_works(served: Server) -> None:
     """Forms of the admin are Django's."""
     with httpx.Client(base_url=served.url, verify=False) as http:
@@ -207,6 +209,7 @@ BEYOND = {
 }
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("case", WITHIN)
 def test_what_the_limits_let_through_never_stops_the_loop(served: Server, case: str) -> None:
     body = WITHIN[case]()
@@ -219,6 +222,7 @@ def test_what_the_limits_let_through_never_stops_the_loop(served: Server, case: 
         assert grown(served, before) < 64 + 14 * len(body) / MIB
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("case", BEYOND)
 def test_what_the_limits_stop_costs_nothing(served: Server, case: str) -> None:
     make, code, param = BEYOND[case]
