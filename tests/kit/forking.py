@@ -75,11 +75,21 @@ class ForkedProcess:
 
 
 def fork(
-    command: Sequence[str], *, cwd: Path, environ: Mapping[str, str], output: IO[Any], errors: IO[Any]
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    environ: Mapping[str, str],
+    output: IO[Any],
+    errors: IO[Any],
+    handed_on: Mapping[str, str] | None = None,
 ) -> ForkedProcess:
-    """Start a process: `command` is what would stand behind `python`."""
+    """Start a process: `command` is what would stand behind `python`.
+
+    `handed_on` are variables beside `environ` for what it starts itself: it may be forked from any forker for those.
+    """
     ours, theirs = socket.socketpair()
-    order = json.dumps({"command": list(command), "environ": dict(environ), "cwd": str(cwd)}).encode()
+    whole = {**environ, **(handed_on or {})}
+    order = json.dumps({"command": list(command), "environ": whole, "cwd": str(cwd)}).encode()
     with theirs:
         _, control = _forker(_early(environ))
         socket.send_fds(control, [order], [output.fileno(), errors.fileno(), theirs.fileno()])

@@ -9,13 +9,16 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import httpx
 
+from tests.kit.forking import ForkedProcess, fork
 from tests.kit.server import ROOT, START_SECONDS, Server
 from tests.kit.waiting import looks
 
@@ -40,19 +43,29 @@ if "serve_worker" in sys.orig_argv:
 
 
 class Supervised(Server):
-    """A server with several workers. It is started when all of them serve. `program`: whose command `serve` is."""
+    """A server with several workers. It is started when all of them serve. `program`: whose command `serve` is.
+
+    `is_forked`: the supervisor begins with all that it imports; what it starts itself begins as users see it.
+    """
 
     def __init__(
-        self, folder: Path, *flags: str, workers: int = 3, program: str = "manage.py", **settings: object
+        self,
+        folder: Path,
+        *flags: str,
+        workers: int = 3,
+        program: str = "manage.py",
+        is_forked: bool = True,
+        **settings: object,
     ) -> None:
         super().__init__(folder, workers=workers, **settings)  # type: ignore[arg-type]
+        self.is_forked = is_forked
         self.environ["PORT"] = str(self.port)
         self.workers = workers
         self._command_line = [sys.executable, *program.split(), "serve", *flags]
         custom = folder / "custom"
         custom.mkdir(exist_ok=True)
         (custom / "sitecustomize.py").write_text(CUSTOM.format(folder=str(folder)))
-        self.environ["PYTHONPATH"] = f"{custom}{os.pathsep}{ROOT}"
+        self._handed_on = {"PYTHONPATH": f"{custom}{os.pathsep}{ROOT}"}
 
     @property
     def url(self) -> str:
@@ -61,6 +74,13 @@ class Supervised(Server):
 
     def _command(self) -> list[str]:
         return self._command_line
+
+    def _begin(self, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes] | ForkedProcess:
+        if self.is_forked:
+            environ, handed_on = self.environ, self._handed_on
+            return fork(command[1:], cwd=ROOT, environ=environ, output=log, errors=log, handed_on=handed_on)
+        environ = {**self.environ, **self._handed_on}
+        return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=log, stderr=log, start_new_session=True)
 
     def start(self, *, wait: bool = True) -> "Supervised":
         """Start; wait until all workers serve."""

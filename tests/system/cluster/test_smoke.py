@@ -1,4 +1,7 @@
-"""A small cluster answers over every transport, through nginx."""
+"""A small cluster answers over every transport, through nginx.
+
+Only this finds a header, a limit or an upgrade on which nginx, the workers, Redis and PostgreSQL do not agree.
+"""
 
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Transcripts of gpt-oss as models mangle them, as many as there is time for; the suite has 300 of a fixed seed.
 
+Only this finds a mangled transcript that is not among the 300.
+
 They begin at FUZZ_SEED. What fails says its transcript.
 """
 

@@ -1,5 +1,7 @@
 """schemathesis over the OpenAPI document of a server that asks for keys: it answers as the document says it does.
 
+Only this finds a status or a field that the document does not name.
+
 It runs as a program of its own, seeded with FUZZ_SEED. What it finds it prints as curl commands.
 """
 

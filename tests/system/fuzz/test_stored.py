@@ -1,5 +1,7 @@
 """Damaged rows: whatever stands in the database, a server answers in time and in OpenAI's shape, and goes on.
 
+Only this finds a column whose damage nobody has thought of.
+
 Each example damages one value of a server's database, asks for everything that is kept, and puts the value back. What
 cannot be read is 500 at worst, and nothing else is harmed: in the end all is answered as in the beginning.
 """

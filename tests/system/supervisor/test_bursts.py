@@ -1,4 +1,7 @@
-"""Connections that come at once wait in the kernel, as many as it allows, however the server was started."""
+"""Connections that come at once wait in the kernel, as many as it allows, however the server was started.
+
+Only this finds a backlog that some way to start leaves at its default: no request is slow until a burst comes.
+"""
 
 import os
 import selectors

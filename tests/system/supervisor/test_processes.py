@@ -1,4 +1,8 @@
-"""Workers as real processes: how they begin, are replaced, and end."""
+"""Workers as real processes: how they begin, are replaced, and end.
+
+Only this finds a port that is lost between two processes, a worker that outlives its supervisor, and one that is never
+replaced: `tests/unit/management` decides the same with no process anywhere.
+"""
 
 import os
 import re
@@ -36,7 +40,7 @@ def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
     """Two workers of the program `respsite`, on IPv6; a test may kill or replace some, and leaves two, which serve."""
     folder = tmp_path_factory.mktemp("steady")
     settings = {"engine_options": SLOW, "shutdown_grace_seconds": GRACE, "host": "::1"}
-    with Supervised(folder, workers=2, program="-m respsite", **settings) as server:
+    with Supervised(folder, workers=2, program="-m respsite", is_forked=False, **settings) as server:
         yield server
         began = time.monotonic()
         assert server.stop() == 0
@@ -98,6 +102,7 @@ def test_sigterm_lets_what_runs_end_and_a_second_one_does_not(served: Supervised
             read_to_the_end(busy)
 
 
+@pytest.mark.representative
 def test_one_that_is_killed_is_replaced_and_the_port_stays(steady: Supervised) -> None:
     victim, other = steady.pids()
     before = steady.output.count(" serves\n")
@@ -157,6 +162,7 @@ def test_workers_that_cannot_start_end_it_with_a_sentence(tmp_path: Path) -> Non
     assert "Traceback" not in served.output
 
 
+@pytest.mark.representative
 def test_a_new_version_that_does_not_start_leaves_the_old_one_where_it_is(steady: Supervised) -> None:
     pids = steady.pids()
     (steady.folder / "broken").touch()
@@ -172,27 +178,18 @@ def test_a_new_version_that_does_not_start_leaves_the_old_one_where_it_is(steady
     assert steady.post("/responses", input="Hi").status_code == 200
 
 
-def test_one_that_is_not_ready_leaves_what_comes_to_one_that_is(tmp_path: Path) -> None:
-    (tmp_path / "slow-1").touch()
-    served = Supervised(tmp_path, workers=2)
-    try:
-        Server.start(served)
-        served.wait_for(lambda: Numbers(served).of("workers") == 2)  # both listen
-        answers = [served.post("/responses", input="Hi") for _ in range(30)]
-        assert {answer.status_code for answer in answers} == {200}, answers[-1].text
-        assert served.answered_by() == {"2"}
-    finally:
-        served.stop()
-
-
-def test_one_that_is_not_ready_answers_where_the_only_one_that_was_is_killed(tmp_path: Path) -> None:
+def test_one_that_is_not_ready_leaves_what_comes_to_one_that_is_and_answers_where_that_is_killed(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "slow-1").touch()
     served = Supervised(tmp_path, workers=2)
     try:
         Server.start(served)
         served.wait_for_line("worker 2 serves\n")
-        served.wait_for(lambda: Numbers(served).of("workers") == 2)
-        assert served.post("/responses", input="Hi").status_code == 200
+        served.wait_for(lambda: Numbers(served).of("workers") == 2)  # both listen
+        answers = [served.post("/responses", input="Hi") for _ in range(30)]
+        assert {answer.status_code for answer in answers} == {200}, answers[-1].text
+        assert served.answered_by() == {"2"}
         (tmp_path / "hang").touch()  # the one that is started for it comes to nothing
         (victim,) = [pid for pid in served.pids() if "--number 2" in command_line(pid)]
         os.kill(victim, signal.SIGKILL)

@@ -1,5 +1,7 @@
 """`serve` whose containers are on two other hosts, over TLS: where they are made, kept, and what becomes of them.
 
+Only this finds what is lost between two hosts and workers that each know a part of what lies there.
+
 The workers have no right to make a sandbox: they are told of bubblewrap alone, and nothing in their PATH is it.
 """
 
@@ -92,6 +94,7 @@ def host_of(container: str) -> str:
     return container[-DIGITS:]
 
 
+@pytest.mark.representative
 def test_code_runs_at_hosts_where_the_workers_cannot_run_any(house: House, tmp_path: Path) -> None:
     assert output_of(run(house.server, "print(1 + 1)")) == "2\n"
     assert hosts_of(house.server) == []

@@ -1,4 +1,8 @@
-"""Containers beside `serve`: they outlive its workers, and end with it."""
+"""Containers beside `serve`: they outlive its workers, and end with it.
+
+Only this finds a host that ends with a worker, or stays behind the server, and a call that is made twice by the worker
+that takes over.
+"""
 
 import json
 import os

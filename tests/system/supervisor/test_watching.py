@@ -1,4 +1,7 @@
-"""What operators see of several workers: metrics of all of them from any, and lines of the log that stay JSON."""
+"""What operators see of several workers: metrics of all of them from any, and lines of the log that stay JSON.
+
+Only this finds numbers that are lost with the worker that counted them, and lines that the supervisor breaks.
+"""
 
 import json
 import os

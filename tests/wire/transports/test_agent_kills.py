@@ -72,7 +72,7 @@ def worker(folder: Path, gate_in: str = "") -> Server:
         if name == gate_in:
             entry |= {"hang_after": len(encode_harmony(thought)), "wait_for_file": str(folder / "gate")}
         script.append(entry)
-    return Server(folder, script=script, worker_lease_seconds=2, mcp_allowed_hosts="127.0.0.1")
+    return Server(folder, script=script, worker_lease_seconds=1, mcp_allowed_hosts="127.0.0.1")
 
 
 @pytest.fixture

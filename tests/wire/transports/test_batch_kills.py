@@ -14,6 +14,7 @@ from tests.kit.sdk import sdk_of
 from tests.kit.server import Server, manage
 
 LEASE = 3  # WORKER_LEASE_SECONDS
+SHORT_LEASE = 1  # where the one that takes over starts behind the kill
 LINES = 300
 PACE = {"tokens_per_second": 200}
 LONG = "count to 9000"  # two minutes: no test waits for its end
@@ -23,7 +24,7 @@ def pair(folder: Path, redis: RedisServer | None = None, **settings: Any) -> tup
     """Return two servers: on one PostgreSQL and with this Redis, or on one file of SQLite."""
     if redis is not None:
         settings |= {"database_url": postgres_url(folder, manage), "redis_url": redis.url}
-    first, second = (Server(folder, worker_lease_seconds=LEASE, **settings) for _ in range(2))
+    first, second = (Server(folder, **{"worker_lease_seconds": LEASE, **settings}) for _ in range(2))
     second.log = folder / "second.log"
     return first, second
 
@@ -58,7 +59,7 @@ def test_a_batch_outlives_its_worker(tmp_path: Path, redis: RedisServer) -> None
 
 @pytest.mark.parametrize("state", ["validating", "finalizing", "cancelling"])
 def test_a_worker_is_killed_at_each_state(tmp_path: Path, state: str) -> None:
-    first, second = pair(tmp_path, engine="demo")
+    first, second = pair(tmp_path, engine="demo", worker_lease_seconds=SHORT_LEASE)
 
     def is_there(now: Batch) -> bool:
         return now.status == state or has_ended(now)

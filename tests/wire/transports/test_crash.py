@@ -100,7 +100,7 @@ async def assert_left(http: httpx.AsyncClient, left: Left) -> None:
 
 
 async def test_what_was_promised_is_kept_and_nothing_hangs(folder: Path) -> None:
-    server = crash_server(folder).start()
+    server = crash_server(folder, worker_lease_seconds=1).start()  # nobody else is there
     try:
         async with AsyncExitStack() as stack:
             left = await Left.begin(server, stack)

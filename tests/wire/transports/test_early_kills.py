@@ -13,6 +13,7 @@ from tests.kit.mcp_program import READS
 from tests.kit.mcp_servers import serving
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.scripts import Entry
+from tests.kit.stored import end_lease, owner_of
 from tests.wire.transports.test_programs import program
 from tests.wire.transports.test_takeover import two_workers
 
@@ -66,10 +67,13 @@ async def test_killed_in_the_middle_of_a_program(at: str, tmp_path: Path) -> Non
         assert answer.status_code == 200, answer.text
         async with asyncio.timeout(60):
             await (all_look if at == "look" else booking).wait()
+        response_id = answer.json()["id"]
+        owner = owner_of(heir, response_id)
         await asyncio.to_thread(pair.kill, victim)
+        end_lease(heir, owner)
         killed.set()
         async with http_client(heir) as http:
-            done = await until(http, answer.json()["id"], "completed", "failed")
+            done = await until(http, response_id, "completed", "failed")
     assert done["status"] == "completed", done
     assert heard["x"] == 1, "booked once, whoever booked it"
     calls = [item for item in done["output"] if item["type"] == "mcp_call"]

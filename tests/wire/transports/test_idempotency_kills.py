@@ -11,7 +11,7 @@ from openai import AsyncOpenAI, ConflictError
 
 from engine.formats.harmony.encoding import encode_harmony
 from tests.kit.balancer import Balancer
-from tests.kit.clients import http_client, text_of
+from tests.kit.clients import http_client, ready, text_of
 from tests.kit.laws import assert_laws
 from tests.kit.redis_server import RedisServer
 from tests.kit.scripts import BEGIN
@@ -87,7 +87,7 @@ async def test_the_sdk_gets_the_answer_of_a_server_that_died(folder: Path, end: 
         client = sdk_of(balancer, key())
         asking = asyncio.create_task(client.responses.create(input="[gated]", model="scripted"))
         await eventually(lambda: is_running(pair, "[gated]"))
-        owner = owner_of(pair)
+        owner = await owner_of(pair)
         await asyncio.to_thread(owner.stop if end == "stopped" else owner.kill)
         pair.alive.remove(owner)
         open_gate(folder)
@@ -98,11 +98,10 @@ async def test_the_sdk_gets_the_answer_of_a_server_that_died(folder: Path, end: 
         await client.close()
 
 
-def owner_of(pair: Pair) -> Server:
+async def owner_of(pair: Pair) -> Server:
     """Return the worker that runs the one response."""
-    (worker_id,) = {row[0] for row in stored(pair.workers[0], "SELECT worker FROM responses_app_response")}
-    started = stored(pair.workers[0], "SELECT id FROM responses_app_worker ORDER BY started_at")
-    return pair.workers[[row[0] for row in started].index(worker_id)]
+    (owner,) = [worker for worker in pair.workers if (await ready(worker))["responses_in_flight"]]
+    return owner
 
 
 async def test_what_is_kept_nowhere_is_not_carried_out_twice(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -44,31 +45,37 @@ def begun(server: Server) -> str:
     return response_id
 
 
-def test_a_response_is_cancelled_through_another_worker(folder: Path, redis: RedisServer) -> None:
-    first, second = pair(folder, redis_url=redis.url)
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> Iterator[tuple[Server, Server]]:
+    """Two workers with Redis; a test leaves them running."""
+    first, second = pair(tmp_path_factory.mktemp("both"), redis_url=redis.url)
     with first, second:
-        response_id = begun(first)
-        for _ in range(2):
-            answer = httpx.post(f"{second.base_url}/responses/{response_id}/cancel", timeout=20)
-            assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
-            assert answer.json()["output"][0]["content"][0]["text"].startswith("word")
-        assert "its client cancelled it" in first.output
+        yield first, second
 
 
-async def test_a_deletion_is_heard_by_the_other_worker(folder: Path, redis: RedisServer) -> None:
+def test_a_response_is_cancelled_through_another_worker(both: tuple[Server, Server]) -> None:
+    first, second = both
+    response_id = begun(first)
+    for _ in range(2):
+        answer = httpx.post(f"{second.base_url}/responses/{response_id}/cancel", timeout=20)
+        assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
+        assert answer.json()["output"][0]["content"][0]["text"].startswith("word")
+    assert "its client cancelled it" in first.output
+
+
+async def test_a_deletion_is_heard_by_the_other_worker(both: tuple[Server, Server]) -> None:
     """What runs there ends, and what its connections remember is forgotten: also by those that ask no store."""
-    first, second = pair(folder, redis_url=redis.url)
-    with first, second:
-        async with await Socket.open(first.ws_url) as socket, http_client(second) as http:
-            await socket.create("hi")
-            await socket.until("response.output_text.delta")
-            running = socket.frames("response.created")[0]["response"]["id"]
-            assert (await http.delete(f"/responses/{running}")).status_code == 200
-            ended = (await socket.answer())[-1]
-            assert (ended["type"], ended["response"]["status"]) == ("response.incomplete", "cancelled")
-            assert "its client deleted it" not in second.output
-            assert "it was deleted" in first.output
-            assert (await http.get(f"/responses/{running}")).status_code == 404
+    first, second = both
+    async with await Socket.open(first.ws_url) as socket, http_client(second) as http:
+        await socket.create("hi")
+        await socket.until("response.output_text.delta")
+        running = socket.frames("response.created")[0]["response"]["id"]
+        assert (await http.delete(f"/responses/{running}")).status_code == 200
+        ended = (await socket.answer())[-1]
+        assert (ended["type"], ended["response"]["status"]) == ("response.incomplete", "cancelled")
+        assert "its client deleted it" not in second.output
+        assert "it was deleted" in first.output
+        assert (await http.get(f"/responses/{running}")).status_code == 404
 
 
 def test_without_redis_it_says_what_is_missing(folder: Path) -> None:

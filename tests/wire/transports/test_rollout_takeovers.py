@@ -19,7 +19,7 @@ from tests.kit.fake_vllm import MODEL, Asked, FakeVllm
 from tests.kit.rollouts import assert_laws_of_trees, path_tokens, tree_of
 from tests.kit.scripts import BEGIN
 from tests.kit.server import Server
-from tests.kit.stored import stop_beside_its_writes
+from tests.kit.stored import end_lease, owner_of, stop_beside_its_writes
 from tests.kit.waiting import eventually
 from tests.wire.transports.test_engine_doors import done
 
@@ -57,13 +57,11 @@ async def two_workers(folder: Path) -> AsyncIterator[tuple[Pair, httpx.AsyncClie
     async with FakeVllm(*SCRIPT) as vllm:
         pair = Pair(folder, vllm)
         try:
-            for server in (pair.other, pair.own):
-                await asyncio.to_thread(server.start)
+            await asyncio.gather(*(asyncio.to_thread(server.start) for server in (pair.other, pair.own)))
             async with http_client(pair.other) as other, http_client(pair.own) as own:
                 yield pair, other, own
         finally:
-            for server in (pair.other, pair.own):
-                await asyncio.to_thread(server.stop)
+            await asyncio.gather(*(asyncio.to_thread(server.stop) for server in (pair.other, pair.own)))
 
 
 def told(tree: Any) -> list[str | None]:
@@ -101,7 +99,9 @@ def check(tree: Any, asked: Sequence[Asked]) -> tuple[int, int]:
 
 async def taken_over(pair: Pair, other: httpx.AsyncClient, response_id: str) -> None:
     """Kill the worker of a turn, and wait until the other one has ended it."""
+    owner = owner_of(pair.other, response_id)
     await asyncio.to_thread(pair.own.kill)
+    end_lease(pair.other, owner)
     ended = await until(other, response_id, "completed", "failed")
     assert ended["status"] == "completed", ended
 

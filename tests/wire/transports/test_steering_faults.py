@@ -29,6 +29,7 @@ SCRIPT = [
     {"when": "[long]", "say": f"{THOUGHT}{BEGIN}{NUMBERS}<|return|>", "delay": 0.01},
     {"say": HELLO},
 ]
+HELD = {"when": "[held]", "say": f"{THOUGHT}{BEGIN}{NUMBERS}<|return|>", "hang_after": 100}
 KEYS = """
 from responses_app.stores.database.callers import create_key
 print(*(create_key(project)[0] for project in ("own", "foreign")))
@@ -59,7 +60,8 @@ class House:
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """Two workers that live; each test leaves them so."""
     folder = tmp_path_factory.mktemp("steering")
-    pair = Pair(folder, script=SCRIPT, auth="on", worker_lease_seconds=LEASE)
+    held = {**HELD, "wait_for_file": str(folder / "may-end")}
+    pair = Pair(folder, script=[held, *SCRIPT], auth="on", worker_lease_seconds=LEASE)
     try:
         for worker in pair.workers:
             pair.start(worker)
@@ -162,10 +164,10 @@ async def test_another_project_steers_interrupts_and_continues_nothing(
     house: House, socket: Socket, open_socket: Connect
 ) -> None:
     ended = (await socket.ask("Hello", "a"))["id"]
-    runs = (await begin(socket, "[long]", "a"))[0]["response"]["id"]
+    runs = (await begin(socket, "[held]", "a"))[0]["response"]["id"]
     for worker in (house.one, house.other):
         stranger = await open_socket(worker, additional_headers=bearer(house.foreign))
-        own = (await begin(stranger, "[long]", "a"))[0]["response"]["id"]
+        own = (await begin(stranger, "[held]", "a"))[0]["response"]["id"]
         for theirs in (ended, runs):
             await steer(stranger, theirs, "Say what you know.")
             refused = await stranger.next()
@@ -180,5 +182,6 @@ async def test_another_project_steers_interrupts_and_continues_nothing(
         await stranger.send({"type": "response.cancel", "response_id": own})
         assert (await stranger.answer("a"))[-1]["response"]["id"] == own
     assert stored_statuses(house.one)[runs] == "in_progress"
+    (house.one.folder / "may-end").touch()
     done = (await socket.answer("a"))[-1]["response"]
     assert (done["id"], done["status"], text_of(done)) == (runs, "completed", NUMBERS)

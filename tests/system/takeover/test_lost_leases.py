@@ -1,4 +1,8 @@
-"""Workers that are stopped beyond their lease, and a PostgreSQL that hangs: nobody overrules what others decided."""
+"""Workers that are stopped beyond their lease, and a PostgreSQL that hangs: nobody overrules what others decided.
+
+Only this finds a worker that goes on with what another one has ended meanwhile, and one that is taken for dead because
+the database answered nobody: both need processes that stand still for longer than a lease.
+"""
 
 import asyncio
 import os
@@ -11,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kit.background import ANSWER, begin, get, is_idle, new_server, speak, until
+from tests.kit.background import ANSWER, begin, cancel, get, is_idle, new_server, speak, until
 from tests.kit.clients import Frame, http_client, read_error_answer, text_of
 from tests.kit.databases import postgres, postgres_url
 from tests.kit.raw_streams import RawStream
@@ -25,6 +29,8 @@ pytestmark = pytest.mark.any_database  # each names its own
 ROWS = "SELECT id, status, worker, epoch, body FROM responses_app_response"
 TIMEOUT = 2.0  # DATABASE_TIMEOUT_SECONDS
 HANG = 9.0  # seconds: three leases
+LONG_LEASE = 8.0  # WORKER_LEASE_SECONDS: a busy machine lets no worker stand still for so long
+A_LOOK = 2.0  # seconds: workers look every second at what dead ones left
 
 
 class Stopped:
@@ -185,3 +191,22 @@ async def test_a_database_that_hangs_makes_nobody_look_dead(folder: Path) -> Non
     finally:
         for server in servers:
             server.stop()
+
+
+async def test_neither_takes_over_what_the_other_runs(folder: Path) -> None:
+    first, second = (new_server(folder, worker_lease_seconds=LONG_LEASE) for _ in range(2))
+    second.log = folder / "second.log"
+    with first, second:
+        async with http_client(first) as one, http_client(second) as two:
+            response = await begin(one, "[hang]")
+            silent = await begin(two, "[dumb c]")
+            await until(one, response["id"], "in_progress")
+            await asyncio.sleep(LONG_LEASE + A_LOOK)
+            assert len(generations(first, silent["id"])) == 0
+            assert (await get(two, response["id"]))["status"] == "in_progress"
+            await cancel(one, response)
+            speak(first, "c")
+            await until(one, silent["id"], "completed")
+            assert len(generations(first, silent["id"])) == 1
+    for server in (first, second):
+        assert_quiet(server)
