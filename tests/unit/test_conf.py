@@ -4,7 +4,6 @@ import dataclasses
 import re
 import stat
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
@@ -17,8 +16,8 @@ from responses_app.protocol.prices import Price
 from responses_app.protocol.tiers import QueueBounds
 from responses_app.settings.conf import RETIRED, ConfigurationError, Settings, from_environ, secret_files, table
 from responses_app.tools.network import hosts
-from tests.kit.forking import run_forked
-from tests.kit.server import ROOT, clean_environ, server_environ
+from tests.kit.forking import run_forked, start_forker
+from tests.kit.server import ROOT, server_environ
 from tests.kit.tool_settings import RIGHT_OF_TOOLS, TOOLS_TOGETHER, WRONG_OF_TOOLS
 
 RIGHT: dict[str, tuple[str, Any]] = {
@@ -435,17 +434,11 @@ def test_what_is_said_of_a_setting_leans_on_no_other() -> None:
 # What the processes say.
 
 
-def start(*command: str, **settings: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command that is expected to end."""
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env=clean_environ(**settings),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def start(code: str, folder: Path, **settings: str) -> "subprocess.CompletedProcess[str]":
+    """Run code that is expected to end, in a process of its own; it is kept in `folder`."""
+    script = folder / "start.py"
+    script.write_text(code)
+    return run_forked([str(script)], cwd=ROOT, environ=server_environ(**settings), seconds=60)
 
 
 STARTS = {
@@ -473,8 +466,9 @@ def test_a_wrong_setting_ends_every_server_with_one_line(beginning: str, command
 def test_the_secret_is_made_once_however_many_start_at_once(tmp_path: Path) -> None:
     code = "from respsite.settings import SECRET_KEY; print(SECRET_KEY)"
     folder = tmp_path / "new" / "data"
+    start_forker(server_environ())  # each thread would start one
     with ThreadPoolExecutor(6) as pool:
-        starts = [pool.submit(start, "-c", code, DATA_DIR=str(folder)) for _ in range(6)]
+        starts = [pool.submit(start, code, tmp_path, DATA_DIR=str(folder)) for _ in range(6)]
         keys = {(ended.result().stdout.strip(), ended.result().stderr) for ended in starts}
     ((key, errors),) = keys
     assert (len(key) > 50, errors) == (True, "")
@@ -486,7 +480,7 @@ def test_the_secret_is_made_once_however_many_start_at_once(tmp_path: Path) -> N
 
 def test_a_secret_that_is_given_is_not_kept(tmp_path: Path) -> None:
     code = "from respsite.settings import SECRET_KEY; print(SECRET_KEY)"
-    ended = start("-c", code, DATA_DIR=str(tmp_path), SECRET_KEY="given")
+    ended = start(code, tmp_path, DATA_DIR=str(tmp_path), SECRET_KEY="given")
     assert ended.stdout.strip() == "given"
     assert not (tmp_path / "secret_key").exists()
 
@@ -499,7 +493,7 @@ def test_trouble_with_the_secret_is_told_in_one_line(trouble: str, tmp_path: Pat
     else:
         data_dir = tmp_path / "file"
         data_dir.touch()
-    ended = start("-c", "import respsite.settings", DATA_DIR=str(data_dir))
+    ended = start("import respsite.settings", tmp_path, DATA_DIR=str(data_dir))
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
     assert line.startswith("respsite: ")
