@@ -28,11 +28,23 @@ GRACE = 300  # seconds that what runs may take to end
 GRACEFUL = 60.0  # seconds in which workers that have nothing to do stop, on a machine that is busy
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
+    """Two workers whose engine is slow enough to be interrupted; a test may end them."""
+    folder = tmp_path_factory.mktemp("ended")
+    server = Supervised(folder, workers=2, engine_options=SLOW, shutdown_grace_seconds=GRACE)
+    yield server
+    if server.is_running:
+        server.stop()
+    assert "Traceback" not in server.output
+
+
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Supervised]:
-    """Two workers whose engine is slow enough to be interrupted."""
-    with Supervised(tmp_path, workers=2, engine_options=SLOW, shutdown_grace_seconds=GRACE) as server:
-        yield server
+def served(ended: Supervised) -> Supervised:
+    """The same, running."""
+    if not ended.is_running:
+        ended.start()
+    return ended
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +92,6 @@ def test_ctrl_c_ends_all_at_once(served: Supervised) -> None:
         assert served.stop(signal.SIGINT) == 0
         assert time.monotonic() - began < GRACEFUL
     assert all(map(is_gone, pids))
-    assert "Traceback" not in served.output
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])

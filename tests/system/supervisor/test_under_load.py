@@ -55,10 +55,10 @@ def workers(folder: Path, redis: RedisServer, **settings: object) -> Iterator[Su
         assert noise not in server.output, server.output[-3000:]
 
 
-@pytest.fixture
-def patient(tmp_path: Path, redis: RedisServer) -> Iterator[Supervised]:
-    """Workers that let what runs end."""
-    with workers(tmp_path, redis) as server:
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> Iterator[Supervised]:
+    """Workers that let what runs end. A test may replace or kill some, and leaves as many, which serve."""
+    with workers(tmp_path_factory.mktemp("patient"), redis) as server:
         yield server
 
 
@@ -215,11 +215,12 @@ async def test_a_rolling_replacement_fails_nothing(patient: Supervised) -> None:
 async def test_a_worker_that_is_killed_costs_nothing_in_the_background(patient: Supervised) -> None:
     chance = random.Random(11)
     load = Load(patient)
+    before = patient.output.count(" serves\n")
 
     def kill() -> None:
         for number in range(2):
             os.kill(chance.choice(patient.pids()), signal.SIGKILL)
-            patient.wait_for_line(" serves\n", count=WORKERS + number + 1, seconds=PATIENCE)
+            patient.wait_for_line(" serves\n", count=before + number + 1, seconds=PATIENCE)
         print(f"{load.completed} completed, again: {load.again}")
 
     await load.run(kill)

@@ -23,7 +23,7 @@ from tests.wire.transports.test_metrics import Numbers
 
 pytestmark = pytest.mark.any_database
 
-NUMBERS = " ".join(str(number) for number in range(60))
+NUMBERS = " ".join(str(number) for number in range(40))
 LONG = f"{BEGIN}{NUMBERS}<|return|>"
 LANES, STREAMS, IN_BACKGROUND = 8, 4, 4
 
@@ -42,7 +42,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     may_end = folder / "may-end"
     held = {"hang_after": len(encode_harmony(LONG)) - 10, "wait_for_file": str(may_end)}
     script = (
-        {"when": "[long]", "say": LONG, "delay": 0.03, **held},
+        {"when": "[long]", "say": LONG, "delay": 0.01, **held},
         {"say": f"{BEGIN}Hello.<|return|>", "cached_tokens": 10**6},
     )
     with VllmProcess(*script) as first, VllmProcess(*script) as second:
