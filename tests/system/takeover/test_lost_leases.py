@@ -23,7 +23,7 @@ from tests.kit.scripts import gate, generations, release
 from tests.kit.server import Server, manage
 from tests.kit.stored import stored
 from tests.kit.waiting import eventually
-from tests.wire.transports.test_crash import A_BIT, LEASE, assert_quiet, assert_stopped, crash_server
+from tests.system.takeover.test_crash import A_BIT, LEASE, assert_quiet, assert_stopped, crash_server
 
 pytestmark = pytest.mark.any_database  # each names its own
 ROWS = "SELECT id, status, worker, epoch, body FROM responses_app_response"

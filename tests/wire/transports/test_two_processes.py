@@ -14,7 +14,7 @@ from tests.kit.stored import stored_statuses
 from tests.kit.waiting import eventually
 from tests.wire.transports.load import under_load
 
-ENOUGH = 120  # promises of each server
+ENOUGH = 60  # promises of each server
 LEASE = 8.0  # WORKER_LEASE_SECONDS: a busy machine lets no worker stand still for so long
 
 

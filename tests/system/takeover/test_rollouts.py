@@ -1,5 +1,7 @@
 """A worker is killed in the middle of a turn of a roll-out, behind a change of weights or across one.
 
+Only this finds tokens that two workers have recorded, or none, where one of them died in the middle of a turn.
+
 Each token has the weights that the engine's own record gives it, or none where nobody can know.
 """
 
