@@ -9,22 +9,27 @@ import pytest
 
 from tests.clients.javascript.node import installed, run
 from tests.kit.balancer import Balancer
+from tests.kit.scripts import BEGIN
 from tests.kit.waiting import eventually
 from tests.wire.transports.test_idempotency_kills import is_running, owner_of, rows
-from tests.wire.transports.test_takeover import NUMBERS, two_workers
+from tests.wire.transports.test_takeover import HELD, LONG, NUMBERS, two_workers
 
 pytestmark = pytest.mark.any_database
 
 
 async def test_openai_node(folder: Path, tmp_path: Path) -> None:
     packages = installed()
-    async with two_workers(folder, delay=0.003) as pair, Balancer(pair.workers) as balancer:
+    may_end = folder / "may-end"
+    held = {"when": "[long]", "say": LONG, "hang_after": HELD, "wait_for_file": str(may_end)}
+    script = [held, {"say": f"{BEGIN}Hello.<|return|>"}]
+    async with two_workers(folder, script=script) as pair, Balancer(pair.workers) as balancer:
         arguments = ("openai", balancer.base_url, uuid4().hex)
         asking = asyncio.create_task(run("once.mjs", *arguments, packages=packages, folder=tmp_path / "run"))
         await eventually(lambda: is_running(pair, "[long]"))
-        owner = owner_of(pair)
+        owner = await owner_of(pair)
         pair.alive.remove(owner)
         await asyncio.to_thread(owner.kill)
+        may_end.touch()
         told: dict[str, Any] = await asking
         assert told["text"] == NUMBERS
         assert [row[:2] for row in rows(pair, "[long]")] == [(told["id"], "completed")]
