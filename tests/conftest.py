@@ -39,27 +39,25 @@ settings.load_profile("busy")
 # with it at the end.
 LONG = """
     system/agents/test_task system/supervisor/test_sandboxes system/retention/test_marker
-    system/agents/test_rollouts system/trainers/test_trainers wire/transports/test_takeover
+    system/agents/test_rollouts system/trainers/test_trainers system/takeover/test_kills
     system/supervisor/test_under_load system/playground/test_versions system/supervisor/test_processes
-    wire/transports/test_hung_database system/playground/test_chats_page system/playground/test_story
-    clients/configure/test_configure system/playground/test_setup wire/transports/test_engine_doors
-    system/playground/test_hour wire/transports/test_rollout_laws project/test_bench
-    wire/transports/test_search_by_meaning wire/transports/test_rate_limits wire/roles/test_matrix
-    wire/audit/test_audit contracts/adapters/test_version_0012 wire/watch/test_rollout_pages
-    wire/sign_on/test_real project/test_architecture wire/transports/test_openapi wire/test_webhooks
+    system/takeover/test_tools system/playground/test_chats_page system/playground/test_story
+    clients/configure/test_configure system/playground/test_setup system/takeover/test_lost_leases
+    system/playground/test_hour system/takeover/test_effects project/test_bench system/takeover/test_rollouts
+    system/takeover/test_crash wire/roles/test_matrix wire/audit/test_audit contracts/adapters/test_version_0012
+    wire/watch/test_rollout_pages wire/sign_on/test_real project/test_architecture wire/transports/test_openapi
     wire/roles/test_taken_away system/supervisor/test_sandbox_hosts system/cluster/test_smoke
     wire/transports/test_bodies wire/test_serve clients/python_clients/test_python_clients
-    wire/transports/test_effects wire/transports/test_lost_leases system/supervisor/test_watching
+    system/takeover/test_hung_database system/takeover/test_embedding system/supervisor/test_watching
     system/playground/test_files system/playground/test_chats_looks inprocess/goldens/test_goldens
     contracts/adapters/test_old_version contracts/adapters/test_store_database wire/transports/test_waiting
-    wire/test_hostile_texts unit/test_conf unit/tools/sandbox/test_resting project/docs/test_site
-    wire/transports/test_forget unit/tools/test_everywhere system/playground/test_talking
-    wire/transports/test_limits unit/tools/mcp/test_old_sse wire/watch/test_page wire/transports/test_metrics
-    wire/conformance/test_resuming_sdk system/supervisor/test_bursts contracts/adapters/test_retention
-    unit/auth/test_clients wire/transports/test_lifetime system/playground/test_page
-    wire/transports/test_steering clients/javascript/test_javascript clients/codex/test_codex
-    unit/tools/sandbox/test_escapes wire/transports/test_websocket_load system/fuzz/test_fuzz
-    system/fuzz/test_openapi
+    wire/test_hostile_texts unit/tools/sandbox/test_resting project/docs/test_site wire/transports/test_forget
+    wire/test_everywhere system/playground/test_talking wire/transports/test_limits unit/tools/mcp/test_old_sse
+    wire/watch/test_page wire/transports/test_metrics wire/conformance/test_resuming_sdk
+    system/supervisor/test_bursts contracts/adapters/test_retention clients/test_keys wire/transports/test_lifetime
+    system/playground/test_page wire/transports/test_steering clients/javascript/test_javascript
+    clients/codex/test_codex unit/tools/sandbox/test_escapes wire/transports/test_websocket_load
+    system/fuzz/test_fuzz system/fuzz/test_openapi
 """.split()
 
 SYSTEM = Path(__file__).parent / "system"
