@@ -4,9 +4,10 @@
 
 A regular expression is a tree, too, so a short match of one is found in the same way.
 
-The package `lark` reads the text. What it would make of the rules then is left out: `A? B? C?` becomes eight rules
-there, and twenty of them a million. Terminals are rules here like any other, so a text is derived by its characters:
-priorities of terminals do not count, and what `%ignore` names may stand between any two terminals.
+The package `lark` reads the text, and is loaded with the first one. What it would make of the rules then is left out:
+`A? B? C?` becomes eight rules there, and twenty of them a million. Terminals are rules here like any other, so a text
+is derived by its characters: priorities of terminals do not count, and what `%ignore` names may stand between any two
+terminals.
 """
 
 import re
@@ -16,11 +17,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
-
-from lark import Token
-from lark.exceptions import LarkError
-from lark.grammar import NonTerminal, Terminal
-from lark.load_grammar import _parse_grammar, load_grammar
 
 from engine.contents.budget import CHARACTER, current_share
 from engine.contents.regexes import (
@@ -63,6 +59,9 @@ def read(grammar: str) -> Rules:
         raise GrammarRefused("The grammar may import from 'common' only, and have no %declare, %override or %extend.")
     if _MANY_LINES.search(grammar):
         raise GrammarRefused("The grammar has more than 100 empty lines in a row, which takes long to read.")
+    from lark.exceptions import LarkError
+    from lark.load_grammar import _parse_grammar, load_grammar
+
     try:
         # Before loading, which writes terminals out.
         _refuse_large_terminals(_parse_grammar(grammar, "<string>"))  # type: ignore[no-untyped-call]
@@ -85,6 +84,8 @@ def _refuse_large_terminals(grammar: Any) -> None:
 
     Raises `CycleError` where one is made of itself.
     """
+    from lark.grammar import Terminal
+
     bodies = {str(each.children[0]): each for each in grammar.children if each.data == "term"}
     parts = {name: list(body.scan_values(lambda value: True)) for name, body in bodies.items()}
     uses = {name: [str(each.name) for each in used if isinstance(each, Terminal)] for name, used in parts.items()}
@@ -137,6 +138,8 @@ class _GrammarReader:
 
     def _tree(self, node: Any, *, inside: bool) -> Tree:
         """Return a node of lark's; `inside` a terminal nothing is ignored."""
+        from lark.grammar import NonTerminal, Terminal
+
         self.parts += 1
         if self.parts > MAX_PARTS:
             raise GrammarRefused(f"The grammar has more than {MAX_PARTS} parts.")
@@ -189,7 +192,7 @@ def references(tree: Tree) -> Iterable[str]:
             yield from references(part)
 
 
-def _literal(token: Token) -> Tree:
+def _literal(token: str) -> Tree:
     text = str(token)
     if text.startswith("/"):
         # `/…/imsx`: the last slash ends the expression.
@@ -207,7 +210,7 @@ def _string(quoted: str) -> str:
     return text
 
 
-def _range(first: Token, last: Token) -> Tree:
+def _range(first: str, last: str) -> Tree:
     begin, end = (_string(str(each)) for each in (first, last))
     if len(begin) != 1 or len(end) != 1:
         raise GrammarRefused(f"The grammar has a range {first}..{last}, whose ends are not one character each.")

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
-from jsonschema.exceptions import best_match
 
 from engine.contents.budget import CHARACTER, SchemaBudget, size, width
 from engine.contents.keywords import (
@@ -26,8 +25,8 @@ from engine.contents.keywords import (
     number,
     string,
 )
+from engine.contents.references import DEFINITION, refuse_circles, target
 from engine.contents.samples import smallest_value
-from engine.contents.validation import DEFINITION, SCHEMA_OF_SCHEMAS, BoundedValidator, budget, refuse_circles, target
 from engine.errors import GrammarRefused
 from engine.types import AnyObject, JsonSchema
 
@@ -133,6 +132,10 @@ def _require_schema(root: object) -> None:
         raise _too_deep()
     if not isinstance(root, dict | bool):
         raise GrammarRefused(f"A schema is an object, not {type(root).__name__}.")
+    from jsonschema.exceptions import best_match
+
+    from engine.contents.bounded_validators import SCHEMA_OF_SCHEMAS
+
     error = best_match(SCHEMA_OF_SCHEMAS.iter_errors(root))
     if error is not None:
         where = _place(error.absolute_path)
@@ -153,6 +156,8 @@ class _Translation:
     """One schema on its way; `#/…` references become definitions of the outcome, so recursion stays."""
 
     def __init__(self, root: Schema | bool) -> None:
+        from engine.contents.bounded_validators import BoundedValidator, budget
+
         # `false` is what no value fits, as an enum without values is.
         self._root: Schema = root if isinstance(root, dict) else {} if root else {"enum": []}
         self._validator = BoundedValidator(self._root)

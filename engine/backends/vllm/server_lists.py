@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from yarl import URL
-
 from engine.backends.base import OptionReader
 from engine.errors import EngineConfigurationError, EngineUnavailable
 
@@ -54,6 +52,8 @@ def as_part(text: object) -> str | None:
 
 def as_server(text: str) -> str | None:
     """Return the URL of a server as it is used, None for what cannot be one."""
+    from yarl import URL
+
     try:
         url = URL(text)
         # `port` raises `ValueError` for one that is no number; a query would end up in the middle of a path.
@@ -65,6 +65,8 @@ def as_server(text: str) -> str | None:
 
 def has_secret(url: object) -> bool:
     """Whether a URL has a user or a password in it."""
+    from yarl import URL
+
     try:
         return isinstance(url, str) and "@" in URL(url).raw_authority
     except ValueError:
@@ -100,6 +102,8 @@ class NamedServers(ServerSource):
     """The addresses of a DNS name, as the system resolves it."""
 
     def __init__(self, url: str) -> None:
+        from yarl import URL
+
         self._url = URL(url.removeprefix("dns+"))
 
     def __str__(self) -> str:
