@@ -63,7 +63,8 @@ class ClientModel(BaseModel):
     An `open` object may have any field: it is kept and given back whole.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+    # `defer_build`: most servers read few kinds of bodies. pydantic builds a model once, under a lock of its own.
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, defer_build=True)
 
     refused: ClassVar[Mapping[str, Refused]] = {}  # further names; a value that asks for something is refused
     # Names without effect, with the reason: further ones, or fields of its own of which only the value is checked.

@@ -37,7 +37,7 @@ class _Auto(ClientModel):
 class CodeInterpreter(CallableTool):
     """The tool, as a request declares it. OpenAI requires `container`; here its absence means `auto`."""
 
-    container: str | _Auto = _Auto(type="auto")
+    container: str | _Auto = _Auto.model_construct(type="auto")  # not validated: that would build the model here
 
 
 class AutoEnvironment(ClientModel):

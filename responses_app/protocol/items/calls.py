@@ -10,6 +10,7 @@ the fields of the call's own item.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Literal, NamedTuple
 
 import orjson
@@ -90,11 +91,13 @@ def _shell(arguments: object) -> JsonObject:
     return {"action": ShellAction.model_validate(arguments).model_dump(), "environment": None}
 
 
-_OPERATION: TypeAdapter[WriteFile | DeleteFile] = TypeAdapter(PatchOperation)
+@cache
+def _operations() -> TypeAdapter[WriteFile | DeleteFile]:
+    return TypeAdapter(PatchOperation)
 
 
 def _apply_patch(arguments: object) -> JsonObject:
-    return {"operation": _OPERATION.validate_python(arguments).model_dump()}
+    return {"operation": _operations().validate_python(arguments).model_dump()}
 
 
 def _tool_search(arguments: object) -> JsonObject | None:
