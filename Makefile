@@ -74,9 +74,9 @@ install-sandbox: ## make .venv-sandbox: a Python with NumPy, pandas and Matplotl
 	$(PYTHON) -m venv .venv-sandbox
 	.venv-sandbox/bin/pip install --quiet --disable-pip-version-check numpy pandas matplotlib
 
-# Hundreds of processes start in a run: each would compile all modules anew where an environment keeps Python from
-# writing what it has compiled.
-test test-fast test-system test-vllm test-llama: export PYTHONDONTWRITEBYTECODE =
+# Where an environment keeps Python from writing what it has compiled, each process would compile all modules anew: 0.6 s
+# of CPU for a worker, and hundreds of processes start in a run of the tests.
+run test test-fast test-system test-vllm test-llama: export PYTHONDONTWRITEBYTECODE =
 
 test: $(INSTALLED) services ## run all tests but the long ones and vLLM's: of the long ones a representative of each kind
 	$(PYTEST) $(PARALLEL) -m "not system or representative"
