@@ -35,6 +35,7 @@ MODULES = (
     *("django.core.handlers.asgi", "django.template.defaulttags", "django.views.generic"),
     *("django.db.backends.sqlite3.base", "django.contrib.auth.hashers", "django.contrib.staticfiles.handlers"),
     *("engine.backends.demo.engine", "responses_app.wiring.site", "responses_app.web.bodies"),
+    *("engine.contents.bounded_validators", "lark.load_grammar"),  # loaded with a first schema or grammar
     *("responses_app.web.middleware", "responses_app.web.sockets.consumer", "responses_app.watch.transcript"),
     # All of `responses_app.api.endpoints` that can be had without settings.
     *(f"responses_app.api.{name}" for name in ("openapi", "rollout_exports", "containers", "skills", "webhooks")),
