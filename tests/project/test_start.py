@@ -18,14 +18,14 @@ pytestmark = pytest.mark.any_database
 AT_A_START = {
     *("django", "asgiref", "sqlparse", "channels", "axes", "dj_database_url"),
     *("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection", "orjson", "regex"),
-    *("openai_harmony", "tiktoken", "tiktoken_ext", "cryptography"),
+    *("tiktoken", "tiktoken_ext", "cryptography"),
 }
 # Of the others, those that cost most.
 NOT_AT_A_START = {
     *("mcp", "aiohttp", "httpx", "requests", "yarl", "jsonschema", "lark"),  # tools, and what tools are asked with
     *("numpy", "PIL", "lxml", "docx", "pypdf", "pyarrow", "sandlock", "rich"),  # files, pictures, code
     *("opentelemetry", "prometheus_client", "psycopg", "redis", "jwt", "mozilla_django_oidc"),  # where configured
-    *("torch", "transformers", "tokenizers", "xgrammar", "vllm", "openai"),
+    *("torch", "transformers", "tokenizers", "xgrammar", "vllm", "openai", "openai_harmony"),
 }
 STARTED = """
 import gc, json, sys
