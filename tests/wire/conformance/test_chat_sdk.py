@@ -38,6 +38,7 @@ def outputs(calls: Iterable[Any]) -> list[Any]:
     ]
 
 
+@pytest.mark.any_server
 def test_a_completion_is_valid(client: OpenAI) -> None:
     raw = client.chat.completions.with_raw_response.create(
         model=MODEL,
@@ -62,6 +63,7 @@ def test_a_completion_is_valid(client: OpenAI) -> None:
     assert raw.headers["x-request-id"] == completion._request_id
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("text", ["count to 5", TWO_CALLS])
 def test_a_stream_is_the_completion_in_chunks(client: OpenAI, text: str) -> None:
     fields: Any = {"model": MODEL, "messages": asked(text), "tools": [TOOL]}

@@ -13,6 +13,8 @@ from tests.kit.messages import put_together, sent
 from tests.kit.sdk import MODEL, TWO_CALLS
 from tests.kit.server import Server
 
+pytestmark = pytest.mark.any_server
+
 TOOL: Any = {
     "name": "forecast",
     "description": "Tells the weather.",
