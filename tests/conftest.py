@@ -45,7 +45,7 @@ LONG = """
     clients/configure/test_configure system/playground/test_setup system/takeover/test_lost_leases
     system/playground/test_hour system/takeover/test_effects project/test_bench system/takeover/test_rollouts
     system/takeover/test_crash wire/roles/test_matrix wire/audit/test_audit contracts/adapters/test_version_0012
-    wire/watch/test_rollout_pages wire/sign_on/test_real project/test_architecture wire/transports/test_openapi
+    wire/watch/test_rollout_pages system/sign_on/test_real project/test_architecture wire/transports/test_openapi
     wire/roles/test_taken_away system/supervisor/test_sandbox_hosts system/cluster/test_smoke
     wire/transports/test_bodies wire/test_serve clients/python_clients/test_python_clients
     system/takeover/test_hung_database system/takeover/test_embedding system/supervisor/test_watching

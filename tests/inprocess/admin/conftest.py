@@ -8,7 +8,6 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from responses_app.wiring.site import get_site
-from tests.kit.browser import browser  # noqa: F401 - a fixture
 
 ClientWith = Callable[..., Client]
 

@@ -29,7 +29,7 @@ SHELLS = ("sh", "bash", "console")
 SETTINGS = {*(row.name for row in table()), *secret_files()}
 ELSEWHERE = {  # programs, and commands of ours, that these tests run
     **{"codex": "clients/codex", "copilot": "clients/copilot", "daphne": "kit/server.py", "uvicorn": "kit/server.py"},
-    **{"respsite manage createsuperuser": "inprocess/admin", "respsite serve": "wire/command_line"},
+    **{"respsite manage createsuperuser": "kit/people.py", "respsite serve": "wire/command_line"},
     **{"npm": "kit/npm.py", "npx": "kit/npm.py", "pip": "kit/pip.py"},
     **dict.fromkeys(("claude", "opencode", "qwen", "aider", "respsite configure"), "clients/configure"),
     **{"node": "clients/javascript", "litellm": "clients/python_clients"},

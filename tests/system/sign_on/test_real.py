@@ -1,4 +1,7 @@
-"""Single sign-on in Chromium, at a real provider in a process of its own: in, out, over, revoked, a second factor."""
+"""Single sign-on in Chromium, at a real provider in a process of its own: in, out, over, revoked, a second factor.
+
+Only here do redirects, cookies and answers of a real provider meet those of a real browser.
+"""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +15,7 @@ from tests.kit.closed import ClosedServer
 from tests.kit.people import NAME, make_superuser
 from tests.kit.people import PASSWORD as LOCAL_PASSWORD
 from tests.kit.stored import stored
-from tests.wire.sign_on.identity import CLIENT_ID, PASSWORD, SECRET, Identity, totp
+from tests.system.sign_on.identity import CLIENT_ID, PASSWORD, SECRET, Identity, totp
 
 pytestmark = [needs_chromium, pytest.mark.any_database, pytest.mark.any_server]
 
@@ -73,7 +76,9 @@ def at(page: Page, server: ClosedServer, path: str) -> None:
     page.wait_for_url(f"{server.url}{path}")
 
 
+@pytest.mark.representative
 def test_in_and_out(browser: Browser, server: ClosedServer, identity: Identity) -> None:
+    """Finds a step of signing in or out that a real provider and a real browser do not take as we do."""
     with person(browser) as page:
         sign_in(page, server, "ana", path="/admin/all/")
         at(page, server, "/admin/all/")

@@ -116,6 +116,7 @@ def test_limits_are_changed_in_a_list(admin: Admin) -> None:
         expect(limit).to_have_value(wanted)
 
 
+@pytest.mark.representative
 def test_a_response_is_a_conversation(admin: Admin) -> None:
     admin.open(f"responses_app/response/{CALLS}/change/")
     expect(admin.find(".call code")).to_have_text(["get_weather"] * 2)

@@ -1,0 +1,1 @@
+"""Single sign-on: against a real provider in a process of its own, and against a forged one."""
