@@ -9,7 +9,7 @@ ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgre
 PATH="$PATH:/usr/sbin" command -v nginx >/dev/null || missing="$missing nginx-light"
 command -v node >/dev/null || missing="$missing nodejs"
 command -v npm >/dev/null || missing="$missing npm"
-command -v chromium >/dev/null || missing="$missing chromium"
+command -v chromium-headless-shell >/dev/null || missing="$missing chromium-headless-shell"
 command -v curl >/dev/null || missing="$missing curl"
 command -v bwrap >/dev/null || missing="$missing bubblewrap"
 command -v fish >/dev/null || missing="$missing fish"

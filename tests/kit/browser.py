@@ -8,17 +8,21 @@ A page's `problems` are all that went wrong on it: messages of the console, exce
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import pytest
+from axe_playwright_python.base import AXE_SCRIPT, AxeResults
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-CHROMIUM = shutil.which("chromium")
+# The same engine without the windows of a browser around it: a start and a page cost half of the CPU.
+CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 WAIT_MS = 60_000
 expect.set_options(timeout=WAIT_MS)
 SIZES = {"telephone": (360, 740), "tablet": (820, 1180), "desktop": (1440, 900)}
-# Frames come in their own time, and nobody should wait for what only moves.
 FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"]
 FLAGS += ["--disable-gpu", "--disable-software-rasterizer"]  # a GPU that is simulated costs a good part of the CPU
+# Of axe's rules, those that look at colours; no other finds anything else in the dark.
+COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
 LEFT = "net::ERR_ABORTED"  # of a request whose page was left meanwhile
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make services")
 
@@ -78,3 +82,21 @@ def problems_of(page: Page) -> list[str]:
 def is_wider_than_its_window(page: Page) -> bool:
     """Whether one has to scroll sideways."""
     return bool(page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
+
+
+def axe_finds_nothing(page: Page, *schemes: Literal["light", "dark"], everything: bool = True) -> None:
+    """Fail with axe's report if it finds anything: in the first colour scheme by all its rules, or only in its colours.
+
+    In the others it looks at colours. Without schemes the page stays in the one that it has. Where a dialog is open,
+    axe looks at that alone: nobody can reach the rest of the page, which is as it was without the dialog.
+    """
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE_SCRIPT)
+    run = "(options) => axe.run(document.querySelector(':modal') ?? document, options)"
+    for number, scheme in enumerate(schemes or (None,)):
+        if scheme:
+            page.emulate_media(color_scheme=scheme)
+        rules = {} if everything and number == 0 else COLOURS
+        told = page.evaluate(run, {**rules, "resultTypes": ["violations"]})
+        found = AxeResults(told)
+        assert found.violations_count == 0, found.generate_report()

@@ -1,4 +1,4 @@
-"""One server for all tests here; in each file one browser, and one tab that begins anew with every test."""
+"""One server, one browser and one tab for all tests here; the tab begins anew with every test."""
 
 import json
 import sys
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from tests.kit.browser import browser, needs_chromium  # noqa: F401 - browser is a fixture
+from tests.kit.browser import chromium, needs_chromium
 from tests.kit.image_server import image_server_in_thread
 from tests.kit.search_servers import settings, small_web
 from tests.kit.server import Server
 from tests.kit.threads import in_a_thread
 from tests.system.playground.browser import Playground, playground
+from tests.system.playground.held import APPLICATION
 
 PROGRAM = "tests.kit.mcp_program"
-TOKENS_PER_SECOND = 150  # so slow that there is time to steer, and so fast that nobody waits
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,20 +30,41 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The demo engine under daphne, with an MCP server, a web to search, and a service that paints."""
     with in_a_thread(small_web()) as web, image_server_in_thread() as images:
         chosen = {
-            "engine_options": json.dumps({"tokens_per_second": TOKENS_PER_SECOND}),
             "mcp_servers": json.dumps({"tests": f"{sys.executable} -m {PROGRAM}"}),
             "image_service_url": images.url,
             **settings(web),
         }
-        with Server(tmp_path_factory.mktemp("playground"), **chosen) as server:
+        with Server(tmp_path_factory.mktemp("playground"), application=APPLICATION, **chosen) as server:
             yield server
 
 
-@pytest.fixture(scope="module")
-def tab(browser: Browser) -> Iterator[Playground]:  # noqa: F811 - the fixture
+@pytest.fixture(scope="package")  # none of these tests has an event loop
+def browser() -> Iterator[Browser]:
+    """The browser."""
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="package")
+def tab(browser: Browser) -> Iterator[Playground]:
     """A tab of a desktop: a new one for each test would cost three times as much."""
     with playground(browser) as page:
         yield page
+
+
+@pytest.fixture(scope="package")
+def loaded(server: Server, browser: Browser) -> Iterator[Playground]:
+    """A page that is loaded once, for tests of its modules."""
+    with playground(browser) as page:
+        yield page.open(server.url)
+
+
+@pytest.fixture
+def modules(loaded: Playground) -> Iterator[Playground]:
+    """A page whose modules a test tries by themselves: it leaves the page as it is, but for what it appends."""
+    loaded.page.evaluate("() => document.querySelector('.transcript').replaceChildren()")
+    yield loaded
+    assert loaded.problems == []
 
 
 @pytest.fixture

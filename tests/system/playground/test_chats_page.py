@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.kit.server import Server
 from tests.system.playground.browser import Playground, playground
+from tests.system.playground.held import held
 
 pytestmark = pytest.mark.any_database
 
@@ -271,14 +272,15 @@ def test_a_browser_that_keeps_nothing_says_so(server: Server, browser: Browser, 
         assert page.problems == []
 
 
-def test_what_runs_goes_on_while_another_chat_is_open(page: Playground, listed: Listed) -> None:
+def test_what_runs_goes_on_while_another_chat_is_open(server: Server, page: Playground, listed: Listed) -> None:
     asked(page, "repeat: beside it")
     page.find("#chats [data-do=newChat]").click()
-    page.write("count to 400")
-    expect(page.lane().locator(".answer")).to_contain_text("1 2 3")
-    expect(listed.row("count to 400")).to_be_visible()
-    listed.open("beside it")
-    page.write("repeat: said meanwhile")
-    expect(page.ended(2).locator(".answer")).to_have_text("said meanwhile")
+    with held(server):
+        page.write("count to 400")
+        expect(page.lane().locator(".answer")).to_contain_text("1 2 3")
+        expect(listed.row("count to 400")).to_be_visible()
+        listed.open("beside it")
+        page.write("repeat: said meanwhile")
+        expect(page.ended(2).locator(".answer")).to_have_text("said meanwhile")
     listed.open("count to 400")
     expect(page.ended(1).locator(".answer")).to_contain_text("399 400")

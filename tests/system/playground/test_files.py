@@ -9,10 +9,9 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import FilePayload, Locator, Route, expect
 
-from tests.kit.browser import is_wider_than_its_window
+from tests.kit.browser import axe_finds_nothing, is_wider_than_its_window
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.server import Server
 from tests.system.playground.browser import Playground
@@ -87,10 +86,7 @@ def sent_by(page: Playground, number: int = 0) -> dict[str, object]:
 def looks_good(page: Playground) -> None:
     """Nothing overflows, and axe finds nothing, light and dark."""
     assert not is_wider_than_its_window(page.page)
-    for scheme in ("light", "dark"):
-        page.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        found = Axe().run(page.page)
-        assert found.violations_count == 0, found.generate_report()
+    axe_finds_nothing(page.page, "light", "dark")
 
 
 @contextmanager
@@ -133,6 +129,7 @@ def test_what_cannot_be_read_is_told_before_it_is_uploaded(page: Playground) -> 
 
 
 def test_files_and_images_are_sent_shown_and_downloaded(server: Server, page: Playground) -> None:
+    """Finds bytes that change between the disk of a user, the server, and the disk of a user."""
     items = choose(page, PHOTO, NOTES)
     give(page, "paste", ".composer textarea", DOT)
     expect(items.locator("small")).to_have_text(["2.9 kB", "34 B", "43 B"])
@@ -297,6 +294,7 @@ Drawing()
 
 @needs_bubblewrap
 def test_code_reads_a_file_and_what_it_writes_and_draws_can_be_had(server: Server, page: Playground) -> None:
+    """Finds files of a sandbox that the page cannot show, load or call gone."""
     items = choose(page, NUMBERS)
     items.locator("select").select_option("code")
     expect(page.find("[name=on-code_interpreter]")).to_be_checked()
@@ -392,7 +390,7 @@ def test_a_call_is_answered_with_an_image_and_a_file(page: Playground) -> None:
     assert [part["type"] for part in answer["output"]] == ["input_text", "input_image", "input_file"]
 
 
-def test_an_image_alone_steers_and_comes_back_where_it_cannot(page: Playground) -> None:
+def test_an_image_alone_steers_and_comes_back_where_it_cannot(modules: Playground) -> None:
     """The lane alone, without a server."""
     shown = """async (item) => {
         const { Lane } = await import('/static/playground/lane.js');
@@ -418,4 +416,4 @@ def test_an_image_alone_steers_and_comes_back_where_it_cannot(page: Playground) 
     }"""
     url = "data:image/gif;base64," + base64.b64encode(GIF).decode()
     item = {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": url}]}
-    assert page.page.evaluate(shown, item) == ["response.steer", item, item, 1, 1]
+    assert modules.page.evaluate(shown, item) == ["response.steer", item, item, 1, 1]

@@ -10,6 +10,7 @@ from tests.kit.people import settings_of
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.server import Server, manage
 from tests.system.playground.browser import Playground, playground
+from tests.system.playground.held import APPLICATION
 from tests.system.playground.test_files import DRAWS, NOTES, NUMBERS, PHOTO, choose
 from tests.system.playground.test_versions import versions
 from tests.system.playground.test_whose_chats import sign_in
@@ -35,7 +36,8 @@ SCROLLED = "() => Math.abs(document.querySelector('.transcript').scrollTop - 200
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that asks for a key, and where chats are shared within a project."""
-    with Server(tmp_path_factory.mktemp("hour"), auth="on", playground_sharing="true") as server:
+    chosen = {"auth": "on", "playground_sharing": "true"}
+    with Server(tmp_path_factory.mktemp("hour"), application=APPLICATION, **chosen) as server:
         yield server
 
 
@@ -176,6 +178,7 @@ class Hour:
 @needs_bubblewrap
 @pytest.mark.parametrize("size", SIZES)
 def test_a_new_users_hour(closed: Server, keys: dict[str, list[str]], browser: Browser, size: str) -> None:
+    """Finds what is lost on the way from one part of the page to the next, or is too wide for a screen there."""
     mine, theirs = keys[size]
     with playground(browser, size) as page:
         page.page.context.grant_permissions(["clipboard-read", "clipboard-write"])

@@ -9,24 +9,23 @@ from pathlib import Path
 
 import httpx
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Route, WebSocketRoute, expect
 
 from tests.clients.codex.cli import Codex
 from tests.clients.codex.cli import installed as codex_installed
 from tests.clients.javascript.node import installed as node_packages
 from tests.clients.javascript.node import run_script
-from tests.kit.browser import opened
+from tests.kit.browser import axe_finds_nothing, opened
 from tests.kit.programs import run_program
 from tests.kit.server import ROOT, Server, clean_environ
 from tests.system.playground.browser import Playground, playground
+from tests.system.playground.held import held
 
 pytestmark = pytest.mark.any_database
 
 SCRIPTS = ROOT / "responses_app/static/playground"
 MAX_SCRIPT_BYTES = 400_000  # as they lie there; `test_text.py` bounds what a first visit loads
 MAX_LINES = 450
-COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
 
 
 def test_a_client_of_the_api_hears_json_there(server: Server) -> None:
@@ -77,6 +76,7 @@ COPIED = 'repeat: it\'s "copied" for $HOME & `pwd` \\n 100 % – ü'
 
 
 def test_what_is_copied_works(page: Playground, tmp_path: Path) -> None:
+    """Finds code that the page gives and that its language, its SDK or the Codex CLI does not take."""
     page.turn_on("tests")
     page.find("[name=instructions]").fill("Be 'brief'.\nNever say \"no\".")
     page.find(".card", has_text="Answer a function by hand").click()
@@ -152,7 +152,7 @@ def test_a_closed_connection_is_told_and_opened_again(server: Server, browser: B
         if len(sockets) == 1:
             beyond.on_message(lambda frame: None if '"response.completed"' in str(frame) else socket.send(frame))
 
-    with playground(browser) as page:
+    with held(server), playground(browser) as page:
         page.page.route_web_socket("**/v1/responses", keep_the_first_open)
         page.page.route("**/v1/responses/resp_*", lambda look: looks.append(look))
         page.open(server.url)
@@ -167,7 +167,7 @@ def test_a_closed_connection_is_told_and_opened_again(server: Server, browser: B
         expect(page.ended(2).locator(".answer")).to_have_text("back")
 
 
-def test_what_waits_is_no_part_of_the_turn_behind_a_lost_connection(page: Playground) -> None:
+def test_what_waits_is_no_part_of_the_turn_behind_a_lost_connection(modules: Playground) -> None:
     shown = """async () => {
         const { Lane } = await import('/static/playground/lane.js');
         const { emptySetup } = await import('/static/playground/request.js');
@@ -183,13 +183,13 @@ def test_what_waits_is_no_part_of_the_turn_behind_a_lost_connection(page: Playgr
         lane.send([{ role: 'user', content: 'next' }]);
         return [lane.turns.at(-1).element.textContent, lane.composer.steering.length];
     }"""
-    text, steering = page.page.evaluate(shown)
+    text, steering = modules.page.evaluate(shown)
     assert "next" in text
     assert "parked" not in text
     assert steering == 0
 
 
-def test_the_empty_page_says_what_turns_on_what_this_server_lacks(page: Playground) -> None:
+def test_the_empty_page_says_what_turns_on_what_this_server_lacks(modules: Playground) -> None:
     shown = """async (facts) => {
         const { cards } = await import('/static/playground/suggestions.js');
         return cards(facts, () => {}).map((each) => [
@@ -203,7 +203,7 @@ def test_the_empty_page_says_what_turns_on_what_this_server_lacks(page: Playgrou
         "tools": ["code_interpreter"],
         "sandbox_missing": "bubblewrap: it is not installed (apt install bubblewrap).",
     }
-    assert page.page.evaluate(shown, facts) == [
+    assert modules.page.evaluate(shown, facts) == [
         ["Talk", ["Watch it stream", "Two lanes side by side"], [], []],
         [
             "Call tools",
@@ -237,11 +237,10 @@ def test_the_page_of_the_api_can_be_read_in_the_dark(server: Server, browser: Br
     with opened(browser, dark=True) as page:
         page.goto(f"{server.url}/openapi")
         page.evaluate("() => [...document.querySelectorAll('section')].slice(2).forEach((each) => each.remove())")
-        found = Axe().run(page, options=COLOURS)
-        assert found.violations_count == 0, found.generate_report()
+        axe_finds_nothing(page, everything=False)
 
 
-def test_what_is_approved_is_shown_as_it_is(page: Playground) -> None:
+def test_what_is_approved_is_shown_as_it_is(modules: Playground) -> None:
     shown = """async (texts) => {
         const { laidOutExactly } = await import('/static/playground/dom.js');
         return texts.map(laidOutExactly);
@@ -255,10 +254,10 @@ def test_what_is_approved_is_shown_as_it_is(page: Playground) -> None:
     ]
     laid = '{\n  "a": [\n    1,\n    "b c"\n  ]\n}'
     escaped = '{\n  "a": "\\u202etxt"\n}'
-    assert page.page.evaluate(shown, texts) == [laid, texts[1], texts[2], escaped, texts[4]]
+    assert modules.page.evaluate(shown, texts) == [laid, texts[1], texts[2], escaped, texts[4]]
 
 
-def test_of_millions_of_characters_the_beginning_is_laid_out(page: Playground) -> None:
+def test_of_millions_of_characters_the_beginning_is_laid_out(modules: Playground) -> None:
     shown = """async () => {
         const { Turn } = await import('/static/playground/turn.js');
         const input = [{ role: 'user', content: 'word '.repeat(1000000) }];
@@ -266,7 +265,7 @@ def test_of_millions_of_characters_the_beginning_is_laid_out(page: Playground) -
         const text = turn.element.textContent;
         return [text.length, text.includes('4,980,000 more'), turn.input === input];
     }"""
-    length, is_told, is_whole = page.page.evaluate(shown)
+    length, is_told, is_whole = modules.page.evaluate(shown)
     assert (length < 21_000, is_told, is_whole) == (True, True, True)
 
 

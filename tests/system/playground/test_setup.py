@@ -1,31 +1,30 @@
 """The setup of the playground, and what one takes away from it: schemas, fields, lists, links, code and files."""
 
 import base64
+import contextlib
+import io
 import json
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from openai import OpenAI
 from playwright.sync_api import Browser, Locator, expect
 
 from responses_app.protocol.requests.create_fields import Fields, ReasoningOptions, TextOptions
 from responses_app.protocol.stop_strings import MAX_STOP, MAX_STOPS
-from tests.kit.browser import SIZES, is_wider_than_its_window
+from tests.kit.browser import SIZES, axe_finds_nothing, is_wider_than_its_window
 from tests.kit.server import Server, clean_environ
 from tests.system.playground.browser import Playground, playground
 
 pytestmark = pytest.mark.any_database
 
 SECONDS = 60  # bound of what is waited for beside the page
-COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
 WITHOUT_CONTROL = {  # the lane sets them, or they are written as extra fields
     *("model", "instructions", "previous_response_id", "conversation", "store", "stream", "background"),
     *("background_options", "generate", "reasoning", "text", "stream_options", "include", "prompt_cache_retention"),
@@ -49,8 +48,8 @@ def request_of(page: Playground) -> dict[str, Any]:
     return {name: value for name, value in request.items() if name not in ("input", "stream")}
 
 
-def test_each_field_has_the_bounds_of_the_server(page: Playground) -> None:
-    shown = {field["name"]: field for field in run(page, "fields", "() => it.FIELDS")}
+def test_each_field_has_the_bounds_of_the_server(modules: Playground) -> None:
+    shown = {field["name"]: field for field in run(modules, "fields", "() => it.FIELDS")}
     nested = {"verbosity": TextOptions.model_fields["verbosity"], "summary": ReasoningOptions.model_fields["summary"]}
     assert set(shown) == {*Fields.model_fields, *nested, "tool_choice"} - WITHOUT_CONTROL
     names = {"min": "ge", "max": "le", "above": "gt", "longest": "max_length"}
@@ -91,8 +90,8 @@ WRONG = {  # texts that are no JSON: line, column, and a word of what is said
 RIGHT = ['{"a": [1, -2.5e+3, "x\\u00e4\\n", null, true, {}], "b": {}}', " [ ] ", "0", '"\\"\\\\"', "\t\n1e5\r"]
 
 
-def test_where_a_text_is_no_json_is_said(page: Playground) -> None:
-    told = run(page, "json", "(texts) => texts.map(it.problemOf)", [*WRONG, *RIGHT])
+def test_where_a_text_is_no_json_is_said(modules: Playground) -> None:
+    told = run(modules, "json", "(texts) => texts.map(it.problemOf)", [*WRONG, *RIGHT])
     assert told[len(WRONG) :] == [None] * len(RIGHT)
     for text, problem in zip(WRONG, told, strict=False):
         line, column, word = WRONG[text]
@@ -271,6 +270,7 @@ def test_stores_and_files_are_picked_from_lists(server: Server, page: Playground
 
 
 def test_tools_of_a_server_are_allowed_and_approved_one_by_one(page: Playground) -> None:
+    """Finds a choice in the list of tools that the request, or the server, reads as another one."""
     page.turn_on("tests")
     servers = page.group("MCP servers")
     servers.get_by_role("button", name="Tools of tests").click()
@@ -397,14 +397,17 @@ def copied(page: Playground, form: str, how: str | None = None) -> str:
 
 
 def said_by(code: str, form: str, folder: Path) -> str:
-    """Run code that was copied; return the text of the answer."""
-    file = folder / {"Python": "copied.py", "curl": "copied.sh"}[form]
-    file.write_text(code)
-    program = [sys.executable if form == "Python" else "sh", str(file)]
-    ended = subprocess.run(program, capture_output=True, text=True, env=clean_environ(), timeout=SECONDS, check=False)
-    assert ended.returncode == 0, ended.stderr
+    """Run code that was copied; return the text of the answer. Python runs it here, where the SDK is imported."""
     if form == "Python":
-        return ended.stdout
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(code, "copied.py", "exec"), {"__name__": "__main__"})
+        return printed.getvalue()
+    file = folder / "copied.sh"
+    file.write_text(code)
+    ended = subprocess.run(
+        ["sh", str(file)], capture_output=True, text=True, env=clean_environ(), timeout=SECONDS, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
     events = [json.loads(line[6:]) for line in ended.stdout.splitlines() if line.startswith("data: {")]
     assert events[-1]["type"] == "response.completed", events[-1]
     return str(events[-1]["response"]["output"][-1]["content"][0]["text"])
@@ -513,17 +516,15 @@ def widths(server: Server, browser: Browser) -> Iterator[Playground]:
 
 
 def test_the_setup_fits_and_axe_finds_nothing(widths: Playground) -> None:
-    page, axe = widths, Axe()
+    """Finds a control that is too wide, has no name, or cannot be told from its ground, in any dialog of the setup."""
+    page = widths
 
     def look(*, in_both: bool = False) -> None:
         for size in ("telephone", "tablet", "desktop"):
             width, height = SIZES[size]
             page.page.set_viewport_size({"width": width, "height": height})
             assert not is_wider_than_its_window(page.page)
-        for dark in (False, True) if in_both else (False,):
-            page.page.emulate_media(color_scheme="dark" if dark else "light")
-            found = axe.run(page.page, options=COLOURS if dark else None)
-            assert found.violations_count == 0, found.generate_report()
+        axe_finds_nothing(page.page, "light", *(("dark",) if in_both else ()))
 
     for title in ("Functions", "Server tools", "MCP servers", "Tool use", "Sampling", "Length and end", "More"):
         page.group(title)

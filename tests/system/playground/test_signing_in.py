@@ -16,6 +16,7 @@ from responses_app.auth import sessions
 from tests.kit.people import NAME, PASSWORD, in_the_database, log_in
 from tests.kit.server import Server
 from tests.system.playground.browser import Playground, playground
+from tests.system.playground.held import APPLICATION
 from tests.system.playground.test_files import NOTES, choose, file, png
 
 pytestmark = pytest.mark.any_database
@@ -32,7 +33,7 @@ PASS = {"Respsite-Session": "default"}
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that wants to know who asks."""
-    with Server(tmp_path_factory.mktemp("closed"), auth="on") as server:
+    with Server(tmp_path_factory.mktemp("closed"), application=APPLICATION, auth="on") as server:
         yield server
 
 

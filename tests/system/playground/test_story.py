@@ -4,19 +4,20 @@ A chat, a tool loop, an approval, two lanes, a fork, a steer and an interrupt; t
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import Literal
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
-from tests.kit.browser import SIZES, is_wider_than_its_window
+from tests.kit.browser import SIZES, axe_finds_nothing, is_wider_than_its_window
 from tests.kit.server import Server
 from tests.system.playground.browser import Playground, playground
+from tests.system.playground.held import held
 
 pytestmark = pytest.mark.any_database
 
 Look = Callable[..., None]
-COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
 MARKDOWN = """repeat: ## A head
 Some **bold** *text* with `code`, a [link](https://example.com) and <img src=x onerror=alert(1)>
 
@@ -34,9 +35,11 @@ print('long ', 'long ', 'long ', 'long ', 'long ', 'long ', 'long ', 'long ', 'l
 > quoted"""
 
 
-@pytest.mark.parametrize("size", ["telephone", "desktop"])
+@pytest.mark.parametrize("size", [pytest.param("telephone", marks=pytest.mark.representative), "desktop"])
 def test_a_conversation(server: Server, browser: Browser, size: str) -> None:
-    axe, is_dark = Axe(), size == "telephone"
+    """Finds a state into which one part of the page brings another: each part alone is right."""
+    is_dark = size == "telephone"
+    schemes: list[Literal["light", "dark"]] = ["dark", "light"] if is_dark else ["light", "dark"]
 
     def fits() -> bool:
         """Whether nothing overflows; on the desktop, at a tablet's width neither."""
@@ -50,15 +53,14 @@ def test_a_conversation(server: Server, browser: Browser, size: str) -> None:
 
     def look(*, closely: bool = size == "desktop", in_both: bool = False) -> None:
         assert fits()
-        for dark in ((is_dark, not is_dark) if in_both else (is_dark,)) if closely else ():
-            page.page.emulate_media(color_scheme="dark" if dark else "light")
-            found = axe.run(page.page, options=COLOURS if dark != is_dark else None)
-            assert found.violations_count == 0, found.generate_report()
+        if closely:
+            axe_finds_nothing(page.page, *schemes[: 1 + in_both])
 
     with playground(browser, size, dark=is_dark) as page:
         page.open(server.url)
         look()
-        for act in (chat, loop, approve, two_lanes, fork, steer, interrupt, around):
+        acts = (chat, loop, approve, two_lanes, fork, partial(steer, server), partial(interrupt, server), around)
+        for act in acts:
             act(page, look)
             assert fits()
         look(closely=True, in_both=True)
@@ -154,12 +156,13 @@ def fork(page: Playground, look: Look) -> None:
     expect(page.ended(2, lane=3).locator(".answer")).to_contain_text("user message 2")
 
 
-def steer(page: Playground, look: Look) -> None:
+def steer(server: Server, page: Playground, look: Look) -> None:
     """What is said meanwhile is read behind the thought that runs."""
-    page.write(f"think: {'one more thought ' * 400}", lane=3)
-    expect(page.lane(3).locator(".thought").last).to_contain_text("one more")
-    page.write("repeat: Now this", lane=3)
-    expect(page.find(".steering")).to_contain_text("repeat: Now this")
+    with held(server):
+        page.write(f"think: {'one more thought ' * 100}", lane=3)
+        expect(page.lane(3).locator(".thought").last).to_contain_text("one more")
+        page.write("repeat: Now this", lane=3)
+        expect(page.find(".steering")).to_contain_text("repeat: Now this")
     expect(page.ended(3, lane=3).locator(".ending")).to_have_text("Steered")
     second = page.ended(4, lane=3)
     expect(second.locator(".asked")).to_have_text("repeat: Now this")
@@ -167,12 +170,13 @@ def steer(page: Playground, look: Look) -> None:
     expect(page.find(".steering")).to_have_count(0)
 
 
-def interrupt(page: Playground, look: Look) -> None:
+def interrupt(server: Server, page: Playground, look: Look) -> None:
     """What runs is stopped by a key; the lane goes on, and the others stand as they were."""
-    page.write(f"repeat: {'word for word ' * 1000}", lane=3)
-    expect(page.lane(3).locator(".answer").last).to_contain_text("word for")
-    page.page.keyboard.press("Escape")
-    expect(page.ended(5, lane=3).locator(".ending")).to_have_text("Interrupted")
+    with held(server):
+        page.write(f"repeat: {'word for word ' * 100}", lane=3)
+        expect(page.lane(3).locator(".answer").last).to_contain_text("word for")
+        page.page.keyboard.press("Escape")
+        expect(page.ended(5, lane=3).locator(".ending")).to_have_text("Interrupted")
     page.write("repeat: after it", lane=3)
     expect(page.ended(6, lane=3).locator(".answer")).to_have_text("after it")
     page.lane(2).get_by_role("button", name="Close Lane 2").click()

@@ -154,7 +154,7 @@ LONG = {
 }
 
 
-def test_long_blocks_are_shown_whole_and_what_stands_is_not_made_again(page: Playground) -> None:
+def test_long_blocks_are_shown_whole_and_what_stands_is_not_made_again(modules: Playground) -> None:
     """A list, a table, a quote, code and paragraphs of a thousand lines: one element of each stays the same one."""
     heads = {"table": "| a | b | c |\n|---|---|---|\n", "code": "```py\n"}
     texts = {
@@ -179,7 +179,7 @@ def test_long_blocks_are_shown_whole_and_what_stands_is_not_made_again(page: Pla
         }
         return told;
     """
-    told = run(page, body, texts)
+    told = run(modules, body, texts)
     assert {name: each[:2] for name, each in told.items()} == {name: [True, 1] for name in LONG}
     counts = {name: each[2] for name, each in told.items()}
     assert counts == {
@@ -204,7 +204,7 @@ HOSTILE = [
 ]
 
 
-def test_hostile_text_becomes_words_and_known_links(page: Playground) -> None:
+def test_hostile_text_becomes_words_and_known_links(modules: Playground) -> None:
     body = """
         const found = [];
         for (const each of given) found.push(...(await show(each)).querySelectorAll('*'));
@@ -223,7 +223,7 @@ def test_hostile_text_becomes_words_and_known_links(page: Playground) -> None:
             broken: window.broken ?? 0,
         };
     """
-    told = run(page, body, HOSTILE)
+    told = run(modules, body, HOSTILE)
     assert told == {
         "tags": 0,
         "named": 0,
@@ -241,7 +241,7 @@ ENDLESS = [
 ]  # fmt: skip
 
 
-def test_any_text_is_shown_in_time_that_its_length_takes(page: Playground) -> None:
+def test_any_text_is_shown_in_time_that_its_length_takes(modules: Playground) -> None:
     """Were it the square of it, the page would not answer before the test is given up."""
     body = """
         const lengths = [];
@@ -252,10 +252,10 @@ def test_any_text_is_shown_in_time_that_its_length_takes(page: Playground) -> No
         }
         return lengths;
     """
-    assert all(length >= 0 for length in run(page, body, ENDLESS))
+    assert all(length >= 0 for length in run(modules, body, ENDLESS))
 
 
-def test_tasks_tables_images_and_lines(page: Playground) -> None:
+def test_tasks_tables_images_and_lines(modules: Playground) -> None:
     body = """
         const element = await show(given);
         const all = (selector, what) => [...element.querySelectorAll(selector)].map(what);
@@ -273,7 +273,7 @@ def test_tasks_tables_images_and_lines(page: Playground) -> None:
         "## A\n\n- [x] done\n- [ ] **open**\n- [y] a word\n\n| a | b | c |\n|:--|:-:|--:|\n| 1 | 2 | 3 |\n\n"
         "![A cat](https://example.com/cat.png) and\n![](https://example.com/dog.png), wow!"
     )
-    assert run(page, body, text) == {
+    assert run(modules, body, text) == {
         "tasks": [["done", True], ["open", False]],
         "items": ["done", "open", "[y] a word"],
         "cells": ["", "center", "right"],
@@ -290,7 +290,7 @@ def test_tasks_tables_images_and_lines(page: Playground) -> None:
 CITED = "The shell 🐢 is **bone.** See `code` and [the table](sandbox:/mnt/data/table.csv).\n\n```\nx\n```"
 
 
-def test_citations_are_numbered_marks_and_a_list_of_sources(page: Playground) -> None:
+def test_citations_are_numbered_marks_and_a_list_of_sources(modules: Playground) -> None:
     def after(words: str) -> int:
         return CITED.index(words) + len(words)
 
@@ -318,7 +318,8 @@ def test_citations_are_numbered_marks_and_a_list_of_sources(page: Playground) ->
         for (const { body } of views) await shown(body);
         const [{ element, body }] = views;
         const files = [];
-        document.addEventListener('download', ({ detail }) => files.push(detail.path));
+        const take = (event) => (event.stopImmediatePropagation(), files.push(event.detail.path));
+        window.addEventListener('download', take, { capture: true, once: true }); // there is no such file to load
         element.querySelector('.sources button').click();
         element.querySelector('.cite button[data-source="2"]').click();
         return {
@@ -331,7 +332,7 @@ def test_citations_are_numbered_marks_and_a_list_of_sources(page: Playground) ->
             files,
         };
     """
-    told = run(page, body, {"text": CITED, "notes": notes})
+    told = run(modules, body, {"text": CITED, "notes": notes})
     assert told["marks"] == [["The shell 🐢", "1"], ["bone.", "1"], ["code", "2"], ["the table", "3"]]
     assert "\u0096" not in told["text"]
     assert "｜" not in told["text"]

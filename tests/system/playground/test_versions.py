@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Locator, WebSocketRoute, expect
 
 from tests.kit.server import Server
 from tests.system.playground.browser import Playground, playground
+from tests.system.playground.held import APPLICATION, held
 
 pytestmark = pytest.mark.any_database
 
@@ -34,7 +35,7 @@ def edit(turn: Locator, text: str) -> None:
     field.press("Enter")
 
 
-def test_the_tree_of_versions(page: Playground) -> None:
+def test_the_tree_of_versions(modules: Playground) -> None:
     """The tree alone."""
     walked = """async () => {
         const { Tree } = await import('/static/playground/versions.js');
@@ -55,7 +56,7 @@ def test_the_tree_of_versions(page: Playground) -> None:
         told.push(ids(tree.siblings('c')), tree.parentOf('x'), ids(tree.path(null)), ids(tree.path('nobody')));
         return told;
     }"""
-    assert page.page.evaluate(walked) == [
+    assert modules.page.evaluate(walked) == [
         *("a w b c", "b new", "b new", "w", "x", "r2 r1"),
         "c",
         *("x", "a d x", "b d"),
@@ -137,32 +138,36 @@ def test_versions_of_a_loop_of_calls(page: Playground) -> None:
     expect(page.lane(2).locator(".turn")).to_have_count(3)
 
 
-def test_an_edit_makes_what_runs_give_way_and_a_steer_makes_no_version(page: Playground) -> None:
-    page.write(f"think: {'one more thought ' * 60}")
-    expect(page.lane().locator(".thought")).to_contain_text("one more")
-    page.write("count to 3000")
-    expect(page.ended(1).locator(".ending")).to_have_text("Steered")
-    expect(page.lane().locator(".answer").last).to_contain_text("1 2 3")
-    expect(page.lane().locator(".versions:visible")).to_have_count(0)
-    edit(page.lane().locator(".turn").nth(1), "repeat: instead")
-    expect(page.lane().locator(".answer").last).to_have_text("instead")
-    turn = page.ended(2)
-    expect(versions(turn).locator("span")).to_have_text("2/2")
-    turn.get_by_role("button", name="Version before").click()
-    expect(page.ended(2).locator(".ending")).to_have_text("Interrupted")
-    page.ended(2).get_by_role("button", name="Continue").click()
-    expect(page.lane().locator(".turn").nth(2).locator(".answer")).to_be_visible()
-    page.page.keyboard.press("Escape")
-    expect(page.ended(3).locator(".ending")).to_have_text("Interrupted")
+def test_an_edit_makes_what_runs_give_way_and_a_steer_makes_no_version(server: Server, page: Playground) -> None:
+    with held(server) as release:
+        page.write(f"think: {'one more thought ' * 60}")
+        expect(page.lane().locator(".thought")).to_contain_text("one more")
+        page.write("count to 3000")
+        expect(page.find(".steering")).to_contain_text("count to 3000")
+        release()
+        expect(page.ended(1).locator(".ending")).to_have_text("Steered")
+        expect(page.lane().locator(".answer").last).to_contain_text("1 2 3")
+        expect(page.lane().locator(".versions:visible")).to_have_count(0)
+        edit(page.lane().locator(".turn").nth(1), "repeat: instead")
+        expect(page.lane().locator(".answer").last).to_have_text("instead")
+        turn = page.ended(2)
+        expect(versions(turn).locator("span")).to_have_text("2/2")
+        turn.get_by_role("button", name="Version before").click()
+        expect(page.ended(2).locator(".ending")).to_have_text("Interrupted")
+        page.ended(2).get_by_role("button", name="Continue").click()
+        expect(page.lane().locator(".turn").nth(2).locator(".answer")).to_be_visible()
+        page.page.keyboard.press("Escape")
+        expect(page.ended(3).locator(".ending")).to_have_text("Interrupted")
 
 
-def test_what_is_cleared_comes_back(page: Playground) -> None:
+def test_what_is_cleared_comes_back(server: Server, page: Playground) -> None:
     page.write("repeat: kept")
     page.ended(1)
-    page.write("count to 3000")
-    expect(page.lane().locator(".answer").last).to_contain_text("1 2 3")
-    page.lane().get_by_role("button", name="Clear").click()
-    expect(page.lane().locator(".turn")).to_have_count(0)
+    with held(server):
+        page.write("count to 3000")
+        expect(page.lane().locator(".answer").last).to_contain_text("1 2 3")
+        page.lane().get_by_role("button", name="Clear").click()
+        expect(page.lane().locator(".turn")).to_have_count(0)
     toast = page.find(".toast")
     expect(page.find("#said")).to_contain_text("Lane 1 was cleared. It can be undone for 10 seconds")
     page.lane().get_by_role("button", name="Close Lane").or_(page.find(".transcript")).first.focus()
@@ -191,7 +196,7 @@ def test_without_storing_the_turns_before_are_sent_again(page: Playground) -> No
 @pytest.fixture(scope="module")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that is killed and started again."""
-    with Server(tmp_path_factory.mktemp("mortal"), engine_options=json.dumps({"tokens_per_second": 150})) as server:
+    with Server(tmp_path_factory.mktemp("mortal"), application=APPLICATION) as server:
         yield server
 
 
@@ -208,6 +213,7 @@ def connect(page: Playground) -> None:
 
 
 def test_what_is_sent_while_the_server_is_away_waits(mortal: Server, browser: Browser) -> None:
+    """Finds messages that a page loses, or sends twice, while a server is killed and started again."""
     with playground(browser) as page:
         page.open(mortal.url)
         page.write("repeat: one")
@@ -326,20 +332,21 @@ def test_what_never_arrived_can_be_sent_again(wired: tuple[Playground, Wire]) ->
     assert wire.creates == ["repeat: first", "repeat: lost", "repeat: lost", "repeat: behind it"]
 
 
-def test_an_answer_that_was_cut_goes_on(wired: tuple[Playground, Wire]) -> None:
+def test_an_answer_that_was_cut_goes_on(server: Server, wired: tuple[Playground, Wire]) -> None:
     page, wire = wired
     wire.cut_at = '"delta":"25'
-    page.write("count to 3000")
-    turn = page.ended(1)
-    expect(turn.locator(".ending")).to_have_text("Cut")
-    expect(turn.locator(".answer")).to_contain_text("1 2 3")
-    page.write("Which message is this?")
-    expect(page.ended(2).locator(".answer")).to_contain_text("user message 2")
-    turn.get_by_role("button", name="Continue").click()
-    goes_on(turn, page.lane().locator(".turn").nth(1))
-    expect(versions(page.lane().locator(".turn").nth(1)).locator("span")).to_have_text("2/2")
-    page.page.keyboard.press("Escape")
-    page.ended(2)
+    with held(server):
+        page.write("count to 3000")
+        turn = page.ended(1)
+        expect(turn.locator(".ending")).to_have_text("Cut")
+        expect(turn.locator(".answer")).to_contain_text("1 2 3")
+        page.write("Which message is this?")
+        expect(page.ended(2).locator(".answer")).to_contain_text("user message 2")
+        turn.get_by_role("button", name="Continue").click()
+        goes_on(turn, page.lane().locator(".turn").nth(1))
+        expect(versions(page.lane().locator(".turn").nth(1)).locator("span")).to_have_text("2/2")
+        page.page.keyboard.press("Escape")
+        page.ended(2)
 
 
 LOAD = """async ([id, fields]) => {
@@ -386,17 +393,18 @@ def ask(server: Server, text: object, **fields: object) -> str:
 
 
 def test_an_answer_is_there_after_a_reload_in_its_middle(server: Server, page: Playground) -> None:
-    page.write("count to 3000")
-    expect(page.lane().locator(".answer")).to_contain_text("1 2 3")
-    chat = page.lane().locator(".turn").get_attribute("data-response") or ""
-    page.page.reload()
-    page.find("#state[data-state=open]").wait_for()
-    turns = load(page, chat)
-    expect(turns.locator(".ending")).to_have_text(re.compile("Interrupted|Cut"))  # whichever the server heard first
-    turns.get_by_role("button", name="Continue").click()
-    goes_on(turns.first, turns.nth(1))
-    page.lane(9).get_by_role("button", name="Interrupt").click()
-    expect(page.ended(2, lane=9).locator(".ending")).to_have_text("Interrupted")
+    with held(server):
+        page.write("count to 3000")
+        expect(page.lane().locator(".answer")).to_contain_text("1 2 3")
+        chat = page.lane().locator(".turn").get_attribute("data-response") or ""
+        page.page.reload()
+        page.find("#state[data-state=open]").wait_for()
+        turns = load(page, chat)
+        expect(turns.locator(".ending")).to_have_text(re.compile("Interrupted|Cut"))  # whichever the server heard first
+        turns.get_by_role("button", name="Continue").click()
+        goes_on(turns.first, turns.nth(1))
+        page.lane(9).get_by_role("button", name="Interrupt").click()
+        expect(page.ended(2, lane=9).locator(".ending")).to_have_text("Interrupted")
 
 
 def test_versions_that_were_made_elsewhere_are_there(server: Server, page: Playground) -> None:
@@ -429,10 +437,11 @@ def test_versions_that_were_made_elsewhere_are_there(server: Server, page: Playg
 
 
 def test_a_response_that_still_runs_is_followed(server: Server, page: Playground) -> None:
-    turns = load(page, ask(server, "count to 300", background=True))
-    expect(turns.locator(".answer")).to_contain_text("1 2 3")
-    page.write("Which message is this?", lane=9)
-    expect(turns.nth(1).locator(".held")).to_contain_text("Waits for the answer before it")
+    with held(server):
+        turns = load(page, ask(server, "count to 300", background=True))
+        expect(turns.locator(".answer")).to_contain_text("1 2 3")
+        page.write("Which message is this?", lane=9)
+        expect(turns.nth(1).locator(".held")).to_contain_text("Waits for the answer before it")
     expect(page.ended(2, lane=9).locator(".answer")).to_contain_text("user message 2")
     expect(turns.first.locator(".answer")).to_contain_text("299 300")
 

@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, expect
 from tests.kit.people import in_the_database
 from tests.kit.server import Server
 from tests.system.playground.browser import Playground, playground
+from tests.system.playground.held import APPLICATION
 
 pytestmark = pytest.mark.any_database
 
@@ -23,9 +24,8 @@ KEPT = "JSON.stringify(localStorage) + JSON.stringify(sessionStorage)"
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that wants to know who asks, and where chats are shared within a project."""
-    with Server(
-        tmp_path_factory.mktemp("closed"), auth="on", playground_sharing="true", mcp_server_urls="true"
-    ) as server:
+    chosen = {"auth": "on", "playground_sharing": "true", "mcp_server_urls": "true"}
+    with Server(tmp_path_factory.mktemp("closed"), application=APPLICATION, **chosen) as server:
         yield server
 
 

@@ -1,16 +1,14 @@
 """The pages in a real browser: live, at three widths, light and dark, by the keyboard, and clean for axe."""
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from tests.kit.browser import SIZES, is_wider_than_its_window, needs_chromium, opened, problems_of
+from tests.kit.browser import SIZES, axe_finds_nothing, is_wider_than_its_window, needs_chromium, opened, problems_of
 from tests.kit.people import NAME, PASSWORD, make_superuser
 from tests.kit.scripts import WEATHER
 from tests.kit.server import Server
@@ -36,8 +34,8 @@ def shows(text: str) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def pages(server: Server) -> list[str]:
-    """The pages to look at: a response with forks in both frames, and two compared."""
+def pages(server: Server) -> dict[str, str]:
+    """The paths to look at: a response with forks in both frames, and two compared."""
 
     def ask(**asked: object) -> str:
         answer = httpx.post(f"{server.base_url}/responses", json=asked, timeout=60)
@@ -46,8 +44,8 @@ def pages(server: Server) -> list[str]:
     first = ask(input="Hi there")
     texts = ("[weather] in Rome?", "[weather] in Oslo?")
     second, other = (ask(input=[shows(text)], previous_response_id=first, tools=[WEATHER]) for text in texts)
-    frames = [frame.format(second) for frame in FRAMES.values()]
-    return [*frames, f"/watch/compare?left={second}&right={other}"]
+    frames = {name: frame.format(second) for name, frame in FRAMES.items()}
+    return {**frames, "compare": f"/watch/compare?left={second}&right={other}"}
 
 
 def sign_in(page: Page, server: Server) -> None:
@@ -68,25 +66,24 @@ def page(browser: Browser) -> Iterator[Page]:
         assert problems == []
 
 
-def test_at_every_width_in_light_and_dark_axe_finds_nothing(page: Page, server: Server, pages: list[str]) -> None:
-    axe, folder = Axe(), os.environ.get("SCREENSHOTS")
-    for number, path in enumerate(pages):
-        if path.startswith("/admin/"):
-            sign_in(page, server)
-        page.goto(f"{server.url}{path}")
-        page.locator("details.rs-numbers > summary").first.press("Enter")
-        expect(page.locator("details.rs-numbers table").first).to_be_visible()
-        page.locator(".rs-picture > summary").first.press("Enter")
-        expect(page.locator(".rs-picture[open] img").first).to_be_visible()
-        for size, (width, height) in SIZES.items():
-            page.set_viewport_size({"width": width, "height": height})
-            assert not is_wider_than_its_window(page), f"{path} is wider than a {size}"
-            if folder:
-                page.screenshot(path=Path(folder) / f"watch-{number}-{size}.png", full_page=True)
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-            found = axe.run(page).response["violations"]
-            assert found == [], json.dumps(found, indent=1)[:3_000]
+@pytest.mark.parametrize("name", [*FRAMES, "compare"])
+def test_at_every_width_in_light_and_dark_axe_finds_nothing(
+    page: Page, server: Server, pages: dict[str, str], name: str
+) -> None:
+    folder = os.environ.get("SCREENSHOTS")
+    if name == "admin":
+        sign_in(page, server)
+    page.goto(f"{server.url}{pages[name]}")
+    page.locator("details.rs-numbers > summary").first.press("Enter")
+    expect(page.locator("details.rs-numbers table").first).to_be_visible()
+    page.locator(".rs-picture > summary").first.press("Enter")
+    expect(page.locator(".rs-picture[open] img").first).to_be_visible()
+    for size, (width, height) in SIZES.items():
+        page.set_viewport_size({"width": width, "height": height})
+        assert not is_wider_than_its_window(page), f"{name} is wider than a {size}"
+        if folder:
+            page.screenshot(path=Path(folder) / f"watch-{name}-{size}.png", full_page=True)
+    axe_finds_nothing(page, "light", "dark")
 
 
 @pytest.mark.parametrize("frame", FRAMES)
@@ -112,8 +109,8 @@ def test_a_page_is_live_while_its_response_runs(page: Page, server: Server, fold
     expect(page.locator(".rs-talk")).to_contain_text("Hello there, friend.")
 
 
-def test_the_playground_goes_on_from_it_and_leads_back(page: Page, server: Server, pages: list[str]) -> None:
-    page.goto(f"{server.url}{pages[0]}")
+def test_the_playground_goes_on_from_it_and_leads_back(page: Page, server: Server, pages: dict[str, str]) -> None:
+    page.goto(f"{server.url}{pages['watch']}")
     page.locator(".wt-node a.id").first.click()  # the first of the chain, which called nothing
     expect(page.locator("li[aria-current]")).to_contain_text("Hi there")
     response_id = page.locator("h1.id").inner_text()

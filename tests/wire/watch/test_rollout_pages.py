@@ -1,6 +1,5 @@
 """The pages of roll-outs in a real browser, on the demo engine: tokens, breaks, two side by side, a group, bounds."""
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -8,11 +7,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from responses_app.watch.rollouts.window import SIDE, WINDOW
-from tests.kit.browser import SIZES, is_wider_than_its_window, needs_chromium, opened, problems_of
+from tests.kit.browser import SIZES, axe_finds_nothing, is_wider_than_its_window, needs_chromium, opened, problems_of
 from tests.kit.people import settings_of
 from tests.kit.sample_rollouts import GROUP, MODEL
 from tests.kit.server import Server, manage
@@ -31,7 +29,16 @@ PAGES = {
     "empty": "/watch/rollouts/empty",
 }
 NARROW = (320, 740)
-SIMILAR = ("sampled", "hostile", "long")  # to others, for axe, which takes its time for each token
+SIMILAR = ("sampled", "hostile", "long")  # to others, for axe
+# Of tokens and rows that look alike, as far as their classes say, a few stay: axe takes its time for each.
+FEW_ALIKE = """() => {
+    const seen = {};
+    for (const each of document.querySelectorAll('tbody tr, .t')) {
+        const look = [each.parentElement, each, ...each.querySelectorAll('*')].map(({ className }) => className).join();
+        seen[look] = (seen[look] ?? 0) + 1;
+        if (seen[look] > 3) each.remove();
+    }
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +63,16 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_at_every_width_in_light_and_dark_axe_finds_nothing(page: Page, server: Server, name: str) -> None:
-    axe, folder = Axe(), os.environ.get("SCREENSHOTS")
+    folder = os.environ.get("SCREENSHOTS")
     page.goto(f"{server.url}{PAGES[name]}")
     for size, (width, height) in {**SIZES, "narrow": NARROW}.items():
         page.set_viewport_size({"width": width, "height": height})
         assert not is_wider_than_its_window(page), f"{name} is wider than a {size}"
         if folder:
             page.screenshot(path=Path(folder) / f"rollout-{name}-{size}.png", full_page=True)
-    for scheme in ("light", "dark") if name not in SIMILAR else ():
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        found = axe.run(page).response["violations"]
-        assert found == [], json.dumps(found, indent=1)[:3_000]
+    if name not in SIMILAR:
+        page.evaluate(FEW_ALIKE)
+        axe_finds_nothing(page, "light", "dark")
 
 
 def test_a_generation_opens_in_its_place_and_its_address_opens_it_again(page: Page, server: Server) -> None:
