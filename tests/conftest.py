@@ -24,9 +24,10 @@ httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_
 os.environ["DATA_DIR"] = tempfile.mkdtemp(prefix="respsite-tests-")
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
 
-pytest_plugins = ["tests.kit.at_once", "tests.kit.durations"]
+pytest_plugins = ["tests.kit.at_once", "tests.kit.durations", "tests.kit.limits"]
 
 from tests.kit.databases import DATABASES, database_chosen
+from tests.kit.limits import SYSTEM_SECONDS
 from tests.kit.redis_server import private_redis_server, redis_of_the_module, shared_redis_server  # noqa: F401 - fixtures
 from tests.kit.server import KINDS, Server
 from tests.quarantine import QUARANTINED
@@ -127,6 +128,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=spared)
     items[:] = [item for item in items if item not in spared]
     for item in items:
+        if item.path in begin and SYSTEM not in item.path.parents and item.get_closest_marker("limit") is None:
+            item.add_marker(pytest.mark.limit(SYSTEM_SECONDS))
         reason = QUARANTINED.get(item.nodeid) or QUARANTINED.get(item.nodeid.partition("[")[0])
         if reason:
             item.add_marker(pytest.mark.xfail(reason=f"quarantined: {reason}", strict=False))

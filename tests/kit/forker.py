@@ -14,6 +14,7 @@ comes with the environment of the order. A server that is started so costs 0.4 s
 
 import array
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -25,6 +26,8 @@ import socket
 import sys
 import threading
 from dataclasses import dataclass
+
+from tests.kit.watchdog import WRITE_STACKS
 
 # The reactor of Twisted must not be among them, nor `daphne.server`: they make an event loop.
 MODULES = (
@@ -136,6 +139,7 @@ def become(order: Order) -> None:
     for descriptor, standard in ((order.output, 1), (order.errors, 2)):
         os.dup2(descriptor, standard)
         os.close(descriptor)
+    faulthandler.register(WRITE_STACKS, file=2)
     os.chdir(order.cwd)
     os.environ.clear()
     os.environ.update(order.environ)

@@ -21,6 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from tests.kit.limits import know
+
 ROOT = Path(__file__).resolve().parents[2]
 # Python, the C library and the linker read these before a program begins: for each choice there is a forker.
 READ_EARLY = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_")
@@ -93,7 +95,9 @@ def fork(
     with theirs:
         _, control = _forker(_early(environ))
         socket.send_fds(control, [order], [output.fileno(), errors.fileno(), theirs.fileno()])
-    return ForkedProcess(ours, command)
+    process = ForkedProcess(ours, command)
+    know(process.pid)
+    return process
 
 
 def run_forked(

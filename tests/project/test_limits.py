@@ -1,0 +1,105 @@
+"""A test that hangs fails with the stacks of its processes, wherever it hangs, and the run ends."""
+
+import re
+import sys
+from pathlib import Path
+
+from tests.kit.programs import Finished, run_program
+from tests.kit.server import ROOT, clean_environ
+from tests.kit.waiting import eventually
+
+HANGING = """
+import asyncio, subprocess, threading, time
+import pytest
+
+pytestmark = pytest.mark.limit(0.3)
+
+@pytest.fixture
+def slow_to_start():
+    time.sleep(60)
+
+@pytest.fixture
+def slow_to_end():
+    yield
+    threading.Event().wait()
+
+def test_sleeps():
+    with subprocess.Popen(["sleep", "600"]) as child:
+        try:
+            asleep = time.sleep(60)
+        finally:
+            child.kill()
+
+def test_joins_a_thread():
+    thread = threading.Thread(target=lambda: release.wait())
+    release = threading.Event()
+    thread.start()
+    try:
+        thread.join()
+    finally:
+        release.set()
+
+async def test_awaits():
+    await asyncio.create_task(nobody_comes(), name="the one that hangs")
+
+async def nobody_comes():
+    await asyncio.Event().wait()
+
+def test_needs_a_slow_fixture(slow_to_start): ...
+
+def test_its_fixture_does_not_end(slow_to_end): ...
+
+def test_is_quick(): ...
+"""
+# pthread_mutex_lock, twice: it goes on when a signal has come, and holds the interpreter's lock.
+HANGING_IN_C = """
+import ctypes, pathlib, subprocess
+import pytest
+
+@pytest.mark.limit(0.3, grace=0.3)
+def test_in_c():
+    child = subprocess.Popen(["sleep", "600"])
+    pathlib.Path("child").write_text(str(child.pid))
+    mutex = ctypes.create_string_buffer(64)
+    ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+    ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+"""
+
+
+async def ran(folder: Path, *options: str, **files: str) -> Finished:
+    """Run pytest on some files, with nothing of this project but the limits."""
+    for name, text in files.items():
+        (folder / f"test_{name}.py").write_text(text)
+    # Servers are not started there, so nothing has to be imported for them.
+    (folder / "conftest.py").write_text("from tests.kit import at_once\nat_once.prepare = lambda: None\n")
+    (folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
+    plugins = [word for name in ("tests.kit.at_once", "tests.kit.limits") for word in ("-p", name)]
+    off = [word for name in ("randomly", "schemathesis", "django", "cacheprovider") for word in ("-p", f"no:{name}")]
+    command = (sys.executable, "-m", "pytest", "-rA", *plugins, *off, *options)
+    return await run_program(*command, cwd=folder, environ=clean_environ(PYTHONPATH=str(ROOT)), seconds=50)
+
+
+def has_ended(pid: str) -> bool:
+    """Whether a process is gone, but for its status perhaps."""
+    stat = Path("/proc") / pid / "stat"
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+async def test_one_that_hangs_fails_with_its_stacks_and_the_next_one_runs(tmp_path: Path) -> None:
+    end = await ran(tmp_path, hanging=HANGING)
+    assert end.exit_code == 1, end
+    assert "3 failed, 2 passed, 2 errors" in end.printed, end.printed
+    assert end.printed.count("It has taken more than its 0.3 seconds.") >= 5
+    assert re.search(r"--- process \d+ \(sleep\), S \(sleeping\), waits in \w+: sleep 600", end.printed)
+    assert "in test_joins_a_thread" in end.printed
+    assert "Task pending name='the one that hangs'" in end.printed
+
+
+async def test_one_that_hangs_in_c_is_killed_with_its_processes_and_the_run_names_it(tmp_path: Path) -> None:
+    end = await ran(tmp_path, "--at-once", "2", hanging_in_c=HANGING_IN_C, other="def test_is_quick(): ...\n")
+    assert end.exit_code == 2, end
+    assert "a process ended in test_hanging_in_c.py::test_in_c" in end.printed
+    told = end.printed + end.complaints
+    assert "test_hanging_in_c.py::test_in_c did not end within its 0.3 seconds" in told
+    assert re.search(r'File ".*test_hanging_in_c.py", line 11 in test_in_c', told)
+    await eventually(lambda: has_ended((tmp_path / "child").read_text()), timeout=10)
