@@ -8,7 +8,6 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from hashlib import sha256
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from responses_app.protocol.messages.errors import ErrorSchema, MessagesErrorAns
 from responses_app.protocol.transport import FORM_TYPE
 from responses_app.web.endpoint import HTML, JSON, Endpoint, Parameter, routes
 from responses_app.web.http import json_bytes
+from responses_app.web.phrases import PHRASES
 from responses_app.wiring.site import get_site
 
 BEARER = "bearerAuth"
@@ -184,7 +184,7 @@ def _responses(endpoint: Endpoint) -> JsonObject:
 
 
 def _name(status: int) -> str:
-    return HTTPStatus(status).phrase.replace(" ", "")
+    return PHRASES[status].replace(" ", "")
 
 
 def _sent(status: int, answer: ErrorSchema) -> set[int]:

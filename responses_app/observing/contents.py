@@ -22,6 +22,7 @@ MAX_TYPE = 64  # characters of the type of a part
 # Levels of a call's arguments; what is nested deeper stays a text. OpenTelemetry's exporter drops all events that it
 # has at hand, whoever's they are, where one has some 30 levels: protobuf reads 100, and each of these takes three.
 MAX_DEPTH = 16
+MAX_SHOWN_DEPTH = 500  # of a value that is shown as JSON in a text: every version of Python can write it
 _ROLES = {"developer": "system"}  # the conventions know system, user, assistant and tool
 _TEXTS = ("input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text")  # parts that are texts
 
@@ -162,10 +163,20 @@ def _is_plain(value: object, depth: int) -> bool:
 
 def _shown(value: object) -> str:
     """Return a value that is not a text as JSON, or only its kind where it is nested too deep for that."""
-    try:
-        return _json(value)
-    except RecursionError:
-        return f"[{type(value).__name__}]"
+    return f"[{type(value).__name__}]" if _is_deeper(value, MAX_SHOWN_DEPTH) else _json(value)
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    """Whether a value is nested deeper than that, however deep it is."""
+    level = [value]
+    while level and depth > 0:
+        level = [inner for each in level if isinstance(each, dict | list) for inner in _values(each)]
+        depth -= 1
+    return bool(level)
+
+
+def _values(value: dict[str, object] | list[object]) -> Iterable[object]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _json(value: object) -> str:

@@ -23,11 +23,11 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
-from http.client import responses as REASONS
 from typing import Any
 
 from responses_app.protocol.transport import AnswerHeaders
 from responses_app.web.bodies import BodyRules, Message, Receive
+from responses_app.web.phrases import PHRASES
 from responses_app.web.servers.inflow import FrameRules, Frames, Inflow
 from responses_app.web.servers.listening import listen_widely, when_daphne_runs
 
@@ -261,7 +261,7 @@ class DaphneConnection:
             return True
         start, body = self._denial, message.get("body", b"")
         headers = [*start.get("headers", ()), (b"connection", b"close")]
-        head = b"HTTP/1.1 %d %b\r\n" % (start["status"], REASONS.get(start["status"], "Error").encode())
+        head = b"HTTP/1.1 %d %b\r\n" % (start["status"], PHRASES.get(start["status"], "Error").encode())
         lines = b"".join(b"%b: %b\r\n" % header for header in headers)
         # daphne's `serverReject` calls this to say 403, and closes then.
         self._protocol.sendHttpErrorResponse = lambda *_: self._protocol.sendData(head + lines + b"\r\n" + body)

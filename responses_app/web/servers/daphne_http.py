@@ -10,7 +10,6 @@ refused is not parsed any more.
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from http import HTTPStatus
 from io import BytesIO
 from typing import Any
 from urllib.parse import unquote
@@ -22,11 +21,12 @@ from twisted.web import http
 from responses_app.protocol.errors import ApiError, invalid_request, server_error
 from responses_app.protocol.transport import AnswerHeaders, chunks_too_small, request_too_slow
 from responses_app.web.bodies import LINGER_SECONDS, OTHER_BODY_BYTES, BodyRules, Head, Message, answer
+from responses_app.web.phrases import PHRASES
 from responses_app.web.servers.inflow import AVERAGE_BYTES, Framing, Inflow, lines_end
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-for _status in HTTPStatus:  # Twisted names neither 429 nor some others, and calls them "Unknown Status"
-    http.RESPONSES.setdefault(_status.value, _status.phrase.encode())
+for _status, _phrase in PHRASES.items():  # Twisted names neither 429 nor some others, and calls them "Unknown Status"
+    http.RESPONSES.setdefault(_status, _phrase.encode())
 
 QUEUED_BYTES = 64 * 1024  # a body up to this goes through daphne's queue, a longer one stays in its file
 

@@ -9,11 +9,11 @@ its listeners will build. Each gets a subclass. Where `receive` is anything else
 import asyncio
 import logging
 from contextlib import suppress
-from http.client import responses as REASONS
 from typing import Any
 
 from responses_app.protocol.transport import AnswerHeaders, chunks_too_small
 from responses_app.web.bodies import LINGER_SECONDS, Application, BodyRules, Message, Receive, SendMessage, answer
+from responses_app.web.phrases import PHRASES
 from responses_app.web.servers.inflow import AVERAGE_BYTES, FrameRules, Frames, Framing, Inflow, lines_end
 from responses_app.web.servers.listening import BACKLOG
 
@@ -146,7 +146,7 @@ class _BoundedHttp:
             self.rules.refused(error)
             scope = self.cycle.scope
             status, lines, body = answer(error, scope["headers"], self.standing, path=scope["path"])
-            head = b"HTTP/1.1 %d %b\r\n" % (status, REASONS[status].encode())
+            head = b"HTTP/1.1 %d %b\r\n" % (status, PHRASES[status].encode())
             head += b"".join(b"%b: %b\r\n" % line for line in (*lines, (b"connection", b"close")))
             self.transport.write(head + b"\r\n" + body)
         self._deadline = self.loop.call_later(min(LINGER_SECONDS, self.rules.seconds(0)), self.transport.abort)

@@ -72,11 +72,16 @@ def test_what_is_nested_without_end_is_shown_as_text() -> None:
         item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": deep}
         messages = json.loads(contents.input_messages([item]), parse_constant=pytest.fail)
         assert messages[0]["parts"][0]["arguments"] == deep
+
+
+@pytest.mark.parametrize("depth", [1, contents.MAX_SHOWN_DEPTH, contents.MAX_SHOWN_DEPTH + 1, 2000, 200_000])
+def test_a_value_that_is_no_text_is_shown_as_json_to_a_depth(depth: int) -> None:
     nested: list[object] = []
-    for _ in range(2000):
+    for _ in range(depth - 1):
         nested = [nested]
     item = {"role": "user", "content": [{"type": "text", "text": nested}]}
-    assert json.loads(contents.input_messages([item]))[0]["parts"][0]["content"] == "[list]"
+    shown = json.loads(contents.input_messages([item]))[0]["parts"][0]["content"]
+    assert shown == ("[" * depth + "]" * depth if depth <= contents.MAX_SHOWN_DEPTH else "[list]")
 
 
 @pytest.mark.parametrize("depth", [1, contents.MAX_DEPTH, contents.MAX_DEPTH + 1, 30, 40, 60, 250])
