@@ -24,7 +24,7 @@ FLAGS += ["--disable-gpu", "--disable-software-rasterizer"]  # a GPU that is sim
 # Of axe's rules, those that look at colours; no other finds anything else in the dark.
 COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
 LEFT = "net::ERR_ABORTED"  # of a request whose page was left meanwhile
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: make services")
+needs_chromium = pytest.mark.needs("chromium")
 
 
 @contextmanager

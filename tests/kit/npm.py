@@ -3,8 +3,7 @@
 import shutil
 from pathlib import Path
 
-import pytest
-
+from tests.kit.capabilities import require
 from tests.kit.installing import folder_for, install_once, run_installer
 
 FLAGS = "--ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error".split()
@@ -12,11 +11,10 @@ FLAGS = "--ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=erro
 
 def installed(manifest: Path) -> Path:
     """Return the `node_modules` with what a package.json names; skip the test where nothing can install it."""
-    if shutil.which("node") is None:
-        pytest.skip("Node.js is not installed: make services installs it.")
+    require("node")
     folder = folder_of(manifest)
-    if not folder.exists() and shutil.which("npm") is None:
-        pytest.skip("npm is not installed: make services installs it.")
+    if not folder.exists():
+        require("npm")
     install_once(folder, lambda beside: _install(manifest, beside), tool="npm")
     return folder / "node_modules"
 

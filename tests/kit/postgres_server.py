@@ -14,12 +14,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.kit.capabilities import POSTGRES, require
 from tests.kit.redis_server import low_port
 from tests.kit.waiting import looks
 
 START_SECONDS = 90.0
 STOP_SECONDS = 10.0
-INSTALLED = Path("/usr/lib/postgresql")  # where Debian keeps one folder a version, outside PATH
 # All servers of a run have their databases there, so PostgreSQL's own 100 are too few.
 FAST = (
     *("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "shared_buffers=32MB"),
@@ -181,7 +181,7 @@ def programs() -> Path | None:
     """Return the folder of the newest PostgreSQL's programs; nothing where none is installed."""
     if (found := shutil.which("initdb")) and (Path(found).parent / "postgres").exists():
         return Path(found).resolve().parent
-    folders = [folder for folder in INSTALLED.glob("*/bin") if (folder / "initdb").exists()]
+    folders = [folder for folder in POSTGRES.glob("*/bin") if (folder / "initdb").exists()]
     return max(
         folders, key=lambda folder: [int(number) for number in re.findall(r"\d+", folder.parent.name)], default=None
     )
@@ -189,9 +189,9 @@ def programs() -> Path | None:
 
 def newest_programs() -> Path:
     """Return the folder of PostgreSQL's programs, or skip the test."""
+    require("postgres")
     found = programs()
-    if found is None:
-        pytest.skip("PostgreSQL is not installed.")
+    assert found is not None, "initdb is there without PostgreSQL"
     return found
 
 

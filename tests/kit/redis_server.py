@@ -1,7 +1,6 @@
 """A real redis-server for tests: private, without persistence, on a free port of 127.0.0.1."""
 
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -13,6 +12,8 @@ from typing import Self
 
 import pytest
 
+from tests.kit.capabilities import require
+
 START_SECONDS = 90.0
 
 
@@ -20,6 +21,7 @@ class RedisServer:
     """Run redis-server; stopped or killed, it can be started again on the same port, empty."""
 
     def __init__(self) -> None:
+        require("redis")
         self.port = low_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._directory = tempfile.TemporaryDirectory(prefix="respsite-redis-")
@@ -136,8 +138,6 @@ def low_port() -> int:
 
 
 def _run_redis_server() -> Iterator[RedisServer]:
-    if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not installed.")
     with RedisServer() as server:
         yield server
 

@@ -1,7 +1,6 @@
 """The sandboxes that tests run code in: small ones, of the kind that this machine has."""
 
 import asyncio
-import shutil
 import signal
 import socket
 import subprocess
@@ -32,7 +31,7 @@ from tests.kit.server import ROOT, clean_environ, free_port
 SMALL = SandboxSettings(
     sandbox_memory_bytes=192 * MIB, sandbox_disk_bytes=8 * MIB, sandbox_max_processes=24, sandbox_call_seconds=30.0
 )
-needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+needs_bubblewrap = pytest.mark.needs("sandbox")
 
 
 def plain_python() -> Interpreter:

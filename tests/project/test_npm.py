@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from tests.kit import npm
 from tests.kit.programs import run_program
 from tests.kit.server import ROOT, clean_environ
 
-pytestmark = pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
+pytestmark = pytest.mark.needs("npm")
 SAY_WHERE = "import sys, pathlib; from tests.kit import npm; print(npm.installed(pathlib.Path(sys.argv[1])))"
 
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[4]
 SYSTEM_PYTHON = "/usr/bin/python3"
 NOBODY = 65534
 HAS_SANDLOCK = find_spec("sandlock") is not None
-needs_sandlock = pytest.mark.skipif(not HAS_SANDLOCK, reason="sandlock is not installed")
+needs_sandlock = pytest.mark.needs("sandlock")
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or not Path(SYSTEM_PYTHON).exists(), reason="this is not root, or has no Python of the system"
 )

@@ -165,7 +165,7 @@ class TestInAContainer:
             await run(container, "x" * (sessions.MAX_CODE + 1))
 
 
-@pytest.mark.skipif(Sandlock().missing() is not None, reason="sandlock is not there")
+@pytest.mark.needs("sandlock")
 async def test_sandlock_runs_commands() -> None:
     session = await SandboxSession.start(Sandlock(), find_interpreter("/usr/bin/python3"), SMALL)
     try:
