@@ -1,11 +1,9 @@
 """A test that hangs fails with the stacks of its processes, wherever it hangs, and the run ends."""
 
 import re
-import sys
 from pathlib import Path
 
-from tests.kit.programs import Finished, run_program
-from tests.kit.server import ROOT, clean_environ
+from tests.kit.small_runs import run_pytest
 from tests.kit.waiting import eventually
 
 HANGING = """
@@ -66,19 +64,6 @@ def test_in_c():
 """
 
 
-async def ran(folder: Path, *options: str, **files: str) -> Finished:
-    """Run pytest on some files, with nothing of this project but the limits."""
-    for name, text in files.items():
-        (folder / f"test_{name}.py").write_text(text)
-    # Servers are not started there, so nothing has to be imported for them.
-    (folder / "conftest.py").write_text("from tests.kit import at_once\nat_once.prepare = lambda: None\n")
-    (folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
-    plugins = [word for name in ("tests.kit.at_once", "tests.kit.limits") for word in ("-p", name)]
-    off = [word for name in ("randomly", "schemathesis", "django", "cacheprovider") for word in ("-p", f"no:{name}")]
-    command = (sys.executable, "-m", "pytest", "-rA", *plugins, *off, *options)
-    return await run_program(*command, cwd=folder, environ=clean_environ(PYTHONPATH=str(ROOT)), seconds=50)
-
-
 def has_ended(pid: str) -> bool:
     """Whether a process is gone, but for its status perhaps."""
     stat = Path("/proc") / pid / "stat"
@@ -86,7 +71,7 @@ def has_ended(pid: str) -> bool:
 
 
 async def test_one_that_hangs_fails_with_its_stacks_and_the_next_one_runs(tmp_path: Path) -> None:
-    end = await ran(tmp_path, hanging=HANGING)
+    end = await run_pytest(tmp_path, hanging=HANGING)
     assert end.exit_code == 1, end
     assert "3 failed, 2 passed, 2 errors" in end.printed, end.printed
     assert end.printed.count("It has taken more than its 0.3 seconds.") >= 5
@@ -96,7 +81,7 @@ async def test_one_that_hangs_fails_with_its_stacks_and_the_next_one_runs(tmp_pa
 
 
 async def test_one_that_hangs_in_c_is_killed_with_its_processes_and_the_run_names_it(tmp_path: Path) -> None:
-    end = await ran(tmp_path, "--at-once", "2", hanging_in_c=HANGING_IN_C, other="def test_is_quick(): ...\n")
+    end = await run_pytest(tmp_path, "--at-once", "2", hanging_in_c=HANGING_IN_C, other="def test_is_quick(): ...\n")
     assert end.exit_code == 2, end
     assert "a process ended in test_hanging_in_c.py::test_in_c" in end.printed
     told = end.printed + end.complaints
