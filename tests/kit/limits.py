@@ -162,6 +162,10 @@ def _watching() -> Watched:
     return _watched
 
 
+class LimitExceeded(BaseException):
+    """The test has taken too long. No `Exception`: Hypothesis would try for long to find a shorter example."""
+
+
 def _fail(number: int, frame: FrameType | None) -> None:
     """Fail, in the main thread, wherever it is."""
     watched = _watched
@@ -170,8 +174,7 @@ def _fail(number: int, frame: FrameType | None) -> None:
     watched.report.seek(0)
     test, _, stacks = watched.report.read().decode().partition("\n")
     if test == watched.test:  # else it has ended just now
-        tasks = _tasks()
-        pytest.fail(f"It has taken more than its {watched.seconds:g} seconds. Its processes:\n{stacks}{tasks}")
+        raise LimitExceeded(f"more than {watched.seconds:g} seconds. Its processes:\n{stacks}{_tasks()}")
 
 
 def _tasks() -> str:

@@ -31,7 +31,7 @@ class Watch:
         self._pid = pid
         self._stacks = stacks
         self._report = report
-        self._others: set[int] = set()
+        self._others: dict[int, str] = {}  # when each began: its number may be another one's later
         self._test, self._seconds, self._grace = "", 0.0, 0.0
         self._is_over = False
         self.ends_at: float | None = None  # of the clock `time.monotonic`; None while no test runs
@@ -40,7 +40,7 @@ class Watch:
         """Take a line of the input."""
         heard = json.loads(line)
         if "process" in heard:
-            self._others.add(heard["process"])
+            self._others[heard["process"]] = _began(heard["process"])
             return
         self.ends_at, self._is_over = None, False
         if heard:
@@ -49,6 +49,7 @@ class Watch:
 
     def act(self) -> None:
         """Let the test fail, or, if it has not ended since, end it with its processes."""
+        self._others = {pid: began for pid, began in self._others.items() if began and _began(pid) == began}
         family = dict.fromkeys(descendants([self._pid, *self._others]))
         processes = [pid for pid in family if pid != os.getpid()]
         report = "\n".join(self._described(pid) for pid in processes)
@@ -77,6 +78,14 @@ class Watch:
         except OSError as gone:
             text += f"--- process {pid}: {gone}\n"
         return text
+
+
+def _began(pid: int) -> str:
+    """Return when a process began, by the system's clock; "" if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 def descendants(pids: Iterable[int]) -> list[int]:
