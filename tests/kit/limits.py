@@ -51,6 +51,7 @@ class Watched:
     test: str = ""
     seconds: float = 0.0
     can_fail: bool = False  # whether an exception would be the test's
+    told: str = ""  # where its processes were when its limit was over
 
     def tell(self, **facts: object) -> None:
         """Tell it something."""
@@ -134,13 +135,23 @@ def pytest_runtest_teardown() -> Generator[None, object, object]:
 
 
 def _failing() -> Generator[None, object, object]:
-    if _watched is None:
+    watched = _watched
+    if watched is None:
         return (yield)
-    _watched.can_fail = True
+    watched.can_fail = True
     try:
-        return (yield)
+        result = yield
+    except BaseException:
+        if not watched.told:
+            raise
+        result = None
     finally:
-        _watched.can_fail = False
+        watched.can_fail = False
+    if watched.told:
+        # Another one than interrupted it: pytest cannot show one that began at an instruction without a line.
+        told, watched.told = watched.told, ""
+        raise LimitExceeded(told) from None
+    return result
 
 
 def _watching() -> Watched:
@@ -163,7 +174,7 @@ def _watching() -> Watched:
 
 
 class LimitExceeded(BaseException):
-    """The test has taken too long. No `Exception`: Hypothesis would try for long to find a shorter example."""
+    """The test has taken too long. It is no `Exception`: for one, Hypothesis would look for a shorter example."""
 
 
 def _fail(number: int, frame: FrameType | None) -> None:
@@ -174,7 +185,8 @@ def _fail(number: int, frame: FrameType | None) -> None:
     watched.report.seek(0)
     test, _, stacks = watched.report.read().decode().partition("\n")
     if test == watched.test:  # else it has ended just now
-        raise LimitExceeded(f"more than {watched.seconds:g} seconds. Its processes:\n{stacks}{_tasks()}")
+        watched.told = f"more than {watched.seconds:g} seconds. Its processes:\n{stacks}{_tasks()}"
+        raise LimitExceeded
 
 
 def _tasks() -> str:

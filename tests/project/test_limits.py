@@ -7,7 +7,7 @@ from tests.kit.small_runs import run_pytest
 from tests.kit.waiting import eventually
 
 HANGING = """
-import asyncio, subprocess, threading, time
+import asyncio, contextlib, subprocess, threading, time
 import hypothesis
 import pytest
 
@@ -53,6 +53,10 @@ def test_tries_examples(numbers):
     if len(numbers) > 3:
         time.sleep(60)
 
+def test_catches_everything():
+    with contextlib.suppress(BaseException):
+        time.sleep(60)
+
 def test_is_quick(): ...
 """
 # pthread_mutex_lock, twice: it goes on when a signal has come, and holds the interpreter's lock.
@@ -79,8 +83,8 @@ def has_ended(pid: str) -> bool:
 async def test_one_that_hangs_fails_with_its_stacks_and_the_next_one_runs(tmp_path: Path) -> None:
     end = await run_pytest(tmp_path, hanging=HANGING)
     assert end.exit_code == 1, end
-    assert "4 failed, 2 passed, 2 errors" in end.printed, end.printed
-    assert end.printed.count("LimitExceeded: more than 0.3 seconds.") >= 6
+    assert "5 failed, 2 passed, 2 errors" in end.printed, end.printed
+    assert end.printed.count("LimitExceeded: more than 0.3 seconds.") >= 7
     assert re.search(r"--- process \d+ \(sleep\), S \(sleeping\), waits in \w+: sleep 600", end.printed)
     assert "in test_joins_a_thread" in end.printed
     assert "Task pending name='the one that hangs'" in end.printed
