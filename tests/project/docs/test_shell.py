@@ -38,7 +38,7 @@ MANAGE = re.compile(r"(\.venv/bin/)?respsite manage ")
 KEY = re.compile(r"sk-[\w-]{20,}")
 EXAMPLE_KEY = re.compile(r"sk-Ab12Cd\b")
 
-pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
+pytestmark = [pytest.mark.any_server, pytest.mark.any_database, pytest.mark.limit(300)]  # a page has many commands
 
 
 @dataclass

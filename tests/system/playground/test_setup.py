@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Locator, expect
 from responses_app.protocol.requests.create_fields import Fields, ReasoningOptions, TextOptions
 from responses_app.protocol.stop_strings import MAX_STOP, MAX_STOPS
 from tests.kit.browser import SIZES, axe_finds_nothing, is_wider_than_its_window
+from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.server import Server, clean_environ
 from tests.system.playground.browser import Playground, playground
 
@@ -481,6 +482,7 @@ def test_a_chat_is_exported(server: Server, page: Playground) -> None:
     assert "user message 3" in answer["output"][-1]["content"][0]["text"]
 
 
+@needs_bubblewrap  # the page offers the code interpreter only where there is one
 def test_a_stored_request_is_a_setup_again(server: Server, page: Playground) -> None:
     request = {
         "model": "demo",

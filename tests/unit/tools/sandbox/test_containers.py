@@ -251,6 +251,7 @@ async def test_only_so_many_files_of_a_project_are_on_their_way(containers: Cont
         await reader.aclose()
 
 
+@needs_bubblewrap
 async def test_a_container_has_the_memory_that_was_asked_for(clock: Clock) -> None:
     containers = make(clock, sandbox_memory_bytes=4096 * MIB)
     look = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[1] // 2**30)"

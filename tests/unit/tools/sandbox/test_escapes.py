@@ -73,6 +73,7 @@ def test_bubblewrap_holds_for_a_user_who_is_not_root(readable_copy: Path) -> Non
     assert tried_as_nobody(readable_copy) == "bubblewrap"
 
 
+@needs_bubblewrap  # which this machine would have, were they not forbidden
 @needs_root
 def test_where_user_namespaces_are_forbidden_there_is_sandlock_or_it_is_said(readable_copy: Path) -> None:
     user = [f"--map-user={NOBODY}", f"--map-group={NOBODY}"]
