@@ -10,7 +10,17 @@ from tests.kit.server import ROOT, clean_environ
 OURS = ("tests.kit.at_once", "tests.kit.limits", "tests.kit.capabilities")
 SECONDS = 50.0  # bound of a run
 # Servers are not started there, so nothing has to be imported for them.
-CONFTEST = "from tests.kit import at_once\nat_once.prepare = lambda: None\n"
+CONFTEST = """
+import threading
+from tests.kit import at_once
+
+def prepare():
+    nothing = threading.Thread()
+    nothing.start()
+    return nothing
+
+at_once.prepare = prepare
+"""
 INI = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
 
 
