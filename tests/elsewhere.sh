@@ -1,6 +1,6 @@
 #!/bin/sh
 # Run a command (`make test-fast`) on another Debian, in a copy of this checkout: tests/elsewhere.sh [COMMAND]
-# ELSEWHERE names the release (trixie, which is Debian 13; forky has a newer Python). Its tree is made by debootstrap in
+# ELSEWHERE names the release (trixie, which is Debian 13; forky has Python 3.14). Its tree is made by debootstrap in
 # the cache folder, once; `rm -r` makes the next run begin afresh. Only Linux, and only root.
 #
 # The tree is entered with a mount namespace of its own and pivot_root: bubblewrap starts there, as it would not in a
