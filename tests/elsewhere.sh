@@ -37,7 +37,8 @@ if [ "${1:-}" = "--inside" ]; then # the second half, in namespaces of its own
     umount -l .
     cd /srv/respsite
     unset ELSEWHERE_ROOT ELSEWHERE_PATHS
-    exec "$@"
+    "$@" # not by exec: this shell is process 1, and takes in what others leave behind, as an init does
+    exit
 fi
 
 mirror="$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null |
