@@ -2,7 +2,9 @@
 
 import base64
 import gzip
+import itertools
 import json
+import os
 import re
 import secrets
 import sqlite3
@@ -12,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from io import FileIO
 from pathlib import Path
 
 import psycopg
@@ -19,6 +22,8 @@ import redis
 
 from engine.formats.harmony.encoding import encode_harmony
 
+PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
+_EMPTY = bytes(PAGE)
 MAX_OPENED = 1 << 20  # bytes of a compressed text that are looked at
 _COMPRESSED = re.compile(rb"x[\x01\x5e\x9c\xda]|\x1f\x8b\x08")  # how zlib and gzip begin
 
@@ -72,11 +77,23 @@ class Marker:
         return found
 
 
+def found_in(data: bytes, markers: Mapping[str, Marker], *, opens: bool = True) -> set[str]:
+    """Return the forms of several markers in some data, each as "name, form"; what is compressed is opened once."""
+    contents = itertools.chain([("", data)], (("compressed, ", content) for content in _opened(data) if opens))
+    return {
+        f"{name}, {before}{form}"
+        for before, content in contents
+        for name, marker in markers.items()
+        for form in marker.forms_in(content, opens=False)
+    }
+
+
 def _opened(data: bytes) -> Iterator[bytes]:
+    view = memoryview(data)
     for each in _COMPRESSED.finditer(data):
         opening = zlib.decompressobj(wbits=47)  # of both kinds
         with suppress(zlib.error):
-            content = opening.decompress(data[each.start() : each.start() + MAX_OPENED], MAX_OPENED)
+            content = opening.decompress(view[each.start() : each.start() + MAX_OPENED], MAX_OPENED)
             if content:
                 yield content
 
@@ -85,13 +102,14 @@ def _opened(data: bytes) -> Iterator[bytes]:
 Places = Iterator[tuple[str, bytes]]
 
 
-def in_files(name: str, *folders: Path, without: str = "") -> Places:
-    """Yield the files below folders; `without` those of a name."""
+def in_files(name: str, *folders: Path, without: str = "", since: float = 0.0) -> Places:
+    """Yield the files below folders; `without` those of a name, and those that were not written `since` a Unix time."""
     for folder in folders:
         for file in [folder] if folder.is_file() else sorted(folder.rglob("*")):
             if file.is_file() and not file.is_symlink() and (not without or file.name != without):
                 with suppress(FileNotFoundError):  # it went meanwhile
-                    yield f"{name}: {file.relative_to(folder)}", file.read_bytes()
+                    if file.stat().st_mtime >= since:
+                        yield f"{name}: {file.relative_to(folder)}", file.read_bytes()
 
 
 def in_sqlite(file: Path) -> Places:
@@ -137,17 +155,47 @@ def in_redis(url: str) -> Places:
             yield f"Redis: {key!r}", b"\0".join([key, *(part or b"" for part in read())])
 
 
-def in_memory(pid: int) -> Places:
-    """Yield the memory of a process, region by region."""
-    with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
+def in_memory(pid: int, *, forked: bool = False) -> Places:
+    """Yield the memory of a process, region by region, without the pages that have nothing but zeros.
+
+    Of one that is `forked`, only pages that it has written since: those that its parent has not as they are.
+    """
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) if forked else pid
+    with Path(f"/proc/{pid}/maps").open() as maps, _memory(pid) as memory, _memory(parent) as before:
         for line in maps:
             span, rights, *_ = line.split()
             begin, end = (int(part, 16) for part in span.split("-"))
             # What can be written may have come in since its start; files that are mapped to be read did not.
             if rights.startswith("rw"):
-                with suppress(OSError, OverflowError, ValueError):
-                    memory.seek(begin)
-                    yield f"memory of {pid}", memory.read(end - begin)
+                data = _read(memory, begin, end)
+                known = _read(before, begin, end) if forked else b""
+                yield f"memory of {pid}", b"\0".join(_written(data, known))
+
+
+def _memory(pid: int) -> FileIO:
+    return FileIO(f"/proc/{pid}/mem")
+
+
+def _read(memory: FileIO, begin: int, end: int) -> bytes:
+    """Return a region, or nothing where it has gone or cannot be read."""
+    with suppress(OSError, OverflowError, ValueError):
+        memory.seek(begin)
+        return memory.read(end - begin) or b""
+    return b""
+
+
+def _written(data: bytes, known: bytes) -> Iterator[bytes]:
+    """Yield the runs of pages that are neither empty nor as in `known`, each with the pages beside it."""
+    pages = range(0, len(data), PAGE)
+    new = [page not in (_EMPTY, known[place : place + PAGE]) for place in pages if (page := data[place : place + PAGE])]
+    # A text may begin or end in a page that is otherwise as it was.
+    near = [any(new[max(number - 1, 0) : number + 2]) for number in range(len(new))]
+    place = 0
+    for is_near, run in itertools.groupby(near):
+        length = sum(1 for _ in run) * PAGE
+        if is_near:
+            yield data[place : place + length]
+        place += length
 
 
 def gzipped(text: str) -> bytes:

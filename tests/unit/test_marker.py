@@ -54,3 +54,23 @@ def test_the_memory_of_a_process_is_read() -> None:
         found = [kept.forms_in(data, opens=False) for _, data in in_memory(process.pid)]
         process.stdin.close()
     assert any("plain" in forms for forms in found)
+
+
+def test_of_a_forked_process_what_it_has_written_is_read() -> None:
+    before, since = Marker(), Marker()
+    code = (
+        "import os, sys; said = [sys.stdin.readline()]\nif os.fork():\n    os.wait(); sys.exit()\n"
+        "said.append(sys.stdin.readline()); print(os.getpid(), flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{before.word}\n")
+        process.stdin.write(f"{since.word}\n")
+        process.stdin.flush()
+        pages = [data for _, data in in_memory(int(process.stdout.readline()), forked=True)]
+        process.stdin.close()
+    assert any("plain" in since.forms_in(data, opens=False) for data in pages)
+    assert sum(map(len, pages)) < 4_000_000  # of some 10 MB that it has

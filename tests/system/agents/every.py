@@ -11,7 +11,7 @@ from tests.kit import npm
 from tests.system.agents.agent import Agent, FileTools, PatchTools, Shell, Way
 from tests.system.agents.clients import Configured, Program, last_text_of, result_of
 
-CLIENTS = Path(__file__).parent.parent
+CLIENTS = Path(__file__).parents[2] / "clients"
 MODEL = "gpt-oss-20b"
 VERSION = "/v1"  # behind a server's address
 

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -30,10 +30,10 @@ def code_of(marker: Marker) -> str:
     )
 
 
-def script_of(made: Marker) -> list[dict[str, Any]]:
-    """Return what the model says. `made` is what its code makes."""
+def script_of(made: Mapping[str, Marker]) -> list[dict[str, Any]]:
+    """Return what the model says. `made` is what its code makes for each project."""
     return [
-        {"when": "[python]", "say": PYTHON.format(code=code_of(made))},
+        *({"when": f"[python {name}]", "say": PYTHON.format(code=code_of(marker))} for name, marker in made.items()),
         {"when": "[call]", "say": "<|channel|>commentary to=functions.find<|message|>{}<|call|>"},
         {"when": KILLED, "say": f"{BEGIN}{'on and on ' * 50}<|return|>", "hang_after": SPOKEN + 8},
         {"when": "[fails]", "say": f"{BEGIN}So it goes.<|return|>", "fault": "crash", "fault_after": SPOKEN + 1},
@@ -54,10 +54,11 @@ def message(text: str) -> dict[str, Any]:
 
 
 class Talk:
-    """A client of one server. `answers` has the status of each request, by a name."""
+    """A project's client of one server. `answers` has the status of each request, by a name."""
 
-    def __init__(self, server: Server, key: str, marker: Marker) -> None:
+    def __init__(self, server: Server, key: str, project: str, marker: Marker) -> None:
         self.server = server
+        self.project = project
         self.word = marker.word
         self.headers = bearer(key)
         self.answers: dict[str, int] = {}
@@ -101,7 +102,7 @@ class Talk:
         self._post(
             "python",
             "/responses",
-            input=f"[python] {word}",
+            input=f"[python {self.project}] {word}",
             tools=[{"type": "code_interpreter", "container": {"type": "auto"}}],
         )
         self._post(
@@ -234,8 +235,9 @@ class Talk:
             await socket.create(word, **{word: word, "temperature": word})
             await socket.receive()
 
-    async def cut_off(self) -> None:
-        """Have the server killed (-9) in the middle of a stream and of a response on a socket."""
+    @contextlib.asynccontextmanager
+    async def being_answered(self) -> AsyncIterator[None]:
+        """Be in the middle of a stream and of a response on a socket."""
         async with (
             httpx.AsyncClient(base_url=self.server.base_url, headers=self.headers, timeout=60) as client,
             await Socket.open(self.server.ws_url, additional_headers=self.headers) as socket,
@@ -248,7 +250,20 @@ class Talk:
                 async for line in stream.aiter_lines():
                     if "output_text.delta" in line:
                         break
-                self.server.kill()
+                yield
+
+
+async def everything(talks: Sequence[Talk]) -> None:
+    """Say all of it in several projects at once."""
+    await asyncio.gather(*(asyncio.to_thread(talk.everything) for talk in talks))
+
+
+async def cut_off(server: Server, talks: Sequence[Talk]) -> None:
+    """Have the server killed (-9) while it answers all of them."""
+    async with contextlib.AsyncExitStack() as stack:
+        for talk in talks:
+            await stack.enter_async_context(talk.being_answered())
+        server.kill()
 
 
 def as_text(body: object) -> str:

@@ -1,6 +1,8 @@
 """A project that keeps nothing: a marker in all that its clients say is nowhere behind that, and no worker else has it.
 
-The same is said in a project that keeps things, where it has to be found: so the search is one.
+The same is said in a project beside it that keeps things, where another marker has to be found: so the search is one.
+The faults that only these tests can find: a text that stays in the memory of a worker that never served it, in a log,
+in a temporary file, in the pages and the WAL of a database, in Redis or in a trace, once a worker was killed.
 """
 
 import asyncio
@@ -9,6 +11,7 @@ import resource
 import shutil
 import signal
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,17 +21,18 @@ import pytest
 from responses_app.protocol.requests.resources import RUNNING
 from tests.kit.closed import ClosedServer
 from tests.kit.collector import Collector
-from tests.kit.marker import Marker, Places, in_files, in_memory, in_postgres, in_redis, in_sqlite
+from tests.kit.marker import Marker, Places, found_in, in_files, in_memory, in_postgres, in_redis, in_sqlite
 from tests.kit.postgres_server import PostgresServer, private_postgres_server  # noqa: F401 - a fixture
 from tests.kit.redis_server import RedisServer
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.stored import stored_statuses
 from tests.kit.waiting import eventually
-from tests.system.retention.talk import Talk, as_text, script_of
+from tests.system.retention.talk import Talk, as_text, cut_off, everything, script_of
 
 pytestmark = [pytest.mark.any_database, needs_bubblewrap]
 
 SECRET_KEY = "of three workers on loopback, the same for all of them; it guards nothing"
+NEVER, KEPT = PROJECTS = ("never", "kept")
 # What has to be kept, and what is answered where nothing is.
 REFUSED = (
     "background",
@@ -76,10 +80,23 @@ def collector() -> Iterator[Collector]:
         server.shutdown()
 
 
+class Markers:
+    """The markers of two projects: `given` in all that their clients say, `made` in what the model's code makes."""
+
+    def __init__(self) -> None:
+        self.given = {project: Marker() for project in PROJECTS}
+        self.made = {project: Marker() for project in PROJECTS}
+
+    def of(self, *projects: str) -> dict[str, Marker]:
+        """Return the markers of projects, by the names that `found` tells."""
+        given = {f"{project}: given": self.given[project] for project in projects}
+        return given | {f"{project}: made": self.made[project] for project in projects}
+
+
 class Place:
     """A server in a folder, whose temporary files lie there, too."""
 
-    def __init__(self, folder: Path, collector: Collector, made: Marker, **settings: object) -> None:
+    def __init__(self, folder: Path, collector: Collector, markers: Markers, **settings: object) -> None:
         # Not below pytest's own directory, which only root may enter: containers run as another user.
         self.temporary = Path(tempfile.mkdtemp(prefix="respsite-marker-"))
         self.temporary.chmod(0o777)
@@ -87,7 +104,7 @@ class Place:
         self.server = ClosedServer(
             folder,
             application="tests.system.retention.faulty:application",
-            script=script_of(made),
+            script=script_of(markers.made),
             auth="on",
             model_name="m",
             traces="on",
@@ -115,11 +132,11 @@ def found(places: Places, markers: Mapping[str, Marker]) -> dict[str, set[str]]:
     """Return where the markers are, each with its forms."""
     there: dict[str, set[str]] = defaultdict(set)
     for place, data in places:
-        for name, marker in markers.items():
+        in_a_memory = place.startswith("memory")
+        for form in found_in(data, markers, opens=not in_a_memory):
             # The script has what the model calls, in which the marker stands the other way round.
-            for form in marker.forms_in(data, opens=not place.startswith("memory")):
-                if not (place.startswith("memory") and name == "made" and form == "reversed"):
-                    there[place].add(f"{name}, {form}")
+            if not (in_a_memory and form.endswith("made, reversed")):
+                there[place].add(form)
     return dict(there)
 
 
@@ -152,17 +169,22 @@ def without_dumps(pid: int) -> bool:
     return max(resource.prlimit(pid, resource.RLIMIT_CORE)) <= 1
 
 
-@pytest.mark.parametrize("keeps", [False, True], ids=["never", "kept"])
+def talks_with(server: ClosedServer, operator: ClosedServer, markers: Markers) -> list[Talk]:
+    """Make the two projects, and say everything in both of them."""
+    keys = {project: operator.new_key("--project", project) for project in PROJECTS}
+    operator.operate("set_retention", "--project", NEVER, "never", "--yes")
+    talks = [Talk(server, keys[project], project, markers.given[project]) for project in PROJECTS]
+    asyncio.run(everything(talks))
+    for talk in talks:
+        check_answers(talk, keeps=talk.project == KEPT)
+    return talks
+
+
 def test_three_workers_of_one_cluster(
-    tmp_path: Path,
-    collector: Collector,
-    own_postgres_server: PostgresServer,
-    own_redis_server: RedisServer,
-    *,
-    keeps: bool,
+    tmp_path: Path, collector: Collector, own_postgres_server: PostgresServer, own_redis_server: RedisServer
 ) -> None:
-    given, made = Marker(), Marker()
-    markers = {"given": given, "made": made}
+    markers = Markers()
+    both = markers.of(*PROJECTS)
     shared = {
         "database_url": own_postgres_server.url_of(own_postgres_server.create_database()),
         "redis_url": own_redis_server.url,
@@ -171,78 +193,70 @@ def test_three_workers_of_one_cluster(
     }
     levels = (("debug", "line"), ("debug", "json"), ("info", "line"))
     places = [
-        Place(tmp_path / f"{number}", collector, made, log_level=level, log_format=form, **shared)
+        Place(tmp_path / f"{number}", collector, markers, log_level=level, log_format=form, **shared)
         for number, (level, form) in enumerate(levels)
     ]
     first, *others = (place.server for place in places)
     first.manage("migrate")
+    began = time.time()  # what was written before it knows no marker
     for server in (first, *others):
         server.start()
     try:
-        key = others[0].new_key("--project", "team")
-        if not keeps:
-            others[0].operate("set_retention", "--project", "team", "never", "--yes")
-        talk = Talk(first, key, given)
-        talk.everything()
-        check_answers(talk, keeps=keeps)
+        talks = talks_with(first, others[0], markers)
         pids = [server.process.pid for server in (first, *others) if server.process is not None]
         assert all(map(without_dumps, pids))
         # It is where it was said: so the search of memories is one.
-        assert any("given, plain" in forms for forms in found(in_memory(pids[0]), markers).values())
-        asyncio.run(talk.cut_off())
+        said = markers.given[NEVER].forms["plain"]
+        assert any(said in data for _, data in in_memory(pids[0], forked=True))
+        asyncio.run(cut_off(first, talks))
         # Until others have taken over what it left, where it left anything.
         asyncio.run(eventually(lambda: not set(stored_statuses(first).values()) & set(RUNNING)))
-        there = found(in_memory(pids[1]), markers) | found(in_memory(pids[2]), markers)
-        there |= found(in_postgres(str(shared["database_url"])), markers)
-        there |= found(in_redis(str(shared["redis_url"])), markers)
+        there = dict[str, set[str]]()
+        for pid in pids[1:]:
+            there |= found(in_memory(pid, forked=True), markers.of(NEVER))
+        there |= found(in_postgres(str(shared["database_url"])), both)
+        there |= found(in_redis(str(shared["redis_url"])), both)
         for place in places:
-            there |= found(place.left(), markers)
-        there |= found((("traces", body) for body in list(collector.bodies)), markers)
+            there |= found(place.left(), both)
+        there |= found((("traces", body) for body in list(collector.bodies)), both)
         own_redis_server.save()
-        there |= found(in_files("Redis's disk", own_redis_server.directory), markers)
+        there |= found(in_files("Redis's disk", own_redis_server.directory), both)
         own_postgres_server.stop()
-        there |= found(in_files("PostgreSQL's disk", own_postgres_server.folder), markers)
+        there |= found(in_files("PostgreSQL's disk", own_postgres_server.folder, since=began), both)
     finally:
         for server in others:
             server.stop()
         for place in places:
             place.remove()
-    check_found(there, keeps=keeps)
+    check_found(there)
 
 
-@pytest.mark.parametrize("log_format", ["line", "json"])
-@pytest.mark.parametrize("keeps", [False, True], ids=["never", "kept"])
-def test_one_server_with_sqlite(tmp_path: Path, collector: Collector, log_format: str, *, keeps: bool) -> None:
-    given, made = Marker(), Marker()
-    place = Place(tmp_path / "server", collector, made, log_format=log_format, log_level="debug")
-    server = place.server
-    with server:
-        key = server.new_key("--project", "team")
-        if not keeps:
-            server.operate("set_retention", "--project", "team", "never", "--yes")
-        talk = Talk(server, key, given)
-        talk.everything()
-        check_answers(talk, keeps=keeps)
-        asyncio.run(talk.cut_off())  # so the WAL stays as it was
+def test_one_server_with_sqlite(tmp_path: Path, collector: Collector) -> None:
+    markers = Markers()
+    place = Place(tmp_path / "server", collector, markers, log_format="json", log_level="debug")
+    with place.server as server:
+        talks = talks_with(server, server, markers)
+        asyncio.run(cut_off(server, talks))  # so the WAL stays as it was
     database = place.folder / "respsite.sqlite3"
     assert (place.folder / "respsite.sqlite3-wal").exists()
-    there = found(place.left(), {"given": given, "made": made})  # before the database is opened, which ends its WAL
+    both = markers.of(*PROJECTS)
+    there = found(place.left(), both)  # before the database is opened, which ends its WAL
     place.remove()
-    there |= found(in_sqlite(database), {"given": given, "made": made})
-    there |= found((("traces", body) for body in list(collector.bodies)), {"given": given, "made": made})
-    check_found(there, keeps=keeps)
+    there |= found(in_sqlite(database), both)
+    there |= found((("traces", body) for body in list(collector.bodies)), both)
+    check_found(there)
 
 
-def check_found(there: Mapping[str, set[str]], *, keeps: bool) -> None:
-    """See that nothing was found; where things are kept, that the search finds them."""
-    if not keeps:
-        assert there == {}
-        return
-    kinds = {place.partition(":")[0] for place in there}
+def check_found(there: Mapping[str, set[str]]) -> None:
+    """See that nothing was found of the project that keeps nothing, and that the search finds the other's."""
+    kept = {place: {form for form in forms if form.startswith(KEPT)} for place, forms in there.items()}
+    assert {place: forms - kept[place] for place, forms in there.items() if forms - kept[place]} == {}
+    places = [place for place, forms in kept.items() if forms]
+    kinds = {place.partition(":")[0] for place in places}
     assert {"database", "disk", "traces"} <= kinds, kinds
-    assert any("response" in place for place in there), there
-    every = {form for forms in there.values() for form in forms}
-    assert {"given, plain", "made, plain"} <= every
+    assert any("response" in place for place in places), there
+    every = {form for forms in kept.values() for form in forms}
+    assert {f"{KEPT}: given, plain", f"{KEPT}: made, plain"} <= every
     assert any("tokens" in form for form in every), every
 
 
