@@ -4,6 +4,7 @@ second migration, and `version_0012.json`, made by `make_version_0012`, which ha
 
 import base64
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from django.core.management import call_command
 from django.db import connections, transaction
 
 from tests.kit.clients import Frame
+from tests.kit.databases import postgres
 from tests.kit.server import Server
 
 NEWEST_MIGRATION = ("responses_app", "0002")  # of the old version
@@ -99,6 +101,20 @@ def load(alias: str, kept: Kept | None = None, migration: tuple[str, str] = NEWE
             if isinstance(rows[0].get("id"), int) and connections[alias].vendor == "postgresql":
                 cursor.execute("SELECT setval(pg_get_serial_sequence(%s, 'id'), %s)", [table, rows[-1]["id"]])
     connections[alias].close()
+
+
+def empty_database(kind: str, folder: Path) -> str:
+    """Return the URL of an empty database of a kind of `DATABASES`; SQLite's file is made in the folder when used."""
+    return f"sqlite:///{folder}/old.sqlite3" if kind == "sqlite" else postgres().url_of(postgres().create_database())
+
+
+def copy_database(url: str, folder: Path) -> str:
+    """Copy a database, to which nobody may be connected, SQLite's into a folder; return the URL of the copy."""
+    if not url.startswith("sqlite:///"):
+        return postgres().url_of(postgres().create_database(template=url.rpartition("/")[2]))
+    file = Path(url.removeprefix("sqlite:///"))
+    assert not file.with_name(f"{file.name}-wal").exists(), "somebody is connected"
+    return f"sqlite:///{shutil.copy(file, folder)}"
 
 
 def migrate(alias: str, *target: str) -> None:

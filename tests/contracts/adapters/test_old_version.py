@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -11,11 +12,20 @@ from django.db import connections
 
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.contracts.adapters.conftest import OpenDatabase
-from tests.contracts.adapters.old_version import NEWEST_MIGRATION, kept_rows, load, migrate, new_server, old_version
+from tests.contracts.adapters.old_version import (
+    NEWEST_MIGRATION,
+    copy_database,
+    empty_database,
+    kept_rows,
+    load,
+    migrate,
+    new_server,
+    old_version,
+)
 from tests.contracts.adapters.stores import queries
 from tests.contracts.store_life import reclaimed
 from tests.kit.clients import Frame, http_client, read_error_answer, text_of
-from tests.kit.postgres_server import PostgresServer
+from tests.kit.databases import DATABASES
 from tests.kit.raw_streams import RawStream
 from tests.kit.scripts import generations
 from tests.kit.server import Server
@@ -24,47 +34,43 @@ from tests.kit.waiting import eventually
 NO_LOGPROBS = ',"logprobs":[]'  # in lists of items every text that the model wrote has them by now, as at OpenAI
 END_OF_SYSTEM = 200007  # `<|end|>`: a new chain's system message has the date before it
 
-MakeOld = Callable[[Path], str]
+MakeDatabase = Callable[[Path], str]
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def make_old(request: pytest.FixtureRequest, open_database: OpenDatabase) -> MakeOld:
+@pytest.fixture(scope="module", params=DATABASES)
+def make_old(
+    request: pytest.FixtureRequest, open_database: OpenDatabase, tmp_path_factory: pytest.TempPathFactory
+) -> MakeDatabase:
     """Makes databases of the old version; gives their URLs."""
-
-    def made(folder: Path) -> str:
-        if request.param == "sqlite":
-            url = f"sqlite:///{folder}/old.sqlite3"
-        else:
-            server: PostgresServer = request.getfixturevalue("postgres_server")
-            url = server.url_of(server.create_database())
-        with open_database(url) as alias:
-            load(alias)
-        return url
-
-    return made
-
-
-def migrated_server(folder: Path, url: str, open_database: OpenDatabase) -> Server:
-    """Migrate a database; return a server of today's version on it, not started."""
+    url = empty_database(request.param, tmp_path_factory.mktemp("old"))
     with open_database(url) as alias:
-        migrate(alias)
-    return new_server(folder / "server", url)
+        load(alias)
+    return partial(copy_database, url)
 
 
 @pytest.fixture(scope="module")
-def server(
-    make_old: MakeOld, open_database: OpenDatabase, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
+def make_migrated(
+    make_old: MakeDatabase, open_database: OpenDatabase, tmp_path_factory: pytest.TempPathFactory
+) -> MakeDatabase:
+    """The same, migrated to today's version."""
+    url = make_old(tmp_path_factory.mktemp("migrated"))
+    with open_database(url) as alias:
+        migrate(alias)
+    return partial(copy_database, url)
+
+
+@pytest.fixture(scope="module")
+def server(make_migrated: MakeDatabase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of today's version on a migrated database, to be read only."""
-    folder = tmp_path_factory.mktemp("migrated")
-    with migrated_server(folder, make_old(folder), open_database) as server:
+    folder = tmp_path_factory.mktemp("read")
+    with new_server(folder / "server", make_migrated(folder)) as server:
         yield server
 
 
 @pytest.fixture
-def own_server(make_old: MakeOld, open_database: OpenDatabase, tmp_path: Path) -> Iterator[Server]:
+def own_server(make_migrated: MakeDatabase, tmp_path: Path) -> Iterator[Server]:
     """The same, for a test that adds to it."""
-    with migrated_server(tmp_path, make_old(tmp_path), open_database) as server:
+    with new_server(tmp_path / "server", make_migrated(tmp_path)) as server:
         yield server
 
 
@@ -135,7 +141,7 @@ async def test_chains_go_on_with_the_tokens_that_were_kept(own_server: Server) -
 
 
 def test_the_migrations_change_nothing_that_was_kept_and_can_be_undone(
-    make_old: MakeOld, open_database: OpenDatabase, tmp_path: Path
+    make_old: MakeDatabase, open_database: OpenDatabase, tmp_path: Path
 ) -> None:
     url = make_old(tmp_path)
     with open_database(url) as alias:
@@ -168,7 +174,7 @@ async def ended(http: httpx.AsyncClient, response_id: str) -> Frame:
 
 
 async def test_what_waited_is_found_again_where_the_answer_to_a_claim_is_lost(
-    make_old: MakeOld, open_database: OpenDatabase, tmp_path: Path
+    make_old: MakeDatabase, open_database: OpenDatabase, tmp_path: Path
 ) -> None:
     with open_database(await asyncio.to_thread(make_old, tmp_path)) as alias:
         await asyncio.to_thread(migrate, alias)
@@ -181,7 +187,7 @@ async def test_what_waited_is_found_again_where_the_answer_to_a_claim_is_lost(
         await store.aclose()
 
 
-def test_no_migration_rewrites_a_table(make_old: MakeOld, open_database: OpenDatabase, tmp_path: Path) -> None:
+def test_no_migration_rewrites_a_table(make_old: MakeDatabase, open_database: OpenDatabase, tmp_path: Path) -> None:
     """A large database would take long: a gigabyte of responses on SQLite 9 s, and as much space again."""
     with open_database(make_old(tmp_path)) as alias:
         migrate(alias, "auth")  # Django's own small tables: some of its migrations do

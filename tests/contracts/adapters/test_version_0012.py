@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -16,10 +17,10 @@ import pytest
 from django.db import connections
 
 from tests.contracts.adapters.conftest import OpenDatabase
-from tests.contracts.adapters.old_version import WORDS, load, migrate, version_0012
+from tests.contracts.adapters.old_version import WORDS, copy_database, empty_database, load, migrate, version_0012
 from tests.kit.clients import Frame, http_client, read_error_answer, text_of
 from tests.kit.closed import bearer
-from tests.kit.postgres_server import PostgresServer
+from tests.kit.databases import DATABASES, database_chosen, database_settings
 from tests.kit.scripts import generations
 from tests.kit.server import Server, manage
 from tests.kit.waiting import eventually
@@ -40,29 +41,30 @@ MOVES = ("/responses", "/conversations", "/chat")
 MakeDatabase = Callable[[Path], str]
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def make_empty(request: pytest.FixtureRequest) -> MakeDatabase:
-    """Makes empty databases; gives their URLs."""
-
-    def made(folder: Path) -> str:
-        if request.param == "sqlite":
-            return f"sqlite:///{folder}/database.sqlite3"
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        return server.url_of(server.create_database())
-
-    return made
+@pytest.fixture(scope="module", params=DATABASES)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which database it is."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def make_old(make_empty: MakeDatabase, open_database: OpenDatabase) -> MakeDatabase:
+def make_old(kind: str, open_database: OpenDatabase, tmp_path_factory: pytest.TempPathFactory) -> MakeDatabase:
     """Makes databases of the old version, migrated to today's; gives their URLs."""
+    url = empty_database(kind, tmp_path_factory.mktemp("old"))
+    with open_database(url) as alias:
+        load(alias, version_0012(), MIGRATION)
+        migrate(alias)
+    return partial(copy_database, url)
+
+
+@pytest.fixture(scope="module")
+def make_empty(kind: str) -> MakeDatabase:
+    """Makes databases of today's version with nothing in them; gives their URLs."""
 
     def made(folder: Path) -> str:
-        url = make_empty(folder)
-        with open_database(url) as alias:
-            load(alias, version_0012(), MIGRATION)
-            migrate(alias)
-        return url
+        with database_chosen(kind):
+            settings = database_settings(folder, manage)
+        return settings.get("DATABASE_URL", f"sqlite:///{folder}/respsite.sqlite3")
 
     return made
 
@@ -189,7 +191,6 @@ async def test_it_moves_to_another_server_and_is_deleted_and_erased(
     exported = respsite("export", file, **settings_of(own_server))
     assert exported.returncode == 0, exported.stderr
     url = make_empty(folder)
-    manage("migrate", "--verbosity", "0", DATABASE_URL=url)
     key = manage("create_key", "--project", "p", DATABASE_URL=url).strip()
     with new_server(folder, url) as other:
         imported = respsite("import", file, **settings_of(other))
