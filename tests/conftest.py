@@ -43,8 +43,8 @@ LONG = """
     system/agents/test_rollouts system/trainers/test_trainers system/takeover/test_kills
     system/supervisor/test_under_load system/playground/test_versions system/supervisor/test_processes
     system/takeover/test_tools system/playground/test_chats_page system/playground/test_story
-    clients/configure/test_configure system/playground/test_setup system/takeover/test_lost_leases
-    system/playground/test_hour system/takeover/test_effects project/test_bench system/takeover/test_rollouts
+    system/agents/test_configured system/playground/test_setup system/takeover/test_lost_leases
+    system/playground/test_hour system/takeover/test_effects system/test_bench system/takeover/test_rollouts
     system/takeover/test_crash wire/roles/test_matrix wire/audit/test_audit contracts/adapters/test_version_0012
     wire/watch/test_rollout_pages system/sign_on/test_real project/test_architecture wire/transports/test_openapi
     wire/roles/test_taken_away system/supervisor/test_sandbox_hosts system/cluster/test_smoke

@@ -1,41 +1,17 @@
-"""The bench as a program: its rows can follow each other, one that fails is told, and nothing is left behind."""
+"""The bench as a program: a row that fails is told, and SIGTERM is what Ctrl-C is. See also `tests/system`."""
 
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-from pytest_django.plugin import DjangoDbBlocker
 
-from bench import limits, searching
+from bench import limits
 from bench.__main__ import main
-from bench.loads import database_of
 from bench.report import Report, Result
 from bench.servers import Bench
 from tests.kit.ending import ended_cleanly
-from tests.kit.served import is_gone
-from tests.kit.server import ROOT, START_SECONDS
 
 pytestmark = pytest.mark.any_database
-
-
-def test_rows_that_need_a_database_of_their_own_follow_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, django_db_blocker: DjangoDbBlocker
-) -> None:
-    monkeypatch.setattr(searching, "CHUNKS", 20)
-    monkeypatch.setattr(searching, "CHUNKS_WITH_VECTORS", 130)
-    monkeypatch.setattr(searching, "CHUNKS_OF_A_FILE", 100)
-    monkeypatch.setattr(searching, "ROUNDS", 1)
-    monkeypatch.setenv("DATA_DIR", str(tmp_path))  # `database_of` sets it
-    bench = Bench(Report(), tmp_path)
-    with django_db_blocker.unblock():
-        with database_of(bench, "PostgreSQL"):
-            pass
-        assert [result.name for result in searching.file_search(bench)] == ["file_search", "file_search"]
-        assert [result.name for result in searching.vector_search(bench)] == ["vector_search", "vector_search"]
 
 
 def test_the_row_of_limits_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,27 +45,3 @@ def test_sigterm_is_what_ctrl_c_is() -> None:
     with pytest.raises(SystemExit) as ended, ended_cleanly():
         signal.raise_signal(signal.SIGTERM)
     assert ended.value.code == 128 + signal.SIGTERM
-
-
-def test_sigterm_ends_its_servers_too(tmp_path: Path) -> None:
-    """In the background of a script, which Ctrl-C does not reach."""
-    environ = {**os.environ, "TMPDIR": str(tmp_path)}
-    children: set[int] = set()
-    with subprocess.Popen(
-        ["sh", "-c", f"trap '' INT; exec {sys.executable} -m bench opening"],
-        cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    ) as bench:  # fmt: skip
-        try:
-            deadline = time.monotonic() + START_SECONDS
-            while not any(tmp_path.glob("respsite-bench-*/*/*-wal")):  # a server has opened its database
-                assert bench.poll() is None, bench.stderr and bench.stderr.read()
-                assert time.monotonic() < deadline
-                children.update(map(int, Path(f"/proc/{bench.pid}/task/{bench.pid}/children").read_text().split()))
-                time.sleep(0.02)
-            bench.terminate()
-            _, complaints = bench.communicate(timeout=START_SECONDS)
-        finally:
-            bench.kill()
-    assert (bench.returncode, complaints) == (128 + signal.SIGTERM, "")
-    assert all(map(is_gone, children))
-    assert list(tmp_path.iterdir()) == []

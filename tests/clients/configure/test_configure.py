@@ -1,63 +1,19 @@
-"""Coding agents with what `respsite configure` writes or prints, and nothing else: each gets its answer at once."""
+"""`respsite configure` beside its pages, and with a server. See also `tests/system/agents/test_configured.py`."""
 
 import json
-import os
-import platform
-import re
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from responses_app.command_line import main
 from responses_app.command_line.agents import AGENTS
-from tests.kit import npm, pip
 from tests.kit.closed import ClosedServer
-from tests.kit.programs import Finished, run_program, secluded
+from tests.kit.home import empty_home  # noqa: F401 - a fixture
 from tests.project.docs.pages import DOCS, blocks_of, text_of
-from tests.unit.test_configure import PLACES
 
-CLIENTS = Path(__file__).parent.parent
-TURN_SECONDS = 120.0  # bound of one run; the first one on a machine reads hundreds of MB
-SHELL = 'eval "$1"; shift; exec "$@"'  # what is printed for a shell, and the program then
+PAGES = {"claude": "claude-code", "qwen": "qwen-code"}  # others have the name of the agent
 
-
-@dataclass(frozen=True)
-class Program:
-    """How an agent is started with one prompt, and how it asks."""
-
-    command: Callable[[], list[str | Path]]  # before the prompt; installs it
-    transport: str  # as the server's log names it
-    page: str  # in the documentation
-
-
-def of_npm(name: str, program: str, *arguments: str) -> Callable[[], list[str | Path]]:
-    """Return what installs an agent with npm."""
-    return lambda: [npm.program(CLIENTS / name / "package.json", program), *arguments]
-
-
-def aider() -> list[str | Path]:
-    """Return what starts Aider."""
-    python = pip.installed(CLIENTS / "aider" / "requirements.txt")
-    return [python, "-m", "aider", "--no-git", "--yes", "--message"]
-
-
-PROGRAMS = {
-    "codex": Program(of_npm("codex", ".bin/codex", "exec", "--skip-git-repo-check"), "websocket", "codex"),
-    "claude": Program(of_npm("claude", "@anthropic-ai/claude-code-*/claude", "--print"), "messages", "claude-code"),
-    "opencode": Program(of_npm("opencode", "opencode-*/bin/opencode", "run"), "sse", "opencode"),
-    "copilot": Program(of_npm("copilot", ".bin/copilot", "--prompt"), "websocket", "copilot"),
-    "qwen": Program(of_npm("qwen", ".bin/qwen", "--prompt"), "chat", "qwen-code"),
-    "aider": Program(aider, "chat", "aider"),
-}
-QUIET = {  # that nobody waits for hosts of others
-    "OPENCODE_DISABLE_MODELS_FETCH": "1",
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    "AIDER_CHECK_UPDATE": "false",
-    "AIDER_ANALYTICS": "false",
-}
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture(scope="module")
@@ -67,69 +23,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
         yield server
 
 
-@pytest.fixture(autouse=True)
-def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The home of somebody who has used no agent."""
-    for name in PLACES:
-        monkeypatch.delenv(name, raising=False)
-    # Where the agents are installed is by the home of who runs the tests.
-    monkeypatch.setenv("XDG_CACHE_HOME", os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"))
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("ENGINE", "demo")
-    return home
-
-
-def texts_in(folder: Path) -> list[str]:
-    """Return what stands in all files of a folder."""
-    return [path.read_text() for path in folder.rglob("*") if path.is_file()]
-
-
-async def ask(agent: str, text: str, home: Path, key: str) -> Finished:
-    """Run an agent with a prompt; `text` is for the shell of those that are configured so."""
-    work = home / "work"
-    work.mkdir()
-    command = [*PROGRAMS[agent].command(), "count to 5"]
-    if AGENTS[agent].place is None:
-        command = ["sh", "-c", SHELL, "sh", text, *command]
-    # Copilot unpacks itself into its cache, 230 MB: that is to happen once.
-    cache = str(npm.folder_of(CLIENTS / "copilot" / "package.json") / "cache")
-    environ = secluded(home, RESPSITE_API_KEY=key, **QUIET, **({"XDG_CACHE_HOME": cache} if agent == "copilot" else {}))
-    return await run_program(*command, cwd=work, environ=environ, seconds=TURN_SECONDS)
-
-
-def agents() -> list[object]:
-    """Return the agents; one that cannot be installed for this version of Python is left out, which its mark says."""
-    no_aider = f"aider-chat asks for Python 3.12 or older, and this is {platform.python_version()}"
-    marks = {"aider": pytest.mark.skipif(sys.version_info >= (3, 13), reason=no_aider)}
-    return [pytest.param(agent, marks=marks.get(agent, ())) for agent in AGENTS]
-
-
-@pytest.mark.parametrize("agent", agents())
-async def test_an_agent_answers_with_what_is_written(
-    agent: str, guarded: ClosedServer, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    begin = len(guarded.output)
-    given = ["configure", agent, "--url", guarded.base_url, "--model", "demo"]
-    writes = AGENTS[agent].place is not None
-    assert main([*given, *(["--write"] if writes else [])]) == 0
-    text, _ = capsys.readouterr()
-    written = texts_in(home)
-    assert len(written) == writes
-    assert guarded.key not in "".join([text, *written])
-    done = await ask(agent, text, home, guarded.key)
-    assert (done.exit_code, "1 2 3 4 5" in done.printed) == (0, True), done
-    answered = re.findall(r" response resp_\w+ (\w+) completed", guarded.output[begin:])
-    assert set(answered) == {PROGRAMS[agent].transport}
-    assert not re.search(r"\b401\b", guarded.output[begin:])
-
-
 @pytest.mark.parametrize("agent", AGENTS)
 def test_its_page_shows_what_is_printed(agent: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["configure", agent]) == 0
     text, _ = capsys.readouterr()
-    page = DOCS / "how-to" / "clients" / f"{PROGRAMS[agent].page}.md"
+    page = DOCS / "how-to" / "clients" / f"{PAGES.get(agent, agent)}.md"
     shown = [block.code for block in blocks_of(page) if block.language == AGENTS[agent].format.value]
     assert text in shown
     assert f"respsite configure {agent}" in " ".join(text_of(page).split())

@@ -31,7 +31,7 @@ ELSEWHERE = {  # programs, and commands of ours, that these tests run
     **{"codex": "clients/codex", "copilot": "clients/copilot", "daphne": "kit/server.py", "uvicorn": "kit/server.py"},
     **{"respsite manage createsuperuser": "kit/people.py", "respsite serve": "wire/command_line"},
     **{"npm": "kit/npm.py", "npx": "kit/npm.py", "pip": "kit/pip.py"},
-    **dict.fromkeys(("claude", "opencode", "qwen", "aider", "respsite configure"), "clients/configure"),
+    **dict.fromkeys(("claude", "opencode", "qwen", "aider", "respsite configure"), "system/agents"),
     **{"node": "clients/javascript", "litellm": "clients/python_clients"},
 }
 MANAGE = re.compile(r"(\.venv/bin/)?respsite manage ")

@@ -1,7 +1,8 @@
 """Unmodified agents are recorded: three of them over each of three APIs, all on one server, by a base URL alone.
 
 The oracle is what the engine wrote down. A conversation is one sequence; where it is not, the client has its reasons,
-and they stand here.
+and they stand here. The faults that only these tests can find: a version of an agent, or a change of what it is
+answered, with which its turns are no longer one sequence of tokens; and a call of an agent that no roll-out has.
 """
 
 import asyncio

@@ -1,4 +1,8 @@
-"""Each agent does the task, over each of its transports, with a worker killed on the way."""
+"""Each agent does the task, over each of its transports, with a worker killed on the way.
+
+The faults that only these tests can find: an agent that cannot go on where a worker dies in the middle of its turn, or
+that sends what no model can continue from, in thirty turns with tools that it really runs.
+"""
 
 from pathlib import Path
 
@@ -6,13 +10,23 @@ import pytest
 
 from tests.kit.redis_server import RedisServer
 from tests.system.agents.agent import Agent, Way
-from tests.system.agents.every import AGENTS
+from tests.system.agents.every import AGENTS, CODEX
 from tests.system.agents.running import run_task
 from tests.system.agents.task import STEPS
 
 pytestmark = pytest.mark.any_database
 
-RUNS = [pytest.param(agent, way, id=f"{agent.name}-{way.name}") for agent in AGENTS for way in agent.ways]
+REPRESENTATIVE = (CODEX, Way.WEBSOCKET)
+RUNS = [
+    pytest.param(
+        agent,
+        way,
+        id=f"{agent.name}-{way.name}",
+        marks=[pytest.mark.representative] if (agent, way) == REPRESENTATIVE else [],
+    )
+    for agent in AGENTS
+    for way in agent.ways
+]
 
 
 @pytest.mark.parametrize(("agent", "way"), RUNS)

@@ -231,6 +231,7 @@ def test_three_workers_of_one_cluster(
     check_found(there)
 
 
+@pytest.mark.representative
 def test_one_server_with_sqlite(tmp_path: Path, collector: Collector) -> None:
     markers = Markers()
     place = Place(tmp_path / "server", collector, markers, log_format="json", log_level="debug")
