@@ -3,24 +3,21 @@
 import asyncio
 import os
 import signal
-import subprocess
 import tempfile
 from pathlib import Path
 
 from responses_app.tools.sandbox.asking import RemoteHost
 from responses_app.tools.sandbox.sharing import SharedContainers
-from tests.kit.sandboxes import PROGRAM, host_process, needs_bubblewrap
-from tests.kit.server import ROOT, clean_environ
+from tests.kit.sandboxes import host_process, needs_bubblewrap
 from tests.kit.waiting import eventually
+from tests.wire.command_line.program import respsite
 
 
 def refused(*words: str, **settings: str) -> str:
     """Return why the program does not start."""
-    ended = subprocess.run(
-        [*PROGRAM, "sandboxes", *words], env=clean_environ(**settings), cwd=ROOT, capture_output=True, timeout=60
-    )
+    ended = respsite("sandboxes", *words, **settings)
     assert ended.returncode != 0
-    return ended.stderr.decode()
+    return ended.stderr
 
 
 def test_it_is_not_open_to_everybody(tmp_path: Path) -> None:
