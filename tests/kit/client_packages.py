@@ -14,21 +14,19 @@ from pathlib import Path
 from tests.kit import npm, pip
 
 TESTS = Path(__file__).parents[1]
-BY_PIP = ("project/wheel", "project/deployment", "wire/sign_on/identity")  # beside those of the clients
-FOR_A_NEWER_PYTHON = ("system/trainers",)
+OF_COMMANDS = (TESTS / "project/auditing", TESTS / "project/pinning")  # `make audit` and `make pins` install these
+FOR_A_NEWER_PYTHON = (TESTS / "system/trainers",)
 
 
-def missing_of_npm(tests: Path = TESTS) -> list[Path]:
-    """Return the package.json files of clients that are not installed."""
-    return [each for each in sorted(tests.glob("clients/*/package.json")) if not npm.folder_of(each).exists()]
+def missing_of_npm() -> list[Path]:
+    """Return the package.json files of tests that are not installed."""
+    return [each for each in sorted(TESTS.rglob("package.json")) if not npm.folder_of(each).exists()]
 
 
-def missing_of_pip(tests: Path = TESTS) -> list[Path]:
-    """Return the requirements.txt files whose venv is not there."""
-    named = [tests / folder / "requirements.txt" for folder in (*BY_PIP, *FOR_A_NEWER_PYTHON)]
-    return [
-        each for each in (*sorted(tests.glob("clients/*/requirements.txt")), *named) if not pip.folder_of(each).exists()
-    ]
+def missing_of_pip() -> list[Path]:
+    """Return the requirements.txt files of tests whose venv is not there."""
+    named = [each for each in sorted(TESTS.rglob("requirements.txt")) if each.parent not in OF_COMMANDS]
+    return [each for each in named if not pip.folder_of(each).exists()]
 
 
 def install_all(install: Callable[[Path], object], manifests: Sequence[Path]) -> list[str]:
@@ -46,7 +44,7 @@ def install_all(install: Callable[[Path], object], manifests: Sequence[Path]) ->
 
 
 def _install_with_pip(manifest: Path) -> None:
-    pip.installed(manifest, any_python=manifest.parent.relative_to(TESTS).as_posix() in FOR_A_NEWER_PYTHON)
+    pip.installed(manifest, any_python=manifest.parent in FOR_A_NEWER_PYTHON)
 
 
 def main() -> None:
