@@ -81,6 +81,13 @@ def make_templates(manage: Manage) -> None:
         migrated_database(manage)
 
 
+def url_on(server: PostgresServer, manage: Manage) -> str:
+    """Make a migrated database on a server that the test may stop or stall; return where it is."""
+    url = server.url_of(server.create_database())
+    manage("migrate", "--verbosity", "0", DATABASE_URL=url)
+    return url
+
+
 def postgres_url(folder: Path, manage: Manage) -> str:
     """Make a PostgreSQL database for a folder, if it has none; return where it is, as DATABASE_URL takes it."""
     return _url_of_folder(folder.resolve(), manage)

@@ -17,7 +17,8 @@ import pytest
 
 from tests.kit.background import ANSWER, begin, cancel, get, is_idle, new_server, speak, until
 from tests.kit.clients import Frame, http_client, read_error_answer, text_of
-from tests.kit.databases import postgres, postgres_url
+from tests.kit.databases import postgres_url, url_on
+from tests.kit.postgres_server import PostgresServer, private_postgres_server  # noqa: F401 - a fixture
 from tests.kit.raw_streams import RawStream
 from tests.kit.scripts import gate, generations, release
 from tests.kit.server import Server, manage
@@ -134,8 +135,8 @@ async def refused(http: httpx.AsyncClient, method: str, path: str, **fields: Any
     return time.monotonic() - asked
 
 
-async def test_a_database_that_hangs_makes_nobody_look_dead(folder: Path) -> None:
-    url = postgres_url(folder, manage)
+async def test_a_database_that_hangs_makes_nobody_look_dead(folder: Path, own_postgres_server: PostgresServer) -> None:
+    url = url_on(own_postgres_server, manage)
     limits = {"worker_lease_seconds": 3, "database_timeout_seconds": TIMEOUT}
     servers = [new_server(folder / name, database_url=url, **limits) for name in ("one", "two")]
     try:
@@ -153,7 +154,7 @@ async def test_a_database_that_hangs_makes_nobody_look_dead(folder: Path) -> Non
             ids = {response["id"] for response in running}
             await asyncio.sleep(4)  # a lease and a beat: from now on each of them would take over what dead ones left
             looks, waits = [], []
-            with postgres().hanging():
+            with own_postgres_server.hanging():
                 until_then = asyncio.create_task(asyncio.sleep(HANG))
                 for http, server, other in zip(clients, servers, reversed(running), strict=False):
                     asking = time.monotonic()
