@@ -49,9 +49,10 @@ async def load_vocabulary() -> None:
 
     A model and its embeddings start beside each other: the second waits for what the first loads.
     """
-    await asyncio.to_thread(_load)
+    await asyncio.to_thread(load_vocabulary_here)
 
 
-def _load() -> None:
+def load_vocabulary_here() -> None:
+    """Load it on this thread."""
     with _loading:
         load_encoding()

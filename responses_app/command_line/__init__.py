@@ -11,7 +11,7 @@ from importlib import import_module
 from responses_app.command_line.endpoint import INTERRUPTED, USAGE, CommandFailed
 
 # `serve` runs these as commands of the program that it is itself, which may be `manage.py`.
-INTERNAL = ("serve_worker", "serve_engine", "migrate")
+INTERNAL = ("fork_workers", "serve_worker", "serve_engine", "migrate")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from django.core.management import BaseCommand, ManagementUtility, get_commands,
 from responses_app.management.nearest import meant, suggest
 
 APP = "responses_app"
-INTERNAL = ("serve_engine", "serve_worker")  # that `serve` starts
+INTERNAL = ("fork_workers", "serve_engine", "serve_worker")  # that `serve` starts
 # Those that operators of this server need; the rest is there, but not listed.
 OF_DJANGO = {
     "migrate": "Create the tables, or bring them up to date.",

@@ -10,11 +10,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol
 
 from engine.backends.base import restart_pause
 
@@ -22,18 +22,48 @@ logger = logging.getLogger("respsite.supervisor")
 
 ACCEPTS, READY, LIVES = b"a", b"r", b"l"  # what a process writes into its pipe
 LINE_BYTES = 64 * 1024  # a longer line of a process is handed on in parts
-EXIT_SECONDS = 0.02  # between two looks for the status of a process that is going
 LAST_LINES_SECONDS = 1.0  # how long a dead process's pipes are read: what it started may hold them open
 REFUSED = os.EX_CONFIG  # the exit status of an engine core's process that its settings keep from starting
 ENGINE_STOP_SECONDS = 15.0  # an engine core takes 4 to 5 s to stop, and is killed after 8
 
 
-class Inherited(NamedTuple):
-    """Descriptors that all workers get."""
+class Ends(NamedTuple):
+    """A process's ends of three pipes: of its words, its output and its errors."""
 
-    listener: int  # the listening socket
-    lifeline: int  # a pipe's end, which tells when the supervisor is gone
-    shares: int  # the file of `Shares`
+    says: int
+    output: int
+    errors: int
+
+
+class Process(Protocol):
+    """A process that was started, as asyncio has it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 before it has one."""
+
+    async def wait(self) -> int | None:
+        """Return its exit status once it has ended, None where that is not known."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Send it a signal."""
+
+
+Start = Callable[[Ends], Awaitable[Process]]
+
+
+async def run_program(command: Sequence[str], descriptors: Sequence[int], ends: Ends) -> asyncio.subprocess.Process:
+    """Start a command of this program that inherits `descriptors`."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, sys.argv[0], *command, "--says", str(ends.says)),
+        pass_fds=(*descriptors, ends.says),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=ends.output,
+        stderr=ends.errors,
+        # Ctrl-C in a terminal is for the supervisor, who passes it on. And where Linux shares the CPU between sessions
+        # (autogroup), one that starts does not get a part of what the busy ones have together.
+        start_new_session=True,
+    )
 
 
 class ChildProcess:
@@ -42,9 +72,8 @@ class ChildProcess:
     def __init__(self, name: str, *, hears: Callable[[bytes], None]) -> None:
         self._name = name
         self._hears = hears
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
         self._owed = 0  # a signal that came before there was a process
-        self._silenced = asyncio.Event()
 
     @property
     def pid(self) -> int:
@@ -59,53 +88,33 @@ class ChildProcess:
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
-    async def live(self, command: Sequence[str], descriptors: Sequence[int]) -> int:
-        """Run a command of this program that inherits `descriptors`, to its end; return its exit status."""
-        reading, writing = os.pipe()
+    async def live(self, start: Start) -> int | None:
+        """Start it, and hear it to its end; return its exit status, None where that is not known."""
         loop = asyncio.get_running_loop()
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, sys.argv[0], *command, "--says", str(writing)),
-                pass_fds=(*descriptors, writing),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                # Ctrl-C in a terminal is for the supervisor, who passes it on. And where Linux shares the CPU between
-                # sessions (autogroup), one that starts does not get a part of what the busy ones have together.
-                start_new_session=True,
-            )
-            # The child has its own. While this process held one, the pipe would never end.
-            os.close(writing)
-            writing = -1
+        self._process, self._silenced = None, asyncio.Event()
+        with ExitStack() as ours:
+            with ExitStack() as theirs:
+                words, output, errors = (_pipe(ours, theirs) for _ in Ends._fields)
+                self._process = await start(Ends(words[1], output[1], errors[1]))
+                # The child has its own ends. While this process held some, the pipes would never end.
             if self._owed:
                 # It was told to stop while it was being started.
                 self.send(self._owed)
-            loop.add_reader(reading, self._hear, reading)
-            return await self._heard_to_its_end(self._process)
-        finally:
-            loop.remove_reader(reading)
-            for descriptor in (reading, writing):
-                if descriptor >= 0:
-                    os.close(descriptor)
-
-    async def _heard_to_its_end(self, process: asyncio.subprocess.Process) -> int:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        prefix = f"[{self._name}] ".encode()
-        outputs = [
-            asyncio.create_task(hand_on(process.stdout, sys.stdout.buffer, prefix)),
-            asyncio.create_task(hand_on(process.stderr, sys.stderr.buffer, prefix)),
-        ]
-        # asyncio's own `wait` returns once its output has ended too, and what it started may hold that open.
-        await self._silenced.wait()
-        while (status := process.returncode) is None:  # noqa: ASYNC110 - asyncio has no event for it
-            await asyncio.sleep(EXIT_SECONDS)
-        await asyncio.wait(outputs, timeout=LAST_LINES_SECONDS)
-        for output in outputs:
-            output.cancel()
-        # What it started may hold its output open, and asyncio has no other way to let go of that.
-        process._transport.close()  # type: ignore[attr-defined]
-        return status
+            loop.add_reader(words[0], self._hear, words[0].fileno())
+            ours.callback(loop.remove_reader, words[0].fileno())
+            prefix = f"[{self._name}] ".encode()
+            lasts = [
+                asyncio.create_task(_hand_on_pipe(output[0], sys.stdout.buffer, prefix)),
+                asyncio.create_task(_hand_on_pipe(errors[0], sys.stderr.buffer, prefix)),
+                asyncio.create_task(self._silenced.wait()),
+            ]
+            status = await self._process.wait()
+            # One that never was has said nothing; and what it has started may hold its pipes open.
+            await asyncio.wait(lasts, timeout=LAST_LINES_SECONDS if self.pid else 0)
+            for last in lasts:
+                last.cancel()
+            await asyncio.wait(lasts)
+            return status
 
     def _hear(self, reading: int) -> None:
         words = os.read(reading, 64)
@@ -116,26 +125,45 @@ class ChildProcess:
             self._hears(bytes([word]))
 
 
-class WorkerProcess(ChildProcess):
-    """Worker `number`. `hears` is called with each of its words, `ended` with its exit status."""
+def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[BinaryIO, int]:
+    """Return a pipe, whose ends these stacks close."""
+    reading, writing = os.pipe()
+    theirs.callback(os.close, writing)
+    return ours.enter_context(os.fdopen(reading, "rb", buffering=0)), writing
 
-    def __init__(self, number: int, *, hears: Callable[[int, bytes], None], ended: Callable[[int, int], None]) -> None:
+
+async def _hand_on_pipe(pipe: BinaryIO, sink: BinaryIO, prefix: bytes) -> None:
+    source = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(source)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
+    try:
+        await hand_on(source, sink, prefix)
+    finally:
+        transport.close()
+
+
+class WorkerProcess(ChildProcess):
+    """Worker `number`. `hears` is called with each of its words, `ended` with its exit status, None if unknown."""
+
+    def __init__(
+        self, number: int, *, hears: Callable[[int, bytes], None], ended: Callable[[int, int | None], None]
+    ) -> None:
         super().__init__(str(number), hears=partial(hears, number))
         self.number = number
         self._ended = ended
         self._life: asyncio.Task[None] | None = None
 
-    def start(self, inherited: Inherited, *, at_once: bool) -> None:
-        """Start it."""
-        self._life = asyncio.get_running_loop().create_task(self._live(inherited, at_once))
+    def start(self, *ways: Start) -> None:
+        """Start it: in the first way that does not refuse."""
+        self._life = asyncio.get_running_loop().create_task(self._live(ways))
 
-    async def _live(self, inherited: Inherited, at_once: bool) -> None:
-        command = ["serve_worker", "--number", str(self.number), *(["--at-once"] if at_once else [])]
-        for name, descriptor in inherited._asdict().items():
-            command += [f"--{name}", str(descriptor)]
-        status = 1
+    async def _live(self, ways: Sequence[Start]) -> None:
+        status: int | None = 1
         try:
-            status = await self.live(command, inherited)
+            for start in ways:
+                status = await self.live(start)
+                if status != REFUSED or self.pid:
+                    break
         finally:
             self._ended(self.number, status)
 
@@ -222,7 +250,10 @@ class EngineKeeper:
     async def _live(self) -> int:
         self._child = ChildProcess("engine", hears=self._hear)
         try:
-            return await self._child.live(["serve_engine", "--lifeline", str(self._lifeline)], [self._lifeline])
+            command = ["serve_engine", "--lifeline", str(self._lifeline)]
+            status = await self._child.live(partial(run_program, command, [self._lifeline]))
+            assert status is not None, "asyncio knows how its own processes end"
+            return status
         except OSError as problem:  # no memory, no process, no descriptor is left, for now
             logger.error("the engine core's process cannot be started: %s", problem)
             return os.EX_OSERR
@@ -235,6 +266,18 @@ class EngineKeeper:
             self._was_up, self._failed = True, 0
             logger.info("the engine core is there")
             self._up()
+
+
+def how_ended(status: int | None) -> str:
+    """Say how a process ended."""
+    if status is None:
+        return "has ended, and how is not known"
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"
 
 
 def _kill_group(pid: int) -> None:

@@ -1,12 +1,13 @@
 """`respsite serve --workers N`: one process that serves nothing, and N that do.
 
-The supervisor binds the address once and hands the socket to each worker, a process that is started anew (nothing is
-forked: an event loop, a database connection or a thread would not survive that). So the port is there from the first
-moment to the last, whoever dies in between, and what nobody has accepted yet waits for whoever lives.
+The supervisor binds the address once and hands the socket to each worker. So the port is there from the first moment to
+the last, whoever dies in between, and what nobody has accepted yet waits for whoever lives. Workers are forked, but not
+from this process, whose event loop, connections and threads would not survive that: a process of its own has loaded the
+application for all of them (`fork_server`). Where each imports vLLM, each is started anew.
 
 `fleet` decides which worker is to be started and stopped, and knows neither processes nor time; `processes` starts,
-asks and ends them; `Supervisor`, here, brings both together, with the signals; `respsite manage serve_worker` is what
-runs in a worker.
+asks and ends them; `fork_client` has them forked; `Supervisor`, here, brings all together, with the signals;
+`respsite manage serve_worker` is what runs in a worker.
 
 Three pipes lead from one to the other. Of each worker: its output, which the supervisor hands on line by line with the
 worker's number before it, and one byte that says that it is ready (asking over HTTP would reach any worker). Of all
@@ -15,7 +16,8 @@ supervisor dies, whatever kills it: the workers read the end of it, stop accepti
 
 SIGTERM           all workers stop; what runs may take SHUTDOWN_GRACE_SECONDS; a second one ends that
 SIGINT (Ctrl-C)   all workers stop at once
-SIGHUP            the database is migrated, then one worker after the other is replaced by one of what is on the disk
+SIGHUP            the database is migrated, then one worker after the other is replaced by one of what is on the disk,
+                  which another process loads to fork them
 """
 
 import asyncio
@@ -25,17 +27,24 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from responses_app.management.fleet import Action, Fleet, FleetTimes, GiveUp, KillWorker, StartWorker, StopWorker
+from responses_app.management.fork_client import ForkClient
+from responses_app.management.fork_server import Descriptors, Order
 from responses_app.management.processes import (
     ACCEPTS,
     LIVES,
     READY,
+    Ends,
     EngineKeeper,
-    Inherited,
+    Process,
+    Start,
     WorkerProcess,
     hand_on,
+    how_ended,
     resident_bytes,
+    run_program,
 )
 from responses_app.web.servers.listening import Shares
 
@@ -51,7 +60,8 @@ class Supervisor:
     """Serves with `fleet` on `listener`. `announce` is called once, when the first worker accepts connections.
 
     A worker that holds more than `max_bytes` is replaced; 0 is any number. With `shares_core` the workers share an
-    engine core, which is started before them and stopped behind them.
+    engine core, which is started before them and stopped behind them. With `forks` they are forked from one process
+    that has loaded the application; else each loads it.
     """
 
     def __init__(
@@ -61,6 +71,7 @@ class Supervisor:
         *,
         max_bytes: int = 0,
         shares_core: bool = False,
+        forks: bool = False,
         announce: Callable[[], None],
     ) -> None:
         self._listener = listener
@@ -79,6 +90,7 @@ class Supervisor:
         self._lifeline, self._own_end = os.pipe()  # nothing is ever written: it ends with this process
         self._engine = EngineKeeper(self._lifeline, loads=self._fleet.wait, up=self._up, refused=self._refused)
         self._shares_core = shares_core
+        self._forks = ForkClient() if forks else None
 
     async def serve(self) -> bool:
         """Serve until a signal ends it; return False where no worker could be started."""
@@ -103,6 +115,8 @@ class Supervisor:
                     return not self._gave_up
                 await self._wait(loop.time())
         finally:
+            if self._forks is not None:
+                await self._forks.close()
             await self._engine.stop()
             os.close(self._own_end)
             os.close(self._lifeline)
@@ -130,8 +144,7 @@ class Supervisor:
             case StartWorker(number, at_once):
                 process = WorkerProcess(number, hears=self._hear, ended=self._ended)
                 self._processes[number] = process
-                inherited = Inherited(self._listener.fileno(), self._lifeline, self._shares.descriptor)
-                process.start(inherited, at_once=at_once)
+                process.start(*self._ways_to_start(Order(number, at_once)))
             case StopWorker(number):
                 self._processes[number].send(signal.SIGINT if self._hurried else signal.SIGTERM)
             case KillWorker(number, hangs):
@@ -140,6 +153,24 @@ class Supervisor:
                 self._processes[number].send(signal.SIGKILL)
             case GiveUp():
                 self._gave_up = True
+
+    def _ways_to_start(self, order: Order) -> list[Start]:
+        """Return how a worker is started: it is forked, or loads the application itself where that is refused."""
+        inherited = {
+            "listener": self._listener.fileno(),
+            "lifeline": self._lifeline,
+            "shares": self._shares.descriptor,
+        }
+
+        async def fork(ends: Ends) -> Process:
+            assert self._forks is not None
+            return self._forks.fork(order, Descriptors(**inherited, **ends._asdict()))
+
+        command = ["serve_worker", "--number", str(order.number), *(["--at-once"] if order.at_once else [])]
+        for name, descriptor in inherited.items():
+            command += [f"--{name}", str(descriptor)]
+        alone = partial(run_program, command, [*inherited.values()])
+        return [alone] if self._forks is None or self._forks.refuses else [fork, alone]
 
     # What the engine says.
 
@@ -167,13 +198,13 @@ class Supervisor:
             self._announce = None
         # A worker of a newer version may have more to say.
 
-    def _ended(self, number: int, status: int) -> None:
+    def _ended(self, number: int, status: int | None) -> None:
         del self._processes[number]
         self._shares.forget(number)
         if self._fleet.ended(number, asyncio.get_running_loop().time()):
             logger.info("worker %d has stopped", number)
         else:
-            logger.error("worker %d %s", number, _how(status))
+            logger.error("worker %d %s", number, how_ended(status))
         self._news.set()
 
     # What the operator says.
@@ -220,6 +251,8 @@ class Supervisor:
             return
         logger.info("%d workers are replaced, one after the other", self._fleet.size)
         self._fleet.replace_all()
+        if self._forks is not None:
+            self._forks.renew()
         self._rolling = True
         self._news.set()
 
@@ -258,16 +291,6 @@ async def _migrate() -> int:
     except asyncio.CancelledError:
         process.terminate()
         raise
-
-
-def _how(status: int) -> str:
-    """Say how a process ended."""
-    if status >= 0:
-        return f"ended with status {status}"
-    try:
-        return f"was ended by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was ended by signal {-status}"
 
 
 def pace(*, grace_seconds: float, start_seconds: float, silence_seconds: float) -> FleetTimes:

@@ -2,7 +2,7 @@
 
 A worker looks for files in the server's folder: `broken` ends it before it begins, `hang` lets it hang there, and
 `grow-PID` lets it take 200 MiB; `slow-NUMBER` keeps that worker's engine from ever being ready. SIGUSR1 blocks its
-event loop for good.
+event loop for good. `broken-load` ends the fork server before it has loaded the application, `hang-load` lets it hang.
 """
 
 import os
@@ -25,20 +25,31 @@ from tests.kit.waiting import looks
 CUSTOM = """
 import os, signal, sys, threading, time
 folder = {folder!r}
-if "serve_worker" in sys.orig_argv:
-    if os.path.exists(folder + "/broken"):
+def meet(end, wait):
+    if os.path.exists(folder + "/" + end):
         os.write(2, b"this version is broken\\n")
         os._exit(3)
-    while os.path.exists(folder + "/hang"):
+    while os.path.exists(folder + "/" + wait):
         time.sleep(0.05)
+def begin():
+    meet("broken", "hang")
     if os.path.exists(folder + "/slow-" + sys.orig_argv[sys.orig_argv.index("--number") + 1]):
-        os.environ["ENGINE_OPTIONS"] = '{{"start_seconds": 3600}}'
+        from django.conf import settings
+        from responses_app.settings.conf import from_environ
+        settings.RESPSITE, _ = from_environ({{**os.environ, "ENGINE_OPTIONS": '{{"start_seconds": 3600}}'}})
     def grow():
         while not os.path.exists(folder + "/grow-%d" % os.getpid()):
             time.sleep(0.05)
         sys.grown = b"x" * 200 * 1024 * 1024
     threading.Thread(target=grow, daemon=True).start()
     signal.signal(signal.SIGUSR1, lambda *_: time.sleep(3600))
+class Watch:
+    def find_spec(name, path=None, target=None):
+        if name == "respsite.asgi" and "serve_worker" in sys.orig_argv:
+            begin()
+if "fork_workers" in sys.orig_argv:
+    meet("broken-load", "hang-load")
+sys.meta_path.insert(0, Watch)  # a worker that was forked has imported all else
 """
 
 
@@ -100,8 +111,13 @@ class Supervised(Server):
     def pids(self) -> list[int]:
         """Return the workers' processes, also of those that are leaving."""
         assert self.process is not None
-        pids = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return sorted(int(pid) for pid in pids if "serve_worker" in command_line(int(pid)))
+        forked = (pid for server in self.fork_servers() for pid in children(server))
+        return sorted(pid for pid in (*children(self.process.pid), *forked) if "serve_worker" in command_line(pid))
+
+    def fork_servers(self) -> list[int]:
+        """Return the processes that workers are forked from."""
+        assert self.process is not None
+        return [pid for pid in children(self.process.pid) if "fork_workers" in command_line(pid)]
 
     def hup(self) -> None:
         """Ask for a new version."""
@@ -130,6 +146,13 @@ def command_line(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     return ""
+
+
+def children(pid: int) -> list[int]:
+    """Return the children that the main thread of a process has started, none if it is gone."""
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
 
 
 def is_gone(pid: int) -> bool:

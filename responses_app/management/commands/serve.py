@@ -4,11 +4,13 @@ With WORKERS=1 that is this process; with more of them this process only looks a
 """
 
 import asyncio
+import ctypes
 import os
+import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -21,13 +23,14 @@ from django.db import DatabaseError, connection
 from responses_app.management.address import base_url, daphne_server
 from responses_app.management.flags import add_flags, explain, start_over
 from responses_app.management.fleet import Fleet
+from responses_app.management.fork_client import can_fork
 from responses_app.management.sandboxes import SandboxKeeper
 from responses_app.management.supervisor import Supervisor, pace
-from responses_app.management.terminal import now_and_then
 from responses_app.observing.dumps import forbid_core_dumps
 from responses_app.settings.conf import Settings
 from responses_app.web.servers.listening import BACKLOG
 
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 NO_REDIS = (
     "warning: WORKERS=%d without REDIS_URL: limits hold in each worker for itself, and what runs in one cannot be "
     "cancelled, or given outputs, through another; set REDIS_URL."
@@ -65,15 +68,26 @@ class Command(BaseCommand):
 
     def _prepare(self, own: Settings) -> socket.socket:
         """Take the address and migrate, unless something is in the way of serving."""
-        for issue in run_checks():
-            if issue.is_serious():
-                raise SystemExit(f"respsite: {issue.msg}")
-            self.stderr.write(f"warning: {issue.msg}")
+        # A supervisor lives long, and needs nothing of the 13 MiB that both import.
+        do = _do_in_child if own.workers > 1 and can_fork(own) else _do
+        do(self._check)
         listener = _listen(own)
         if own.workers == 1:
             listener.close()  # daphne binds it itself, and nobody should wait for that meanwhile
         elif not own.redis_url:
             self.stderr.write(NO_REDIS % own.workers)
+        do(self._migrate)
+        return listener
+
+    def _check(self) -> None:
+        for issue in run_checks():
+            if issue.is_serious():
+                raise SystemExit(f"respsite: {issue.msg}")
+            self.stderr.write(f"warning: {issue.msg}")
+
+    def _migrate(self) -> None:
+        from responses_app.management.terminal import now_and_then  # with `rich`, which a supervisor needs no more
+
         try:
             began = time.monotonic()
             with now_and_then(lambda: f"migrating the database, {time.monotonic() - began:.0f} s"):
@@ -85,7 +99,6 @@ class Command(BaseCommand):
             ) from None
         # Nothing of it may be inherited by what is started below.
         connection.close()
-        return listener
 
     def _serve_with_workers(self, own: Settings, listener: socket.socket) -> None:
         times = pace(
@@ -101,6 +114,7 @@ class Command(BaseCommand):
                 fleet,
                 max_bytes=own.worker_max_memory_bytes,
                 shares_core=shares_core,
+                forks=can_fork(own),
                 announce=partial(self._announce, own),
             )
             return await supervisor.serve()
@@ -140,6 +154,31 @@ class Command(BaseCommand):
         )
         self.stdout.write(f"Open      {url.removesuffix('v1')} in a browser: the playground")
         self.stdout.flush()  # a pipe would keep them until the end
+
+
+def _do(work: Callable[[], None]) -> None:
+    work()
+
+
+def _do_in_child(work: Callable[[], None]) -> None:
+    """Do this in a forked process, so that what it imports and opens goes with it. Exits where that fails."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _end_with_parent(parent)
+        work()
+        raise SystemExit(0)
+    _, status = os.waitpid(pid, 0)
+    if code := os.waitstatus_to_exitcode(status):
+        # It has said why; a signal is told as shells tell it.
+        raise SystemExit(code if code > 0 else 128 - code)
+
+
+def _end_with_parent(parent: int) -> None:
+    """Have this process, which `parent` has forked, be ended by SIGTERM when that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """`respsite manage serve_worker`: one worker of `respsite serve --workers`, which starts it; nobody else does.
 
-It is daphne on the socket that all share, and the ends of two pipes (see `management.supervisor`).
+Where it can be, it is forked instead (`fork_workers`). It is daphne on the socket that all share, and the ends of two
+pipes (see `management.supervisor`).
 """
 
 import asyncio

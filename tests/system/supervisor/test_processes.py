@@ -141,7 +141,7 @@ def test_when_the_supervisor_is_killed_no_worker_stays_and_the_next_one_can_star
     (served.folder / "hang").touch()
     served.hup()
     served.wait_for(lambda: len(served.pids()) == 3)
-    pids = served.pids()  # one of them is still starting
+    pids = [*served.pids(), *served.fork_servers()]  # one of them is still starting
     with connect(served.ws_url, max_queue=None) as busy:
         busy.send('{"type": "response.create", "input": "count to 150"}')
         assert "response.created" in str(busy.recv())
@@ -170,6 +170,7 @@ def test_workers_that_cannot_start_end_it_with_a_sentence(tmp_path: Path) -> Non
     assert served.process.returncode == 1
     assert served.output.splitlines()[-1] == "respsite: the workers cannot start; what they said is above."
     assert "[1] this version is broken" in served.output
+    assert "worker 1 ended with status 3" in served.output
     assert "Traceback" not in served.output
 
 

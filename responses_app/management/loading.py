@@ -1,0 +1,54 @@
+"""Loading the application in a fork server: all that a worker of these settings needs and that can be shared."""
+
+import gc
+import os
+from importlib import import_module
+
+from django.conf import settings
+from django.urls import get_resolver
+from django.utils.module_loading import import_string
+
+from engine.backends.threads import load_vocabulary_here
+from responses_app.observing.allocator import give_memory_back
+from responses_app.settings.conf import Settings
+from responses_app.wiring.engines import BACKENDS, family_of
+
+# What `respsite.asgi`, daphne and a site import beyond the paths' modules. What is missing here each worker imports.
+MODULES = (
+    *("autobahn.twisted.websocket", "twisted.internet.asyncioreactor", "twisted.internet.endpoints"),
+    *("twisted.logger", "twisted.web.http", "channels.routing", "django.contrib.staticfiles.handlers"),
+    *("django.core.handlers.asgi", "django.db.migrations.executor", "engine.embeddings.hashing"),
+    *("responses_app.routing", "responses_app.wiring.site"),
+    *(f"responses_app.stores.database.{name}" for name in ("approvals", "batches.store", "engines", "files.files")),
+    *(f"responses_app.stores.database.{name}" for name in ("files.skills", "files.uploads", "idempotency")),
+    *(f"responses_app.stores.database.{name}" for name in ("organization", "responses.store", "responses.chats")),
+    *(f"responses_app.stores.database.{name}" for name in ("responses.kept_chats", "rollouts.store", "setups")),
+    *(f"responses_app.stores.database.{name}" for name in ("transfer.retention", "vector_stores.vector_stores")),
+    *("responses_app.tools.mcp.tool", "responses_app.web.rollouts", "responses_app.web.servers.backpressure"),
+    *("responses_app.web.servers.daphne", "responses_app.web.servers.layers", "responses_app.web.servers.uvicorn"),
+)
+
+
+def load_application(own: Settings) -> None:
+    """Import what a worker of these settings needs, and load the vocabulary if a model speaks Harmony."""
+    give_memory_back(os.environ)  # before the vocabulary is made, which leaves memory behind
+    assert get_resolver().url_patterns  # imports the modules of all paths
+    for name in MODULES:
+        import_module(name)
+    for name in settings.MIDDLEWARE:
+        import_string(name)
+    import_string(settings.CHANNEL_LAYERS["default"]["BACKEND"])
+    import_module(f"{settings.DATABASES['default']['ENGINE']}.base")
+    if own.redis_url:
+        import_module("responses_app.limits.redis")
+    for model in own.served:
+        import_module(BACKENDS[model.engine].rpartition(".")[0])
+    if any(family_of(model).is_harmony for model in own.served):
+        load_vocabulary_here()
+    gc.collect()
+    gc.freeze()  # the collector writes into each object that it looks at, and so would copy what is shared
+
+
+def count_threads() -> int:
+    """Return how many threads this process has, those of libraries too."""
+    return len(os.listdir("/proc/self/task"))
