@@ -105,6 +105,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "limits": limits.limits,
     "metrics": metrics.metrics,
     "workers": workers.workers,
+    "replaced": workers.replaced,
     "slot": workers.slot,
     "cancel": workers.cancel,
     "replicas": replicas.replicas,

@@ -1,7 +1,11 @@
-"""The rows about several workers: what an event costs, a slot of all workers together, and a cancel by another one."""
+"""The rows about several workers: an event, a worker that is replaced, a slot that all share, a cancel by another."""
 
 import asyncio
+import os
+import re
+import signal
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
 
@@ -23,6 +27,7 @@ ROUNDS = 5
 START_SECONDS = 180.0  # they share one core
 SLOTS = 1000
 CANCELS = 20
+QUICK = "tests/system/supervisor/quick_manage.py"  # a worker that dies is replaced at once, however often
 PACE = '{"tokens_per_second": 20}'  # of what is cancelled
 
 
@@ -71,6 +76,56 @@ async def _workers(bench: Bench, redis_url: str) -> tuple[list[float], list[floa
         for server in servers:
             server.stop()
     return many.cpu, one.cpu
+
+
+def replaced(bench: Bench) -> list[Result]:
+    """Kill workers, one after the other: how long until another serves, and what it holds beyond what it shares."""
+    seconds, cpu, own = [], [], []
+    # Not forked, as tests have it: the supervisor would share memory with the process that it is forked from.
+    with Supervised(bench.folder / "replaced", workers=2, program=QUICK, is_forked=False) as server:
+        for _ in range(ROUNDS):
+            before, serving = server.pids(), server.output.count(" serves\n")
+            os.kill(before[0], signal.SIGKILL)
+            server.wait_for_line(" serves\n", count=serving + 1)
+            (new,) = set(server.pids()) - set(before)
+            cpu.append(cpu_seconds_of(new))
+            own.append(own_mib(new))
+            times = re.findall(r"^\S+ ([\d:,]+) .* worker \d+ (?:was ended by|serves)", server.output, re.MULTILINE)
+            killed, serves = (datetime.strptime(each, "%H:%M:%S,%f") for each in times[-2:])
+            seconds.append(((serves - killed) % timedelta(days=1)).total_seconds())
+        assert server.process is not None
+        supervisor, loaded = own_mib(server.process.pid), [own_mib(pid) for pid in server.fork_servers()]
+    return [
+        Result(
+            name="replaced",
+            what="a worker that died, until another one serves, median",
+            measured=median(seconds),
+            unit="s",
+            target=0.5,
+            details={"best s": min(seconds), "its CPU s": median(cpu)},
+        ),
+        Result(
+            name="replaced",
+            what="memory of a new worker that no other process shares",
+            measured=median(own),
+            unit="MiB",
+            target=80.0,
+            details={"fork server MiB": sum(loaded)},
+        ),
+        Result(
+            name="replaced",
+            what="memory of the supervisor that no other process shares",
+            measured=supervisor,
+            unit="MiB",
+            target=60.0,
+        ),
+    ]
+
+
+def own_mib(pid: int) -> float:
+    """Return the memory that a process holds and shares with no other."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
 
 def slot(bench: Bench) -> list[Result]:

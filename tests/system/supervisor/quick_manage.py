@@ -1,4 +1,4 @@
-"""manage.py, but workers are found too large as soon as they serve."""
+"""manage.py, but workers are found too large as soon as they serve, and have served long enough then, too."""
 
 import dataclasses
 import os
@@ -11,5 +11,5 @@ if __name__ == "__main__":
     from responses_app.management.commands import serve
     from responses_app.management.supervisor import pace
 
-    serve.pace = lambda **times: dataclasses.replace(pace(**times), grown_seconds=0.0)
+    serve.pace = lambda **times: dataclasses.replace(pace(**times), grown_seconds=0.0, steady_seconds=0.0)
     execute_from_command_line(sys.argv)
