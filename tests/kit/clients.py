@@ -16,6 +16,7 @@ from websockets.frames import Frame as WebSocketFrame
 from websockets.frames import Opcode
 from websockets.protocol import Event
 
+from tests.kit import inprocess_clients
 from tests.kit.server import Server
 
 Frame = dict[str, Any]
@@ -38,14 +39,16 @@ class _PingedConnection(ClientConnection):
 class Socket:
     """One WebSocket. Frames are kept by lane until somebody asks for them; `log` holds all of them in order."""
 
-    def __init__(self, raw: _PingedConnection) -> None:
+    def __init__(self, raw: "_PingedConnection | inprocess_clients.Connection") -> None:
         self.raw = raw
         self.log: list[Frame] = []
         self._kept: dict[str | None, deque[Frame]] = {}
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> "Socket":
-        """Connect without any limit or heartbeat of the client's own."""
+        """Connect without any limit or heartbeat of the client's own; to a server in this process by ASGI."""
+        if (server := inprocess_clients.server_of(url)) is not None:
+            return cls(await inprocess_clients.Connection.open(server, url, **options))
         options = {"max_size": None, "ping_interval": None, "compression": None, "close_timeout": 2, **options}
         raw = await connect(url, create_connection=_PingedConnection, **options)
         assert isinstance(raw, _PingedConnection)

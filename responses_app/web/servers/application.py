@@ -1,0 +1,79 @@
+"""The ASGI application around a site: all layers, in their order."""
+
+from functools import partial
+from typing import cast
+
+from channels.routing import ProtocolTypeRouter, URLRouter
+
+from responses_app.protocol.files.files import FileBounds
+from responses_app.routing import websocket_urlpatterns
+from responses_app.web.bodies import Application, Bodies, BodyRules
+from responses_app.web.endpoint import line_of
+from responses_app.web.middleware import let_in
+from responses_app.web.rollouts import RolloutPaths
+from responses_app.web.servers.backpressure import Backpressure
+from responses_app.web.servers.daphne import hook_daphne
+from responses_app.web.servers.inflow import FrameRules
+from responses_app.web.servers.layers import Exposure, Handler, Lifecycle, Served, StaticFiles, traced
+from responses_app.web.servers.uvicorn import UvicornHook
+from responses_app.wiring.site import Site
+
+
+def make_application(site: Site) -> Application:
+    """Return the application that serves a site; it starts and stops the site with whatever server runs it."""
+    lifecycle = Lifecycle(partial(site.start, line_of), site.aclose, hurry=site.registry.hurry.set)
+    lifecycle.hook_daphne()
+    rules, frame_rules = _body_rules(site), _frame_rules(site)
+    hook_daphne(rules, site.answer_headers)
+    http = traced(cast(Application, StaticFiles(Handler())), site.traces)
+    exposure = Exposure(
+        Bodies(
+            ProtocolTypeRouter(
+                {
+                    "http": Served(http, site.draining.serving),
+                    "websocket": URLRouter(websocket_urlpatterns),
+                    "lifespan": UvicornHook(
+                        lifecycle, rules, frame_rules, site.answer_headers, grace=site.settings.shutdown_grace_seconds
+                    ),
+                }
+            ),
+            rules,
+            headers=site.answer_headers,
+        ),
+        any_host="*" in site.settings.allowed_hosts,
+        asks_nobody=site.settings.auth == "off",
+        exposed=site.door.expose,
+    )
+    exposure.hook_daphne()
+    application = Backpressure(
+        RolloutPaths(exposure),
+        stall_seconds=site.settings.stream_stall_seconds,
+        max_message_bytes=site.settings.websocket_max_message_bytes,
+        frame_rules=frame_rules,
+        is_stopping=lifecycle.is_stopping,
+    )
+    site.draining.is_sending = application.is_unsent
+    return application
+
+
+def _body_rules(site: Site) -> BodyRules:
+    # What a file may have at all; which purpose it has stands in its form, and is looked at once that is here.
+    max_file_bytes, max_file_setting = FileBounds(site.settings.file_max_bytes, site.settings.batch_max_bytes).largest
+    return BodyRules(
+        site.settings.max_body_bytes,
+        site.settings.request_arrival_seconds,
+        refused=site.watch.metrics.turned_away,
+        let_in=let_in,
+        max_file_bytes=max_file_bytes,
+        max_file_setting=max_file_setting,
+        max_skill_bytes=max(site.settings.skill_max_bytes, site.settings.skill_max_unpacked_bytes),
+    )
+
+
+def _frame_rules(site: Site) -> FrameRules:
+    return FrameRules(
+        arrival_seconds=site.settings.request_arrival_seconds,
+        max_unfinished_bytes=max(
+            site.settings.websocket_max_unfinished_bytes, 2 * site.settings.websocket_max_message_bytes
+        ),
+    )

@@ -1,0 +1,91 @@
+"""Servers in this process that tests share (see `tests.kit.pool`); one is active at a time, the others begin anew."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+
+import httpx
+import pytest
+
+from tests.kit.clients import Socket, http_client
+from tests.kit.inprocess import ClosedServer, Server
+from tests.kit.pool import ServerPool
+
+Connect = Callable[..., Awaitable[Socket]]
+
+
+@pytest.fixture(scope="session")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
+    """All shared servers."""
+    servers = ServerPool(tmp_path_factory.mktemp("servers"), Server, ClosedServer)
+    yield servers
+    servers.close()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let no server be active beside the test database of Django: both are the default one of their process."""
+    if "db" in getattr(item, "fixturenames", ()):
+        Server.rest()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _nothing_active_behind() -> Iterator[None]:
+    """Let no server go on behind a folder: what follows may use the database of its own."""
+    yield
+    Server.rest()
+
+
+@pytest.fixture
+def demo_server(pool: ServerPool) -> Server:
+    """The demo engine; shared, so tests leave it as they find it."""
+    return _of(pool, "demo")
+
+
+@pytest.fixture
+def server(pool: ServerPool) -> Server:
+    """The server for most tests."""
+    return _of(pool, "main")
+
+
+@pytest.fixture
+def strict_server(pool: ServerPool) -> Server:
+    """A server that takes one response a connection, and has few connections."""
+    return _of(pool, "strict")
+
+
+@pytest.fixture
+def closed(pool: ServerPool) -> ClosedServer:
+    """A server that asks everybody for a key; it serves the model `m`."""
+    server = _of(pool, "closed")
+    assert isinstance(server, ClosedServer)
+    return server
+
+
+def _of(pool: ServerPool, name: str) -> Server:
+    server = pool.get(name, "in process")
+    assert isinstance(server, Server)
+    server.activate()
+    return server
+
+
+@pytest.fixture
+async def open_socket() -> AsyncIterator[Connect]:
+    """Open WebSockets that are closed at the end."""
+    async with AsyncExitStack() as stack:
+
+        async def open_one(to: Server, **options: object) -> Socket:
+            return await stack.enter_async_context(await Socket.open(to.ws_url, **options))
+
+        yield open_one
+
+
+@pytest.fixture
+async def socket(server: Server, open_socket: Connect) -> Socket:
+    """A WebSocket to `server`."""
+    return await open_socket(server)
+
+
+@pytest.fixture
+async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of `server`."""
+    async with http_client(server) as client:
+        yield client

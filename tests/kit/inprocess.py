@@ -1,0 +1,390 @@
+"""The application in this process: as many methods as `tests.kit.server.Server` has, and no network.
+
+    with Server(tmp_path, engine="scripted", script=[…]) as server:
+        httpx.get(f"{server.url}/v1/models")
+
+It runs on an event loop of its own, in a thread of its own. Clients that use httpx (SDKs too) reach it by its URL, and
+`tests.kit.clients.Socket` by its WebSocket's: see `tests.kit.inprocess_clients`. For whatever is not about bytes on a
+connection, signals or processes. Settings, database and the one site belong to a process, so one of these servers is
+active at a time; another one that is asked anything becomes active in its place, and the first begins anew when it is
+asked again, with its database and its folder.
+
+`advance` moves the clock of the loop: timers that are due then fire at once.
+"""
+
+import asyncio
+import contextlib
+import functools
+import io
+import logging
+import math
+import os
+import runpy
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
+
+import httpx
+from asgiref.sync import SyncToAsync, sync_to_async
+from django.conf import settings as django_settings
+from django.core.management import call_command
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.utils import load_backend
+from django.test import override_settings
+
+from responses_app.admin.sign_on.backend import provider
+from responses_app.observing.logs import Discreet, JsonLines, keep_silent
+from responses_app.stores.database import deadline
+from responses_app.web.servers.application import make_application
+from responses_app.wiring.site import get_site
+from tests.kit import closed, server
+from tests.kit.inprocess_clients import by_port, lead_here
+from tests.kit.waiting import looks
+
+Result = TypeVar("Result")
+Message = dict[str, Any]
+App = Callable[[Message, Any, Any], Coroutine[Any, Any, None]]
+
+WAIT_SECONDS = 60.0  # bound of every wait for the application
+ENDING_SECONDS = 5.0  # how long something may still be served that no client waits for
+SETTINGS = Path(server.ROOT, "respsite", "settings.py")
+# Set up once a process; the rest of Django's settings follows the environment of each server.
+FIXED = ("INSTALLED_APPS", "LOGGING", "DATABASES", "RESPSITE_WARNINGS")
+lead_here()
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop whose clock a test can move forward."""
+
+    ahead = 0.0  # seconds
+
+    def time(self) -> float:
+        """Return the seconds of its clock."""
+        return time.monotonic() + self.ahead
+
+
+@dataclass
+class Running:
+    """A started application: its loop, what it is doing, and what has to be undone at its end."""
+
+    app: App
+    loop: Loop
+    thread: threading.Thread
+    undo: contextlib.ExitStack
+    failures: list[str] = field(default_factory=list)  # that no client was told
+    serving: "set[asyncio.Task[None]]" = field(default_factory=set)  # requests and connections
+
+    def note(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        """Note what failed where nobody waits for it."""
+        self.failures.append(f"{context['message']}: {context.get('exception')!r}")
+        loop.default_exception_handler(dict(context))
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run this on the loop, and return its result."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(WAIT_SECONDS)
+
+    def is_idle(self) -> bool:
+        """Whether nothing is served any more, soon: an answer's task ends behind its client's last word."""
+        return any(not self.serving for _ in looks(ENDING_SECONDS))
+
+    def serve(self, scope: Message, receive: Any, send: Any) -> "Future[None]":
+        """Serve a request or a connection; the result is its end, or what the application raised."""
+        ended: Future[None] = Future()
+
+        def begin() -> None:
+            task = self.loop.create_task(self.app(scope, receive, send))
+            self.serving.add(task)
+            task.add_done_callback(end)
+
+        def end(task: "asyncio.Task[None]") -> None:
+            self.serving.discard(task)
+            if task.cancelled():
+                ended.cancel()
+            elif (error := task.exception()) is not None:
+                ended.set_exception(error)
+            else:
+                ended.set_result(None)
+
+        self.loop.call_soon_threadsafe(begin)
+        return ended
+
+
+class Server(server.Server):
+    """The application in this process. Settings are keyword arguments in their environment's names, in lower case."""
+
+    active: "Server | None" = None  # of this process
+
+    def __init__(self, folder: Path, *, kind: str = "in process", **settings: Any) -> None:
+        super().__init__(folder, kind=kind, **settings)
+        self.running: Running | None = None
+        self._is_stopped = True
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not stopped."""
+        return not self._is_stopped
+
+    def start(self, *, wait: bool = True) -> "Server":
+        """Start, and wait until it is ready."""
+        self._is_stopped = False
+        by_port[self.port] = self
+        self.activate(wait=wait)
+        return self
+
+    def activate(self, *, wait: bool = True) -> Running:
+        """Let this one be the active server of this process, and return what runs."""
+        assert not self._is_stopped, "this server was stopped"
+        if self.running is None:
+            if Server.active is not None:
+                Server.active._suspend()
+            self.running, Server.active = _begin(self.environ, self.log), self
+            try:
+                if wait:
+                    self._wait_until_ready()
+            except BaseException:
+                self.stop()
+                raise
+        return self.running
+
+    def stop(self, with_signal: int = 0) -> int:
+        """Stop, and check that nothing of it is left."""
+        self._is_stopped = True
+        by_port.pop(self.port, None)
+        self._suspend(is_over=True)
+        return 0
+
+    @staticmethod
+    def rest() -> None:
+        """Let none be active; one that is asked again begins anew."""
+        if Server.active is not None:
+            Server.active._suspend()
+
+    def kill(self) -> None:
+        """Not possible: a process ends so."""
+        raise NotImplementedError("what is about a process needs one: tests.kit.server")
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock of its event loop forward: what is due until then happens, in its order."""
+        running = self.activate()
+
+        async def move() -> None:
+            running.loop.ahead += seconds
+            await asyncio.sleep(0)
+
+        running.run(move())
+
+    def operate(self, *arguments: str) -> str:
+        """Run a command of manage.py on its database, and return what it prints."""
+
+        def run() -> str:
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                call_command(*arguments, stdout=said, stderr=io.StringIO())
+            return said.getvalue()
+
+        return self.with_database(run)
+
+    manage = operate
+
+    def with_database(self, work: Callable[[], Result]) -> Result:
+        """Return what `work` returns, called on a thread whose default database is this server's."""
+        self.activate()
+
+        def run() -> Result:
+            try:
+                return work()
+            finally:
+                connections.close_all()
+
+        with ThreadPoolExecutor(1, thread_name_prefix="operator") as threads:
+            return threads.submit(run).result()
+
+    def _wait_until_ready(self) -> None:
+        for _ in looks(WAIT_SECONDS):
+            if httpx.get(f"{self.url}/ready", verify=False).status_code == 200:
+                return
+        raise AssertionError(f"it did not become ready:\n{self.output}")
+
+    def _suspend(self, *, is_over: bool = False) -> None:
+        running, self.running = self.running, None
+        if running is None:
+            return
+        Server.active = None
+        try:
+            assert is_over or running.is_idle(), "two servers of a process cannot answer at the same time"
+        finally:
+            running.undo.close()
+        assert not running.failures, running.failures
+
+
+class ClosedServer(Server, closed.ClosedServer):
+    """A server that asks everybody for a key."""
+
+    def some_keys(self) -> tuple[str, str, str]:
+        """Make a key that opens, one that is revoked, and one that may have no response at all."""
+        *_, good, revoked, limited = self.manage("shell", "--no-imports", "-c", closed.SOME_KEYS).split()
+        return good, revoked, limited
+
+
+def _begin(environ: Mapping[str, str], log: Path) -> Running:
+    """Start the application with these settings."""
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(_no_thread_left())
+        configured = undo.enter_context(_settings(environ))
+        undo.enter_context(_database(configured["DATABASES"]))
+        undo.enter_context(_logged_in(log, configured))
+        site = undo.enter_context(_site_of_its_own())
+        loop = Loop()
+        thread = threading.Thread(target=loop.run_forever, name="application", daemon=True)
+        thread.start()
+        undo.callback(_end_loop, loop, thread)
+        running = Running(make_application(site), loop, thread, contextlib.ExitStack())
+        loop.call_soon_threadsafe(loop.set_exception_handler, running.note)
+        life = running.run(_start(running))
+        undo.callback(running.run, _end_life(running, *life))
+        running.undo = undo.pop_all()
+    return running
+
+
+Life = tuple["asyncio.Queue[Message]", "asyncio.Queue[Message]", "asyncio.Task[None]"]
+
+
+async def _start(running: Running) -> Life:
+    """Begin the application's life as a server does."""
+    inbox: asyncio.Queue[Message] = asyncio.Queue()
+    heard: asyncio.Queue[Message] = asyncio.Queue()
+    scope = {"type": "lifespan", "asgi": {"version": "3.0"}}
+    task = asyncio.create_task(running.app(scope, inbox.get, heard.put))
+    inbox.put_nowait({"type": "lifespan.startup"})
+    getting = asyncio.ensure_future(heard.get())
+    await asyncio.wait((task, getting), return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        getting.cancel()
+        task.result()
+    assert getting.result() == {"type": "lifespan.startup.complete"}
+    return inbox, heard, task
+
+
+async def _end_life(running: Running, inbox: Any, heard: Any, task: Any) -> None:
+    """End it, and check that nothing goes on: no request, no task."""
+    inbox.put_nowait({"type": "lifespan.shutdown"})
+    await task
+    assert heard.get_nowait() == {"type": "lifespan.shutdown.complete"}
+    if running.serving:  # a server would cut their connections now
+        for serving in running.serving:
+            serving.cancel()
+        await asyncio.wait(running.serving)
+    await sync_to_async(_forget_connection)()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not left, left
+
+
+def _forget_connection() -> None:
+    """Close the database connection of a thread that outlives the server, which then has none."""
+    if hasattr(connections._connections, "default"):
+        connections["default"].close()
+        del connections["default"]
+
+
+def _end_loop(loop: Loop, thread: threading.Thread) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(WAIT_SECONDS)
+    assert not thread.is_alive(), "the application's loop goes on"
+    loop.close()
+
+
+@contextlib.contextmanager
+def _no_thread_left() -> Iterator[None]:
+    """Check that all threads of an application end with it."""
+    SyncToAsync.single_thread_executor.submit(int).result()  # this one is the process's
+    before = set(threading.enumerate())
+    yield
+    for _ in looks(WAIT_SECONDS):
+        left = set(threading.enumerate()) - before
+        if not left:
+            return
+    raise AssertionError(f"threads are left: {left}")
+
+
+@contextlib.contextmanager
+def _settings(environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Let Django's settings be those that a process with this environment has."""
+    with mock.patch.dict(os.environ, environ, clear=True):
+        configured = {name: value for name, value in runpy.run_path(str(SETTINGS)).items() if name.isupper()}
+    other = {name: value for name, value in configured.items() if getattr(django_settings, name, None) != value}
+    with override_settings(**{name: value for name, value in other.items() if name not in FIXED}):
+        yield configured
+
+
+@contextlib.contextmanager
+def _database(databases: dict[str, Any]) -> Iterator[None]:
+    """Let threads that connect from now on do so to these databases; this thread's connection stays what it is."""
+    _let_other_threads_connect()
+    connections["default"]  # made by the settings that were
+    before = connections.settings
+    connections.settings = connections.configure_settings(databases)
+    try:
+        yield
+    finally:
+        connections.settings = before
+        deadline._process_ends_at = math.inf  # a process stops once; this one goes on
+
+
+@functools.cache
+def _let_other_threads_connect() -> None:
+    """Let pytest-django keep only the tests' own thread from the database: the others are the application's."""
+    base = BaseDatabaseWrapper
+
+    def ensure_connection(wrapper: BaseDatabaseWrapper) -> None:
+        if threading.current_thread() is threading.main_thread():
+            base.ensure_connection(wrapper)
+        elif wrapper.connection is None:
+            with wrapper.wrap_database_errors:
+                wrapper.connect()
+
+    for backend in ("django.db.backends.sqlite3", *(["django.db.backends.postgresql"] if find_spec("psycopg") else [])):
+        load_backend(backend).DatabaseWrapper.ensure_connection = ensure_connection
+
+
+@contextlib.contextmanager
+def _logged_in(log: Path, configured: Mapping[str, Any]) -> Iterator[None]:
+    """Write the log to a file, as the settings say."""
+    form = configured["LOGGING"]["formatters"][configured["RESPSITE"].log_format]
+    handler = logging.FileHandler(log)
+    handler.setFormatter(JsonLines() if "()" in form else logging.Formatter(form["format"], style=form["style"]))
+    handler.addFilter(Discreet())
+    own, root = logging.getLogger("respsite"), logging.getLogger()
+    level = own.level
+    own.setLevel(configured["LOGGING"]["loggers"]["respsite"]["level"])
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+        own.setLevel(level)
+        keep_silent(lambda _: False)
+
+
+@contextlib.contextmanager
+def _site_of_its_own() -> Iterator[Any]:
+    """Build the site by the settings that are, and forget it behind."""
+    caches = (get_site, provider)
+    for cache in caches:
+        cache.cache_clear()
+    # What is not garbage stays for good in a server's process; in this one, tests come and go.
+    with mock.patch("responses_app.wiring.site.collect_less_garbage", return_value=None):
+        site = get_site()
+    site.engines.check()
+    try:
+        yield site
+    finally:
+        for cache in caches:
+            cache.cache_clear()
