@@ -48,3 +48,7 @@ class JsonReader:
         if size <= READ_AT_ONCE:
             return work()
         return await self._threads.run(project, size, work)
+
+    def close(self) -> None:
+        """Let the threads end; no more that is long is parsed."""
+        self._threads.close()

@@ -276,6 +276,8 @@ class Site:
         )
         await self.watch.aclose()
         await self.traces.aclose()
+        self.service.threads.close()
+        self.reader.close()  # and `token_reader`, which has the same threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@
 It runs on an event loop of its own, in a thread of its own. Clients that use httpx (SDKs too) reach it by its URL, and
 `tests.kit.clients.Socket` by its WebSocket's: see `tests.kit.inprocess_clients`. For whatever is not about bytes on a
 connection, signals or processes. Settings, database and the one site belong to a process, so one of these servers is
-active at a time; another one that is asked anything becomes active in its place, and the first begins anew when it is
-asked again, with its database and its folder.
+active at a time; another one that is asked anything becomes active in its place, and the first begins anew when the
+next test asks it, with its database and its folder. Servers that share a database are processes: `tests.kit.server`.
 
 `advance` moves the clock of the loop: timers that are due then fire at once.
 """
@@ -22,6 +22,7 @@ import os
 import runpy
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from unittest import mock
 import httpx
 from asgiref.sync import SyncToAsync, sync_to_async
 from django.conf import settings as django_settings
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
@@ -116,15 +117,24 @@ class Running:
         return ended
 
 
+def _manage_here(*arguments: str, **chosen: str) -> str:
+    """Run a command of manage.py with these settings in this process, while no server is active."""
+    Server.rest()
+    with _settings(server.server_environ(**chosen)) as configured, _database(configured["DATABASES"]):
+        return _on_a_thread(lambda: _commanded(*arguments))
+
+
 class Server(server.Server):
     """The application in this process. Settings are keyword arguments in their environment's names, in lower case."""
 
+    migrating = staticmethod(_manage_here)
     active: "Server | None" = None  # of this process
 
     def __init__(self, folder: Path, *, kind: str = "in process", **settings: Any) -> None:
         super().__init__(folder, kind=kind, **settings)
         self.running: Running | None = None
         self._is_stopped = True
+        self._left_in = ""  # the test in which another one became active in its place
 
     @property
     def is_running(self) -> bool:
@@ -133,7 +143,7 @@ class Server(server.Server):
 
     def start(self, *, wait: bool = True) -> "Server":
         """Start, and wait until it is ready."""
-        self._is_stopped = False
+        self._is_stopped, self._left_in = False, ""
         by_port[self.port] = self
         self.activate(wait=wait)
         return self
@@ -142,7 +152,9 @@ class Server(server.Server):
         """Let this one be the active server of this process, and return what runs."""
         assert not self._is_stopped, "this server was stopped"
         if self.running is None:
+            assert not self._left_in or self._left_in != _test(), "servers that share a database are processes"
             if Server.active is not None:
+                Server.active._left_in = _test() if Server.active._shares_with(self) else ""
                 Server.active._suspend()
             self.running, Server.active = _begin(self.environ, self.log), self
             try:
@@ -182,29 +194,21 @@ class Server(server.Server):
 
     def operate(self, *arguments: str) -> str:
         """Run a command of manage.py on its database, and return what it prints."""
-
-        def run() -> str:
-            said = io.StringIO()
-            with contextlib.redirect_stdout(said):
-                call_command(*arguments, stdout=said, stderr=io.StringIO())
-            return said.getvalue()
-
-        return self.with_database(run)
+        return self.with_database(lambda: _commanded(*arguments))
 
     manage = operate
 
     def with_database(self, work: Callable[[], Result]) -> Result:
         """Return what `work` returns, called on a thread whose default database is this server's."""
         self.activate()
+        return _on_a_thread(work)
 
-        def run() -> Result:
-            try:
-                return work()
-            finally:
-                connections.close_all()
-
-        with ThreadPoolExecutor(1, thread_name_prefix="operator") as threads:
-            return threads.submit(run).result()
+    def _shares_with(self, other: "Server") -> bool:
+        """Whether both have one database: then they could hear of each other, were they there at the same time."""
+        return any(
+            name in self.environ and self.environ[name] == other.environ.get(name)
+            for name in ("DATA_DIR", "DATABASE_URL")
+        )
 
     def _wait_until_ready(self) -> None:
         for _ in looks(WAIT_SECONDS):
@@ -233,13 +237,43 @@ class ClosedServer(Server, closed.ClosedServer):
         return good, revoked, limited
 
 
+def _test() -> str:
+    """Return the test that runs."""
+    return os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+
+
+def _commanded(*arguments: str) -> str:
+    """Run a command of manage.py, and return what it prints. One that fails is an `AssertionError` with its words."""
+    said, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(said):
+        try:
+            call_command(*arguments, stdout=said, stderr=errors)
+        except CommandError as error:
+            raise AssertionError(f"{errors.getvalue()}{error}") from error
+    return said.getvalue()
+
+
+def _on_a_thread(work: Callable[[], Result]) -> Result:
+    """Return what `work` returns, called on a thread of its own, whose database connections end with it."""
+
+    def run() -> Result:
+        try:
+            return work()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="operator") as threads:
+        return threads.submit(run).result()
+
+
 def _begin(environ: Mapping[str, str], log: Path) -> Running:
-    """Start the application with these settings."""
-    with contextlib.ExitStack() as undo:
+    """Start the application with this environment."""
+    with contextlib.ExitStack() as undo, mock.patch.dict(os.environ, environ, clear=True):
         undo.enter_context(_no_thread_left())
         configured = undo.enter_context(_settings(environ))
         undo.enter_context(_database(configured["DATABASES"]))
         undo.enter_context(_logged_in(log, configured))
+        undo.enter_context(mock.patch("signal.raise_signal", side_effect=AssertionError("a process would end here")))
         site = undo.enter_context(_site_of_its_own())
         loop = Loop()
         thread = threading.Thread(target=loop.run_forever, name="application", daemon=True)
@@ -282,6 +316,7 @@ async def _end_life(running: Running, inbox: Any, heard: Any, task: Any) -> None
             serving.cancel()
         await asyncio.wait(running.serving)
     await sync_to_async(_forget_connection)()
+    await running.loop.shutdown_default_executor()
     left = asyncio.all_tasks() - {asyncio.current_task()}
     assert not left, left
 
@@ -302,12 +337,19 @@ def _end_loop(loop: Loop, thread: threading.Thread) -> None:
 
 @contextlib.contextmanager
 def _no_thread_left() -> Iterator[None]:
-    """Check that all threads of an application end with it."""
+    """Check that all threads of an application end with it: those that the tests' own thread does not start."""
     SyncToAsync.single_thread_executor.submit(int).result()  # this one is the process's
-    before = set(threading.enumerate())
-    yield
+    begin, begun = threading.Thread.start, weakref.WeakSet[threading.Thread]()
+
+    def start(thread: threading.Thread) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            begun.add(thread)
+        begin(thread)
+
+    with mock.patch.object(threading.Thread, "start", start):
+        yield
     for _ in looks(WAIT_SECONDS):
-        left = set(threading.enumerate()) - before
+        left = [thread for thread in begun if thread.is_alive()]
         if not left:
             return
     raise AssertionError(f"threads are left: {left}")
@@ -381,7 +423,7 @@ def _site_of_its_own() -> Iterator[Any]:
         cache.cache_clear()
     # What is not garbage stays for good in a server's process; in this one, tests come and go.
     with mock.patch("responses_app.wiring.site.collect_less_garbage", return_value=None):
-        site = get_site()
+        site = _on_a_thread(get_site)
     site.engines.check()
     try:
         yield site

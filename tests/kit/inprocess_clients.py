@@ -1,19 +1,24 @@
 """Clients of the application in this process: they speak ASGI where others open connections.
 
-httpx's transports are led here for the URLs of such servers, so whatever uses httpx (SDKs, too) is unmodified: streams
-come part by part, and whoever closes one early is a client that has left. `Connection` has what tests use of
-`websockets`' connections.
+The transports of httpx, and of httpx2, which OpenAI's SDK uses, are led here for the URLs of such servers, so clients
+are unmodified: streams come part by part, and whoever closes one early is a client that has left. `Connection` and
+`SyncConnection` have what tests and OpenAI's SDK use of `websockets`' connections.
 """
 
 import asyncio
 import queue
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from concurrent.futures import Future
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 import httpx
+import websockets.sync.client
+from openai.lib import _websocket
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError, ConnectionClosedOK, InvalidStatus
 from websockets.frames import Close
@@ -144,53 +149,63 @@ def _scope(kind: str, url: str, headers: list[tuple[bytes, bytes]], port: int) -
 
 
 class _Request:
-    """One request over HTTP; `next` waits for the next message of its answer."""
+    """One request over HTTP, of a client of httpx or of httpx2."""
 
-    def __init__(self, server: Served, request: httpx.Request, content: bytes, hear: Hear) -> None:
+    def __init__(self, server: Served, request: Any, content: bytes, hear: Hear) -> None:
         headers = [(name.lower(), value) for name, value in request.headers.raw]
         scope = {**_scope("http", str(request.url), headers, server.port), "method": request.method}
-        target = request.url.raw_path.partition(b"?")  # as it is written, not as it is meant
-        scope |= {"raw_path": target[0], "path": unquote(target[0].decode()), "query_string": target[2]}
+        path, _, query = request.url.raw_path.partition(b"?")  # as they are written
+        scope |= {"raw_path": path, "path": unquote(path.decode()), "query_string": query}
+        self.library = sys.modules[type(request).__module__.partition(".")[0]]
+        self.seconds = float(request.extensions.get("timeout", {}).get("read") or WAIT_SECONDS)  # for each message
         self._is_head = request.method == "HEAD"
-        self.exchange = _Exchange(server, scope, hear)
-        self.exchange.begin({"type": "http.request", "body": content, "more_body": False})
+        self._exchange = _Exchange(server, scope, hear)
+        self._exchange.begin({"type": "http.request", "body": content, "more_body": False})
 
     def leave(self) -> None:
         """End, with the answer or before."""
-        self.exchange.leave({"type": "http.disconnect"})
+        self._exchange.leave({"type": "http.disconnect"})
 
-    def body_of(self, message: Message) -> tuple[bytes, bool]:
-        """Return a part of the answer, and whether there is more. Raises what httpx raises for a cut answer."""
+    def answer(self, message: Message, stream: Any) -> Any:
+        """Return an answer by its first message. Raises what the library raises where there is none."""
         if message is OVER:
-            raise httpx.RemoteProtocolError(CUT)
+            raise self.library.RemoteProtocolError("Server disconnected without sending a response.")
+        assert message["type"] == "http.response.start", message
+        headers = list(message.get("headers", ()))
+        extensions = {"http_version": b"HTTP/1.1"}
+        return self.library.Response(message["status"], headers=headers, stream=stream, extensions=extensions)
+
+    def part(self, message: Message) -> tuple[bytes, bool]:
+        """Return a part of the answer, and whether there is more. Raises what the library raises for a cut answer."""
+        if message is OVER:
+            raise self.library.RemoteProtocolError(CUT)
         assert message["type"] == "http.response.body", message
         more = bool(message.get("more_body"))
         if not more:
             self.leave()
         return b"" if self._is_head else bytes(message.get("body", b"")), more
 
-
-def _answer(message: Message, stream: Any) -> httpx.Response:
-    if message is OVER:
-        raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
-    assert message["type"] == "http.response.start", message
-    headers = list(message.get("headers", ()))
-    return httpx.Response(message["status"], headers=headers, stream=stream, extensions={"http_version": b"HTTP/1.1"})
+    def too_late(self) -> Exception:
+        """Return what the library raises where nothing comes."""
+        return self.library.ReadTimeout(f"nothing came within {self.seconds:g} s")  # type: ignore[no-any-return]
 
 
-def _seconds(request: httpx.Request) -> float:
-    """Return how long a client waits for each message."""
-    return float(request.extensions.get("timeout", {}).get("read") or WAIT_SECONDS)
+class _Body:
+    """The parts of an answer; the bases are the stream classes of both libraries."""
 
+    def __init__(self, request: _Request, heard: "queue.SimpleQueue[Message]") -> None:
+        self._request, self._heard = request, heard
 
-class _SyncBody(httpx.SyncByteStream):
-    def __init__(self, next_message: Callable[[], Message], exchange: _Request) -> None:
-        self._next, self._request = next_message, exchange
+    def next_message(self) -> Message:
+        try:
+            return self._heard.get(timeout=self._request.seconds)
+        except queue.Empty:
+            raise self._request.too_late() from None
 
     def __iter__(self) -> Iterator[bytes]:
         more = True
         while more:
-            body, more = self._request.body_of(self._next())
+            body, more = self._request.part(self.next_message())
             if body:
                 yield body
 
@@ -198,14 +213,20 @@ class _SyncBody(httpx.SyncByteStream):
         self._request.leave()
 
 
-class _AsyncBody(httpx.AsyncByteStream):
-    def __init__(self, heard: "asyncio.Queue[Message]", seconds: float, exchange: _Request) -> None:
-        self._heard, self._seconds, self._request = heard, seconds, exchange
+class _AsyncBody:
+    def __init__(self, request: _Request, heard: "Heard") -> None:
+        self._request, self._heard = request, heard
+
+    async def next_message(self) -> Message:
+        try:
+            return await _within(self._request.seconds, self._heard)
+        except TimeoutError:
+            raise self._request.too_late() from None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         more = True
         while more:
-            body, more = self._request.body_of(await _within(self._seconds, self._heard))
+            body, more = self._request.part(await self.next_message())
             if body:
                 yield body
 
@@ -214,40 +235,31 @@ class _AsyncBody(httpx.AsyncByteStream):
 
 
 async def _within(seconds: float, heard: "asyncio.Queue[Message]") -> Message:
-    try:
-        async with asyncio.timeout(seconds):
-            return await heard.get()
-    except TimeoutError:
-        raise httpx.ReadTimeout(f"nothing came within {seconds:g} s") from None
+    async with asyncio.timeout(seconds):
+        return await heard.get()
 
 
-def handle(server: Served, request: httpx.Request) -> httpx.Response:
+def handle(server: Served, request: Any) -> Any:
     """Ask a server in this process."""
     heard: queue.SimpleQueue[Message] = queue.SimpleQueue()
-    seconds = _seconds(request)
-    exchange = _Request(server, request, request.read(), heard.put)
-
-    def next_message() -> Message:
-        try:
-            return heard.get(timeout=seconds)
-        except queue.Empty:
-            raise httpx.ReadTimeout(f"nothing came within {seconds:g} s") from None
-
+    asked = _Request(server, request, request.read(), heard.put)
+    body = type("Body", (_Body, asked.library.SyncByteStream), {})(asked, heard)
     try:
-        return _answer(next_message(), _SyncBody(next_message, exchange))
+        return asked.answer(body.next_message(), body)
     except BaseException:
-        exchange.leave()
+        asked.leave()
         raise
 
 
-async def handle_async(server: Served, request: httpx.Request) -> httpx.Response:
+async def handle_async(server: Served, request: Any) -> Any:
     """Ask a server in this process."""
-    heard, seconds = Heard(), _seconds(request)
-    exchange = _Request(server, request, await request.aread(), heard.hear)
+    heard = Heard()
+    asked = _Request(server, request, await request.aread(), heard.hear)
+    body = type("Body", (_AsyncBody, asked.library.AsyncByteStream), {})(asked, heard)
     try:
-        return _answer(await _within(seconds, heard), _AsyncBody(heard, seconds, exchange))
+        return asked.answer(await body.next_message(), body)
     except BaseException:
-        exchange.leave()
+        asked.leave()
         raise
 
 
@@ -265,59 +277,50 @@ class Heard(asyncio.Queue[Message]):
 
 
 def lead_here() -> None:
-    """Let httpx's transports ask servers of this process here, and all others as ever."""
-    over_network, async_over_network = httpx.HTTPTransport.handle_request, httpx.AsyncHTTPTransport.handle_async_request
+    """Let clients ask servers of this process here, and all others as ever."""
+    for library in filter(find_spec, ("httpx", "httpx2")):
+        _lead(import_module(library))
+    websockets.sync.client.connect = _led(SyncConnection.open, websockets.sync.client.connect)  # type: ignore[assignment]
+    # OpenAI's SDK takes its own from there whenever it connects.
+    _websocket._WebSocketConnect = _led(Connection.open, _websocket._WebSocketConnect)  # type: ignore[assignment,misc]
 
-    def handle_request(transport: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
+
+def _lead(library: Any) -> None:
+    over_network = library.HTTPTransport.handle_request
+    async_over_network = library.AsyncHTTPTransport.handle_async_request
+
+    def handle_request(transport: Any, request: Any) -> Any:
         server = server_of(str(request.url))
         return over_network(transport, request) if server is None else handle(server, request)
 
-    async def handle_async_request(transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(transport: Any, request: Any) -> Any:
         server = server_of(str(request.url))
         return await (async_over_network(transport, request) if server is None else handle_async(server, request))
 
-    httpx.HTTPTransport.handle_request = handle_request  # type: ignore[method-assign]
-    httpx.AsyncHTTPTransport.handle_async_request = handle_async_request  # type: ignore[method-assign]
+    library.HTTPTransport.handle_request = handle_request
+    library.AsyncHTTPTransport.handle_async_request = handle_async_request
 
 
-class Connection:
-    """One WebSocket, with what tests use of `websockets`' connections."""
+def _led(here: Callable[..., Any], over_network: Callable[..., Any]) -> Callable[..., Any]:
+    def connect(url: str, **options: Any) -> Any:
+        server = server_of(url)
+        return over_network(url, **options) if server is None else here(server, url, **options)
+
+    return connect
+
+
+class _Connection:
+    """One WebSocket: what both kinds have in common."""
 
     pings = 0  # there is no connection to ping
 
-    def __init__(self, exchange: _Exchange, heard: Heard, accepted: Message) -> None:
+    def __init__(self, exchange: _Exchange, heard: Any, accepted: Message) -> None:
         self._exchange = exchange
         self._heard = heard
         self._closed: Close | None = None
         self.transport = self  # `transport.abort()`
-        headers = Headers((name.decode(), value.decode("latin1")) for name, value in accepted.get("headers", ()))
-        self.response = Response(101, "Switching Protocols", headers)
+        self.response = Response(101, "Switching Protocols", _headers(accepted))
         self.subprotocol = accepted.get("subprotocol")
-
-    @classmethod
-    async def open(
-        cls,
-        server: Served,
-        url: str,
-        *,
-        additional_headers: Mapping[str, str] | None = None,
-        subprotocols: list[str] | None = None,
-        origin: str | None = None,
-        **_: object,  # limits and heartbeats of a real client
-    ) -> "Connection":
-        """Connect. Raises `InvalidStatus` where the handshake is refused."""
-        given = {"host": f"127.0.0.1:{server.port}", **({"origin": origin} if origin else {})}
-        given |= {name.lower(): value for name, value in dict(additional_headers or {}).items()}
-        headers = [(name.encode(), value.encode("latin1")) for name, value in given.items()]
-        scope = {**_scope("websocket", url, headers, server.port), "subprotocols": subprotocols or []}
-        heard = Heard()
-        exchange = _Exchange(server, {**scope, "extensions": {DENIAL: {}}}, heard.hear)
-        exchange.begin({"type": "websocket.connect"})
-        message = await _within(WAIT_SECONDS, heard)
-        if message["type"] == "websocket.accept":
-            return cls(exchange, heard, message)
-        exchange.leave({"type": "websocket.disconnect", "code": 1006})
-        raise InvalidStatus(await _refusal(message, heard))
 
     @property
     def close_code(self) -> int | None:
@@ -329,21 +332,22 @@ class Connection:
         """The reason that it was closed with."""
         return None if self._closed is None else self._closed.reason
 
-    async def send(self, message: str | bytes) -> None:
-        """Send a message."""
-        if self._closed is not None:
-            raise self._ending()
+    def abort(self) -> None:
+        """Be gone without a word."""
+        self._closed = Close(1006, "")
+        self._exchange.leave({"type": "websocket.disconnect", "code": 1006})
+
+    def _put(self, message: str | bytes) -> None:
+        self._check_open()
         kind = "text" if isinstance(message, str) else "bytes"
         self._exchange.put({"type": "websocket.receive", kind: message})
 
-    async def recv(self) -> str | bytes:
-        """Return the next message. Raises `ConnectionClosed`."""
-        if self._closed is not None:
-            raise self._ending()
-        message = await self._heard.get()
+    def _take(self, message: Message, decode: bool | None) -> str | bytes:
+        """Return a message's content. Raises `ConnectionClosed` at the end."""
         if message["type"] == "websocket.send":
             text: str | None = message.get("text")
-            return bytes(message["bytes"]) if text is None else text
+            content: str | bytes = message["bytes"] if text is None else text
+            return content.encode() if decode is False and isinstance(content, str) else content
         if message is OVER:
             self._closed = Close(1006, "")
         else:
@@ -352,33 +356,117 @@ class Connection:
             self._exchange.leave({"type": "websocket.disconnect", "code": self._closed.code})
         raise self._ending()
 
-    async def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close, and wait until the application has let go of it."""
-        if self._closed is None:
-            self._closed = Close(code, reason)
+    def _leave(self, code: int, reason: str) -> None:
+        self._closed = self._closed or Close(code, reason)
         self._exchange.leave({"type": "websocket.disconnect", "code": code, "reason": reason})
-        async with asyncio.timeout(WAIT_SECONDS):
-            with suppress(asyncio.CancelledError if self._exchange.ended.cancelled() else ConnectionClosed):
-                await asyncio.wrap_future(self._exchange.ended)
 
-    def abort(self) -> None:
-        """Be gone without a word."""
-        self._closed = Close(1006, "")
-        self._exchange.leave({"type": "websocket.disconnect", "code": 1006})
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._ending()
 
     def _ending(self) -> ConnectionClosed:
         assert self._closed is not None
         kind = ConnectionClosedOK if self._closed.code in (1000, 1001) else ConnectionClosedError
-        return kind(self._closed, self._closed)
+        return kind(self._closed, self._closed, rcvd_then_sent=True)
 
 
-async def _refusal(message: Message, heard: Heard) -> Response:
-    """Return the answer to a handshake that was refused."""
-    if message["type"] != f"{DENIAL}.start":  # closed before it was accepted
-        return Response(403, "Forbidden", Headers())
-    headers = Headers((name.decode(), value.decode("latin1")) for name, value in message["headers"])
-    body, more = b"", True
-    while more:
-        part = await _within(WAIT_SECONDS, heard)
-        body, more = body + part.get("body", b""), bool(part.get("more_body"))
-    return Response(message["status"], httpx.codes.get_reason_phrase(message["status"]), headers, body)
+class Connection(_Connection):
+    """One WebSocket, as `websockets.asyncio` has it."""
+
+    @classmethod
+    async def open(cls, server: Served, url: str, **options: Any) -> "Connection":
+        """Connect. Raises `InvalidStatus` where the handshake is refused."""
+        heard = Heard()
+        exchange = _handshake(server, url, heard.hear, **options)
+        messages = [await _within(WAIT_SECONDS, heard)]
+        while not _is_answered(messages):
+            messages.append(await _within(WAIT_SECONDS, heard))
+        return cls(exchange, heard, _accepted(exchange, messages))
+
+    async def send(self, message: str | bytes) -> None:
+        """Send a message."""
+        self._put(message)
+
+    async def recv(self, decode: bool | None = None) -> str | bytes:
+        """Return the next message. Raises `ConnectionClosed`."""
+        self._check_open()
+        return self._take(await self._heard.get(), decode)
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Close, and wait until the application has let go of it."""
+        self._leave(code, reason)
+        async with asyncio.timeout(WAIT_SECONDS):
+            await asyncio.wait([asyncio.wrap_future(self._exchange.ended)])
+
+
+class SyncConnection(_Connection):
+    """One WebSocket, as `websockets.sync` has it."""
+
+    @classmethod
+    def open(cls, server: Served, url: str, **options: Any) -> "SyncConnection":
+        """Connect. Raises `InvalidStatus` where the handshake is refused."""
+        heard: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        exchange = _handshake(server, url, heard.put, **options)
+        messages = [heard.get(timeout=WAIT_SECONDS)]
+        while not _is_answered(messages):
+            messages.append(heard.get(timeout=WAIT_SECONDS))
+        return cls(exchange, heard, _accepted(exchange, messages))
+
+    def __enter__(self) -> "SyncConnection":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def send(self, message: str | bytes) -> None:
+        """Send a message."""
+        self._put(message)
+
+    def recv(self, timeout: float | None = None, decode: bool | None = None) -> str | bytes:
+        """Return the next message. Raises `ConnectionClosed`, and `TimeoutError` where none comes in time."""
+        self._check_open()
+        try:
+            message = self._heard.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeoutError(f"nothing came within {timeout} s") from None
+        return self._take(message, decode)
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """Close, and wait until the application has let go of it."""
+        self._leave(code, reason)
+        wait([self._exchange.ended], WAIT_SECONDS)
+
+
+def _handshake(
+    server: Served, url: str, hear: Hear, *, additional_headers: Any = None, subprotocols: Any = None,
+    origin: str | None = None, **_: object,  # limits and heartbeats of a real client
+) -> _Exchange:  # fmt: skip
+    given = {"host": f"127.0.0.1:{server.port}", **({"origin": origin} if origin else {})}
+    given |= {name.lower(): value for name, value in dict(additional_headers or {}).items()}
+    headers = [(name.encode(), value.encode("latin1")) for name, value in given.items()]
+    scope = {**_scope("websocket", url, headers, server.port), "subprotocols": list(subprotocols or ())}
+    exchange = _Exchange(server, {**scope, "extensions": {DENIAL: {}}}, hear)
+    exchange.begin({"type": "websocket.connect"})
+    return exchange
+
+
+def _is_answered(messages: list[Message]) -> bool:
+    """Whether a handshake has its whole answer."""
+    return not messages[-1]["type"].startswith(DENIAL) or (
+        messages[-1]["type"] == f"{DENIAL}.body" and not messages[-1].get("more_body")
+    )
+
+
+def _accepted(exchange: _Exchange, messages: list[Message]) -> Message:
+    """Return the message that accepts a handshake. Raises `InvalidStatus` where it is refused."""
+    if messages[0]["type"] == "websocket.accept":
+        return messages[0]
+    exchange.leave({"type": "websocket.disconnect", "code": 1006})
+    if messages[0]["type"] != f"{DENIAL}.start":  # closed before it was accepted
+        raise InvalidStatus(Response(403, "Forbidden", Headers()))
+    status, body = messages[0]["status"], b"".join(part.get("body", b"") for part in messages[1:])
+    raise InvalidStatus(Response(status, httpx.codes.get_reason_phrase(status), _headers(messages[0]), body))
+
+
+def _headers(message: Message) -> Headers:
+    return Headers((name.decode(), value.decode("latin1")) for name, value in message.get("headers", ()))

@@ -1,8 +1,7 @@
 """Servers that many tests share, by name; each is started when it is first needed.
 
-`main` has small limits and answers everything; `impatient` gives connections a short life; `strict` has few
-connections, takes one response at a time on each, beats fast, and drops slow readers soon. `closed` asks everybody for
-a key.
+`main` has small limits and answers everything; `strict` has few connections, takes one response at a time on each,
+beats fast, and drops slow readers soon. `closed` asks everybody for a key.
 """
 
 from collections.abc import Callable
@@ -15,10 +14,6 @@ from tests.kit.scripts import LIMIT, flood_script, main_script
 from tests.kit.server import Server
 
 Make = Callable[..., Server]
-# Seconds: far longer than what a test does within them takes on a machine that is busy.
-LIFETIME = 3.0
-WARNED_BEFORE = 2.0  # the end of life
-LAST_GRACE = 4.0
 NOISE = (
     "was never",
     "Task was destroyed",
@@ -66,16 +61,6 @@ def _main(folder: Path) -> dict[str, Any]:
     }
 
 
-def _impatient(folder: Path) -> dict[str, Any]:
-    return {
-        "script": main_script(folder),
-        "journal": True,
-        "websocket_lifetime_seconds": LIFETIME,
-        "websocket_warning_seconds": LIFETIME - WARNED_BEFORE,
-        "websocket_grace_seconds": LAST_GRACE,
-    }
-
-
 def _strict(folder: Path) -> dict[str, Any]:
     return {
         "script": flood_script(folder),
@@ -96,4 +81,4 @@ def _demo(folder: Path) -> dict[str, Any]:
     return {}
 
 
-SETTINGS = {"demo": _demo, "main": _main, "impatient": _impatient, "strict": _strict, "closed": _closed}
+SETTINGS = {"demo": _demo, "main": _main, "strict": _strict, "closed": _closed}

@@ -96,6 +96,7 @@ def _read(options: Mapping[str, object] | str | None) -> Mapping[str, object]:
 class Server:
     """One server process. Settings are keyword arguments in their environment's names, in lower case."""
 
+    migrating = staticmethod(manage)  # runs commands of manage.py for new databases
     is_forked = True  # see `tests.kit.forking`; what is measured is started as its users start it
 
     def __init__(
@@ -129,7 +130,7 @@ class Server:
         if engine_options is not None:
             chosen["ENGINE_OPTIONS"] = engine_options if isinstance(engine_options, str) else json.dumps(engine_options)
         if "DATABASE_URL" not in chosen:
-            chosen |= database_settings(folder, manage)
+            chosen |= database_settings(folder, self.migrating)
         self.environ = server_environ(DATA_DIR=str(folder), **chosen)
 
     @property

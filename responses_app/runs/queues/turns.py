@@ -454,6 +454,10 @@ class FairThreads:
         """Return what comes of `work`, which waits for another process on a thread."""
         return await self._run(self._waiting, project, partial(work, *args, **kwargs))
 
+    def close(self) -> None:
+        """Let the threads end, each behind its work; no more is taken."""
+        self._threads.shutdown(wait=False)
+
     async def _run(self, turns: FairTurns, project: str, work: Callable[[], Result]) -> Result:
         async with turns.place(project, TIER, 0).turn():
             given_up = Event()

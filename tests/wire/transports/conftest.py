@@ -8,7 +8,7 @@ import pytest
 
 from tests.kit.clients import Socket, http_client
 from tests.kit.closed import ClosedServer
-from tests.kit.pool import LAST_GRACE, LIFETIME, WARNED_BEFORE, ServerPool  # noqa: F401 - for these tests
+from tests.kit.pool import ServerPool
 from tests.kit.server import KINDS, Server
 
 Connect = Callable[..., Awaitable[Socket]]
@@ -32,12 +32,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 def server(kind: str, pool: ServerPool) -> Server:
     """The server for most tests."""
     return pool.get("main", kind)
-
-
-@pytest.fixture
-def impatient_server(kind: str, pool: ServerPool) -> Server:
-    """A server whose connections live for `LIFETIME`, and for `LAST_GRACE` more with a response running."""
-    return pool.get("impatient", kind)
 
 
 @pytest.fixture

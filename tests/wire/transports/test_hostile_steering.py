@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.inprocess.transports.test_steering import begin, script, steer
 from tests.kit.clients import Frame, Socket
 from tests.kit.server import KINDS, Server
 from tests.wire.transports.conftest import Connect
-from tests.wire.transports.test_steering import begin, script, steer
 
 pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 

@@ -9,9 +9,9 @@ import pytest
 
 from responses_app.auth.door import FIRST_KEY
 from tests.kit.clients import Socket, http_client
+from tests.kit.closed import ClosedServer, bearer
 from tests.kit.server import KINDS
 from tests.kit.waiting import eventually
-from tests.wire.transports.test_api_keys import ClosedServer, bearer
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

@@ -11,10 +11,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kit.clients import Socket
+from tests.kit.closed import ClosedServer, bearer
 from tests.kit.server import START_SECONDS, Server
 from tests.kit.waiting import eventually
 from tests.wire.transports.conftest import Connect
-from tests.wire.transports.test_api_keys import ClosedServer, bearer
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

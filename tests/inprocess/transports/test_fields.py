@@ -1,0 +1,339 @@
+"""No field of a body is dropped silently: it is carried out, refused, named, or without effect by design."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from openai.types.chat import ParsedChatCompletionMessage, ParsedFunction, ParsedFunctionToolCall
+from openai.types.responses import FunctionTool, ResponseFunctionToolCall
+
+from tests.kit.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, server_sent, text_of
+from tests.kit.inprocess import Server
+from tests.kit.laws import assert_laws
+
+pytestmark = pytest.mark.any_database
+
+IGNORED = "respsite-ignored"
+
+
+@pytest.fixture
+async def http(demo_server: Server) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the demo engine."""
+    async with http_client(demo_server) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server as strict as OpenAI's."""
+    with Server(tmp_path_factory.mktemp("refusing"), unknown_fields="refuse") as server:
+        yield server
+
+
+async def created(http: httpx.AsyncClient, **fields: Any) -> httpx.Response:
+    """Create a response."""
+    answer = await http.post("/responses", json={"input": "Hello", **fields})
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+async def test_an_unknown_field_is_named(http: httpx.AsyncClient) -> None:
+    content = [{"type": "input_text", "text": "Hello", "mood": "good"}]
+    message = {"role": "user", "content": content, "weather": "fine"}
+    answer = await created(http, favourite_colour="red", text={"shade": 1}, input=[message])
+    assert answer.headers[IGNORED] == "favourite_colour, text.shade, input[0].weather, input[0].content[0].mood"
+    assert IGNORED not in (await created(http)).headers
+
+
+async def test_a_hostile_name_stays_in_its_header(http: httpx.AsyncClient) -> None:
+    names = ["a, b\r\nset-cookie: c", "\u00fc" * 9000, *(f"name_{index}" for index in range(500))]
+    answer = await created(http, **dict.fromkeys(names, 1))
+    told = answer.headers[IGNORED].split(", ")
+    assert told[0] == "a%2C%20b%0D%0Aset-cookie%3A%20c"
+    assert (len(told), told[-1]) == (21, "+482")
+    assert len(answer.headers[IGNORED]) < 1600
+    assert "set-cookie" not in answer.headers
+
+
+SLIPS: dict[str, tuple[str, Frame, str, str]] = {
+    "response": ("/responses", {"input": "Hi", "temprature": 1}, "temprature", "temperature"),
+    "options": ("/responses", {"input": "Hi", "reasoning": {"efort": "low"}}, "reasoning.efort", "effort"),
+    "tool": (
+        "/responses",
+        {"input": "Hi", "tools": [{"type": "function", "name": "f", "paramters": {}}]},
+        "tools[0].paramters",
+        "parameters",
+    ),
+    "part": (
+        "/responses",
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_ulr": "https://a/b.png"}]}]},
+        "input[0].content[0].image_ulr",
+        "image_url",
+    ),
+    "counting tokens": ("/responses/input_tokens", {"input": "Hi", "instruction": "x"}, "instruction", "instructions"),
+    "compaction": ("/responses/compact", {"model": "demo", "inputs": "Hi"}, "inputs", "input"),
+    "outputs": (
+        "/responses/resp_1/tool_outputs",
+        {"tool_call_id": "c", "outputs": "x"},
+        "outputs",
+        "output",
+    ),
+    "chat": (
+        "/chat/completions",
+        {"messages": [{"role": "user", "content": "Hi"}], "frequency_penality": 1},
+        "frequency_penality",
+        "frequency_penalty",
+    ),
+    "completion": ("/completions", {"prompt": "Hi", "max_token": 4}, "max_token", "max_tokens"),
+    "embeddings": ("/embeddings", {"input": "Hi", "dimension": 4}, "dimension", "dimensions"),
+    "decisions": ("/decisions", {"input": "Hi", "question": []}, "question", "questions"),
+    "conversation": ("/conversations", {"metdata": {}}, "metdata", "metadata"),
+    "vector store": ("/vector_stores", {"names": "n"}, "names", "name"),
+    "container": ("/containers", {"name": "n", "memory_limits": "1g"}, "memory_limits", "memory_limit"),
+    "JavaScript": ("/responses", {"input": "Hi", "maxOutputTokens": 5}, "maxOutputTokens", "max_output_tokens"),
+    "a short one": ("/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "topP": 1}, "topP", "top_p"),
+}
+
+
+@pytest.mark.parametrize("case", SLIPS)
+async def test_a_slip_is_told_the_right_name(http: httpx.AsyncClient, case: str) -> None:
+    path, body, param, meant = SLIPS[case]
+    message = read_error_answer(await http.post(path, json=body), status=400, code="unknown_parameter", param=param)
+    assert message == f"Unknown parameter: '{param}'. Did you mean '{meant}'?"
+
+
+async def test_a_slip_of_a_name_that_is_refused_is_told_what_to_do(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/responses", json={"input": "Hi", "max_token": 5})
+    message = read_error_answer(answer, status=400, code="unknown_parameter", param="max_token")
+    told = "Did you mean 'max_tokens'? In the Responses API it is 'max_output_tokens'."
+    assert message == f"Unknown parameter: 'max_token'. {told}"
+
+
+OF_OTHERS = {  # what clients send to other servers, with values that those take
+    "OpenRouter": {"models": ["a", "b"], "provider": {"order": ["c"]}, "route": "fallback", "top_a": 0.1},
+    "Ollama": {"num_ctx": 8192, "images": ["aW1hZ2U="], "keep_alive": "5m"},
+    "llama.cpp": {"parse_tool_calls": True, "reasoning_format": "auto", "cache_prompt": True},
+    "others": {"speed": "fast", "enable_thinking": False, "thinking": {"type": "disabled"}, "random_seed": 1},
+}
+
+
+@pytest.mark.parametrize("server", OF_OTHERS)
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
+async def test_fields_of_other_servers_are_named_and_taken_for_no_slips(
+    http: httpx.AsyncClient, path: str, server: str
+) -> None:
+    asked: Frame = {"input": "Hi"} if path == "/responses" else {"messages": [{"role": "user", "content": "Hi"}]}
+    answer = await http.post(path, json={**asked, **OF_OTHERS[server]})
+    assert (answer.status_code, answer.headers.get(IGNORED)) == (200, ", ".join(OF_OTHERS[server])), answer.text
+
+
+async def test_what_an_sdk_dumps_of_a_response_comes_back_as_it_is(http: httpx.AsyncClient) -> None:
+    """`model_dump` writes each field that has no value as null, under the SDK's own name: `async_`."""
+    tool = FunctionTool(type="function", name="f", parameters={"type": "object", "properties": {}})
+    call = ResponseFunctionToolCall(type="function_call", call_id="call_1", name="f", arguments="{}")
+    done = {"type": "function_call_output", "call_id": "call_1", "output": "x"}
+    items = [{"role": "user", "content": "Hi"}, call.model_dump(), done]
+    assert "async_" in items[1]
+    answer = await created(http, input=items, tools=[tool.model_dump()])
+    assert IGNORED not in answer.headers
+    function = ParsedFunction(name="f", arguments="{}", parsed_arguments={"city": "Paris"})
+    calls = ParsedFunctionToolCall(id="call_1", type="function", function=function)
+    said = ParsedChatCompletionMessage[object](role="assistant", tool_calls=[calls])
+    chat = [items[0], said.model_dump(), {"role": "tool", "tool_call_id": "call_1", "content": "x"}]
+    answer = await http.post("/chat/completions", json={"messages": chat})
+    assert (answer.status_code, answer.headers.get(IGNORED)) == (200, None), answer.text
+
+
+async def test_a_search_with_another_name_for_its_filters_is_refused(http: httpx.AsyncClient) -> None:
+    store = (await http.post("/vector_stores", json={"name": "n"})).json()["id"]
+    wanted = {"query": "q", "filter": {"type": "eq", "key": "a", "value": "b"}}
+    answer = await http.post(f"/vector_stores/{store}/search", json=wanted)
+    assert "'filters'" in read_error_answer(answer, status=400, code="unknown_parameter", param="filter")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/conversations", {"colour": 1}),
+        ("/vector_stores", {"colour": 1}),
+        ("/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "colour": 1}),
+        ("/completions", {"prompt": "Hi", "colour": 1}),
+        ("/responses/input_tokens", {"input": "Hi", "colour": 1}),
+    ],
+)
+async def test_every_body_has_its_unknown_fields_named(http: httpx.AsyncClient, path: str, body: Frame) -> None:
+    answer = await http.post(path, json=body)
+    assert (answer.status_code, answer.headers.get(IGNORED)) == (200, "colour")
+
+
+async def test_a_form_has_its_unknown_fields_named(http: httpx.AsyncClient) -> None:
+    form = {"purpose": "user_data", "colour": "red"}
+    answer = await http.post("/files", data=form, files={"file": ("a.txt", b"a")})
+    assert (answer.status_code, answer.headers.get(IGNORED)) == (200, "colour")
+    answer = await http.post("/files", data={"purpos": "user_data"}, files={"file": ("a.txt", b"a")})
+    read_error_answer(answer, status=400, code="unknown_parameter", param="purpos")
+
+
+ELSEWHERE = {  # fields of other APIs, and what the answer says to use
+    "response_format": ({"type": "json_object"}, "'text.format'"),
+    "messages": ([{"role": "user", "content": "Hi"}], "'input'"),
+    "max_tokens": (5, "'max_output_tokens'"),
+    "max_completion_tokens": (5, "'max_output_tokens'"),
+    "reasoning_effort": ("low", "'reasoning.effort'"),
+    "guided_json": ({"type": "object"}, "'structured_outputs'"),
+    "n": (2, "/v1/chat/completions"),
+    "bad_words": (["no"], "leave it out"),
+    "allowed_token_ids": ([1], "leave it out"),
+    "documents": ([{"text": "a"}], "a message"),
+}
+
+
+@pytest.mark.parametrize("field", ELSEWHERE)
+async def test_a_field_of_another_api_is_told_its_name_here(http: httpx.AsyncClient, field: str) -> None:
+    value, hint = ELSEWHERE[field]
+    answer = await http.post("/responses", json={"input": "Hi", field: value})
+    assert hint in read_error_answer(answer, status=400, code="unsupported_parameter", param=field)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
+        ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+        ({"tools": [{"type": "apply_patch", "allowed_callers": ["programmatic"]}]}, "tools[0].allowed_callers"),
+        ({"input": [{"type": "configuration_update", "reasoning": {"effort": "low"}}]}, "input[0]"),
+    ],
+)
+async def test_what_would_change_the_answer_is_refused(http: httpx.AsyncClient, fields: Frame, param: str) -> None:
+    answer = await http.post("/responses", json={"input": "Hi", **fields})
+    read_error_answer(answer, status=400, code="unsupported_parameter", param=param)
+
+
+async def test_values_that_ask_for_nothing_are_fine(http: httpx.AsyncClient) -> None:
+    fields: Frame = {
+        "reasoning": {"context": "auto", "mode": "standard"},
+        "n": 1,
+        "multi_agent": {"enabled": False},
+        "response_format": None,
+        "prompt_cache_options": {"ttl": "30m", "mode": "implicit"},
+        "client_metadata": {"a": "b"},
+        "tools": [{"type": "function", "name": "f", "allowed_callers": ["direct"], "output_schema": {}}],
+    }
+    assert IGNORED not in (await created(http, **fields)).headers
+
+
+async def test_a_search_that_nobody_makes_is_named(http: httpx.AsyncClient) -> None:
+    tools = [{"type": "function", "name": "f"}, {"type": "web_search"}]
+    answer = await created(http, tools=tools, text={"verbosity": "low"})
+    assert answer.headers[IGNORED] == "text.verbosity, tools[1]"
+
+
+async def test_a_stream_names_them_in_its_head(http: httpx.AsyncClient) -> None:
+    body = {"input": "Hello", "stream": True, "colour": 1}
+    async with http.stream("POST", "/responses", json=body) as answer:
+        assert answer.headers[IGNORED] == "colour"
+        await answer.aread()
+
+
+async def test_a_websocket_names_them_beside_the_created_response(demo_server: Server) -> None:
+    async with await Socket.open(demo_server.ws_url) as socket:
+        await socket.send({"type": "response.create", "input": "Hello", "colour": 1, "shade": None, "stream_id": "a"})
+        events = await socket.answer("a")
+        assert [event.get("headers") for event in events] == [{IGNORED: "colour"}] + [None] * (len(events) - 1)
+        assert {event["stream_id"] for event in events} == {"a"}
+        await socket.send({"type": "response.create", "input": "Hello", "temprature": 1})
+        frame = await socket.error()
+        read_error_frame(frame, status=400, code="unknown_parameter", param="temprature")
+
+
+async def test_as_strict_as_openai(refusing: Server) -> None:
+    async with http_client(refusing) as http:
+        for path, body in (("/responses", {"input": "Hi", "colour": 1}), ("/conversations", {"colour": 1})):
+            answer = await http.post(path, json=body)
+            message = read_error_answer(answer, status=400, code="unknown_parameter", param="colour")
+            assert message == "Unknown parameter: 'colour'."
+        await created(http, client_metadata={"a": "b"}, tools=[{"type": "web_search"}])
+    async with await Socket.open(refusing.ws_url) as socket:
+        await socket.send({"type": "response.create", "input": "Hello", "colour": 1})
+        read_error_frame(await socket.error(), status=400, code="unknown_parameter", param="colour")
+
+
+async def test_a_stop_string_ends_the_answer(http: httpx.AsyncClient) -> None:
+    whole = text_of((await created(http, input="count to 20")).json())
+    assert " 9" in whole
+    body = {"input": "count to 20", "stop": [" 9"], "stream": True, "store": True}
+    async with http.stream("POST", "/responses", json=body) as answer:
+        events = [event async for _, event in server_sent(answer) if event != "[DONE]"]
+    assert_laws(events)
+    response = events[-1]["response"]
+    assert text_of(response) == whole[: whole.index(" 9")]
+    assert (response["status"], response["output"][-1]["status"]) == ("completed", "completed")
+    again = await http.get(f"/responses/{response['id']}", params={"stream": "true"})
+    replayed = [json.loads(line[6:]) for line in again.text.splitlines() if line.startswith("data: {")]
+    assert replayed == events
+
+
+async def test_structured_outputs_hold_the_answer(http: httpx.AsyncClient) -> None:
+    assert text_of((await created(http, structured_outputs={"choice": ["red", "green"]})).json()) in ("red", "green")
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    assert "a" in json.loads(text_of((await created(http, structured_outputs={"json": schema})).json()))
+    for wrong in ({}, {"choice": ["a"], "regex": "b"}, {"regex": "(?=a)b"}, {"json": "no"}):
+        answer = await http.post("/responses", json={"input": "Hi", "structured_outputs": wrong})
+        assert answer.status_code == 400, wrong
+
+
+async def test_a_data_url_that_is_no_image_is_named(http: httpx.AsyncClient) -> None:
+    part = {"type": "input_image", "image_url": "data:image/png;base64,!!!"}
+    answer = await http.post("/responses", json={"input": [{"role": "user", "content": [part]}]})
+    read_error_answer(answer, status=400, code="invalid_value", param="input[0].content[0].image_url")
+    chat = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": part["image_url"]}}]}]
+    answer = await http.post("/chat/completions", json={"messages": chat})
+    assert answer.status_code == 400
+
+
+async def test_a_malformed_id_of_a_conversation_is_told(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/conversations/abc")
+    read_error_answer(answer, status=400, code="invalid_value", param="conversation_id")
+    answer = await http.post("/responses", json={"input": "Hi", "conversation": "abc"})
+    assert "begins with 'conv'" in read_error_answer(answer, status=400, code="invalid_value", param="conversation")
+
+
+async def test_an_empty_list_of_models_is_not_read_out(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/embeddings", json={"input": "Hi", "model": "none"})
+    assert "serves: ." not in answer.json()["error"]["message"]
+
+
+async def test_what_excludes_each_other_is_told_so(http: httpx.AsyncClient) -> None:
+    body = {"input": "Hi", "conversation": "conv_1", "previous_response_id": "resp_1"}
+    answer = await http.post("/responses", json=body)
+    message = read_error_answer(answer, status=400, code="mutually_exclusive_parameters", param="conversation")
+    assert message.startswith("Mutually exclusive parameters:")
+
+
+CHATS: dict[str, Frame] = {
+    "/chat/completions": {"messages": [{"role": "user", "content": "count to 9"}]},
+    "/completions": {"prompt": "count to 9", "max_tokens": 30},
+}
+
+
+@pytest.mark.parametrize("path", CHATS)
+async def test_each_part_says_what_was_used_so_far(http: httpx.AsyncClient, path: str) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {**CHATS[path], "stream": True, "stream_options": options}
+    async with http.stream("POST", path, json=body) as answer:
+        lines = [line[6:] async for line in answer.aiter_lines() if line.startswith("data: {")]
+    chunks = [json.loads(line) for line in lines]
+    used = [chunk["usage"] for chunk in chunks]
+    counts = [each["completion_tokens"] for each in used]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]
+    assert {each["prompt_tokens"] for each in used} == {used[-1]["prompt_tokens"]}
+    assert all(each["total_tokens"] == each["prompt_tokens"] + each["completion_tokens"] for each in used)
+
+
+async def test_an_input_that_is_read_twice_has_its_fields_named_once(http: httpx.AsyncClient) -> None:
+    message = {"role": "user", "content": "Hello", "weather": "fine"}
+    answer = await http.post("/responses/compact", json={"model": "demo", "input": [message], "temperature": 1})
+    assert (answer.status_code, answer.headers[IGNORED]) == (200, "input[0].weather")

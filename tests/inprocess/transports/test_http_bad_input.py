@@ -1,0 +1,260 @@
+"""What an HTTP client can get wrong: JSON in OpenAI's shape, never a page, never an event stream."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.kit.clients import Frame, read_error_answer, read_message, server_sent
+from tests.kit.inprocess import Server
+from tests.kit.scripts import LIMIT
+from tests.kit.stored import stored_statuses
+from tests.kit.waiting import eventually
+
+pytestmark = pytest.mark.any_database
+
+JSON = {"content-type": "application/json"}
+
+
+def wrong(param: str, code: str | None = "invalid_type", status: int = 400) -> dict[str, Any]:
+    """Return what a wrong field is answered with."""
+    return {"status": status, "code": code, "param": param}
+
+
+NOT_JSON = {"status": 400, "code": "invalid_json"}
+BAD_BODIES: dict[str, tuple[object, dict[str, Any]]] = {
+    "malformed": ("{", NOT_JSON),
+    "empty": ("", NOT_JSON),
+    "not-a-number": ('{"input": NaN}', NOT_JSON),
+    "bytes": (b"\xff\xfe", NOT_JSON),
+    "array": ("[1]", NOT_JSON),
+    "null": ("null", NOT_JSON),
+    "no-input": ({}, wrong("input", "missing_required_parameter")),
+    "null-input": ({"input": None}, wrong("input", "missing_required_parameter")),
+    "input-number": ({"input": 5}, wrong("input")),
+    "item-number": ({"input": [{"role": "user", "content": "x"}, 5]}, wrong("input[1]")),
+    "content-number": ({"input": [{"role": "user", "content": 5}]}, wrong("input[0].content")),
+    "model-unknown": ({"input": "Hi", "model": "gpt-99"}, wrong("model", "model_not_found", 404)),
+    "model-number": ({"input": "Hi", "model": 5}, wrong("model")),
+    "stream-text": ({"input": "Hi", "stream": "yes"}, wrong("stream")),
+    "store-number": ({"input": "Hi", "store": 1}, wrong("store")),
+    "instructions-list": ({"input": "Hi", "instructions": []}, wrong("instructions")),
+    "metadata-list": ({"input": "Hi", "metadata": []}, wrong("metadata")),
+    "metadata-number": ({"input": "Hi", "metadata": {"a": 1}}, wrong("metadata.a")),
+    "top-p": ({"input": "Hi", "top_p": 2}, wrong("top_p", "invalid_value")),
+    "tokens-float": ({"input": "Hi", "max_output_tokens": 1.5}, wrong("max_output_tokens")),
+    "truncation": ({"input": "Hi", "truncation": "some"}, wrong("truncation", "invalid_value")),
+    "tools-text": ({"input": "Hi", "tools": "all"}, wrong("tools")),
+    "tool-text": ({"input": "Hi", "tools": ["all"]}, wrong("tools[0]")),
+    "parent-unknown": (
+        {"input": "Hi", "previous_response_id": "resp_nobody"},
+        wrong("previous_response_id", "previous_response_not_found"),
+    ),
+    "call-unknown": (
+        {"input": [{"type": "function_call_output", "call_id": "call_nobody", "output": "1"}]},
+        wrong("input", None),
+    ),
+    "reference-unknown": ({"input": [{"type": "item_reference", "id": "msg_nobody"}]}, wrong("input[0].id", None)),
+    "context": ({"input": "word " * 5000}, wrong("input", "context_length_exceeded")),
+    "background": ({"input": "Hi", "background": True, "store": False}, wrong("background", "invalid_value")),
+    "conversation": ({"input": "Hi", "conversation": "conv_1"}, wrong("conversation", None, 404)),
+    "format": (
+        {"input": "Hi", "text": {"format": {"type": "json_schema"}}},
+        wrong("text.format.name", "missing_required_parameter"),
+    ),
+}
+
+
+async def post(http: httpx.AsyncClient, body: object, *, stream: bool = False) -> httpx.Response:
+    """Send a body, as it is if it is text."""
+    if isinstance(body, dict) and stream:
+        body = {"stream": True, **body}
+    content = body if isinstance(body, str | bytes) else json.dumps(body)
+    return await http.post("/responses", content=content, headers=JSON)
+
+
+@pytest.mark.parametrize("case", BAD_BODIES)
+async def test_bad_input_is_told(http: httpx.AsyncClient, case: str) -> None:
+    body, expected = BAD_BODIES[case]
+    for stream in (False, True):  # a stream that cannot start answers with JSON, too
+        read_error_answer(await post(http, body, stream=stream), **expected)
+
+
+async def test_every_error_message_reads_well(http: httpx.AsyncClient) -> None:
+    messages = {}
+    for case, (body, expected) in BAD_BODIES.items():
+        messages[case] = read_error_answer(await post(http, body), **expected)
+        read_message(messages[case], expected.get("param"))
+    assert len(set(messages.values())) > len(messages) / 2
+    assert "test-model" in messages["model-unknown"], "says what there is"
+
+
+async def test_a_body_over_the_limit(http: httpx.AsyncClient) -> None:
+    body = json.dumps({"input": "x" * LIMIT})
+    message = read_error_answer(await post(http, body), status=413, code="request_too_large")
+    assert "MAX_BODY_BYTES" in message
+    assert str(LIMIT) in message
+    assert (await post(http, {"input": "Hello"})).status_code == 200
+
+
+async def test_a_body_over_the_limit_in_chunks(http: httpx.AsyncClient) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b'{"input": "'
+        for _ in range(9):
+            yield b"x" * (LIMIT // 8)
+        yield b'"}'
+
+    answer = await http.post("/responses", content=chunks(), headers=JSON)
+    read_error_answer(answer, status=413, code="request_too_large")
+
+
+async def test_a_body_in_chunks(http: httpx.AsyncClient) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b'{"input": '
+        yield b'"Hello"}'
+
+    assert (await http.post("/responses", content=chunks(), headers=JSON)).status_code == 200
+
+
+@pytest.mark.parametrize("given", ["text/plain", "application/x-www-form-urlencoded", "text/json", None])
+async def test_another_content_type(http: httpx.AsyncClient, given: str | None) -> None:
+    headers = {} if given is None else {"content-type": given}
+    answer = await http.post("/responses", content=b'{"input": "Hello"}', headers=headers)
+    message = read_error_answer(answer, status=415, code="unsupported_media_type")
+    assert "application/json" in message
+
+
+async def test_a_form(http: httpx.AsyncClient) -> None:
+    for form in ({"data": {"input": "Hello"}}, {"files": {"input": b"Hello"}}):
+        read_error_answer(await http.post("/responses", **form), status=415, code="unsupported_media_type")
+
+
+async def test_json_with_a_charset_is_json(http: httpx.AsyncClient) -> None:
+    headers = {"content-type": "Application/JSON; charset=utf-8"}
+    assert (await http.post("/responses", content=b'{"input": "Hello"}', headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/v1", "/v1/nothing", "/v1/responses/resp_1/more/parts"])
+async def test_a_path_that_is_not_served(server: Server, http: httpx.AsyncClient, path: str) -> None:
+    answer = await http.get(f"{server.url}{path}")
+    if path == "/nowhere":  # Django's own part, beside the admin
+        assert answer.status_code == 404
+    else:
+        message = read_error_answer(answer, status=404, code="not_found")
+        assert path in message
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/responses", "POST"),
+        ("PUT", "/responses", "POST"),
+        ("POST", "/models", "GET"),
+        ("DELETE", "/models/a", "GET"),
+    ],
+)
+async def test_a_method_that_is_not_taken(http: httpx.AsyncClient, method: str, path: str, allowed: str) -> None:
+    answer = await http.request(method, path)
+    message = read_error_answer(answer, status=405, code="method_not_allowed")
+    assert method in message
+    assert allowed in message
+    assert answer.headers["allow"] == allowed
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "bad host"])
+async def test_a_host_that_is_not_ours(http: httpx.AsyncClient, host: str) -> None:
+    answer = await http.get("/models", headers={"host": host})
+    assert answer.status_code == 400
+    assert answer.headers["content-type"] == "application/json"
+    error = answer.json()["error"]
+    assert "ALLOWED_HOSTS" in error["message"]
+    read_message(error["message"])
+    assert error["type"] == "invalid_request_error"
+
+
+async def test_an_unknown_model_of_the_list(http: httpx.AsyncClient) -> None:
+    read_error_answer(await http.get("/models/a/b"), **wrong("model", "model_not_found", 404))
+    assert (await http.get("/models/test-model")).json()["id"] == "test-model"
+
+
+@pytest.mark.parametrize("given", ["abc-123", "x" * 128])
+async def test_a_request_id_is_echoed(http: httpx.AsyncClient, given: str) -> None:
+    headers = {"x-request-id": given}
+    assert (await http.get("/models", headers=headers)).headers["x-request-id"] == given
+    assert (await http.get("/nothing", headers=headers)).headers["x-request-id"] == given
+    answer = await http.post("/responses", json={"input": "Hello", "stream": True}, headers=headers)
+    assert answer.headers["x-request-id"] == given
+
+
+@pytest.mark.parametrize("given", [None, "x" * 129, "", "caf\xe9"])
+async def test_a_request_id_is_made(http: httpx.AsyncClient, given: str | None) -> None:
+    headers = {} if given is None else {"x-request-id": given.encode("latin1")}
+    made = [(await http.get("/models", headers=headers)).headers["x-request-id"] for _ in range(2)]
+    assert made[0] != made[1]
+    assert all(each.startswith("req_") for each in made)
+
+
+async def failed_stream(http: httpx.AsyncClient, word: str) -> Frame:
+    """Return the response of a stream that ends with `response.failed`."""
+    async with http.stream("POST", "/responses", json={"input": word, "stream": True}) as answer:
+        assert answer.status_code == 200
+        events = [event async for event in server_sent(answer)]
+    assert events[-1] == ("", "[DONE]")
+    name, last = events[-2]
+    assert isinstance(last, dict)
+    assert name == last["type"] == "response.failed"
+    response: Frame = last["response"]
+    return response
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "code"),
+    [("[away]", 503, "server_is_overloaded"), ("[full]", 429, "rate_limit_exceeded"), ("[no]", 500, "server_error")],
+)
+async def test_an_engine_that_says_nothing(
+    server: Server, http: httpx.AsyncClient, word: str, status: int, code: str
+) -> None:
+    """An error, which every SDK raises and retries; `test_first_words` has streams."""
+    before = set(stored_statuses(server))
+    read_error_answer(await post(http, {"input": word}), status=status, code=code)
+    new = {response: kept for response, kept in stored_statuses(server).items() if response not in before}
+    assert list(new.values()) == ["failed"]
+
+
+async def test_a_background_response_fails_in_its_own_time(http: httpx.AsyncClient) -> None:
+    begun = (await post(http, {"input": "[full]", "background": True})).json()
+    assert begun["status"] == "queued"
+
+    async def ended() -> bool:
+        response = (await http.get(f"/responses/{begun['id']}")).json()
+        return bool(response["status"] == "failed" and response["error"]["code"] == "rate_limit_exceeded")
+
+    await eventually(ended)
+
+
+@pytest.mark.parametrize("word", ["[die]", "[crash]", "[break]"])
+async def test_an_engine_that_dies(http: httpx.AsyncClient, word: str) -> None:
+    """A stream ends with `response.failed`; a JSON body is the same response."""
+    answer = await post(http, {"input": word})
+    assert answer.status_code == 200, "something was said"
+    for response in (answer.json(), await failed_stream(http, word)):
+        assert response["status"] == "failed"
+        assert response["error"]["code"] == "server_error"
+        read_message(response["error"]["message"])
+    assert (await post(http, {"input": "Hello"})).json()["status"] == "completed"
+
+
+async def test_a_stream_is_what_the_body_is(http: httpx.AsyncClient) -> None:
+    async with http.stream("POST", "/responses", json={"input": "Hello", "stream": True}) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        events = [event async for event in server_sent(answer)]
+    frames: list[Frame] = [data for _, data in events if isinstance(data, dict)]
+    assert [name for name, _ in events] == [*(frame["type"] for frame in frames), ""]
+    assert [frame["sequence_number"] for frame in frames] == list(range(len(frames)))
+    body = (await post(http, {"input": "Hello"})).json()
+    streamed = frames[-1]["response"]
+    assert set(body) == set(streamed)
+    assert body["output"][0]["content"] == streamed["output"][0]["content"]
+    assert body["usage"] == streamed["usage"]

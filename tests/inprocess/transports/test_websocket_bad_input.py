@@ -1,0 +1,248 @@
+"""What a WebSocket client can get wrong: each is told in a frame, and the connection stays usable, unless said."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.inprocess.conftest import Connect
+from tests.kit.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, read_message
+from tests.kit.inprocess import Server
+from tests.kit.scripts import LIMIT, gate, release
+
+pytestmark = pytest.mark.any_database
+
+CREATE = {"type": "response.create"}
+ORPHAN = {"type": "function_call_output", "call_id": "call_nobody", "output": "1"}
+LONG_INPUT = "word " * 5000
+NOT_JSON = {"status": 400, "code": "invalid_json"}
+NO_TYPE = {"status": 400, "code": "unknown_event_type", "param": "type"}
+NO_LANE = {"status": 400, "code": "invalid_stream_id", "param": "stream_id"}
+
+
+def wrong(param: str, code: str = "invalid_type", status: int = 400) -> dict[str, Any]:
+    """Return what a wrong field is answered with."""
+    return {"status": status, "code": code, "param": param}
+
+
+def unsupported(param: str) -> dict[str, Any]:
+    """Return what a field that is not built yet is answered with."""
+    return wrong(param, "unsupported_parameter")
+
+
+BAD_FRAMES: dict[str, tuple[object, dict[str, Any]]] = {
+    "not-json": ("{", NOT_JSON),
+    "empty": ("", NOT_JSON),
+    "not-a-number": ('{"type":"response.create","temperature":NaN}', NOT_JSON),
+    "lone-surrogate": ('{"type":"response.create","input":"\\ud800"}', NOT_JSON),
+    "deep": ("[" * 5000, NOT_JSON),
+    "array": ("[1]", NOT_JSON),
+    "string": ('"response.create"', NOT_JSON),
+    "null": ("null", NOT_JSON),
+    "binary": (b'{"type":"response.create"}', NOT_JSON),
+    "no-type": ({"input": "Hello"}, NO_TYPE),
+    "unknown-type": ({"type": "response.dance"}, NO_TYPE),
+    "type-of-wrong-type": ({"type": ["response.create"]}, NO_TYPE),
+    "input-number": ({**CREATE, "input": 5}, wrong("input")),
+    "input-object": ({**CREATE, "input": {"role": "user"}}, wrong("input")),
+    "item-string": ({**CREATE, "input": ["Hello"]}, wrong("input[0]")),
+    "item-without-type": (
+        {**CREATE, "input": [{"role": "user", "content": "a"}, {"content": "b"}]},
+        wrong("input[1].type", "missing_required_parameter"),
+    ),
+    "item-of-unknown-type": ({**CREATE, "input": [{"type": "poem"}]}, wrong("input[0].type", "invalid_value")),
+    "role-unknown": ({**CREATE, "input": [{"role": "king", "content": ""}]}, wrong("input[0].role", "invalid_value")),
+    "content-number": ({**CREATE, "input": [{"role": "user", "content": 5}]}, wrong("input[0].content")),
+    "text-missing": (
+        {**CREATE, "input": [{"role": "user", "content": [{"type": "input_text"}]}]},
+        wrong("input[0].content[0].text", "missing_required_parameter"),
+    ),
+    "no-input": (CREATE, wrong("input", "missing_required_parameter")),
+    "unknown-model": ({**CREATE, "model": "gpt-99", "input": "Hi"}, wrong("model", "model_not_found", 404)),
+    "model-number": ({**CREATE, "model": 5, "input": "Hi"}, wrong("model")),
+    "temperature-text": ({**CREATE, "input": "Hi", "temperature": "hot"}, wrong("temperature")),
+    "temperature-high": ({**CREATE, "input": "Hi", "temperature": 3}, wrong("temperature", "invalid_value")),
+    "no-tokens": ({**CREATE, "input": "Hi", "max_output_tokens": 0}, wrong("max_output_tokens", "invalid_value")),
+    "tools-object": ({**CREATE, "input": "Hi", "tools": {}}, wrong("tools")),
+    "tool-without-name": (
+        {**CREATE, "input": "Hi", "tools": [{"type": "function"}]},
+        wrong("tools[0].name", "missing_required_parameter"),
+    ),
+    "include-unknown": ({**CREATE, "input": "Hi", "include": ["all"]}, wrong("include[0]", "invalid_value")),
+    "effort-unknown": (
+        {**CREATE, "input": "Hi", "reasoning": {"effort": "huge"}},
+        wrong("reasoning.effort", "invalid_value"),
+    ),
+    "lane-empty": ({**CREATE, "input": "Hi", "stream_id": ""}, NO_LANE),
+    "lane-too-long": ({**CREATE, "input": "Hi", "stream_id": "x" * 257}, NO_LANE),
+    "lane-bad-characters": ({**CREATE, "input": "Hi", "stream_id": "a b"}, NO_LANE),
+    "lane-line-end": ({**CREATE, "input": "Hi", "stream_id": "a\n"}, NO_LANE),
+    "lane-letters-of-others": ({**CREATE, "input": "Hi", "stream_id": "spûr"}, NO_LANE),
+    "lane-number": ({**CREATE, "input": "Hi", "stream_id": 5}, NO_LANE),
+    "parent-unknown": (
+        {**CREATE, "input": "Hi", "previous_response_id": "resp_nobody"},
+        wrong("previous_response_id", "previous_response_not_found"),
+    ),
+    "parent-number": ({**CREATE, "input": "Hi", "previous_response_id": 5}, wrong("previous_response_id")),
+    "call-unknown": ({**CREATE, "input": [ORPHAN]}, {"status": 400, "code": None, "param": "input"}),
+    "context": ({**CREATE, "input": LONG_INPUT}, wrong("input", "context_length_exceeded")),
+    "conversation-unknown": (
+        {**CREATE, "input": "Hi", "conversation": "conv_1"},
+        {"status": 404, "code": None, "param": "conversation"},
+    ),
+    "not-built-prompt": ({**CREATE, "input": "Hi", "prompt": {"id": "pmpt_1"}}, unsupported("prompt")),
+    "logprobs-too-many": ({**CREATE, "input": "Hi", "top_logprobs": 21}, wrong("top_logprobs", "invalid_value")),
+    "choice-absent": ({**CREATE, "input": "Hi", "tool_choice": "required"}, wrong("tool_choice", "invalid_value")),
+    "format": (
+        {**CREATE, "input": "Hi", "text": {"format": {"type": "json_schema"}}},
+        wrong("text.format.name", "missing_required_parameter"),
+    ),
+    "of-forks-only": ({**CREATE, "input": "Hi", "cache_salt": "x"}, unsupported("cache_salt")),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FRAMES)
+async def test_bad_input_is_told_and_the_connection_goes_on(socket: Socket, case: str) -> None:
+    frame, expected = BAD_FRAMES[case]
+    await socket.send(frame)
+    read_error_frame(await socket.error(), **expected)
+    assert len(socket.log) == 1
+    await socket.ask("Hello")
+
+
+async def test_every_error_message_reads_well(socket: Socket) -> None:
+    """All on one connection: no error spoils it, and each says something of its own."""
+    messages = {}
+    for case, (frame, expected) in BAD_FRAMES.items():
+        await socket.send(frame)
+        messages[case] = read_error_frame(await socket.error(), **expected)
+        read_message(messages[case], expected.get("param"))
+    assert len(set(messages.values())) > len(messages) / 2
+    assert "test-model" in messages["unknown-model"], "says what there is"
+    assert "response.create" in messages["unknown-type"], "says what there is"
+    assert "4000" in messages["context"]
+    assert "call_nobody" in messages["call-unknown"]
+    await socket.ask("Hello")
+
+
+async def test_errors_name_their_lane(socket: Socket) -> None:
+    await socket.create(5, "lane")
+    read_error_frame(await socket.error("lane"), status=400, code="invalid_type", param="input")
+    await socket.ask("Hello", "lane")
+
+
+async def test_the_thirty_third_lane_is_refused(socket: Socket) -> None:
+    for number in range(32):
+        await socket.create("Hello", f"lane-{number}", generate=False, store=False)
+        await socket.answer(f"lane-{number}")
+    await socket.create("Hello", "lane-32")
+    frame = await socket.error("lane-32")
+    read_error_frame(frame, status=400, code="websocket_stream_limit_reached", param="stream_id")
+    assert "(32)" in frame["error"]["message"]
+    await socket.ask("Hello", "lane-31")
+    await socket.ask("Hello")
+
+
+async def test_a_full_queue_refuses_and_keeps_what_it_has(server: Server, socket: Socket) -> None:
+    for _ in range(5):  # one runs, four wait
+        await socket.create(gate("d0"), "lane")
+    await socket.create("Hello", "lane")
+    while (frame := await socket.next("lane"))["type"] != "error":
+        assert frame["type"] != "response.completed"
+    assert "WEBSOCKET_MAX_QUEUED" in read_error_frame(frame, status=429, code="rate_limit_exceeded")
+    release(server, "d0")
+    for _ in range(5):
+        assert (await socket.answer("lane"))[-1]["type"] == "response.completed"
+    await socket.ask("Hello", "lane")
+
+
+@pytest.mark.parametrize("size", [LIMIT + 1, 4 * LIMIT])
+async def test_a_message_over_the_limit_ends_the_connection(server: Server, open_socket: Connect, size: int) -> None:
+    """Just over, and far over: there the WebSocket layer itself refuses, under daphne at twice the limit."""
+    socket = await open_socket(server)
+    frame = json.dumps({**CREATE, "input": ""})
+    await socket.send(frame[:-2] + "x" * (size - len(frame)) + frame[-2:])
+    code = await socket.closed()
+    if size <= 2 * LIMIT or socket.log:
+        assert code == 4009
+        message = read_error_frame(socket.log[-1], status=413, code="message_too_large")
+        assert "WEBSOCKET_MAX_MESSAGE_BYTES" in message
+        assert str(LIMIT) in message
+        assert str(size) in message
+        assert f"a message was refused: {message}" in server.output
+    await (await open_socket(server)).ask("Hello")
+
+
+async def test_the_limit_counts_bytes_and_takes_what_just_fits(socket: Socket) -> None:
+    frame = json.dumps({**CREATE, "input": "Hello", "metadata": None, "user_data": ""}, ensure_ascii=False)
+    await socket.send(frame[:-2] + "é" * ((LIMIT - len(frame)) // 2) + frame[-2:])
+    assert (await socket.answer())[-1]["type"] == "response.completed"
+    await socket.send(frame[:-2] + "é" * (LIMIT // 2) + frame[-2:])
+    assert await socket.closed() == 4009
+
+
+@pytest.mark.parametrize("word", ["[die]", "[crash]", "[break]", "[away]", "[full]"])
+async def test_an_engine_that_dies_fails_the_response_and_no_other(socket: Socket, word: str) -> None:
+    await socket.create("[hang]", "other")
+    await socket.until("response.output_text.delta", "other")
+    await socket.create(word)
+    events = await socket.answer()
+    failed = events[-1]
+    assert events[0]["type"] == "response.created"
+    assert failed["type"] == "response.failed", failed
+    assert failed["response"]["status"] == "failed"
+    assert failed["response"]["error"]["code"] == ("rate_limit_exceeded" if word == "[full]" else "server_error")
+    read_message(failed["response"]["error"]["message"])
+    await socket.ask("Hello")
+    assert not [frame for frame in socket.frames("response.failed") if "stream_id" in frame]
+
+
+async def test_what_is_unknown_or_comes_later_is_accepted(socket: Socket) -> None:
+    """What Codex and the SDKs send in every request."""
+    fields: Frame = {
+        "client_metadata": {"a": "b"},
+        "something_new": [1],
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "key",
+        "service_tier": "auto",
+        "reasoning": {"summary": "auto"},
+        "tools": [
+            {"type": "web_search", "external_web_access": False},
+            {"type": "namespace", "name": "n", "tools": []},
+        ],
+        "parallel_tool_calls": True,
+        "conversation": None,
+        "prompt": None,
+        "top_logprobs": 0,
+        "tool_choice": "auto",
+    }
+    await socket.ask([{"role": "user", "content": "Hello", "id": "msg_of-the-client"}], **fields)
+
+
+async def test_an_engine_that_is_not_ready_asks_to_come_back(folder: Path, open_socket: Connect) -> None:
+    options = json.dumps({"start_seconds": 3600})
+    server = Server(folder, script=[{"say": "x"}], engine_options=options)
+    server.start(wait=False)
+    try:
+        socket = await open_socket(server)
+        for lane in (None, "lane"):
+            await socket.create("Hello", lane)
+            read_error_frame(await socket.error(lane), status=503, code="server_is_overloaded")
+        await check_http_while_loading(server)
+    finally:
+        assert server.stop() in (0, -15)
+    assert "Traceback" not in server.output
+
+
+async def check_http_while_loading(server: Server) -> None:
+    """The same over HTTP: 503, and no event stream that never starts."""
+    async with http_client(server) as http:
+        for stream in (False, True):
+            answer = await http.post("/responses", json={"input": "Hello", "stream": stream})
+            read_error_answer(answer, status=503, code="server_is_overloaded")
+        ready = await http.get(f"{server.url}/ready")
+        assert ready.status_code == 503
+        assert "starting" in ready.json()["engine"]
+        assert (await http.get(f"{server.url}/health")).status_code == 200
+        assert (await http.get("/models")).status_code == 200

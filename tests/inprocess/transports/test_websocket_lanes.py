@@ -1,0 +1,287 @@
+"""Lanes of one connection: side by side, each in order; what they remember, forget and hand on."""
+
+import httpx
+import pytest
+
+from engine.formats.harmony.encoding import decode_tokens
+from tests.inprocess.conftest import Connect
+from tests.kit.clients import Frame, Socket, read_error_frame, text_of
+from tests.kit.inprocess import Server
+from tests.kit.scripts import WEATHER, as_history, gate, generations, release
+
+pytestmark = pytest.mark.any_database
+
+GONE = {"status": 400, "code": "previous_response_not_found", "param": "previous_response_id"}
+
+
+async def assert_gone(socket: Socket, response: Frame, lane: str | None = None) -> None:
+    """Check that a response cannot be continued."""
+    await socket.create("And?", lane, previous_response_id=response["id"])
+    message = read_error_frame(await socket.error(lane), **GONE)
+    assert message == f"Previous response with id '{response['id']}' not found."
+
+
+def assert_continues(server: Server, child: Frame, parent: Frame) -> None:
+    """Check that a response was sampled from exactly the tokens of its parent, and more."""
+    history = as_history(generations(server, parent["id"])[-1])
+    assert generations(server, child["id"])[0]["prompt_tokens"][: len(history)] == history
+
+
+async def test_events_are_those_of_the_api(socket: Socket) -> None:
+    await socket.create("Hello")
+    events = await socket.answer()
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    kinds = [event["type"] for event in events if event["type"] != "response.output_text.delta"]
+    assert kinds == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert text_of(events[-1]["response"]) == "Hello there, friend."
+    assert all("stream_id" not in event for event in events)
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_deleted_response_is_not_continued_on_its_own_connection(
+    server: Server, socket: Socket, http: httpx.AsyncClient, store: bool
+) -> None:
+    first = await socket.ask("Hello", "a")
+    second = await socket.ask("Hello", previous_response_id=first["id"])
+    assert (await http.delete(f"/responses/{first['id']}")).status_code == 200
+    await socket.create(gate("h1" if store else "h0"))
+    await socket.until("response.output_text.delta")
+    await socket.create("And?", previous_response_id=second["id"], store=store)  # bound to what is in memory now
+    await socket.ask("Other lanes get a word in", "b")
+    assert (await http.delete(f"/responses/{second['id']}")).status_code == 200
+    release(server, "h1" if store else "h0")
+    await socket.answer()
+    read_error_frame(await socket.error(), **GONE)
+    for response in (first, second):
+        for lane in (None, "a"):
+            await assert_gone(socket, response, lane)
+        assert (await http.get(f"/responses/{response['id']}")).status_code == 404
+
+
+async def test_lanes_run_side_by_side_and_name_themselves_in_every_frame(server: Server, socket: Socket) -> None:
+    await socket.create(gate("a0"), "slow")
+    await socket.until("response.output_text.delta", "slow")
+    await socket.ask("Hello", "fast")
+    await socket.ask("Hello")
+    release(server, "a0")
+    await socket.answer("slow")
+    by_response: dict[str, str | None] = {
+        frame["response"]["id"]: frame.get("stream_id") for frame in socket.frames("response.created")
+    }
+    assert list(by_response.values()) == ["slow", "fast", None]
+    assert {frame.get("stream_id") for frame in socket.log} == {"slow", "fast", None}
+    for frame in socket.log:
+        if "response" in frame:
+            assert frame.get("stream_id") == by_response[frame["response"]["id"]]
+
+
+async def test_a_lane_is_first_in_first_out(server: Server, socket: Socket) -> None:
+    await socket.create(gate("a1"), "one", metadata={"n": "0"})
+    for number in range(1, 5):
+        await socket.create("Hello", "one", metadata={"n": str(number)})
+    await socket.ask("Hello", "other")  # by now the server has read all of them
+    assert len(socket.frames("response.created")) == 2
+    release(server, "a1")
+    answers = [await socket.answer("one") for _ in range(5)]
+    assert [answer[0]["response"]["metadata"]["n"] for answer in answers] == list("01234")
+    for answer in answers:  # one after the other, never woven into each other
+        assert answer[0]["type"] == "response.created"
+        assert answer[-1]["response"]["id"] == answer[0]["response"]["id"]
+        assert [event["sequence_number"] for event in answer] == list(range(len(answer)))
+
+
+async def test_continuations_may_be_sent_before_their_parents_have_ended(server: Server, socket: Socket) -> None:
+    """Several creates in one breath on one lane, the parent's id being known from `response.created`."""
+    await socket.create(gate("b0"), store=False)
+    parent = (await socket.until("response.created"))[0]["response"]
+    await socket.create("And?", store=False, previous_response_id=parent["id"])
+    release(server, "b0")
+    assert (await socket.answer())[-1]["type"] == "response.completed"
+    child = (await socket.answer())[-1]["response"]
+    assert_continues(server, child, parent)
+
+
+async def test_sixteen_are_in_flight_and_the_rest_waits(server: Server, socket: Socket) -> None:
+    for number in range(16):
+        await socket.create(gate("b1"), f"lane-{number}")
+    for number in range(16):
+        await socket.until("response.created", f"lane-{number}")
+    await socket.create("Hello", "late")
+    await socket.create("Hello", "later")
+    await socket.send({"type": "response.steer"})  # its answer shows that the two before it were read
+    await socket.next()
+    assert len(socket.frames("response.created")) == 16
+    release(server, "b1")
+    for lane in [*(f"lane-{number}" for number in range(16)), "late", "later"]:
+        assert (await socket.answer(lane))[-1]["type"] == "response.completed"
+    order = [(frame["type"], frame.get("stream_id")) for frame in socket.log]
+    ended = [kind for kind, _ in order[: order.index(("response.created", "late"))]].count("response.completed")
+    assert ended >= 1
+
+
+async def test_a_chain_that_is_not_stored_lives_in_its_connection(
+    server: Server, socket: Socket, open_socket: Connect
+) -> None:
+    first = await socket.ask("One", store=False)
+    second = await socket.ask("Two", store=False, previous_response_id=first["id"])
+    third = await socket.ask("Three", store=False, previous_response_id=second["id"])
+    assert third["previous_response_id"] == second["id"]
+    assert third["store"] is False
+    assert_continues(server, second, first)
+    assert_continues(server, third, second)
+    await assert_gone(socket, first, "elsewhere")  # the lane has moved on
+    await assert_gone(await open_socket(server), third)
+    fourth = await socket.ask("Four", store=False, previous_response_id=third["id"])
+    assert_continues(server, fourth, third)
+
+
+async def test_a_fork_inherits_and_leaves_the_source_alone(server: Server, socket: Socket) -> None:
+    root = await socket.ask("One", "trunk", store=False)
+    fork = await socket.ask("Two", "branch", store=False, previous_response_id=root["id"])
+    other = await socket.ask("Two again", "trunk", store=False, previous_response_id=root["id"])
+    for child in (fork, other):
+        assert_continues(server, child, root)
+    assert_continues(server, await socket.ask("Three", "branch", store=False, previous_response_id=fork["id"]), fork)
+    assert_continues(server, await socket.ask("Three", "trunk", store=False, previous_response_id=other["id"]), other)
+
+
+async def test_a_fork_that_waits_keeps_its_parent_while_the_source_moves_on(server: Server, socket: Socket) -> None:
+    root = await socket.ask("One", "trunk", store=False)
+    await socket.create(gate("c0"), "branch", store=False)
+    await socket.until("response.created", "branch")
+    await socket.create("Fork", "branch", store=False, previous_response_id=root["id"])
+    await socket.ask("Two", "trunk", store=False, previous_response_id=root["id"])
+    release(server, "c0")
+    await socket.answer("branch")
+    fork = (await socket.answer("branch"))[-1]
+    assert fork["type"] == "response.completed", fork
+    assert_continues(server, fork["response"], root)
+
+
+async def test_a_warm_up_is_continued(server: Server, socket: Socket) -> None:
+    await socket.create("You are kind.", generate=False, store=False, tools=[WEATHER])
+    events = await socket.answer()
+    warm = events[-1]["response"]
+    assert events[0]["type"] == "response.created"
+    assert events[-1]["type"] == "response.completed"
+    assert warm["output"] == []
+    assert generations(server, warm["id"]) == []
+    child = await socket.ask("[weather] now?", store=False, previous_response_id=warm["id"], tools=[WEATHER])
+    (call,) = child["output"]
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+    again = await socket.ask([output], "fork", store=False, previous_response_id=child["id"], tools=[WEATHER])
+    assert again["previous_response_id"] == child["id"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"input": []}, {"input": None}])
+async def test_a_warm_up_needs_no_input(socket: Socket, fields: Frame) -> None:
+    await socket.send({"type": "response.create", "generate": False, "store": False, **fields})
+    warm = (await socket.answer())[-1]
+    assert warm["type"] == "response.completed", warm
+    assert text_of(await socket.ask("Hello", previous_response_id=warm["response"]["id"])) == "Hello there, friend."
+
+
+async def test_a_tool_loop_continues_on_the_call(server: Server, socket: Socket) -> None:
+    asked = await socket.ask("[weather] in Paris?", store=False, tools=[WEATHER])
+    call = asked["output"][0]
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+    told = await socket.ask([output], store=False, previous_response_id=asked["id"], tools=[WEATHER])
+    assert_continues(server, told, asked)
+    assert text_of(told) == "Hello there, friend."
+
+
+async def test_a_tool_loop_keeps_the_thoughts_and_a_new_question_drops_them(server: Server, socket: Socket) -> None:
+    thought = await socket.ask("[think] in Paris?", store=False, tools=[WEATHER])
+    assert [item["type"] for item in thought["output"]] == ["reasoning", "function_call"]
+    output = {"type": "function_call_output", "call_id": thought["output"][1]["call_id"], "output": "sunny"}
+    told = await socket.ask([output], store=False, previous_response_id=thought["id"], tools=[WEATHER])
+    assert_continues(server, told, thought)
+    again = await socket.ask("And?", store=False, previous_response_id=told["id"], tools=[WEATHER])
+    prompts = [decode_tokens(generations(server, each["id"])[0]["prompt_tokens"]) for each in (told, again)]
+    assert ["Hm, Paris." in prompt for prompt in prompts] == [True, False]
+
+
+@pytest.mark.parametrize("bad", ["[break]", 5, [{"type": "function_call_output", "call_id": "no", "output": ""}]])
+async def test_a_failed_continuation_on_the_same_lane_evicts_its_parent(socket: Socket, bad: object) -> None:
+    parent = await socket.ask("One", "lane", store=False)
+    await socket.create(bad, "lane", store=False, previous_response_id=parent["id"])
+    assert (await socket.answer("lane"))[-1]["type"] in ("response.failed", "error")
+    await assert_gone(socket, parent, "lane")
+    await assert_gone(socket, parent, "fork")
+
+
+@pytest.mark.parametrize("trouble", ["[full]", "[away]", "[die]"])
+async def test_a_parent_stays_while_trying_again_can_help(server: Server, socket: Socket, trouble: str) -> None:
+    parent = await socket.ask("One", "lane", store=False)
+    for _ in range(2):
+        await socket.create(trouble, "lane", store=False, previous_response_id=parent["id"])
+        assert (await socket.answer("lane"))[-1]["type"] == "response.failed"
+    child = await socket.ask("Two", "lane", store=False, previous_response_id=parent["id"])
+    assert_continues(server, child, parent)
+
+
+@pytest.mark.parametrize("bad", ["[break]", 5])
+async def test_a_failed_fork_keeps_the_parent(server: Server, socket: Socket, bad: object) -> None:
+    parent = await socket.ask("One", "trunk", store=False)
+    await socket.create(bad, "branch", store=False, previous_response_id=parent["id"])
+    assert (await socket.answer("branch"))[-1]["type"] in ("response.failed", "error")
+    child = await socket.ask("Two", "trunk", store=False, previous_response_id=parent["id"])
+    assert_continues(server, child, parent)
+
+
+async def test_an_evicted_response_that_was_stored_is_found_in_the_store(server: Server, socket: Socket) -> None:
+    parent = await socket.ask("One")
+    await socket.create(5, previous_response_id=parent["id"])
+    await socket.error()
+    assert_continues(server, await socket.ask("Two", previous_response_id=parent["id"]), parent)
+
+
+async def test_a_failed_response_cannot_be_continued(socket: Socket) -> None:
+    await socket.create("[die]", "lane", store=True)
+    failed = (await socket.answer("lane"))[-1]
+    assert failed["type"] == "response.failed"
+    await assert_gone(socket, failed["response"], "lane")
+
+
+async def test_an_incomplete_response_is_continued(socket: Socket) -> None:
+    await socket.create("[long]", store=False, max_output_tokens=8)
+    cut = (await socket.answer())[-1]
+    assert cut["type"] == "response.incomplete"
+    assert cut["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert (await socket.ask("More", store=False, previous_response_id=cut["response"]["id"]))["status"] == "completed"
+
+
+async def test_a_stored_chain_goes_on_over_any_transport(
+    server: Server, socket: Socket, open_socket: Connect, http: httpx.AsyncClient
+) -> None:
+    first = await socket.ask("One")
+    second = await (await open_socket(server)).ask("Two", previous_response_id=first["id"])
+    body = {"input": "Three", "previous_response_id": second["id"]}
+    third = (await http.post("/responses", json=body)).json()
+    fourth = await socket.ask("Four", "lane", previous_response_id=third["id"])
+    for child, parent in ((second, first), (third, second), (fourth, third)):
+        assert child["previous_response_id"] == parent["id"]
+        assert_continues(server, child, parent)
+
+
+async def test_a_response_that_runs_elsewhere_cannot_be_continued_yet(socket: Socket) -> None:
+    await socket.create("[hang]", "lane")
+    running = (await socket.until("response.created", "lane"))[0]["response"]
+    await socket.create("And?", "other", previous_response_id=running["id"])
+    frame = await socket.error("other")
+    read_error_frame(frame, status=400, code="previous_response_in_progress", param="previous_response_id")
+
+
+@pytest.mark.parametrize("fields", [{"stream": False}, {"stream": True}, {"background": True}, {"background": False}])
+async def test_stream_and_background_mean_nothing_here(socket: Socket, fields: Frame) -> None:
+    response = await socket.ask("Hello", store=False, **fields)
+    assert response["background"] is False
