@@ -4,6 +4,7 @@ import re
 
 import httpx
 
+from tests.kit.closed import ClosedServer
 from tests.kit.server import Server, manage
 
 NAME, PASSWORD = "root", "correct horse battery staple"
@@ -24,6 +25,8 @@ def in_the_database(server: Server, *lines: str) -> str:
     """Run lines of Python on a server's database, behind those that make a superuser; return what they print."""
     superuser = f"User.objects.create_superuser({NAME!r}, password={PASSWORD!r})"
     script = "\n".join(["from django.contrib.auth.models import User", superuser, *lines])
+    if isinstance(server, ClosedServer):
+        return server.manage("shell", "--no-imports", "-c", script)
     return manage("shell", "--no-imports", "-c", script, **settings_of(server))
 
 

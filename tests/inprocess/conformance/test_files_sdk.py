@@ -15,7 +15,6 @@ def kept(client: OpenAI, name: str = "notes.txt", content: bytes = b"Some notes.
     return client.files.create(file=(name, content), **{"purpose": "user_data", **fields})
 
 
-@pytest.mark.any_server
 def test_upload_retrieve_download_delete(client: OpenAI) -> None:
     made = kept(client)
     assert (made.object, made.bytes, made.filename) == ("file", 11, "notes.txt")
@@ -44,7 +43,6 @@ def test_a_file_of_many_pieces_comes_back_as_it_was(client: OpenAI) -> None:
     client.files.delete(made.id)
 
 
-@pytest.mark.any_server
 def test_the_model_reads_a_file_of_a_message(client: OpenAI) -> None:
     file = kept(client, content=b"The soup is 4 euros.")
     parts: Any = [{"type": "input_file", "file_id": file.id}]
@@ -60,7 +58,6 @@ def test_the_model_reads_a_file_of_a_message(client: OpenAI) -> None:
     assert client.responses.input_tokens.count(**asked).input_tokens != counted
 
 
-@pytest.mark.any_server
 def test_lists_go_from_page_to_page(client: OpenAI) -> None:
     purposes = ["vision", "evals", "vision"]
     made = [kept(client, purpose=purpose).id for purpose in purposes]
@@ -80,7 +77,6 @@ def test_lists_go_from_page_to_page(client: OpenAI) -> None:
         client.files.delete(file_id)
 
 
-@pytest.mark.any_server
 def test_what_expires_says_when(client: OpenAI) -> None:
     made = kept(client, expires_after={"anchor": "created_at", "seconds": 3600})
     assert made.expires_at == made.created_at + 3600
@@ -91,7 +87,6 @@ def test_what_expires_says_when(client: OpenAI) -> None:
         client.files.delete(file.id)
 
 
-@pytest.mark.any_server
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -9,11 +9,9 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion
 
+from tests.inprocess.conformance.test_chat_sdk import TOOL, asked
 from tests.kit.pictures import data_url, picture
 from tests.kit.sdk import MODEL, TWO_CALLS
-from tests.wire.conformance.test_chat_sdk import TOOL, asked
-
-pytestmark = pytest.mark.any_server
 
 STORED: Any = {"model": MODEL, "store": True}
 

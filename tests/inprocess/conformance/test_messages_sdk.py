@@ -9,9 +9,9 @@ import pytest
 from anthropic import Anthropic, beta_tool
 from openai import OpenAI
 
+from tests.kit.inprocess import Server
 from tests.kit.messages import put_together, sent
 from tests.kit.sdk import MODEL, TWO_CALLS
-from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_server
 

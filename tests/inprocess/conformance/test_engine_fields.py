@@ -10,9 +10,9 @@ import pytest
 from openai import OpenAI
 
 from engine.formats.harmony.encoding import decode_tokens
+from tests.kit.inprocess import Server
 from tests.kit.pictures import data_url, picture
 from tests.kit.sdk import sdk_of
-from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_database
 

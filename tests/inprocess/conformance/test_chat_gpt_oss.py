@@ -16,7 +16,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tests.kit.chats import put_together
 from tests.kit.sdk import MODEL
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
+pytestmark = pytest.mark.any_database
 
 
 def schema(**properties: Any) -> dict[str, Any]:

@@ -13,9 +13,9 @@ import pytest
 from docs.extension import paths
 from responses_app.web.endpoint import METHODS_NOT_SERVED, NOT_SERVED, find, not_served_name
 from responses_app.web.http import NotServed
-from tests.kit.server import Server
+from tests.kit.inprocess import Server
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
+pytestmark = pytest.mark.any_database
 
 VERBS = {"_get": "GET", "_get_api_list": "GET", "_post": "POST", "_delete": "DELETE", "_put": "PUT", "_patch": "PATCH"}
 
@@ -73,8 +73,8 @@ def _with_ids(path: str) -> str:
     return re.sub(r"\{\w+\}", "x", path)
 
 
-def test_every_path_is_served_or_named(daphne_server: Server) -> None:
-    with httpx.Client(base_url=daphne_server.base_url, verify=False, timeout=30) as client:
+def test_every_path_is_served_or_named(demo_server: Server) -> None:
+    with httpx.Client(base_url=demo_server.base_url, verify=False, timeout=30) as client:
         for method, path in asked_for():
             if is_named(method, path):
                 continue
@@ -84,9 +84,9 @@ def test_every_path_is_served_or_named(daphne_server: Server) -> None:
 
 
 @pytest.mark.parametrize("below", ["", "/x/y"])
-def test_a_path_that_only_openai_has_says_so(daphne_server: Server, below: str) -> None:
+def test_a_path_that_only_openai_has_says_so(demo_server: Server, below: str) -> None:
     for name, told in NOT_SERVED.items():
         for begins in ("/v1", ""):
-            answer = httpx.post(f"{daphne_server.url}{begins}/{_with_ids(name)}{below}", json={}, verify=False)
+            answer = httpx.post(f"{demo_server.url}{begins}/{_with_ids(name)}{below}", json={}, verify=False)
             assert (answer.status_code, answer.headers["content-type"]) == (404, "application/json"), name
             assert f"OpenAI's API has {told}." in answer.json()["error"]["message"]

@@ -11,13 +11,11 @@ import pytest
 from openai import OpenAI
 
 from responses_app.protocol.errors import JsonObject
+from tests.kit.inprocess import Server
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_compacted, validate_event
 from tests.kit.sdk import MODEL, PATIENCE, WEATHER, AsyncChat, Chat, Refused, server_sent
-from tests.kit.server import Server
 from tests.kit.waiting import eventually
-
-pytestmark = pytest.mark.any_server
 
 FROM_1000: Any = [{"type": "compaction", "compact_threshold": 1000}]
 TRIGGER: Any = {"type": "compaction_trigger"}

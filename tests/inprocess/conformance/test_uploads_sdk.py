@@ -36,7 +36,6 @@ def test_a_file_is_uploaded_in_chunks(client: OpenAI, tmp_path: Path) -> None:
         client.files.content(done.file.id)
 
 
-@pytest.mark.any_server
 def test_parts_stand_in_the_order_that_completes_the_upload(client: OpenAI) -> None:
     upload = begun(client, 6, expires_after={"anchor": "created_at", "seconds": 3600})
     assert (upload.status, upload.expires_at - upload.created_at, upload.file) == ("pending", 3600, None)
@@ -59,7 +58,6 @@ def test_parts_stand_in_the_order_that_completes_the_upload(client: OpenAI) -> N
     client.files.delete(done.file.id)
 
 
-@pytest.mark.any_server
 def test_parts_that_do_not_make_the_file_complete_nothing(client: OpenAI) -> None:
     upload = begun(client, 4)
     part = client.uploads.parts.create(upload.id, data=b"abc")
@@ -81,7 +79,6 @@ def test_parts_that_do_not_make_the_file_complete_nothing(client: OpenAI) -> Non
         client.uploads.complete(upload.id, part_ids=[part.id, rest.id])
 
 
-@pytest.mark.any_server
 def test_what_cannot_be_uploaded_says_why(client: OpenAI) -> None:
     for wrong, param in (
         ({"size": -1}, "bytes"),
@@ -109,7 +106,6 @@ def test_what_cannot_be_uploaded_says_why(client: OpenAI) -> None:
                 way()
 
 
-@pytest.mark.any_server
 def test_a_name_has_no_path(client: OpenAI) -> None:
     upload = begun(client, 0, filename="../../etc/pass\nwd")
     done = client.uploads.complete(upload.id, part_ids=[])

@@ -9,11 +9,11 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from tests.kit.inprocess import Server
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event, validate_response
 from tests.kit.pictures import data_url, picture
 from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER, AsyncChat, Chat, Refused, run_tools, server_sent
-from tests.kit.server import Server
 from tests.kit.waiting import eventually
 from tests.wire.conformance.frames import by_lane, validate_frame
 
@@ -39,7 +39,6 @@ def test_create_returns_a_response(client: OpenAI) -> None:
     assert raw.headers["x-request-id"] == response._request_id
 
 
-@pytest.mark.any_server
 def test_create_without_a_model_uses_the_served_one(client: OpenAI) -> None:
     assert client.responses.create(input="Hello").model == MODEL
 
@@ -56,7 +55,6 @@ def test_a_stream_is_valid_event_by_event(client: OpenAI, input: str) -> None:
     assert_laws(events)
 
 
-@pytest.mark.any_server
 def test_a_stream_cut_by_max_output_tokens_is_incomplete(client: OpenAI) -> None:
     events = list(client.responses.create(model=MODEL, input="count to 500", max_output_tokens=40, stream=True))
     assert events[-1].type == "response.incomplete"
@@ -64,7 +62,6 @@ def test_a_stream_cut_by_max_output_tokens_is_incomplete(client: OpenAI) -> None
     assert events[-1].response.usage.output_tokens == 40
 
 
-@pytest.mark.any_server
 def test_the_stream_helper_sums_the_events(client: OpenAI) -> None:
     with client.responses.stream(model=MODEL, input="count to 7", tools=[WEATHER]) as stream:
         said = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
@@ -79,7 +76,6 @@ async def test_the_stream_helper_works_with_async_too(async_client: AsyncOpenAI)
     assert final.output_text == "1 2 3 4 5 6 7"
 
 
-@pytest.mark.any_server
 def test_a_chat_of_three_turns(client: OpenAI) -> None:
     previous = None
     for turn in (1, 2, 3):
@@ -88,7 +84,6 @@ def test_a_chat_of_three_turns(client: OpenAI) -> None:
         previous = response.id
 
 
-@pytest.mark.any_server
 def test_a_tool_loop_of_two_calls(client: OpenAI) -> None:
     response = client.responses.create(model=MODEL, input=TWO_CALLS, tools=[WEATHER])
     cities = []
@@ -102,7 +97,6 @@ def test_a_tool_loop_of_two_calls(client: OpenAI) -> None:
     assert "18 °C in Rome" in response.output_text
 
 
-@pytest.mark.any_server
 def test_a_client_that_replays_everything_gets_the_same(client: OpenAI) -> None:
     """Agents SDKs keep the items themselves and send them all again."""
     history: list[object] = [{"role": "user", "content": TWO_CALLS}]
@@ -157,7 +151,6 @@ def test_the_sdk_iterates_over_a_socket(client: OpenAI) -> None:
     assert text == event.response.output_text == "1 2 3 4"
 
 
-@pytest.mark.any_server
 def test_the_sdk_dispatches_events_and_raises_errors(client: OpenAI) -> None:
     seen: list[str] = []
     with client.responses.connect() as connection:
@@ -169,7 +162,6 @@ def test_the_sdk_dispatches_events_and_raises_errors(client: OpenAI) -> None:
     assert seen == ["response.created"]
 
 
-@pytest.mark.any_server
 def test_twenty_turns_on_one_socket(chat: Chat) -> None:
     for turn in range(1, 21):
         response = chat.ask(f"Turn {turn}", store=turn % 2 == 0)
@@ -183,7 +175,6 @@ async def test_a_chat_with_async(async_chat: AsyncChat) -> None:
         assert number_of_user_messages(response.output_text) == turn
 
 
-@pytest.mark.any_server
 async def test_a_tool_loop_with_async(async_chat: AsyncChat) -> None:
     response = await async_chat.ask(TWO_CALLS, tools=[WEATHER], lane="tools")
     while outputs := run_tools(response):
@@ -207,7 +198,6 @@ async def test_lanes_run_side_by_side(async_chat: AsyncChat) -> None:
         assert async_chat.last[lane].output_text.endswith(f" {800 + number}")
 
 
-@pytest.mark.any_server
 async def test_a_lane_answers_in_order(async_chat: AsyncChat) -> None:
     for number in (30, 20, 10):
         await async_chat.send(f"count to {number}", lane="one")
@@ -218,7 +208,6 @@ async def test_a_lane_answers_in_order(async_chat: AsyncChat) -> None:
     assert ends == ["30", "20", "10"]
 
 
-@pytest.mark.any_server
 async def test_a_fork_and_its_source_go_on_by_themselves(async_chat: AsyncChat) -> None:
     source = await async_chat.ask("One", store=False)
     await async_chat.send("Two, on the fork", lane="fork", previous_response_id=source.id, store=False)
@@ -232,7 +221,6 @@ async def test_a_fork_and_its_source_go_on_by_themselves(async_chat: AsyncChat) 
     assert number_of_user_messages((await async_chat.ask("Three", lane="fork", store=False)).output_text) == 3
 
 
-@pytest.mark.any_server
 async def test_a_warm_up_is_continued(async_chat: AsyncChat) -> None:
     warm_up = await async_chat.ask([{"role": "user", "content": "One"}], generate=False, store=False, tools=[WEATHER])
     assert (warm_up.status, warm_up.output) == ("completed", [])
@@ -241,7 +229,6 @@ async def test_a_warm_up_is_continued(async_chat: AsyncChat) -> None:
     assert number_of_user_messages(response.output_text) == 2
 
 
-@pytest.mark.any_server
 def test_a_warm_up_may_be_empty(chat: Chat) -> None:
     chat.send(generate=False, instructions="Be brief.")
     chat.last = chat.finish()
@@ -258,7 +245,6 @@ def test_a_stored_chain_goes_from_socket_to_http_to_another_socket(client: OpenA
     assert number_of_user_messages(third.output_text) == 3
 
 
-@pytest.mark.any_server
 def test_what_is_not_stored_dies_with_its_socket(client: OpenAI) -> None:
     with client.responses.connect() as connection:
         response = Chat(connection).ask("One", store=False)
@@ -270,7 +256,6 @@ def test_what_is_not_stored_dies_with_its_socket(client: OpenAI) -> None:
 # Models.
 
 
-@pytest.mark.any_server
 def test_models(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == [MODEL, "hashing-256"]
     assert client.models.retrieve(MODEL).owned_by == "respsite"
@@ -328,7 +313,6 @@ Refusal = tuple[dict[str, object], type[openai.APIStatusError], str | None, str]
 each_refusal = pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
 
 
-@pytest.mark.any_server
 @each_refusal
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
 def test_http_errors_are_the_sdks_exceptions(client: OpenAI, refusal: Refusal, *, stream: bool) -> None:
@@ -342,7 +326,6 @@ def test_http_errors_are_the_sdks_exceptions(client: OpenAI, refusal: Refusal, *
     assert error.request_id
 
 
-@pytest.mark.any_server
 @each_refusal
 def test_socket_errors_say_the_same_and_leave_it_usable(chat: Chat, refusal: Refusal) -> None:
     fields, exception, code, param = refusal
@@ -368,7 +351,6 @@ async def test_an_error_on_a_lane_names_the_lane(async_chat: AsyncChat) -> None:
     assert ends == {"bad": "error", "good": "response.completed"}
 
 
-@pytest.mark.any_server
 async def test_steering_is_refused_in_the_sdks_form(async_chat: AsyncChat) -> None:
     response = await async_chat.ask("Hello")
     await async_chat.connection.response.steer(previous_response_id=response.id, input="Stop")

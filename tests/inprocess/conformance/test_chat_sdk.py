@@ -12,8 +12,8 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.kit.chats import put_together, sent
+from tests.kit.inprocess import Server
 from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER
-from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_database
 
@@ -89,7 +89,6 @@ def test_a_stream_is_the_completion_in_chunks(client: OpenAI, text: str) -> None
     assert called == [call.function.model_dump() for call in whole.choices[0].message.tool_calls or ()]  # type: ignore[union-attr]
 
 
-@pytest.mark.any_server
 def test_a_stream_without_usage_has_none(client: OpenAI) -> None:
     chunks = list(client.chat.completions.create(model=MODEL, messages=HELLO, stream=True))
     assert all("usage" not in chunk.model_fields_set for chunk in chunks)
@@ -97,7 +96,6 @@ def test_a_stream_without_usage_has_none(client: OpenAI) -> None:
     assert chunks[-1].choices[0].finish_reason == "stop"
 
 
-@pytest.mark.any_server
 async def test_the_stream_helper_sums_the_chunks(async_client: AsyncOpenAI) -> None:
     async with async_client.chat.completions.stream(model=MODEL, messages=asked("count to 7")) as stream:
         texts = [event.delta async for event in stream if event.type == "content.delta"]
@@ -105,7 +103,6 @@ async def test_the_stream_helper_sums_the_chunks(async_client: AsyncOpenAI) -> N
     assert "".join(texts) == final.choices[0].message.content == "1 2 3 4 5 6 7"
 
 
-@pytest.mark.any_server
 def test_a_tool_loop(client: OpenAI) -> None:
     """As clients do it: the assistant's message comes back without its thoughts."""
     messages = asked(TWO_CALLS)
@@ -119,7 +116,6 @@ def test_a_tool_loop(client: OpenAI) -> None:
     assert "18 °C in Rome" in str(message.content)
 
 
-@pytest.mark.any_server
 def test_what_the_model_thought_in_a_tool_loop_is_not_lost(client: OpenAI) -> None:
     """The prompt behind a call has all tokens of the prompt before it, and all that was sampled."""
     messages = asked("call get_weather for Paris")
@@ -137,7 +133,6 @@ def test_what_the_model_thought_in_a_tool_loop_is_not_lost(client: OpenAI) -> No
     assert second.usage.prompt_tokens - rendered.usage.prompt_tokens > 10, "the thoughts"
 
 
-@pytest.mark.any_server
 def test_a_call_can_be_demanded_and_forbidden(client: OpenAI) -> None:
     fields: Any = {"model": MODEL, "messages": HELLO, "tools": [TOOL]}
     for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
@@ -154,7 +149,6 @@ class City(pydantic.BaseModel):
     inhabitants: int
 
 
-@pytest.mark.any_server
 def test_an_answer_fits_its_schema(client: OpenAI) -> None:
     parsed = client.chat.completions.parse(model=MODEL, messages=HELLO, response_format=City)
     assert isinstance(parsed.choices[0].message.parsed, City)
@@ -162,7 +156,6 @@ def test_an_answer_fits_its_schema(client: OpenAI) -> None:
     assert isinstance(json.loads(str(some.choices[0].message.content)), dict)
 
 
-@pytest.mark.any_server
 def test_choices_beside_each_other(client: OpenAI) -> None:
     whole = client.chat.completions.create(model=MODEL, messages=asked("count to 5"), n=3)
     assert [(choice.index, choice.message.content) for choice in whole.choices] == [(n, "1 2 3 4 5") for n in range(3)]
@@ -179,7 +172,6 @@ def test_choices_beside_each_other(client: OpenAI) -> None:
         assert put_together(chunks, index)["message"]["content"] == "1 2 3 4 5"  # type: ignore[index]
 
 
-@pytest.mark.any_server
 def test_a_stop_string_ends_the_answer_before_it(client: OpenAI) -> None:
     fields: Any = {"model": MODEL, "messages": asked("count to 300"), "stop": ["7 8", "never"]}
     whole = client.chat.completions.create(**fields)
@@ -194,7 +186,6 @@ def test_a_stop_string_ends_the_answer_before_it(client: OpenAI) -> None:
     assert (together["message"]["content"], together["stop_reason"]) == ("1 2 3 4 5 6 ", "7 8")
 
 
-@pytest.mark.any_server
 def test_a_completion_of_full_length(client: OpenAI) -> None:
     for field in ("max_tokens", "max_completion_tokens"):
         fields: Any = {field: 30}
@@ -204,7 +195,6 @@ def test_a_completion_of_full_length(client: OpenAI) -> None:
         assert choice.usage.completion_tokens == 30
 
 
-@pytest.mark.any_server
 @pytest.mark.parametrize("stream", [True, False])
 def test_errors_have_their_status(client: OpenAI, stream: bool) -> None:
     with pytest.raises(openai.NotFoundError) as missing:
@@ -221,7 +211,6 @@ def test_errors_have_their_status(client: OpenAI, stream: bool) -> None:
         client.chat.completions.create(model=MODEL, messages=[*HELLO, called, *HELLO], stream=stream)
 
 
-@pytest.mark.any_server
 def test_the_path_is_there_without_its_version(demo_server: Server) -> None:
     answer = httpx.post(f"{demo_server.url}/chat/completions", json={"messages": HELLO}, timeout=30)
     assert answer.json()["object"] == "chat.completion"

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from tests.kit.clients import read_error_answer
+from tests.kit.inprocess import Server
 from tests.kit.sdk import PATIENCE
-from tests.kit.server import Server
 
 HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}
 JSON = {"content-type": "application/json"}
@@ -34,9 +34,9 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.fixture
-def http(daphne_server: Server) -> Iterator[httpx.Client]:
+def http(demo_server: Server) -> Iterator[httpx.Client]:
     """A bare client: what is wrong does not depend on the server's kind."""
-    with httpx.Client(base_url=daphne_server.base_url, timeout=PATIENCE, verify=False) as client:
+    with httpx.Client(base_url=demo_server.base_url, timeout=PATIENCE, verify=False) as client:
         yield client
 
 

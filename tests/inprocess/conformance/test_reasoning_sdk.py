@@ -10,8 +10,8 @@ import pytest
 from openai import OpenAI
 
 from engine.formats.harmony.encoding import decode_tokens
+from tests.kit.inprocess import Server
 from tests.kit.sdk import WEATHER, sdk_of
-from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_database
 
