@@ -418,6 +418,11 @@ class SyncConnection(_Connection):
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    def __iter__(self) -> Iterator[str | bytes]:
+        with suppress(ConnectionClosedOK):
+            while True:
+                yield self.recv()
+
     def send(self, message: str | bytes) -> None:
         """Send a message."""
         self._put(message)

@@ -7,21 +7,21 @@ from contextlib import closing
 
 import httpx
 import pytest
-from websockets.sync.client import connect
+from websockets.sync import client as websockets
 
-from tests.kit.closed import ClosedServer, bearer, post
-from tests.kit.server import KINDS
-from tests.wire.roles.people import PASS, make_people, roles_script, run, signed_in
+from tests.inprocess.roles.people import PASS, make_people, roles_script, run, signed_in
+from tests.kit.closed import bearer, post
+from tests.kit.inprocess import ClosedServer
 
 PATIENCE = 60  # seconds: a test that fails waits so long, none that passes
 LONG = {"input": "repeat: " + "word " * 2_000, "stream": True}
 DISABLED = "from django.contrib.auth.models import User\nUser.objects.filter(username={!r}).update(is_active={})"
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
     folder, slow = tmp_path_factory.mktemp("roles"), {"tokens_per_second": 20}
-    with ClosedServer(folder, kind=request.param, auth="on", engine_options=slow) as server:
+    with ClosedServer(folder, auth="on", engine_options=slow) as server:
         make_people(server)
         yield server
 
@@ -87,7 +87,7 @@ def test_a_websocket_ends_with_a_reason(server: ClosedServer, ending: Ending) ->
     with closing(signed_in(server, "admin")) as browser:
         headers = {"Cookie": f"sessionid={browser.cookies['sessionid']}"}
         how = {"origin": server.url, "subprotocols": ["respsite-session.default"], "additional_headers": headers}
-        with connect(server.ws_url, **how) as socket:  # type: ignore[arg-type]
+        with websockets.connect(server.ws_url, **how) as socket:  # type: ignore[arg-type]
             socket.send(json.dumps({"type": "response.create", "input": LONG["input"]}))
             socket.recv(timeout=PATIENCE)
             ending(server, browser)

@@ -11,12 +11,12 @@ import httpx
 import pytest
 from django.contrib import admin
 
+from tests.inprocess.roles.conftest import House
+from tests.inprocess.roles.people import run
+from tests.inprocess.roles.planted import ASKED, MARKER
+from tests.inprocess.roles.test_matrix import ADMINS, CONTENT, MODELS, NOBODY, OPERATES, STAFF
 from tests.kit.people import PASSWORD
 from tests.kit.stored import stored
-from tests.wire.roles.conftest import House
-from tests.wire.roles.people import run
-from tests.wire.roles.planted import ASKED, MARKER
-from tests.wire.roles.test_matrix import ADMINS, CONTENT, MODELS, NOBODY, OPERATES, STAFF
 
 Make = Callable[[House], str]  # something new, of which the id is returned
 IsDone = Callable[[House, httpx.Response, str], bool]

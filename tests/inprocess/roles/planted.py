@@ -6,12 +6,13 @@ from typing import Any
 
 import httpx
 
+from tests.inprocess.roles.people import run
 from tests.kit.batches import content_of, line
-from tests.kit.closed import ClosedServer, bearer
+from tests.kit.closed import bearer
+from tests.kit.inprocess import ClosedServer
 from tests.kit.skills import manifest, zipped
 from tests.kit.stored import stored
 from tests.kit.waiting import eventually
-from tests.wire.roles.people import run
 
 MARKER = "xylophonemarker"  # letters alone, so that names may have it, too
 MESSAGES = [{"role": "user", "content": f"repeat: prompt {MARKER}"}]

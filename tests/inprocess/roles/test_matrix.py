@@ -13,15 +13,15 @@ from django.apps import apps
 from django.urls import get_resolver
 from django.urls.resolvers import URLResolver
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
+from websockets.sync import client as websockets
 
 from responses_app.api.endpoints import ENDPOINTS
 from responses_app.web.endpoint import Endpoint
+from tests.inprocess.roles.conftest import House
+from tests.inprocess.roles.people import PASS
+from tests.inprocess.roles.planted import MARKER
 from tests.kit.stored import stored
 from tests.kit.waiting import eventually
-from tests.wire.roles.conftest import House
-from tests.wire.roles.people import PASS
-from tests.wire.roles.planted import MARKER
 
 STAFF = frozenset({"viewer", "auditor", "operator", "admin", "root"})
 CONTENT = frozenset({"auditor", "admin", "root"})
@@ -250,7 +250,7 @@ def test_a_websocket(house: House, who: str) -> None:
     status = 101
     try:
         headers = {"Cookie": f"sessionid={session}"}
-        connect(house.server.ws_url, additional_headers=headers, **how).close()  # type: ignore[arg-type]
+        websockets.connect(house.server.ws_url, additional_headers=headers, **how).close()  # type: ignore[arg-type]
     except InvalidStatus as refused:
         status = refused.response.status_code
     assert status == (101 if who in ADMINS else 401)

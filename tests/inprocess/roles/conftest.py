@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from tests.kit.closed import ClosedServer
-from tests.wire.roles.people import NAMES, make_people, signed_in
-from tests.wire.roles.planted import plant
+from tests.inprocess.roles.people import NAMES, make_people, signed_in
+from tests.inprocess.roles.planted import plant
+from tests.kit.inprocess import ClosedServer
 
 SLOW = {"tokens_per_second": 200}  # so that a response runs until it is cancelled
 

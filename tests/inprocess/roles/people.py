@@ -3,7 +3,7 @@
 import httpx
 
 from responses_app.stores.roles import Role
-from tests.kit.closed import ClosedServer
+from tests.kit.inprocess import ClosedServer
 from tests.kit.people import PASSWORD, log_in
 
 ROOT = "root"  # a superuser

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
+from websockets.sync import client as websockets
 
 from responses_app.stores.audit import Action
-from tests.kit.closed import ClosedServer
+from tests.kit.inprocess import ClosedServer
 from tests.kit.people import NAME, PASSWORD, in_the_database, log_in, token
 from tests.kit.stored import stored
 from tests.wire.command_line.program import respsite, settings_of
@@ -185,7 +185,7 @@ def test_asking_the_model_by_session_is_recorded_over_http_and_over_a_websocket(
     assert found == [("content_viewed", NAME, "default", "/v1/responses")]
     with closing(log_in(server)) as other, recorded(server) as found:
         for _ in range(2):
-            connect(server.ws_url, **opening(server, other)).close()  # type: ignore[arg-type]
+            websockets.connect(server.ws_url, **opening(server, other)).close()  # type: ignore[arg-type]
     assert found == [("content_viewed", NAME, "default", "/v1/responses")]
     detail = json.loads(trail(server)[-1]["detail"])
     assert detail == {"path": "/v1/responses", "transport": "websocket"}
@@ -340,7 +340,7 @@ def test_what_cannot_be_recorded_is_not_done(server: ClosedServer, browser: http
         assert browser.delete(f"/v1/responses/{response_id}", headers=PASS).status_code == 503
         assert browser.post("/v1/responses", json={"input": "Hi"}, headers=PASS).status_code == 503
         with pytest.raises(InvalidStatus) as refused:
-            connect(server.ws_url, **opening(server, browser))  # type: ignore[arg-type]
+            websockets.connect(server.ws_url, **opening(server, browser))  # type: ignore[arg-type]
         assert refused.value.response.status_code == 503
         assert browser.post(f"{LIST}/apikey/add/", data=form).status_code == 503
         assert stored(server, "SELECT count(*) FROM responses_app_apikey") == keys

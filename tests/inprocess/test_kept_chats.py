@@ -10,12 +10,13 @@ import httpx
 import pytest
 
 from tests.kit.clients import Frame
-from tests.kit.closed import ClosedServer, bearer
+from tests.kit.closed import bearer
+from tests.kit.inprocess import ClosedServer
 from tests.kit.people import PASSWORD, in_the_database, log_in
 from tests.kit.pictures import data_url, picture
 from tests.kit.stored import stored
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
+pytestmark = pytest.mark.any_database
 
 CLERK = f"""
 from django.contrib.auth.models import Permission
