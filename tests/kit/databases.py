@@ -17,6 +17,7 @@ from tests.kit.postgres_server import PostgresServer, programs
 DATABASES = ("sqlite", "postgres")
 Manage = Callable[..., str]
 _chosen = [DATABASES[0]]  # the last one holds
+_templates: list[Path] = []  # SQLite's, once it is made
 
 
 def chosen_database() -> str:
@@ -48,13 +49,14 @@ def database_settings(folder: Path, manage: Manage) -> dict[str, str]:
     return {}
 
 
-@functools.cache
 def migrated_file(manage: Manage) -> Path:
-    """Return a migrated SQLite file, to be copied."""
-    folder = Path(tempfile.mkdtemp(prefix="respsite-template-"))
-    atexit.register(shutil.rmtree, folder)
-    manage("migrate", "--verbosity", "0", DATA_DIR=str(folder))
-    return folder / "respsite.sqlite3"
+    """Return a migrated SQLite file, to be copied; whoever asks first makes it."""
+    if not _templates:
+        folder = Path(tempfile.mkdtemp(prefix="respsite-template-"))
+        atexit.register(shutil.rmtree, folder)
+        manage("migrate", "--verbosity", "0", DATA_DIR=str(folder))
+        _templates.append(folder / "respsite.sqlite3")
+    return _templates[0]
 
 
 @functools.cache
