@@ -227,8 +227,7 @@ class Site:
 
     async def aclose(self) -> None:
         """Let what runs end, or stop it; write what is to be written, give back what is shared."""
-        # First connections hear of it, then all that is served gets its grace; what others need ends last.
-        self.draining.begin()
+        self.draining.begin()  # connections hear of it; then what is served gets its grace, and others' needs end last
         await self.batch_work.stop()
         await self.followers.aclose()  # those who follow another worker's response may do so elsewhere
         grace = self.settings.shutdown_grace_seconds
@@ -277,7 +276,7 @@ class Site:
         await self.watch.aclose()
         await self.traces.aclose()
         self.service.threads.close()
-        self.reader.close()  # and `token_reader`, which has the same threads
+        self.reader.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,8 +345,7 @@ def build_site(settings: Settings) -> Site:
     search_by_meaning(base.tools, settings, meant, embeddings.service.models, base.metrics)
     webhooks, sender = base.adapters.webhooks, WebhookSender(settings, base.sealer)
     # Bodies have threads of their own: what has been read is counted and let go of before much more is read.
-    reading = FairThreads()
-    reader = _reader(settings, reading, max_items=settings.max_input_items)
+    reader = _reader(settings, reading := FairThreads(), max_items=settings.max_input_items)
     return Site(
         settings=settings,
         engines=base.engines,

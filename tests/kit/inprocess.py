@@ -58,6 +58,7 @@ ENDING_SECONDS = 5.0  # how long something may still be served that no client wa
 SETTINGS = Path(server.ROOT, "respsite", "settings.py")
 # Set up once a process; the rest of Django's settings follows the environment of each server.
 FIXED = ("INSTALLED_APPS", "LOGGING", "DATABASES", "RESPSITE_WARNINGS")
+_activating = threading.RLock()  # tests ask from several threads
 lead_here()
 
 
@@ -150,20 +151,24 @@ class Server(server.Server):
 
     def activate(self, *, wait: bool = True) -> Running:
         """Let this one be the active server of this process, and return what runs."""
+        with _activating:
+            return self.running or self._activate(wait=wait)
+
+    def _activate(self, *, wait: bool) -> Running:
         assert not self._is_stopped, "this server was stopped"
-        if self.running is None:
-            assert not self._left_in or self._left_in != _test(), "servers that share a database are processes"
-            if Server.active is not None:
-                Server.active._left_in = _test() if Server.active._shares_with(self) else ""
-                Server.active._suspend()
-            self.running, Server.active = _begin(self.environ, self.log), self
-            try:
-                if wait:
-                    self._wait_until_ready()
-            except BaseException:
-                self.stop()
-                raise
-        return self.running
+        assert not self._left_in or self._left_in != _test(), "servers that share a database are processes"
+        if Server.active is not None:
+            Server.active._left_in = _test() if Server.active._shares_with(self) else ""
+            Server.active._suspend()
+        self.running = running = _begin(self.environ, self.log)
+        Server.active = self
+        try:
+            if wait:
+                self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return running
 
     def stop(self, with_signal: int = 0) -> int:
         """Stop, and check that nothing of it is left."""

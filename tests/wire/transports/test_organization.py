@@ -1,0 +1,40 @@
+"""What one worker revokes, another one with the same database does not take."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.inprocess.transports.test_organization import PROJECTS, is_out
+from tests.kit.closed import ClosedServer, bearer, post
+
+
+@pytest.fixture
+def closed(folder: Path) -> Iterator[ClosedServer]:
+    with ClosedServer(folder, auth="on", model_name="m") as server:
+        yield server
+
+
+@pytest.fixture
+def sdk(closed: ClosedServer) -> Iterator[openai.OpenAI]:
+    """OpenAI's SDK with an admin key."""
+    admin = closed.new_key("--admin", "--name", "first")
+    with openai.OpenAI(base_url=closed.base_url, api_key="", admin_api_key=admin, max_retries=0) as client:
+        yield client
+
+
+def test_what_one_worker_revokes_is_out_on_the_other(closed: ClosedServer, sdk: openai.OpenAI) -> None:
+    projects = sdk.admin.organization.projects
+    made = projects.service_accounts.create(projects.create(name="workers").id, name="k")
+    assert made.api_key is not None
+    admin_key = sdk.admin.organization.admin_api_keys.create(name="short")
+    with ClosedServer(closed.folder, auth="on", model_name="m") as other:
+        assert post(other, made.api_key.value).status_code == 200
+        assert httpx.get(other.url + PROJECTS, headers=bearer(admin_key.value), verify=False).status_code == 200
+        sdk.admin.organization.admin_api_keys.delete(admin_key.id)
+        projects.archive("workers")
+        is_out(other, made.api_key.value)
+        answer = httpx.get(other.url + PROJECTS, headers=bearer(admin_key.value), verify=False)
+        assert answer.status_code == 401
