@@ -7,11 +7,11 @@ import httpx
 import pytest
 
 from tests.kit.fixtures import module_server
-from tests.kit.server import Server
+from tests.kit.inprocess import Server
 
 pytestmark = pytest.mark.any_database
 
-server = module_server("answers")
+server = module_server("answers", Server)
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "count to 3"}]}
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from engine.formats.harmony.encoding import decode_tokens
+from tests.inprocess.conftest import Connect
 from tests.kit.clients import Socket, http_client, text_of
 from tests.kit.fake_vllm import MODEL
+from tests.kit.inprocess import Server
 from tests.kit.scripts import BEGIN, CALL, WEATHER
-from tests.kit.server import Server
 from tests.unit.engine.rendering_vllm import RenderingVllm
 from tests.unit.formats.rendering import FAMILIES, format_of
-from tests.wire.transports.conftest import Connect
 
 pytestmark = pytest.mark.any_database
 

@@ -9,10 +9,10 @@ import pytest
 from responses_app.protocol.errors import JsonObject
 from tests.kit.clients import Socket
 from tests.kit.fixtures import module_server
+from tests.kit.inprocess import Server
 from tests.kit.laws import assert_laws, is_subsequence, text_of
 from tests.kit.mangling import WORD, Mangled, mangled_transcripts, told
 from tests.kit.scripts import HELLO
-from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_database
 
@@ -27,7 +27,7 @@ def _entries() -> Iterator[dict[str, object]]:
         yield {"when": f"[mangled {place}]", "tokens": list(mangled.tokens), "finish": finish, "chunk_tokens": 7}
 
 
-server = module_server("mangled", script=list(_entries()))
+server = module_server("mangled", Server, script=list(_entries()))
 
 
 def assert_whole(events: list[JsonObject], mangled: Mangled) -> None:

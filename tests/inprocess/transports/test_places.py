@@ -5,7 +5,7 @@ import re
 import httpx
 import pytest
 
-from tests.kit.server import Server
+from tests.kit.inprocess import Server
 
 pytestmark = pytest.mark.any_database
 LINKS = ["/", "/", "/admin/", "/docs/", "/openapi"]

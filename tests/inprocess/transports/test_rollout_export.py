@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from responses_app.protocol.rollouts.exports.formats import FORMATS
-from tests.kit.server import Server
+from tests.kit.inprocess import Server
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ import httpx
 import pytest
 
 from tests.kit.fixtures import module_server
+from tests.kit.inprocess import Server
 from tests.kit.scripts import WEATHER, as_history, journal
-from tests.kit.server import Server
-
-pytestmark = pytest.mark.any_server
 
 ASIDE = "<|channel|>analysis<|message|>Hm, Paris.<|end|><|start|>assistant"
 CALL = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris", "days": 3}<|call|>'
@@ -20,7 +18,7 @@ SCRIPT = [
 ]
 AI_SDK = "opencode/1.18.33 ai-sdk/provider-utils/4.0.40 runtime/bun/1.3.14"
 
-server = module_server("respelled", script=SCRIPT, model_name="m", journal=True)
+server = module_server("respelled", Server, script=SCRIPT, model_name="m", journal=True)
 
 
 def ask(server: Server, user_agent: str, *items: Any) -> Any:

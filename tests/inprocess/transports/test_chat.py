@@ -9,9 +9,8 @@ import pytest
 
 from tests.kit.chats import put_together, sent
 from tests.kit.clients import http_client, ready
-from tests.kit.closed import ClosedServer
+from tests.kit.inprocess import ClosedServer, Server
 from tests.kit.scripts import WEATHER, aborted_prompts, as_history, generations
-from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.any_database
@@ -40,7 +39,6 @@ def data_of(text: str) -> list[Any]:
     return sent(text.encode())
 
 
-@pytest.mark.any_server
 @pytest.mark.parametrize("store", [True, False])
 async def test_a_replayed_tool_loop_goes_on_with_the_tokens_that_were_sampled(
     server: Server, http: httpx.AsyncClient, store: bool
@@ -63,7 +61,6 @@ async def test_a_replayed_tool_loop_goes_on_with_the_tokens_that_were_sampled(
     assert any(last["prompt_tokens"][at : at + len(answer)] == answer for at in range(len(last["prompt_tokens"])))
 
 
-@pytest.mark.any_server
 async def test_what_the_engine_read_and_sampled_is_told_in_vllms_fields(
     server: Server, http: httpx.AsyncClient
 ) -> None:
@@ -99,14 +96,12 @@ async def test_what_the_engine_read_and_sampled_is_told_in_vllms_fields(
     assert "token_ids" not in usual["choices"][0]
 
 
-@pytest.mark.any_server
 async def test_a_stop_string_ends_an_engine_that_would_not_end(server: Server, http: httpx.AsyncClient) -> None:
     answer = await post(http, asked("[hang]", stop=["1 "], n=2))
     assert [choice["message"]["content"] for choice in answer.json()["choices"]] == ["0 ", "0 "]
     await eventually(lambda: {each["finish"] for each in generations(server, response_of(answer))} == {"abort"})
 
 
-@pytest.mark.any_server
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(("text", "status"), [("[away]", 503), ("[full]", 429), ("[no]", 500)])
 async def test_what_fails_before_anything_was_said_has_its_status(
@@ -170,7 +165,6 @@ async def test_a_silent_stream_has_a_heartbeat(strict_server: Server) -> None:
         assert said["message"]["content"] == "So."
 
 
-@pytest.mark.any_server
 async def test_a_key_opens_it(closed: ClosedServer) -> None:
     async with http_client(closed) as http:
         assert (await post(http, asked("Hello"))).status_code == 401
