@@ -54,11 +54,10 @@ LONG = """
     contracts/adapters/test_old_version contracts/adapters/test_store_database wire/transports/test_waiting
     wire/test_hostile_texts unit/tools/sandbox/test_resting project/docs/test_site wire/transports/test_forget
     wire/test_everywhere system/playground/test_talking wire/transports/test_limits unit/tools/mcp/test_old_sse
-    wire/watch/test_page wire/transports/test_metrics wire/conformance/test_resuming_sdk
-    system/supervisor/test_bursts contracts/adapters/test_retention clients/test_keys wire/transports/test_lifetime
-    system/playground/test_page wire/transports/test_steering clients/javascript/test_javascript
-    clients/codex/test_codex unit/tools/sandbox/test_escapes wire/transports/test_websocket_load
-    system/fuzz/test_fuzz system/fuzz/test_openapi
+    wire/watch/test_page wire/transports/test_metrics wire/conformance/test_resuming_sdk system/supervisor/test_bursts
+    contracts/adapters/test_retention clients/test_keys system/playground/test_page clients/javascript/test_javascript
+    clients/codex/test_codex unit/tools/sandbox/test_escapes wire/transports/test_websocket_load system/fuzz/test_fuzz
+    system/fuzz/test_openapi
 """.split()
 
 SYSTEM = Path(__file__).parent / "system"
