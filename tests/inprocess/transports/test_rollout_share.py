@@ -8,21 +8,20 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.kit.inprocess import Server
 from tests.kit.scripts import gate, journal, main_script, release
-from tests.kit.server import KINDS, Server
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
+pytestmark = pytest.mark.any_database
 
 TURNS = 2
 MANY = 12
 
 
-@pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
     """An engine of two turns, of which roll-outs have one where people wait."""
     with Server(
         tmp_path,
-        kind=request.param,
         script=main_script(tmp_path),
         journal=True,
         engine_max_running=TURNS,

@@ -9,11 +9,11 @@ import pytest
 
 from responses_app.auth.door import FIRST_KEY
 from tests.kit.clients import Socket, http_client
-from tests.kit.closed import ClosedServer, bearer
-from tests.kit.server import KINDS
+from tests.kit.closed import bearer
+from tests.kit.inprocess import ClosedServer
 from tests.kit.waiting import eventually
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
+pytestmark = pytest.mark.any_database
 
 SECRET = "xylophone"
 DONE = "completed input="
@@ -24,11 +24,10 @@ def lines(server: ClosedServer) -> list[dict[str, Any]]:
     return [json.loads(line) for line in server.output.splitlines() if line.startswith("{")]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_lines_have_ids_and_no_content(tmp_path: Path, kind: str) -> None:
+async def test_lines_have_ids_and_no_content(tmp_path: Path) -> None:
     settings = {"auth": "on", "log_format": "json", "log_level": "debug"}
     async with AsyncExitStack() as clients:
-        server = clients.enter_context(ClosedServer(tmp_path, kind=kind, **settings))
+        server = clients.enter_context(ClosedServer(tmp_path, **settings))
         key = server.new_key("--project", "team")
         client = await clients.enter_async_context(http_client(server))
         client.headers.update(bearer(key))

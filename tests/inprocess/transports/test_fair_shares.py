@@ -6,19 +6,18 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.kit.closed import ClosedServer, bearer
+from tests.kit.closed import bearer
+from tests.kit.inprocess import ClosedServer
 from tests.kit.scripts import HELLO, SPOKEN
-from tests.kit.server import KINDS
 from tests.kit.waiting import PATIENCE, eventually
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
+pytestmark = pytest.mark.any_database
 
 MANY = 16  # requests of the greedy project
 
 
-@pytest.mark.parametrize("kind", KINDS)
 async def test_a_project_that_floods_the_engine_does_not_make_others_wait_for_all_of_it(
-    kind: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     """Of the flood the engine answers half once `first` is there, and none of the others before `rest` is."""
     first, rest = tmp_path / "first", tmp_path / "rest"
@@ -29,7 +28,7 @@ async def test_a_project_that_floods_the_engine_does_not_make_others_wait_for_al
         {"say": HELLO},
     ]
     settings = {"script": script, "engine_max_running": 2, "engine_max_queued": MANY - 2}
-    with ClosedServer(tmp_path, kind=kind, auth="on", **settings) as server:
+    with ClosedServer(tmp_path, auth="on", **settings) as server:
         greedy, modest = (server.new_key("--project", name) for name in ("greedy", "modest"))
 
         async with httpx.AsyncClient(base_url=server.base_url, timeout=PATIENCE, verify=False) as http:

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from tests.kit.closed import ClosedServer
+from tests.kit.inprocess import ClosedServer
 
 pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 

@@ -11,8 +11,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.kit.clients import http_client, read_error_answer, server_sent
+from tests.kit.inprocess import Server
 from tests.kit.scripts import BEGIN, gate, main_script, release
-from tests.kit.server import KINDS, Server
 from tests.kit.stored import stored_statuses
 from tests.kit.waiting import eventually
 
@@ -30,13 +30,13 @@ SCRIPT: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that waits for the first word as long as a busy machine needs, and generates one at a time."""
-    folder = tmp_path_factory.mktemp(request.param)
+    folder = tmp_path_factory.mktemp("server")
     script = [*SCRIPT, *main_script(folder)]
     options = {"stream_first_word_ms": LONG_MS, "engine_max_running": 1}
-    with Server(folder, kind=request.param, script=script, model_name="m", **options) as server:
+    with Server(folder, script=script, model_name="m", **options) as server:
         yield server
 
 
@@ -44,7 +44,6 @@ def asked(text: str, **fields: object) -> dict[str, object]:
     return {"input": text, "stream": True, **fields}
 
 
-@pytest.mark.any_server
 @pytest.mark.parametrize(("word", "status", "code"), REFUSALS)
 @pytest.mark.parametrize("store", [True, False])
 async def test_what_the_engine_refuses_at_once_is_an_error(
@@ -75,7 +74,6 @@ async def test_what_breaks_behind_the_first_word_fails_in_the_stream(http: httpx
     assert names[-2] == "response.failed"
 
 
-@pytest.mark.any_server
 async def test_nothing_is_waited_for_while_others_have_the_engine(server: Server, http: httpx.AsyncClient) -> None:
     async with http.stream("POST", "/responses", json=asked(gate("a0"))) as first:
         assert first.status_code == 200
@@ -100,7 +98,6 @@ async def test_a_client_that_leaves_before_the_first_word_ends_its_response(
     await eventually(lambda: statuses() == {"cancelled"})
 
 
-@pytest.mark.any_server
 async def test_a_stream_that_is_picked_up_waits_for_nothing(http: httpx.AsyncClient, server: Server) -> None:
     before = set(stored_statuses(server))
     await http.post("/responses", json=asked("[no]"))
@@ -110,7 +107,6 @@ async def test_a_stream_that_is_picked_up_waits_for_nothing(http: httpx.AsyncCli
         assert [name async for name, _ in server_sent(answer)][-2] == "response.failed"
 
 
-@pytest.mark.any_server
 async def test_it_may_be_left_out(folder: Path) -> None:
     with Server(folder, script=main_script(folder), stream_first_word_ms=0) as server:
         async with http_client(server) as http, http.stream("POST", "/responses", json=asked("[full]")) as answer:
