@@ -43,8 +43,8 @@ from django.test import override_settings
 from responses_app.admin.sign_on.backend import provider
 from responses_app.observing.logs import Discreet, JsonLines, keep_silent
 from responses_app.stores.database import deadline
-from responses_app.web.servers.application import make_application
 from responses_app.wiring.site import get_site
+from respsite.application import make_application
 from tests.kit import closed, server
 from tests.kit.inprocess_clients import by_port, lead_here
 from tests.kit.waiting import looks

@@ -1,4 +1,4 @@
-"""ASGI layers around the application, whatever serves it; `respsite.asgi` puts them together.
+"""ASGI layers around the application, whatever serves it; `respsite.application` puts them together.
 
 `Handler`: Django's ASGI handler, in which a request of the API costs no thread.
 `Exposure`: warns where the network reaches a server that asks nobody for a key.
