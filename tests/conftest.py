@@ -45,14 +45,15 @@ LONG = """
     system/takeover/test_tools system/playground/test_chats_page system/playground/test_story
     system/agents/test_configured system/playground/test_setup system/takeover/test_lost_leases
     system/playground/test_hour system/takeover/test_effects system/test_bench system/takeover/test_rollouts
-    system/takeover/test_crash wire/roles/test_matrix wire/audit/test_audit contracts/adapters/test_version_0012
+    system/takeover/test_crash inprocess/roles/test_matrix inprocess/audit/test_audit
+    contracts/adapters/test_version_0012
     wire/watch/test_rollout_pages system/sign_on/test_real project/test_architecture wire/transports/test_openapi
-    wire/roles/test_taken_away system/supervisor/test_sandbox_hosts system/cluster/test_smoke
+    system/supervisor/test_sandbox_hosts system/cluster/test_smoke
     wire/transports/test_bodies wire/test_serve clients/python_clients/test_python_clients
     system/takeover/test_hung_database system/takeover/test_embedding system/supervisor/test_watching
     system/playground/test_files system/playground/test_chats_looks inprocess/goldens/test_goldens
     contracts/adapters/test_old_version contracts/adapters/test_store_database wire/transports/test_waiting
-    wire/test_hostile_texts unit/tools/sandbox/test_resting project/docs/test_site wire/transports/test_forget
+    wire/test_hostile_texts unit/tools/sandbox/test_resting project/docs/test_site
     wire/test_everywhere system/playground/test_talking wire/transports/test_limits unit/tools/mcp/test_old_sse
     wire/watch/test_page wire/transports/test_metrics wire/conformance/test_resuming_sdk system/supervisor/test_bursts
     contracts/adapters/test_retention clients/test_keys system/playground/test_page clients/javascript/test_javascript
