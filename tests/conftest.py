@@ -26,7 +26,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
 
 pytest_plugins = ["tests.kit.at_once", "tests.kit.durations", "tests.kit.limits", "tests.kit.capabilities"]
 
-from tests.kit.databases import DATABASES, database_chosen
+from tests.kit.databases import DATABASES, choose_database
 from tests.kit.limits import SYSTEM_SECONDS
 from tests.kit.redis_server import private_redis_server, redis_of_the_module, shared_redis_server  # noqa: F401 - fixtures
 from tests.kit.server import KINDS, Server
@@ -80,18 +80,25 @@ def daphne_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def database(request: pytest.FixtureRequest) -> Iterator[str]:
-    """What servers of the test have their database on; in a test marked `each_database` each kind in turn."""
-    with database_chosen(request.param):
-        yield request.param
+@pytest.fixture(scope="module")
+def database(request: pytest.FixtureRequest) -> str:
+    """The kind of database that the test's servers have: for servers of a module, which begin anew with another."""
+    return str(getattr(request, "param", DATABASES[0]))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Repeat tests whose rows matter on each database; before any other fixture of theirs begins."""
+    """Repeat tests whose rows matter on each database."""
     if metafunc.definition.get_closest_marker("each_database"):
-        metafunc.fixturenames.insert(0, "database")
-        metafunc.parametrize("database", DATABASES, indirect=True)
+        if "database" not in metafunc.fixturenames:
+            metafunc.fixturenames.append("database")
+        metafunc.parametrize("database", DATABASES, indirect=True, scope="module")
+
+
+@pytest.hookimpl(tryfirst=True)  # before any fixture begins
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let servers that the test makes have a database of its kind."""
+    marked = item.get_closest_marker("each_database") is not None
+    choose_database(str(_parameters(item)["database"]) if marked else DATABASES[0])
 
 
 @pytest.fixture
@@ -124,9 +131,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     folders = {folder: place for place, folder in enumerate(dict.fromkeys(item.path.parent for item in items))}
     files = {path: place for place, path in enumerate(dict.fromkeys(item.path for item in items))}
     items.sort(key=lambda item: (begin.get(item.path, len(begin)), folders[item.path.parent], files[item.path]))
-    spared = [item for item in items if item.get_closest_marker("any_server") and _is_under_uvicorn(item)]
-    config.hook.pytest_deselected(items=spared)
-    items[:] = [item for item in items if item not in spared]
+    config.hook.pytest_deselected(items=[item for item in items if _is_spared(item)])
+    items[:] = [item for item in items if not _is_spared(item)]
     for item in items:
         if item.path in begin and SYSTEM not in item.path.parents and item.get_closest_marker("limit") is None:
             item.add_marker(pytest.mark.limit(SYSTEM_SECONDS))
@@ -135,8 +141,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xfail(reason=f"quarantined: {reason}", strict=False))
 
 
-def _is_under_uvicorn(item: pytest.Item) -> bool:
-    return "uvicorn" in _parameters(item).values()
+def _is_spared(item: pytest.Item) -> bool:
+    return "uvicorn" in _parameters(item).values() and item.get_closest_marker("each_server") is None
 
 
 def _parameters(item: pytest.Item) -> Mapping[str, object]:

@@ -16,8 +16,6 @@ from tests.kit.people import PASSWORD, in_the_database, log_in
 from tests.kit.pictures import data_url, picture
 from tests.kit.stored import stored
 
-pytestmark = pytest.mark.any_database
-
 CLERK = f"""
 from django.contrib.auth.models import Permission
 clerk = User.objects.create_user("clerk", password={PASSWORD!r}, is_staff=True)

@@ -14,8 +14,6 @@ from tests.kit.scripts import gate, main_script, release, was_aborted
 from tests.kit.stored import stored
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.any_database
-
 
 async def test_a_stream_comes_part_by_part(server: Server, http: httpx.AsyncClient) -> None:
     async with http.stream("POST", "/responses", json={"input": gate("a0"), "stream": True}) as answer:

@@ -8,32 +8,28 @@ import atexit
 import functools
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.kit.postgres_server import PostgresServer, programs
 
 DATABASES = ("sqlite", "postgres")
 Manage = Callable[..., str]
-_chosen = [DATABASES[0]]  # the last one holds
-_templates: list[Path] = []  # SQLite's, once it is made
+_chosen = DATABASES[0]
+_templates: dict[str, str] = {}  # by kind, once they are made: SQLite's file, PostgreSQL's database
+_urls: dict[Path, str] = {}  # of PostgreSQL, by folder
 
 
 def chosen_database() -> str:
-    """Return which of `DATABASES` a server gets that names none."""
-    return _chosen[-1]
+    """Return which of `DATABASES` a server gets that names none: that of the test which runs."""
+    return _chosen
 
 
-@contextmanager
-def database_chosen(name: str) -> Iterator[None]:
-    """Give servers that are made meanwhile a database of this kind."""
+def choose_database(name: str) -> None:
+    """Give servers that are made from now on a database of this kind."""
+    global _chosen
     assert name in DATABASES
-    _chosen.append(name)
-    try:
-        yield
-    finally:
-        _chosen.pop()
+    _chosen = name
 
 
 def database_settings(folder: Path, manage: Manage) -> dict[str, str]:
@@ -51,12 +47,12 @@ def database_settings(folder: Path, manage: Manage) -> dict[str, str]:
 
 def migrated_file(manage: Manage) -> Path:
     """Return a migrated SQLite file, to be copied; whoever asks first makes it."""
-    if not _templates:
+    if "sqlite" not in _templates:
         folder = Path(tempfile.mkdtemp(prefix="respsite-template-"))
         atexit.register(shutil.rmtree, folder)
         manage("migrate", "--verbosity", "0", DATA_DIR=str(folder))
-        _templates.append(folder / "respsite.sqlite3")
-    return _templates[0]
+        _templates["sqlite"] = str(folder / "respsite.sqlite3")
+    return Path(_templates["sqlite"])
 
 
 @functools.cache
@@ -68,12 +64,13 @@ def postgres() -> PostgresServer:
     return server
 
 
-@functools.cache
 def migrated_database(manage: Manage) -> str:
-    """Return the name of a migrated database of `postgres`, to be copied."""
-    name = postgres().create_database()
-    manage("migrate", "--verbosity", "0", DATABASE_URL=postgres().url_of(name))
-    return name
+    """Return the name of a migrated database of `postgres`, to be copied; whoever asks first makes it."""
+    if "postgres" not in _templates:
+        name = postgres().create_database()
+        manage("migrate", "--verbosity", "0", DATABASE_URL=postgres().url_of(name))
+        _templates["postgres"] = name
+    return _templates["postgres"]
 
 
 def make_templates(manage: Manage) -> None:
@@ -92,9 +89,7 @@ def url_on(server: PostgresServer, manage: Manage) -> str:
 
 def postgres_url(folder: Path, manage: Manage) -> str:
     """Make a PostgreSQL database for a folder, if it has none; return where it is, as DATABASE_URL takes it."""
-    return _url_of_folder(folder.resolve(), manage)
-
-
-@functools.cache  # a folder keeps its database
-def _url_of_folder(folder: Path, manage: Manage) -> str:
-    return postgres().url_of(postgres().create_database(template=migrated_database(manage)))
+    place = folder.resolve()
+    if place not in _urls:
+        _urls[place] = postgres().url_of(postgres().create_database(template=migrated_database(manage)))
+    return _urls[place]

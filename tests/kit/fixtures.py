@@ -12,7 +12,7 @@ def module_server(name: str, make: type[Server] = Server, **settings: Any) -> An
     """Return a fixture: a server that all tests of a module share, in a folder of this name."""
 
     @pytest.fixture(scope="module")
-    def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    def server(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         with make(tmp_path_factory.mktemp(name) / "server", **settings) as started:
             yield started
         assert "Traceback" not in started.output

@@ -11,8 +11,6 @@ from bench.report import Report, Result
 from bench.servers import Bench
 from tests.kit.ending import ended_cleanly
 
-pytestmark = pytest.mark.any_database
-
 
 def test_the_row_of_limits_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REQUESTS", 50)

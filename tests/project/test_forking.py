@@ -10,8 +10,6 @@ import pytest
 
 from tests.kit.forking import ForkedProcess, fork
 
-pytestmark = pytest.mark.any_database
-
 SCRIPT = """
 import json, os, sys, time
 print(json.dumps({"words": sys.argv[1:], "environ": dict(os.environ), "here": os.getcwd(), "session": os.getsid(0)}))

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
@@ -14,8 +13,6 @@ from responses_app import __version__
 from tests.kit.server import ROOT
 from tests.project.pinning import SERVES, pins
 from tests.project.vendoring import libraries
-
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
 
 def written(folder: Path, seed: str) -> str:

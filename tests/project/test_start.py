@@ -12,8 +12,6 @@ import pytest
 from responses_app.protocol.fields import ClientModel, validate
 from tests.kit.server import ROOT, clean_environ
 
-pytestmark = pytest.mark.any_database
-
 # Packages of others that every server needs. Whoever adds one adds to each start, and to the memory of each worker.
 AT_A_START = {
     *("django", "asgiref", "sqlparse", "channels", "axes", "dj_database_url"),

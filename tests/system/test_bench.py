@@ -21,8 +21,6 @@ from bench.servers import Bench
 from tests.kit.served import is_gone
 from tests.kit.server import ROOT, START_SECONDS
 
-pytestmark = pytest.mark.any_database
-
 
 def test_rows_that_need_a_database_of_their_own_follow_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, django_db_blocker: DjangoDbBlocker

@@ -455,6 +455,7 @@ TOLD = {
 
 @pytest.mark.parametrize("command", STARTS)
 @pytest.mark.parametrize("beginning", TOLD)
+@pytest.mark.each_server
 def test_a_wrong_setting_ends_every_server_with_one_line(beginning: str, command: str, tmp_path: Path) -> None:
     environ = server_environ(DATA_DIR=str(tmp_path), **TOLD[beginning])
     ended = run_forked(STARTS[command], cwd=ROOT, environ=environ, seconds=60)

@@ -104,6 +104,7 @@ def test_options_that_cannot_work_are_told_with_the_models_name(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", ["daphne", "uvicorn"])
+@pytest.mark.each_server
 async def test_a_missing_script_ends_the_process_with_one_sentence(folder, kind: str) -> None:  # type: ignore[no-untyped-def]
     server = Server(folder, kind=kind, engine="scripted", engine_script=folder / "missing.json")
     try:

@@ -23,7 +23,6 @@ from tests.kit.sdk import PATIENCE, Chat, sdk_of
 from tests.kit.server import Server
 from tests.unit.tools.cells import CASES, Case, Counterparts, counterparts
 
-pytestmark = pytest.mark.any_database
 INCLUDE: Any = ["code_interpreter_call.outputs", "file_search_call.results", "reasoning.encrypted_content"]
 LEASE = 3  # WORKER_LEASE_SECONDS
 SECRET = "a-secret-token"

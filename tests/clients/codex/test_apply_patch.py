@@ -13,8 +13,6 @@ from tests.kit.server import Server
 from tests.kit.waiting import eventually
 from tests.kit.wiretap import Wiretap
 
-pytestmark = pytest.mark.any_database
-
 MODEL = "gpt-oss-20b"
 PATCH = """\
 *** Begin Patch

@@ -19,8 +19,6 @@ from tests.kit.waiting import eventually
 from tests.kit.wiretap import Wiretap
 from tests.project.test_readme import ADDRESS, blocks
 
-pytestmark = pytest.mark.any_database
-
 MODEL = "gpt-oss-20b"
 BEGIN = "<|channel|>final<|message|>"
 COMMAND = "echo written by the shell | tee note.txt"

@@ -16,8 +16,6 @@ from tests.kit.server import Server
 from tests.kit.waiting import eventually
 from tests.kit.wiretap import Wiretap
 
-pytestmark = pytest.mark.any_database
-
 MODEL = "gpt-oss-20b"
 BEGIN = "<|channel|>final<|message|>"
 HEADER = "<|channel|>commentary to=functions.exec_command <|constrain|>json<|message|>"

@@ -10,8 +10,6 @@ from responses_app.protocol.webhooks import message, new_secret, signed_headers
 from tests.clients.javascript.node import installed, run
 from tests.kit.server import Server
 
-pytestmark = pytest.mark.any_database
-
 
 @pytest.mark.parametrize("package", ["openai", "openai-6"])
 async def test_openai_node(daphne_server: Server, tmp_path: Path, package: str) -> None:

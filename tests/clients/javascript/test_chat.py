@@ -8,8 +8,6 @@ import pytest
 from tests.clients.javascript.node import installed, run, run_script
 from tests.kit.server import Server
 
-pytestmark = pytest.mark.any_database
-
 RETURNED = "The demo engine called {} and it returned: {}."
 COUNTING = "The user wants me to count."
 TOOLS = ["generate_chart", "get_system_health", "get_weather", "query_database"]

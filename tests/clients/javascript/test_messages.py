@@ -2,12 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.clients.javascript.node import installed, run
 from tests.kit.server import Server
-
-pytestmark = pytest.mark.any_database
 
 
 async def test_anthropic_node(daphne_server: Server, tmp_path: Path) -> None:

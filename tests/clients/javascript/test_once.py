@@ -5,16 +5,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import pytest
-
 from tests.clients.javascript.node import installed, run
 from tests.kit.balancer import Balancer
 from tests.kit.scripts import BEGIN
 from tests.kit.waiting import eventually
 from tests.wire.transports.test_idempotency_kills import is_running, owner_of, rows
 from tests.wire.transports.test_takeover import HELD, LONG, NUMBERS, two_workers
-
-pytestmark = pytest.mark.any_database
 
 
 async def test_openai_node(folder: Path, tmp_path: Path) -> None:

@@ -26,8 +26,6 @@ from tests.kit.server import Server, manage
 from tests.kit.waiting import eventually
 from tests.wire.command_line.program import respsite, settings_of
 
-pytestmark = pytest.mark.any_database  # it names its own
-
 MIGRATION = ("responses_app", "0012")
 HELLO = "<|channel|>final<|message|>Hello there, friend.<|return|>"
 NUMBERS = " ".join(str(number) for number in range(40))

@@ -16,8 +16,6 @@ from django.test import Client, RequestFactory
 from responses_app.admin import requests as login_module
 from responses_app.admin.requests import client_address
 
-pytestmark = pytest.mark.any_database
-
 DEFAULT_LIMIT, DEFAULT_LOCK = 10, "900"
 
 

@@ -16,8 +16,6 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tests.kit.chats import put_together
 from tests.kit.sdk import MODEL
 
-pytestmark = pytest.mark.any_database
-
 
 def schema(**properties: Any) -> dict[str, Any]:
     """Return the schema of a function's parameters, all of which are required."""

@@ -15,8 +15,6 @@ from tests.kit.chats import put_together, sent
 from tests.kit.inprocess import Server
 from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER
 
-pytestmark = pytest.mark.any_database
-
 TOOL: Any = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 
@@ -38,7 +36,6 @@ def outputs(calls: Iterable[Any]) -> list[Any]:
     ]
 
 
-@pytest.mark.any_server
 def test_a_completion_is_valid(client: OpenAI) -> None:
     raw = client.chat.completions.with_raw_response.create(
         model=MODEL,
@@ -63,7 +60,6 @@ def test_a_completion_is_valid(client: OpenAI) -> None:
     assert raw.headers["x-request-id"] == completion._request_id
 
 
-@pytest.mark.any_server
 @pytest.mark.parametrize("text", ["count to 5", TWO_CALLS])
 def test_a_stream_is_the_completion_in_chunks(client: OpenAI, text: str) -> None:
     fields: Any = {"model": MODEL, "messages": asked(text), "tools": [TOOL]}

@@ -113,6 +113,7 @@ def test_a_chain_that_begins_with_a_compaction_gives_all_its_users_messages(clie
     assert f"user message 1 of this conversation, behind a summary of {len(told)} before" in after.output_text
 
 
+@pytest.mark.each_database
 def test_a_stored_chain_is_compacted(client: OpenAI) -> None:
     first = client.responses.create(model=MODEL, input="One")
     item = compacted(client, previous_response_id=first.id)

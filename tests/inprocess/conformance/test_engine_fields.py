@@ -14,8 +14,6 @@ from tests.kit.inprocess import Server
 from tests.kit.pictures import data_url, picture
 from tests.kit.sdk import sdk_of
 
-pytestmark = pytest.mark.any_database
-
 THINKS = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>So.<|return|>"
 SCRIPT = [
     {"when": "[think]", "say": THINKS},

@@ -15,6 +15,7 @@ def kept(client: OpenAI, name: str = "notes.txt", content: bytes = b"Some notes.
     return client.files.create(file=(name, content), **{"purpose": "user_data", **fields})
 
 
+@pytest.mark.each_database
 def test_upload_retrieve_download_delete(client: OpenAI) -> None:
     made = kept(client)
     assert (made.object, made.bytes, made.filename) == ("file", 11, "notes.txt")
@@ -33,6 +34,7 @@ def test_upload_retrieve_download_delete(client: OpenAI) -> None:
             again(made.id)
 
 
+@pytest.mark.each_database
 def test_a_file_of_many_pieces_comes_back_as_it_was(client: OpenAI) -> None:
     content = bytes(range(256)) * (17 * 4096) + b"the end"  # 17 MiB, more than a piece and than daphne keeps in memory
     made = client.files.create(file=("large.bin", io.BytesIO(content)), purpose="user_data")
@@ -58,6 +60,7 @@ def test_the_model_reads_a_file_of_a_message(client: OpenAI) -> None:
     assert client.responses.input_tokens.count(**asked).input_tokens != counted
 
 
+@pytest.mark.each_database
 def test_lists_go_from_page_to_page(client: OpenAI) -> None:
     purposes = ["vision", "evals", "vision"]
     made = [kept(client, purpose=purpose).id for purpose in purposes]

@@ -13,8 +13,6 @@ from tests.kit.inprocess import Server
 from tests.kit.messages import put_together, sent
 from tests.kit.sdk import MODEL, TWO_CALLS
 
-pytestmark = pytest.mark.any_server
-
 TOOL: Any = {
     "name": "forecast",
     "description": "Tells the weather.",

@@ -17,8 +17,6 @@ from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER, AsyncChat, Chat, Refused, r
 from tests.kit.waiting import eventually
 from tests.wire.conformance.frames import by_lane, validate_frame
 
-pytestmark = pytest.mark.any_database
-
 
 def number_of_user_messages(text: str) -> int:
     """Read how many user messages the demo engine saw."""
@@ -44,6 +42,7 @@ def test_create_without_a_model_uses_the_served_one(client: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("input", ["count to 5", TWO_CALLS], ids=["text", "call"])
+@pytest.mark.each_server
 def test_a_stream_is_valid_event_by_event(client: OpenAI, input: str) -> None:
     with client.responses.with_streaming_response.create(
         model=MODEL, input=input, tools=[WEATHER], stream=True
@@ -69,7 +68,6 @@ def test_the_stream_helper_sums_the_events(client: OpenAI) -> None:
     assert said == final.output_text == "1 2 3 4 5 6 7"
 
 
-@pytest.mark.any_server
 async def test_the_stream_helper_works_with_async_too(async_client: AsyncOpenAI) -> None:
     async with async_client.responses.stream(model=MODEL, input="count to 7") as stream:
         final = await stream.get_final_response()
@@ -110,7 +108,6 @@ def test_a_client_that_replays_everything_gets_the_same(client: OpenAI) -> None:
 # WebSocket.
 
 
-@pytest.mark.any_server
 def test_an_image_is_seen_in_responses_and_in_chats(client: OpenAI) -> None:
     url, says = data_url(picture("#00ff00", (12, 8))), "Image 1: PNG, 12 × 8, mostly #00ff00."
     content: Any = [{"type": "input_text", "text": "describe"}, {"type": "input_image", "image_url": url}]
@@ -122,12 +119,12 @@ def test_an_image_is_seen_in_responses_and_in_chats(client: OpenAI) -> None:
     assert said.choices[0].message.content == says
 
 
+@pytest.mark.each_server
 def test_a_chat_of_three_turns_on_a_socket(chat: Chat) -> None:
     for turn in (1, 2, 3):
         assert number_of_user_messages(chat.ask(f"Turn {turn}", store=False).output_text) == turn
 
 
-@pytest.mark.any_server
 def test_a_tool_loop_of_two_calls_on_a_socket(chat: Chat) -> None:
     response, calls = chat.ask(TWO_CALLS, tools=[WEATHER]), 0
     while outputs := run_tools(response):
@@ -138,7 +135,6 @@ def test_a_tool_loop_of_two_calls_on_a_socket(chat: Chat) -> None:
     assert "18 °C in Rome" in response.output_text
 
 
-@pytest.mark.any_server
 def test_the_sdk_iterates_over_a_socket(client: OpenAI) -> None:
     with client.responses.connect() as connection:
         connection.response.create(model=MODEL, input="count to 4")
@@ -168,7 +164,6 @@ def test_twenty_turns_on_one_socket(chat: Chat) -> None:
         assert number_of_user_messages(response.output_text) == turn
 
 
-@pytest.mark.any_server
 async def test_a_chat_with_async(async_chat: AsyncChat) -> None:
     for turn in (1, 2, 3):
         response = await async_chat.ask(f"Turn {turn}")
@@ -235,7 +230,6 @@ def test_a_warm_up_may_be_empty(chat: Chat) -> None:
     assert number_of_user_messages(chat.ask("One").output_text) == 1
 
 
-@pytest.mark.any_server
 def test_a_stored_chain_goes_from_socket_to_http_to_another_socket(client: OpenAI, chat: Chat) -> None:
     first = chat.ask("One")
     second = client.responses.create(model=MODEL, input="Two", previous_response_id=first.id)
@@ -338,7 +332,6 @@ def test_socket_errors_say_the_same_and_leave_it_usable(chat: Chat, refusal: Ref
     assert number_of_user_messages(chat.ask("Hello").output_text) == 1
 
 
-@pytest.mark.any_server
 async def test_an_error_on_a_lane_names_the_lane(async_chat: AsyncChat) -> None:
     await async_chat.send("count to 50", lane="good")
     await async_chat.send("Hello", lane="bad", previous_response_id="resp_0")

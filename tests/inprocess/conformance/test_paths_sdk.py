@@ -15,8 +15,6 @@ from responses_app.web.endpoint import METHODS_NOT_SERVED, NOT_SERVED, find, not
 from responses_app.web.http import NotServed
 from tests.kit.inprocess import Server
 
-pytestmark = pytest.mark.any_database
-
 VERBS = {"_get": "GET", "_get_api_list": "GET", "_post": "POST", "_delete": "DELETE", "_put": "PUT", "_patch": "PATCH"}
 
 

@@ -13,8 +13,6 @@ from engine.formats.harmony.encoding import decode_tokens
 from tests.kit.inprocess import Server
 from tests.kit.sdk import WEATHER, sdk_of
 
-pytestmark = pytest.mark.any_database
-
 THOUGHT = "I look at it from every side. " * 12
 SUMMARY = "**Every side**\n\nI looked."
 THINKS = f"<|channel|>analysis<|message|>{THOUGHT}<|end|><|start|>assistant"

@@ -55,6 +55,7 @@ def test_a_stream_is_stored_too(client: OpenAI) -> None:
     assert kept.system_fingerprint == chunks[0].system_fingerprint
 
 
+@pytest.mark.each_database
 async def test_lists_metadata_and_deleting(async_client: AsyncOpenAI) -> None:
     completions, mark = async_client.chat.completions, uuid4().hex
     said = [
@@ -84,6 +85,7 @@ async def test_lists_metadata_and_deleting(async_client: AsyncOpenAI) -> None:
         await completions.list(after=made[0])
 
 
+@pytest.mark.each_database
 def test_the_messages_come_back_as_they_were_sent(client: OpenAI) -> None:
     parts = [
         {"type": "text", "text": "Look"},

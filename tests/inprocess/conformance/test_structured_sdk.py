@@ -10,8 +10,6 @@ from pydantic import BaseModel
 from tests.clients.python_clients.trip import REPEAT, WISHED, Trip
 from tests.kit.sdk import MODEL
 
-pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
-
 
 class Mood(Enum):
     """How somebody feels."""

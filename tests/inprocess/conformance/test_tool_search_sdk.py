@@ -2,13 +2,10 @@
 
 import json
 
-import pytest
 from openai import OpenAI
 from openai.types.responses import ResponseFunctionToolCall, ResponseToolSearchCall, ResponseToolSearchOutputItem
 from openai.types.responses.namespace_tool import NamespaceTool
 from openai.types.responses.tool_param import ToolParam
-
-pytestmark = pytest.mark.any_server
 
 MANY = 2_000
 PARAMETERS = {"type": "object", "properties": {"customer_id": {"type": "string"}}, "required": ["customer_id"]}

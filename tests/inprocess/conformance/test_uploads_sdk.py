@@ -36,6 +36,7 @@ def test_a_file_is_uploaded_in_chunks(client: OpenAI, tmp_path: Path) -> None:
         client.files.content(done.file.id)
 
 
+@pytest.mark.each_database
 def test_parts_stand_in_the_order_that_completes_the_upload(client: OpenAI) -> None:
     upload = begun(client, 6, expires_after={"anchor": "created_at", "seconds": 3600})
     assert (upload.status, upload.expires_at - upload.created_at, upload.file) == ("pending", 3600, None)

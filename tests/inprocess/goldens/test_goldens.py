@@ -6,8 +6,6 @@ import pytest
 
 from tests.inprocess.goldens.making import FILES, make
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
-
 NAMES = sorted(path.name for path in FILES.iterdir())
 MAX_BYTES = 1_750_000  # of all together
 

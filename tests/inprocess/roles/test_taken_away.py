@@ -38,12 +38,7 @@ ENDINGS: dict[str, Ending] = {
 }
 
 
-# How a server breaks off does not depend on why: the second kind shows one ending.
-ONCE = "disabled"
-ANY_SERVER = pytest.mark.any_server
-
-
-@pytest.fixture(params=[name if name == ONCE else pytest.param(name, marks=ANY_SERVER) for name in ENDINGS])
+@pytest.fixture(params=ENDINGS)
 def ending(request: pytest.FixtureRequest, server: ClosedServer) -> Iterator[Ending]:
     """What takes from the admin what they came in by; they have it again behind the test."""
     yield ENDINGS[request.param]
@@ -103,7 +98,6 @@ def test_a_stream_of_a_revoked_key_ends(server: ClosedServer) -> None:
     assert b"response.completed" not in read
 
 
-@pytest.mark.any_server
 def test_a_page_that_is_watched_shows_no_text_any_more(server: ClosedServer, ending: Ending) -> None:
     response_id = post(server, server.key, input="repeat: planted words").json()["id"]
     with closing(signed_in(server, "admin")) as browser:

@@ -89,6 +89,7 @@ def test_a_key_may_be_for_some_models_alone(closed: ClosedServer) -> None:
     assert post(closed, own).json()["model"] == "m"
 
 
+@pytest.mark.each_database
 def test_a_key_that_has_expired_opens_no_more(closed: ClosedServer) -> None:
     key = closed.new_key()
     until = time.time() + 1.5
@@ -103,6 +104,7 @@ def test_a_key_that_has_expired_opens_no_more(closed: ClosedServer) -> None:
     assert post(closed, key).status_code == 401
 
 
+@pytest.mark.each_database
 def test_a_revoked_key_is_out_within_two_seconds(closed: ClosedServer) -> None:
     key = closed.new_key()
     assert post(closed, key).status_code == 200
@@ -126,6 +128,7 @@ async def test_an_open_websocket_of_a_revoked_key_is_closed_with_a_reason(closed
 
 
 @pytest.mark.parametrize("headers", [{}, bearer("sk-wrong")])
+@pytest.mark.each_server
 async def test_the_upgrade_is_answered_with_a_plain_401(closed: ClosedServer, headers: dict[str, str]) -> None:
     with pytest.raises(InvalidStatus) as refused:
         await Socket.open(closed.ws_url, additional_headers=headers)
@@ -136,6 +139,7 @@ async def test_the_upgrade_is_answered_with_a_plain_401(closed: ClosedServer, he
     assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
+@pytest.mark.each_server
 async def test_a_browser_may_have_its_key_in_a_subprotocol(closed: ClosedServer) -> None:
     key = closed.new_key()
     offered = ["realtime", f"openai-insecure-api-key.{key}"]

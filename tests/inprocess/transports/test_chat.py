@@ -13,8 +13,6 @@ from tests.kit.inprocess import ClosedServer, Server
 from tests.kit.scripts import WEATHER, aborted_prompts, as_history, generations
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.any_database
-
 TOOL = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
 
 

@@ -12,8 +12,6 @@ from tests.kit.oracle import validate_event, validate_response_items
 from tests.kit.scripts import CALLS, generations
 from tests.kit.waiting import eventually
 
-pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
-
 TOOLS: list[Frame] = [
     {
         "type": "namespace",

@@ -17,8 +17,6 @@ from tests.kit.scripts import aborted_prompts, main_script
 from tests.kit.sdk import sdk_of
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.any_database
-
 COUNTED = " 1 2 3 4 5"
 
 

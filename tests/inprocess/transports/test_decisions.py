@@ -10,8 +10,6 @@ from openai.types import Decision
 
 from tests.kit.inprocess import Server
 
-pytestmark = pytest.mark.any_database
-
 SAID = math.exp(-0.25)  # the probability of what the script says; each alternative has a 1/e of the one before
 CHOICES = [{"value": "a", "description": "the first"}, {"value": True}, {"value": "true"}]
 LEVELS = [{"label": "low"}, {"label": "middle", "description": "in between"}, {"label": "high"}]

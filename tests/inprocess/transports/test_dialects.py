@@ -11,8 +11,6 @@ from tests.kit.clients import Frame, http_client, read_error_answer, read_error_
 from tests.kit.inprocess import Server
 from tests.kit.scripts import WEATHER, gate, release
 
-pytestmark = pytest.mark.any_database
-
 HEADER = "Respsite-Dialect"
 OPEN_RESPONSES = {HEADER: "open-responses"}
 UNKNOWN = {"status": 400, "code": "invalid_value", "param": HEADER}

@@ -14,8 +14,6 @@ from tests.kit.inprocess import ClosedServer, Server
 from tests.kit.sdk import sdk_of
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.any_database
-
 MODEL = "hashing-256"
 
 

@@ -12,7 +12,7 @@ from tests.kit.waiting import eventually
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that forgets after two seconds; nothing is purged while these tests run."""
     folder = tmp_path_factory.mktemp("expiry")
     with Server(folder, script=main_script(folder), responses_store_ttl=2) as started:
@@ -24,6 +24,7 @@ async def is_unknown(http: httpx.AsyncClient, response_id: str) -> bool:
     return (await http.get(f"/responses/{response_id}")).status_code == 404
 
 
+@pytest.mark.each_database
 async def test_an_expired_response_is_not_continued_on_its_own_connection(server: Server) -> None:
     lanes = {"stored": True, "not-stored": False}
     async with await Socket.open(server.ws_url) as socket, http_client(server) as http:

@@ -4,14 +4,11 @@ import asyncio
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.kit.closed import bearer
 from tests.kit.inprocess import ClosedServer
 from tests.kit.scripts import HELLO, SPOKEN
 from tests.kit.waiting import PATIENCE, eventually
-
-pytestmark = pytest.mark.any_database
 
 MANY = 16  # requests of the greedy project
 

@@ -13,8 +13,6 @@ from tests.kit.clients import Frame, Socket, http_client, read_error_answer, rea
 from tests.kit.inprocess import Server
 from tests.kit.laws import assert_laws
 
-pytestmark = pytest.mark.any_database
-
 IGNORED = "respsite-ignored"
 
 

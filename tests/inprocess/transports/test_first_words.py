@@ -16,8 +16,6 @@ from tests.kit.scripts import BEGIN, gate, main_script, release
 from tests.kit.stored import stored_statuses
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.any_database
-
 REFUSALS = [
     ("[away]", 503, "server_is_overloaded"),
     ("[full]", 429, "rate_limit_exceeded"),
@@ -84,6 +82,7 @@ async def test_nothing_is_waited_for_while_others_have_the_engine(server: Server
             assert [name async for name, _ in events][-2] == "response.completed"
 
 
+@pytest.mark.each_server
 async def test_a_client_that_leaves_before_the_first_word_ends_its_response(
     server: Server, http: httpx.AsyncClient
 ) -> None:

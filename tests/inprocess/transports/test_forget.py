@@ -37,6 +37,7 @@ def rows(server: ClosedServer) -> dict[str, int]:
     return {table: stored(server, f"SELECT count(*) FROM responses_app_{table}")[0][0] for table in TABLES}
 
 
+@pytest.mark.each_database
 def test_a_project_is_forgotten_whole_and_others_not_at_all(server: ClosedServer) -> None:
     mine, theirs = (client_of(server, server.new_key("--project", name)) for name in ("mine", "theirs"))
     with mine, theirs:
@@ -84,6 +85,7 @@ def test_a_project_is_forgotten_whole_and_others_not_at_all(server: ClosedServer
             server.manage("forget", "--project", "mine", "--yes")
 
 
+@pytest.mark.each_database
 def test_what_one_key_asked_for_is_forgotten_alone(server: ClosedServer) -> None:
     one, other = (client_of(server, server.new_key("--project", "p")) for _ in range(2))
     with one, other:

@@ -15,8 +15,6 @@ from tests.kit.collector import Collector, told
 from tests.kit.gen_ai_conventions import METRICS, event_problems, problems
 from tests.kit.inprocess import Server
 
-pytestmark = pytest.mark.any_database
-
 SECRET = "xylophone"
 CODING_AGENT = {"x-claude-code-session-id": "session-1", "x-claude-code-agent-id": "agent-1"}
 NOTE = "A turtle is an animal with a shell."

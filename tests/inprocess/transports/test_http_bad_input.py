@@ -13,8 +13,6 @@ from tests.kit.scripts import LIMIT
 from tests.kit.stored import stored_statuses
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.any_database
-
 JSON = {"content-type": "application/json"}
 
 
@@ -99,6 +97,7 @@ async def test_a_body_over_the_limit(http: httpx.AsyncClient) -> None:
     assert (await post(http, {"input": "Hello"})).status_code == 200
 
 
+@pytest.mark.each_server
 async def test_a_body_over_the_limit_in_chunks(http: httpx.AsyncClient) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         yield b'{"input": "'
@@ -110,6 +109,7 @@ async def test_a_body_over_the_limit_in_chunks(http: httpx.AsyncClient) -> None:
     read_error_answer(answer, status=413, code="request_too_large")
 
 
+@pytest.mark.each_server
 async def test_a_body_in_chunks(http: httpx.AsyncClient) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         yield b'{"input": '
@@ -164,6 +164,7 @@ async def test_a_method_that_is_not_taken(http: httpx.AsyncClient, method: str, 
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "bad host"])
+@pytest.mark.each_server
 async def test_a_host_that_is_not_ours(http: httpx.AsyncClient, host: str) -> None:
     answer = await http.get("/models", headers={"host": host})
     assert answer.status_code == 400

@@ -9,8 +9,6 @@ import pytest
 from tests.kit.fixtures import module_server
 from tests.kit.inprocess import Server
 
-pytestmark = pytest.mark.any_database
-
 server = module_server("answers", Server)
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "count to 3"}]}
 

@@ -5,15 +5,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from responses_app.auth.door import FIRST_KEY
 from tests.kit.clients import Socket, http_client
 from tests.kit.closed import bearer
 from tests.kit.inprocess import ClosedServer
 from tests.kit.waiting import eventually
-
-pytestmark = pytest.mark.any_database
 
 SECRET = "xylophone"
 DONE = "completed input="

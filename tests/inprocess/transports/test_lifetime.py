@@ -11,8 +11,6 @@ from tests.kit.inprocess import Server
 from tests.kit.scripts import gate, main_script, release, was_aborted
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.any_database
-
 OVER = {"status": 400, "code": "websocket_connection_limit_reached"}
 LIFETIME, WARNED_BEFORE, LAST_GRACE = 3600.0, 110.0, 900.0  # seconds, of which none is waited for
 SLACK = 25.0  # seconds: more than a test takes, and few beside the times of a connection
@@ -36,6 +34,7 @@ async def end_of_life(server: Server, socket: Socket) -> None:
     server.advance(WARNED_BEFORE)
 
 
+@pytest.mark.each_server
 async def test_an_idle_connection_is_warned_and_closed(impatient_server: Server, open_socket: Connect) -> None:
     opened = time.time()
     socket = await open_socket(impatient_server)

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import httpx
 import orjson
-import pytest
 
 from responses_app.protocol.errors import JsonObject
 from tests.kit.clients import Socket
@@ -13,8 +12,6 @@ from tests.kit.inprocess import Server
 from tests.kit.laws import assert_laws, is_subsequence, text_of
 from tests.kit.mangling import WORD, Mangled, mangled_transcripts, told
 from tests.kit.scripts import HELLO
-
-pytestmark = pytest.mark.any_database
 
 TRANSCRIPTS = list(mangled_transcripts(150, seed=11))
 ASKED_AGAIN = "does not exist"  # of a tool: the model is asked once more, and answers

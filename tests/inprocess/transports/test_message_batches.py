@@ -12,8 +12,6 @@ from tests.kit.fixtures import module_server
 from tests.kit.inprocess import Server
 from tests.kit.waiting import looks
 
-pytestmark = pytest.mark.any_database
-
 server = module_server("messages", Server, batch_max_lines=50, engine_options={"tokens_per_second": 2000})
 
 

@@ -13,8 +13,6 @@ from responses_app.protocol.stateless.embeddings import EmbeddingList
 from responses_app.web.endpoint import Endpoint, find, is_api_path, served
 from tests.kit.inprocess import Server
 
-pytestmark = pytest.mark.any_database
-
 
 @pytest.mark.parametrize("path", ["/foo", "/v1/audio/speech", "/tokenize", "/v2/responses", "/static/none", "/a/../b"])
 @pytest.mark.parametrize("method", ["GET", "POST"])

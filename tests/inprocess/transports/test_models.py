@@ -11,8 +11,6 @@ from responses_app.protocol.codex import Known, catalogue
 from responses_app.protocol.errors import ApiError
 from tests.kit.inprocess import Server
 
-pytestmark = pytest.mark.any_database
-
 REQUIRED = {  # Codex 0.169 knows none of a catalogue's models where an entry lacks one of these, or has it as null
     *("slug", "display_name", "base_instructions", "supported_reasoning_levels", "shell_type", "visibility"),
     *("supported_in_api", "priority", "support_verbosity", "truncation_policy", "experimental_supported_tools"),

@@ -11,8 +11,6 @@ from responses_app.protocol.fields import MAX_NESTING
 from tests.kit.clients import Frame, Socket, read_error_answer
 from tests.kit.inprocess import Server
 
-pytestmark = pytest.mark.any_database
-
 
 def nested(levels: int) -> Any:
     value: Any = "x"

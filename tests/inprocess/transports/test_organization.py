@@ -31,7 +31,7 @@ TRAIL = "SELECT action, actor_kind, actor_id, actor_name, project, subject FROM 
 
 
 @pytest.fixture(scope="module")
-def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
+def closed(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
     """A server that asks everybody for a key, with a database of its own."""
     with ClosedServer(tmp_path_factory.mktemp("organization"), auth="on", model_name="m") as server:
         yield server
@@ -75,6 +75,7 @@ def test_an_admin_key_is_one_to_look_at(admin: str) -> None:
     assert re.fullmatch(r"sk-admin-[\w-]{43}", admin)
 
 
+@pytest.mark.each_database
 def test_projects_are_made_listed_renamed_and_archived(closed: ClosedServer, sdk: openai.OpenAI) -> None:
     projects = sdk.admin.organization.projects
     named, worded = projects.create(name="Finance"), projects.create(name="Büro <b>&\"' =1")
@@ -105,6 +106,7 @@ def test_projects_are_made_listed_renamed_and_archived(closed: ClosedServer, sdk
         projects.archive("default")
 
 
+@pytest.mark.each_database
 def test_a_key_is_made_used_narrowed_and_revoked(closed: ClosedServer, sdk: openai.OpenAI) -> None:
     projects = sdk.admin.organization.projects
     project = projects.create(name="atlas")
@@ -398,6 +400,7 @@ def test_a_key_that_has_expired_is_not_changed_any_more(raw: httpx.Client, close
     assert error_of(answer, 400)["code"] == "key_expired"
 
 
+@pytest.mark.each_database
 def test_of_many_that_make_a_project_one_does(raw: httpx.Client) -> None:
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda _: raw.post(PROJECTS, json={"name": "race"}), range(8)))

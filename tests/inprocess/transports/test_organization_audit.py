@@ -45,7 +45,7 @@ print(user.pk)
 
 
 @pytest.fixture(scope="module")
-def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
+def closed(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
     """A server that asks everybody for a key."""
     with ClosedServer(tmp_path_factory.mktemp("trail"), auth="on", model_name="m") as server:
         yield server
@@ -123,6 +123,7 @@ def test_all_entries_are_listed_with_who_what_and_where(sdk: openai.OpenAI, eve:
         assert set(each.model_extra or {}) - {each.type} == {"recorded"}  # the SDK takes names with dots for extras
 
 
+@pytest.mark.each_database
 def test_filters(sdk: openai.OpenAI, eve: str) -> None:
     assert of_then(sdk, event_types=["login.failed", "project.created"]) == ["login.failed", "project.created"]
     assert of_then(sdk, event_types=["respsite.content_viewed", "tenant.policy.created"]) == ["respsite.content_viewed"]
@@ -140,6 +141,7 @@ def test_filters(sdk: openai.OpenAI, eve: str) -> None:
     assert of_then(sdk, effective_at={"gt": TIME + 5, "gte": TIME, "lte": TIME + 6}) == ALL[6:]
 
 
+@pytest.mark.each_database
 def test_pages_go_on_and_back(sdk: openai.OpenAI) -> None:
     assert of_then(sdk, limit=2) == ALL
     logs = sdk.admin.organization.audit_logs

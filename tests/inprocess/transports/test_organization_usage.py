@@ -35,7 +35,7 @@ PATHS = (f"{USAGE}/completions", f"{USAGE}/decisions", f"{USAGE}/embeddings", CO
 
 
 @pytest.fixture(scope="module")
-def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
+def closed(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
     """A server that asks everybody for a key, and has prices."""
     folder = tmp_path_factory.mktemp("usage")
     script = folder / "script.json"
@@ -106,6 +106,7 @@ def told(results: Any, name: str) -> dict[tuple[str, bool], list[int]]:
     }
 
 
+@pytest.mark.each_database
 async def test_it_adds_up_for_two_projects_to_the_token_and_the_cent(closed: ClosedServer, sdk: openai.OpenAI) -> None:
     began = int(time.time()) - 1
     keys, saids = {}, {}
@@ -171,6 +172,7 @@ def keep(server: ClosedServer, name: object, **fields: object) -> None:
     server.manage("shell", "--no-imports", "-c", closed_rows)
 
 
+@pytest.mark.each_database
 def test_pages_of_buckets(closed: ClosedServer, sdk: openai.OpenAI, raw: httpx.Client) -> None:
     """Buckets are whole days, also empty ones, and each is on one page."""
     today = int(time.time()) // DAY * DAY

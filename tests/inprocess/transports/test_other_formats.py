@@ -7,8 +7,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from engine.formats.harmony.encoding import decode_tokens
 from tests.inprocess.conftest import Connect
 from tests.kit.clients import Socket, http_client, text_of
@@ -17,8 +15,6 @@ from tests.kit.inprocess import Server
 from tests.kit.scripts import BEGIN, CALL, WEATHER
 from tests.unit.engine.rendering_vllm import RenderingVllm
 from tests.unit.formats.rendering import FAMILIES, format_of
-
-pytestmark = pytest.mark.any_database
 
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 

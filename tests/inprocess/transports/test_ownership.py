@@ -103,7 +103,7 @@ class Projects:
 
 
 @pytest.fixture(scope="module")
-def projects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Projects]:
+def projects(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Projects]:
     folder = tmp_path_factory.mktemp("owned")
     with ClosedServer(folder, auth="on") as server:
         keys = [server.new_key("--project", name) for name in ("mine", "others")]
@@ -300,6 +300,7 @@ def test_no_tool_reaches_a_container_of_another_project(projects: Projects, wher
     assert projects.others.post(where, json={"model": "demo", "input": HELLO, "tools": tools}).status_code == 200
 
 
+@pytest.mark.each_database
 def test_no_search_reaches_a_vector_store_or_a_file_of_another_project(projects: Projects) -> None:
     asked = {"input": HELLO, "tools": [{"type": "file_search", "vector_store_ids": [projects.theirs.vector_store_id]}]}
     for where in ("/v1/responses", "/v1/responses/input_tokens"):
@@ -354,6 +355,7 @@ def _assert_unknown(status: int, error: Mapping[str, Any]) -> None:
     assert "not found" in error["message"].lower(), error
 
 
+@pytest.mark.each_database
 def test_an_idempotency_key_is_one_of_its_project(projects: Projects) -> None:
     ids = []
     for client in (projects.mine, projects.others, projects.mine):

@@ -7,7 +7,6 @@ import pytest
 
 from tests.kit.inprocess import Server
 
-pytestmark = pytest.mark.any_database
 LINKS = ["/", "/", "/admin/", "/docs/", "/openapi"]
 
 

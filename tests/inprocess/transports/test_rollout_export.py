@@ -53,12 +53,14 @@ async def test_every_format_has_every_rollout_of_a_group(
     assert list(dict.fromkeys(found)) == [f"{group}.{number}" for number in range(3)]
 
 
+@pytest.mark.each_database
 async def test_a_tree_is_the_tree_of_the_rollout(server: Server, http: httpx.AsyncClient, group: str) -> None:
     rows = await exported(http, group=group)
 
     assert rows == [(await http.get(f"/rollouts/{group}.{number}")).json() for number in range(3)]
 
 
+@pytest.mark.each_database
 async def test_which_rollouts_it_has(server: Server, http: httpx.AsyncClient, group: str) -> None:
     async def names(**params: Any) -> list[str]:
         return [row["id"].rpartition(".")[2] for row in await exported(http, group=group, **params)]

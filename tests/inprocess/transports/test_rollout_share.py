@@ -11,8 +11,6 @@ import pytest
 from tests.kit.inprocess import Server
 from tests.kit.scripts import gate, journal, main_script, release
 
-pytestmark = pytest.mark.any_database
-
 TURNS = 2
 MANY = 12
 

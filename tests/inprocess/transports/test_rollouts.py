@@ -48,6 +48,7 @@ def roles_of(tree: Any) -> list[str]:
     return [node["role"] + "*" * node["mask"] for node in tree["nodes"]]
 
 
+@pytest.mark.each_database
 async def test_a_conversation_is_one_sequence_until_its_end_token_is_rendered_anew(
     server: Server, http: httpx.AsyncClient, name: str
 ) -> None:
@@ -169,6 +170,7 @@ async def test_interrupted_in_the_middle_of_a_turn(server: Server, http: httpx.A
     assert_tree_is_the_engines(tree, server)
 
 
+@pytest.mark.each_database
 async def test_sampling_defaults_a_group_rewards_and_an_end(server: Server, http: httpx.AsyncClient, name: str) -> None:
     sampling = {"temperature": 0.5, "seed": 7, "top_p": 0.9}
     made = await http.post("/rollouts", json={"id": name, "group": "g", "metadata": {"a": "b"}, "sampling": sampling})

@@ -36,7 +36,7 @@ def new_server(folder: Path, **settings: object) -> ClosedServer:
 
 
 @pytest.fixture(scope="module")
-def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
+def closed(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
     """A server that asks everybody for a key, and has prices."""
     with new_server(tmp_path_factory.mktemp("spending")) as server:
         yield server
@@ -81,6 +81,7 @@ def is_refused(answer: httpx.Response, says: str) -> None:
         assert (error["type"], error["code"]) == ("insufficient_quota", "insufficient_quota")
 
 
+@pytest.mark.each_database
 async def test_a_project_that_has_spent_its_limit_is_refused_by_every_api(
     closed: ClosedServer, sdk: openai.OpenAI, raw: httpx.Client
 ) -> None:

@@ -16,8 +16,6 @@ from tests.kit.laws import assert_laws
 from tests.kit.scripts import BEGIN, CALL, GATES, HELLO, WEATHER, Entry, gate, generations, release
 from tests.kit.waiting import eventually
 
-pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
-
 THOUGHT = "<|channel|>analysis<|message|>Let me think of it for a while.<|end|><|start|>assistant"
 TALK = f"{THOUGHT}{BEGIN}{' '.join(str(number) for number in range(300))}<|return|>"
 THOUGHT_CALL = f"{THOUGHT}{CALL}"

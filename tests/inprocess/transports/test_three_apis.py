@@ -121,6 +121,7 @@ def _turn(thought: str, seal: str | None, call_id: str, arguments: str) -> dict[
 
 
 @pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.each_database
 async def test_a_conversation_that_changes_its_api_is_computed_once(
     server: Server, http: httpx.AsyncClient, order: str
 ) -> None:

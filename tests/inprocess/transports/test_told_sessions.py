@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
-import pytest
 
 from engine.sessions import digest_of
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
@@ -15,8 +14,6 @@ from tests.kit.clients import Socket, http_client
 from tests.kit.fake_vllm import MODEL, Asked, FakeVllm
 from tests.kit.inprocess import Server
 from tests.kit.waiting import eventually
-
-pytestmark = pytest.mark.any_database
 
 SCRIPT = {"say": "<|channel|>final<|message|>Hello there.<|return|>"}
 HI = [{"role": "user", "content": "Hi"}]

@@ -14,8 +14,6 @@ from tests.kit.scripts import FIRST_CALL, TWICE, WEATHER, as_history, generation
 from tests.kit.waiting import eventually
 from tests.wire.transports.test_vllm_server_engine import in_front_of
 
-pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
-
 ONE_CALL = {"tools": [WEATHER], "parallel_tool_calls": False}
 HISTORY: list[Frame] = [
     {"type": "message", "role": "user", "content": "look"},

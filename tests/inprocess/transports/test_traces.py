@@ -20,8 +20,6 @@ from tests.kit.gen_ai_conventions import problems
 from tests.kit.inprocess import Server
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.any_database
-
 OURS = "0af7651916cd43dd8448eb211c80319c"  # a trace, and two spans of clients
 POSTED, OPENED = "b7ad6b7169203331", "00f067aa0ba902b7"
 SECRET = "the hidden word is xylophone"

@@ -1,11 +1,8 @@
 """Who may watch a response or a roll-out: its own project's keys, and nobody else who is not of the staff."""
 
 import httpx
-import pytest
 
 from tests.kit.inprocess import ClosedServer
-
-pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 
 
 def test_keys_of_other_projects_find_nothing(closed: ClosedServer) -> None:

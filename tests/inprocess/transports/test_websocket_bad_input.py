@@ -11,8 +11,6 @@ from tests.kit.clients import Frame, Socket, http_client, read_error_answer, rea
 from tests.kit.inprocess import Server
 from tests.kit.scripts import LIMIT, gate, release
 
-pytestmark = pytest.mark.any_database
-
 CREATE = {"type": "response.create"}
 ORPHAN = {"type": "function_call_output", "call_id": "call_nobody", "output": "1"}
 LONG_INPUT = "word " * 5000
@@ -158,6 +156,7 @@ async def test_a_full_queue_refuses_and_keeps_what_it_has(server: Server, socket
 
 
 @pytest.mark.parametrize("size", [LIMIT + 1, 4 * LIMIT])
+@pytest.mark.each_server
 async def test_a_message_over_the_limit_ends_the_connection(server: Server, open_socket: Connect, size: int) -> None:
     """Just over, and far over: there the WebSocket layer itself refuses, under daphne at twice the limit."""
     socket = await open_socket(server)
@@ -174,6 +173,7 @@ async def test_a_message_over_the_limit_ends_the_connection(server: Server, open
     await (await open_socket(server)).ask("Hello")
 
 
+@pytest.mark.each_server
 async def test_the_limit_counts_bytes_and_takes_what_just_fits(socket: Socket) -> None:
     frame = json.dumps({**CREATE, "input": "Hello", "metadata": None, "user_data": ""}, ensure_ascii=False)
     await socket.send(frame[:-2] + "é" * ((LIMIT - len(frame)) // 2) + frame[-2:])

@@ -9,8 +9,6 @@ from tests.kit.clients import Frame, Socket, read_error_frame, text_of
 from tests.kit.inprocess import Server
 from tests.kit.scripts import WEATHER, as_history, gate, generations, release
 
-pytestmark = pytest.mark.any_database
-
 GONE = {"status": 400, "code": "previous_response_not_found", "param": "previous_response_id"}
 
 

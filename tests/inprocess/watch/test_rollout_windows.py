@@ -55,7 +55,6 @@ def random_calls(seed: int) -> list[Recorded]:
     return calls
 
 
-@pytest.mark.any_database
 @pytest.mark.parametrize("seed", range(6))
 def test_windows_have_the_tokens_of_the_tree(db: None, seed: int) -> None:
     row = keep(f"random.{seed}", random_calls(seed))
@@ -88,7 +87,6 @@ def test_windows_have_the_tokens_of_the_tree(db: None, seed: int) -> None:
     assert all(list(begun[path.generation.number]) == list(path.generation.call.sampled[:3]) for path in tree.paths)
 
 
-@pytest.mark.any_database
 def test_where_two_part(db: None) -> None:
     first, same, other = (keep(f"part.{seed}", agent(seed % 10)) for seed in (0, 10, 1))
     outlines = [Outline.of(each) for each in (first, same, other)]
@@ -211,7 +209,6 @@ def test_rewards() -> None:
     assert (reward_number({"a": 1.0, "b": 2.0}), reward_number(None), reward_text(None)) == (3.0, None, "–")
 
 
-@pytest.mark.any_database
 def test_a_group_has_a_table_for_rewards_as_large_as_may_be(db: None) -> None:
     for name, reward in (("high", 1e300), ("low", -1e300), ("named", {"a": 1e300, "b": 1e300})):
         keep(f"huge.{name}", agent(0), group="huge", rewards=[{"reward": reward, "turn": None, "at": 1}])
@@ -221,7 +218,6 @@ def test_a_group_has_a_table_for_rewards_as_large_as_may_be(db: None) -> None:
     assert [each.name for each, _ in page["attempts"]] == ["huge.named", "huge.high", "huge.low"]
 
 
-@pytest.mark.any_database
 def test_staff_choose_between_projects_that_have_the_same_id(admin: Client, client_with: object) -> None:  # noqa: F811
     keep("twice", agent(0))
     keep("twice", agent(1), project="elsewhere", id="rollout_twice2")

@@ -11,7 +11,6 @@ from tests.kit.clients import Socket, raw_connection
 from tests.kit.server import Server, free_port
 from tests.system.cluster.processes import Nginx
 
-pytestmark = pytest.mark.any_database
 CHUNKED = 32  # bodies in chunks that one address may send at a time
 HEAD = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 BEGUN = HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"

@@ -56,8 +56,6 @@ def test_examples_print_what_they_say(
     run(page, demo_server)
 
 
-@pytest.mark.any_server
-@pytest.mark.any_database
 @pytest.mark.parametrize("page", ELSEWHERE)
 def test_examples_of_other_pages_print_what_they_say(
     page: str, daphne_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -38,7 +38,7 @@ MANAGE = re.compile(r"(\.venv/bin/)?respsite manage ")
 KEY = re.compile(r"sk-[\w-]{20,}")
 EXAMPLE_KEY = re.compile(r"sk-Ab12Cd\b")
 
-pytestmark = [pytest.mark.any_server, pytest.mark.any_database, pytest.mark.limit(300)]  # a page has many commands
+pytestmark = [pytest.mark.limit(300)]  # a page has many commands
 
 
 @dataclass
@@ -221,6 +221,7 @@ def test_what_is_data_can_be_read(block: Block) -> None:
     READ[block.language](block.code)
 
 
+@pytest.mark.each_server
 def test_uvicorn_is_started_as_these_tests_start_it(tmp_path: Path) -> None:
     flags = next(shlex.split(command.line) for command in COMMANDS if command.program == "uvicorn")
     tested = Server(tmp_path, kind="uvicorn", database_url="sqlite:///unused")._command()

@@ -19,8 +19,6 @@ from tests.project.docs.searching import first_pages
 
 BUILD_SECONDS = 600.0  # it takes 10 on an idle core, and minutes on a busy machine
 
-pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
-
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:

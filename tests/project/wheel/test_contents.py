@@ -6,13 +6,9 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from responses_app import __version__
 from tests.kit.server import ROOT
 from tests.project.wheel.building import PACKAGES, build_wheel
-
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
 
 def test_the_wheel_holds_the_packages_whole_and_says_what_it_is(wheel: Path) -> None:

@@ -12,7 +12,7 @@ from tests.kit.browser import SIZES, is_wider_than_its_window, needs_chromium, o
 from tests.kit.people import NAME, PASSWORD, in_the_database
 from tests.kit.server import Server
 
-pytestmark = [needs_chromium, pytest.mark.any_database]
+pytestmark = [needs_chromium]
 
 FILL = """
 from datetime import UTC, datetime

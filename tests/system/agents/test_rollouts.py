@@ -25,8 +25,6 @@ from tests.system.agents.every import CLAUDE, CODEX, COPILOT, MODEL, OPENCODE, Q
 from tests.system.agents.playing import called, final, script
 from tests.system.agents.task import DONE, PROMPT, TEST, Answer, Edit, Read, Run, Search, Step, make_repository
 
-pytestmark = pytest.mark.any_database
-
 STEPS: tuple[Step, ...] = (
     Read("README.md"),
     Search("VAT"),

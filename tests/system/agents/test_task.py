@@ -14,8 +14,6 @@ from tests.system.agents.every import AGENTS, CODEX
 from tests.system.agents.running import run_task
 from tests.system.agents.task import STEPS
 
-pytestmark = pytest.mark.any_database
-
 REPRESENTATIVE = (CODEX, Way.WEBSOCKET)
 RUNS = [
     pytest.param(

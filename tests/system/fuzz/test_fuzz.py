@@ -74,6 +74,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ClosedSer
         yield running
 
 
+@pytest.mark.each_server
 def test_hostile_input_is_refused_and_changes_nothing(server: ClosedServer) -> None:
     deadline = time.monotonic() + HOSTILE_SECONDS / len(KINDS)
     warm = deadline - HOSTILE_SECONDS / len(KINDS) * (1 - WARM_UP)

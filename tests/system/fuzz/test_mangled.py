@@ -7,13 +7,9 @@ They begin at FUZZ_SEED. What fails says its transcript.
 
 import time
 
-import pytest
-
 from tests.kit.mangling import mangled_transcripts
 from tests.system.fuzz.shares import MANGLED_SECONDS, SEED
 from tests.unit.runs.test_mangled_transcripts import whole_response
-
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
 ROUND = 100
 

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.kit.closed import ClosedServer, bearer
 from tests.kit.server import ROOT
@@ -25,8 +24,6 @@ CHECKS = (
 )
 SLACK_SECONDS = 120  # for a start and a last request on a busy machine
 WAITS = {"input": "call look for Rome", "background": True, "tools": [{"type": "function", "name": "look"}]}
-
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
 
 def test_the_api_does_what_its_document_says(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -31,7 +30,6 @@ NAMED_BY = ("id", "project", "response_id", "conversation_id", "position")  # wh
 WAIT_SECONDS = 30.0
 EXAMPLES = 5  # in one round
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 Value = str | bytes | int
 
 

@@ -18,8 +18,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.skipif(not PROGRAM, reason=LEFT_OUT))
-            item.add_marker(pytest.mark.any_database)
-            item.add_marker(pytest.mark.any_server)
 
 
 @pytest.fixture(scope="session")

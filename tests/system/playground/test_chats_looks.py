@@ -7,8 +7,6 @@ from tests.kit.browser import SIZES, axe_finds_nothing, is_wider_than_its_window
 from tests.kit.server import Server
 from tests.system.playground.browser import Playground, playground
 
-pytestmark = pytest.mark.any_database
-
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_list_of_chats(server: Server, browser: Browser, size: str) -> None:

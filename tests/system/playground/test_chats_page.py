@@ -10,9 +10,15 @@ from tests.kit.server import Server
 from tests.system.playground.browser import Playground, playground
 from tests.system.playground.held import held
 
-pytestmark = pytest.mark.any_database
-
 LONG = "repeat: " + "\n\n".join(f"Paragraph {n} of a long answer." for n in range(60))
+# The page follows an answer that has just ended to its last line, in a frame of its own: a reader scrolls behind that.
+SCROLLS = """async element => {
+    do {
+        element.scrollTop = 600
+        element.dispatchEvent(new Event('scroll'))
+        for (const _ of [1, 2, 3]) await new Promise(requestAnimationFrame)
+    } while (Math.abs(element.scrollTop - 600) > 2)
+}"""
 
 
 class Listed:

@@ -8,15 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import httpx
-import pytest
 from playwright.sync_api import FilePayload, Locator, Route, expect
 
 from tests.kit.browser import axe_finds_nothing, is_wider_than_its_window
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.server import Server
 from tests.system.playground.browser import Playground
-
-pytestmark = pytest.mark.any_database
 
 GIF = base64.b64decode("R0lGODlhAQABAIAAAP8AAP///yH5BAAAAAAALAAAAAABAAEAAAICRAEAOw==")
 # What a browser does when somebody pastes or drops files; only a person can do it with a real clipboard.

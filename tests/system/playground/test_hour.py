@@ -15,8 +15,6 @@ from tests.system.playground.test_files import DRAWS, NOTES, NUMBERS, PHOTO, cho
 from tests.system.playground.test_versions import versions
 from tests.system.playground.test_whose_chats import sign_in
 
-pytestmark = pytest.mark.any_database
-
 KEYS = f"""
 from django.core.management import call_command
 for project in {list(SIZES)}:

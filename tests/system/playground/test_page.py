@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-import pytest
 from playwright.sync_api import Browser, Route, WebSocketRoute, expect
 
 from tests.clients.codex.cli import Codex
@@ -20,8 +19,6 @@ from tests.kit.programs import run_program
 from tests.kit.server import ROOT, Server, clean_environ
 from tests.system.playground.browser import Playground, playground
 from tests.system.playground.held import held
-
-pytestmark = pytest.mark.any_database
 
 SCRIPTS = ROOT / "responses_app/static/playground"
 MAX_SCRIPT_BYTES = 400_000  # as they lie there; `test_text.py` bounds what a first visit loads

@@ -23,8 +23,6 @@ from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.server import Server, clean_environ
 from tests.system.playground.browser import Playground, playground
 
-pytestmark = pytest.mark.any_database
-
 SECONDS = 60  # bound of what is waited for beside the page
 WITHOUT_CONTROL = {  # the lane sets them, or they are written as extra fields
     *("model", "instructions", "previous_response_id", "conversation", "store", "stream", "background"),

@@ -19,8 +19,6 @@ from tests.system.playground.browser import Playground, playground
 from tests.system.playground.held import APPLICATION
 from tests.system.playground.test_files import NOTES, choose, file, png
 
-pytestmark = pytest.mark.any_database
-
 CLERK_AND_KEY = f"""
 User.objects.create_user("clerk", password={PASSWORD!r}, is_staff=True)
 from django.core.management import call_command

@@ -15,8 +15,6 @@ from tests.kit.server import Server
 from tests.system.playground.browser import Playground, playground
 from tests.system.playground.held import held
 
-pytestmark = pytest.mark.any_database
-
 Look = Callable[..., None]
 MARKDOWN = """repeat: ## A head
 Some **bold** *text* with `code`, a [link](https://example.com) and <img src=x onerror=alert(1)>

@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from openai import OpenAI
 from playwright.sync_api import expect
 
@@ -10,8 +9,6 @@ from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.server import Server
 from tests.system.playground.browser import Playground
 from tests.system.playground.held import held
-
-pytestmark = pytest.mark.any_database
 
 
 def test_a_denied_call_is_not_made(page: Playground) -> None:

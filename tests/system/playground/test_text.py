@@ -4,13 +4,10 @@ import json
 from typing import Any
 
 import httpx
-import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.kit.server import Server
 from tests.system.playground.browser import Playground, playground
-
-pytestmark = pytest.mark.any_database
 
 FIRST_LOAD_BYTES = 250_000  # compressed, as they come over the wire
 # Shows texts, each in an element of its own, and waits until all of them are whole. A text may be a list of pieces that

@@ -12,8 +12,6 @@ from tests.kit.server import Server
 from tests.system.playground.browser import Playground, playground
 from tests.system.playground.held import APPLICATION, held
 
-pytestmark = pytest.mark.any_database
-
 
 def versions(turn: Locator) -> Locator:
     """Return what tells which version of a turn is shown."""

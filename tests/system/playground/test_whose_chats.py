@@ -10,8 +10,6 @@ from tests.kit.server import Server
 from tests.system.playground.browser import Playground, playground
 from tests.system.playground.held import APPLICATION
 
-pytestmark = pytest.mark.any_database
-
 TESTS = 3  # of this file, each of which takes two keys
 KEYS = f"""
 from django.core.management import call_command

@@ -12,8 +12,6 @@ from tests.kit.closed import ClosedServer, bearer, post
 from tests.kit.skills import zipped
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.any_database
-
 AGE = """
 from datetime import timedelta
 from django.db.models import F

@@ -29,7 +29,7 @@ from tests.kit.stored import stored_statuses
 from tests.kit.waiting import eventually
 from tests.system.retention.talk import Talk, as_text, cut_off, everything, script_of
 
-pytestmark = [pytest.mark.any_database, needs_bubblewrap]
+pytestmark = [needs_bubblewrap]
 
 SECRET_KEY = "of three workers on loopback, the same for all of them; it guards nothing"
 NEVER, KEPT = PROJECTS = ("never", "kept")

@@ -17,7 +17,7 @@ from tests.kit.people import PASSWORD as LOCAL_PASSWORD
 from tests.kit.stored import stored
 from tests.system.sign_on.identity import CLIENT_ID, PASSWORD, SECRET, Identity, totp
 
-pytestmark = [needs_chromium, pytest.mark.any_database, pytest.mark.any_server]
+pytestmark = [needs_chromium]
 
 
 @pytest.fixture(scope="module")

@@ -85,6 +85,7 @@ def ready(sockets: list[socket.socket], event: int, seconds: float) -> Iterator[
 
 
 @pytest.mark.parametrize("way", ["daphne", "uvicorn", "serve", "workers"])
+@pytest.mark.each_server
 def test_a_burst_of_connections_is_answered_and_none_is_reset(way: str, tmp_path: Path) -> None:
     with start(way, tmp_path) as server, ExitStack() as opened:
         with stopped(server):

@@ -19,7 +19,7 @@ from tests.kit.served import Supervised
 from tests.kit.server import Server
 from tests.system.supervisor.test_sandboxes import ASKED, hosts_of, output_of, run
 
-pytestmark = [needs_bubblewrap, pytest.mark.any_database]
+pytestmark = [needs_bubblewrap]
 
 SECRET = "a secret of some length"
 DIGITS = 8  # the last ones of a container's id, which tell its host

@@ -101,6 +101,7 @@ async def assert_left(http: httpx.AsyncClient, left: Left) -> None:
         assert_stopped(await get(http, response_id))
 
 
+@pytest.mark.each_database
 async def test_what_was_promised_is_kept_and_nothing_hangs(folder: Path) -> None:
     server = crash_server(folder, worker_lease_seconds=1).start()  # nobody else is there
     try:
@@ -125,7 +126,6 @@ async def test_what_was_promised_is_kept_and_nothing_hangs(folder: Path) -> None
         server.stop()
 
 
-@pytest.mark.any_database  # it is on PostgreSQL by itself
 async def test_another_server_takes_over_while_it_serves(folder: Path) -> None:
     url = postgres_url(folder, manage)
     victim, heir = (crash_server(folder / name, database_url=url) for name in ("victim", "heir"))

@@ -28,12 +28,13 @@ TRIES = 5
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def house(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """Two workers that live; each test leaves them so."""
     with two_workers(tmp_path_factory.mktemp("effects")) as house:
         yield house
 
 
+@pytest.mark.each_database
 async def test_killed_around_their_calls_workers_make_none_twice(house: House) -> None:
     chance = random.Random(f"kills {KILLS}")
     for number in range(KILLS):

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
-import pytest
 
 from tests.kit.databases import postgres_url
 from tests.kit.sdk import sdk_of
@@ -46,7 +45,6 @@ def _number(database: psycopg.Connection, sql: str, *arguments: object) -> int:
     return int(row[0])
 
 
-@pytest.mark.any_database  # it is on PostgreSQL by itself
 async def test_another_worker_goes_on_and_another_model_begins_anew(tmp_path: Path) -> None:
     url = postgres_url(tmp_path, manage)
     first, second = (Server(tmp_path / name, database_url=url, **MEANING) for name in ("first", "second"))

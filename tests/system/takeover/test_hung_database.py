@@ -21,7 +21,6 @@ from tests.kit.scripts import gate
 from tests.kit.server import Server, manage
 from tests.wire.transports.test_drain import STATUSES, assert_quiet
 
-pytestmark = pytest.mark.any_database  # each names its own
 SLACK = 30.0  # seconds, on a machine that is busy
 GRACE = 2.0
 TIMEOUT = 60.0  # of the database: far longer than anything here may take
@@ -37,7 +36,6 @@ def server(folder: Path, kind: str, own_postgres_server: PostgresServer) -> Iter
     assert_quiet(server)
 
 
-@pytest.mark.any_server
 async def test_a_cancel_is_answered_in_time(server: Server, own_postgres_server: PostgresServer) -> None:
     async with http_client(server) as http:
         silent = await begin(http, "[dumb a]")

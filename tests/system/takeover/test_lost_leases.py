@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.kit.background import ANSWER, begin, cancel, get, is_idle, new_server, speak, until
 from tests.kit.clients import Frame, http_client, read_error_answer, text_of
@@ -26,7 +25,6 @@ from tests.kit.stored import stored
 from tests.kit.waiting import eventually
 from tests.system.takeover.test_crash import A_BIT, LEASE, assert_quiet, assert_stopped, crash_server
 
-pytestmark = pytest.mark.any_database  # each names its own
 ROWS = "SELECT id, status, worker, epoch, body FROM responses_app_response"
 TIMEOUT = 2.0  # DATABASE_TIMEOUT_SECONDS
 HANG = 9.0  # seconds: three leases

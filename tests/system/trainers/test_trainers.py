@@ -28,8 +28,6 @@ HERE = Path(__file__).parent
 READ_SECONDS = 240.0  # of which imports take some, on a machine that does other things
 REWARD = {"reward": {"tests": 1.0, "style": 0.25}, "turn": None, "at": 5}
 
-pytestmark = pytest.mark.any_database
-
 # One agent that goes on, one of whose turns ended in a fork; a compaction; a sub-agent; and what chance makes.
 STRAIGHT = [
     recorded([1, 2, 3], [4, 5], response_id="resp_a"),

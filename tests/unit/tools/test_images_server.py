@@ -13,8 +13,6 @@ ASKED = "Please draw a cat."
 EDIT = 'Please call image_generation.edit with "a red cat".'
 TOOLS = [{"type": "image_generation", "partial_images": 1}]
 
-pytestmark = [pytest.mark.any_server]
-
 
 @pytest.fixture(scope="module")
 def images() -> Iterator[ImageServer]:

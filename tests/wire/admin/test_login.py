@@ -9,8 +9,6 @@ import pytest
 from tests.kit.people import NAME, PASSWORD, make_superuser, settings_of, token
 from tests.kit.server import Server, manage
 
-pytestmark = pytest.mark.any_database
-
 LIMIT = 3
 
 

@@ -112,7 +112,6 @@ def test_requests_leave_no_connection_behind(server: Server, browser: httpx.Clie
     assert "Warning" not in server.output
 
 
-@pytest.mark.any_database  # it locks the file of SQLite
 def test_while_the_database_cannot_be_written_to_nothing_is_done_and_that_is_said(folder: Path) -> None:
     server = Server(folder, database_timeout_seconds=1)
     make_superuser(server)

@@ -3,14 +3,10 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.kit.batches import batch_of, content_of, line
 from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
 from tests.wire.command_line.program import respsite
-
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
 GOOD = [line(str(number), input="Say hello.") for number in range(5)]
 

@@ -15,8 +15,6 @@ from responses_app.command_line.endpoint import RemoteServer
 from tests.kit.server import ROOT, Server, clean_environ, free_port
 from tests.wire.command_line.program import AtTerminal, respsite
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
-
 WEATHER = {
     "type": "function",
     "name": "get_weather",

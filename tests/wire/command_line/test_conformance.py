@@ -17,7 +17,6 @@ from tests.kit.server import Server, free_port
 from tests.wire.command_line.hostile import WAYS, HostileServer
 from tests.wire.command_line.program import respsite
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 # What the demo engine does not have, or this server not by its defaults. Nothing else may be absent.
 ABSENT = {
     "json.logprobs",

@@ -18,7 +18,6 @@ from tests.kit.sdk import MODEL
 from tests.kit.server import Server
 from tests.wire.command_line.mutating import Json, MutatingServer, Mutation, answered, changed, replaced
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 CREATE = "POST /v1/responses"
 CHAT = "POST /v1/chat/completions"
 MESSAGES = "POST /v1/messages"

@@ -4,8 +4,6 @@ import asyncio
 import json
 from pathlib import Path
 
-import pytest
-
 from responses_app.command_line import doctor
 from responses_app.command_line.machine import Finding
 from tests.kit.databases import database_settings
@@ -13,7 +11,6 @@ from tests.kit.forged_provider import ForgedProvider
 from tests.kit.server import Server, free_port, manage
 from tests.wire.command_line.program import respsite, settings_of
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 PATIENT = ("--seconds", "60")  # on a busy machine everything takes its time
 
 

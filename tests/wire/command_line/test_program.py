@@ -19,8 +19,6 @@ from responses_app.protocol.requests.create_fields import Effort
 from tests.kit.server import Server, clean_environ
 from tests.wire.command_line.program import PROGRAM, respsite
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
-
 COMMANDS = ("serve", "chat", "replay", "bench", "export", "import", "doctor", "completion")
 
 

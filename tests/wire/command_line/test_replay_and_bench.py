@@ -5,14 +5,11 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import httpx
-import pytest
 
 from responses_app.command_line.bench import percentile
 from responses_app.command_line.replay import seconds_per_token
 from tests.kit.server import Server, free_port
 from tests.wire.command_line.program import respsite
-
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
 
 def test_a_stored_response_is_shown_once_more(daphne_server: Server) -> None:

@@ -10,8 +10,6 @@ from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
 from tests.wire.command_line.program import respsite
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
-
 
 @pytest.fixture
 def group(daphne_server: Server) -> str:

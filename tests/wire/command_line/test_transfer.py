@@ -13,8 +13,6 @@ from tests.kit.pictures import data_url, picture
 from tests.kit.server import Server
 from tests.wire.command_line.program import respsite, settings_of
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
-
 # The program, which tells how far it is at every step: in a pipe it does so every five seconds.
 EAGER = (
     *(sys.executable, "-c"),

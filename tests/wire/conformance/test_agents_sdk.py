@@ -18,8 +18,6 @@ if TYPE_CHECKING:  # importing it takes seconds, which all who collect tests wou
     from agents import OpenAIResponsesModel, Tool
     from agents.result import RunResultBase
 
-pytestmark = pytest.mark.any_database
-
 MODEL = "test-model"
 QUESTION, THANKS = "What is the [weather] in Paris?", "[Thanks], and good night."
 CALL = "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"

@@ -14,7 +14,7 @@ from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
 
-pytestmark = [needs_bubblewrap, pytest.mark.any_database]
+pytestmark = [needs_bubblewrap]
 
 TOOL: Any = {"type": "code_interpreter", "container": {"type": "auto"}}
 ASKED: Any = {"model": "demo", "tools": [TOOL], "include": ["code_interpreter_call.outputs"]}

@@ -15,8 +15,6 @@ from responses_app.protocol.errors import JsonObject
 from tests.kit.server import Server
 from tests.wire.conformance.frames import TERMINAL, assert_whole_response, validate_frame
 
-pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
-
 THREAD = str(uuid.UUID(int=0x01A1_FAB4_0000_7000_8000_0000_0000_0001))
 HEADERS = {
     "authorization": "Bearer sk-local-test",

@@ -15,8 +15,6 @@ from tests.kit.oracle import validate_conversation, validate_conversation_items
 from tests.kit.sdk import MODEL, PATIENCE, async_sdk_of
 from tests.kit.server import Server
 
-pytestmark = pytest.mark.any_server
-
 HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}
 
 
@@ -38,6 +36,7 @@ def new_conversation(client: OpenAI, *said: str) -> str:
 # What works.
 
 
+@pytest.mark.each_database
 def test_create_retrieve_update_delete(client: OpenAI) -> None:
     raw = client.conversations.with_raw_response.create(metadata={"a": "1"}, items=[HELLO])
     validate_conversation(json.loads(raw.text))
@@ -75,6 +74,7 @@ def test_title_and_status_are_kept_beside(client: OpenAI) -> None:
     assert (cleared.title, cleared.status) == (None, "closed")
 
 
+@pytest.mark.each_database
 def test_items(client: OpenAI) -> None:
     conversation = new_conversation(client, "One")
     raw = client.conversations.items.with_raw_response.create(
@@ -108,6 +108,7 @@ def test_items_have_the_time_they_came(client: OpenAI) -> None:
     assert first.model_extra == {"created_at": made.created_at}
 
 
+@pytest.mark.each_database
 def test_pages_of_all_items(client: OpenAI) -> None:
     conversation = new_conversation(client)
     for start in (0, 20):
@@ -193,6 +194,7 @@ def test_hello_goes_in_and_out_as_it_is(client: OpenAI) -> None:
 # Many at once.
 
 
+@pytest.mark.each_database
 async def test_appends_of_two_clients_stay_whole_and_in_order(demo_server: Server) -> None:
     async with (
         async_sdk_of(demo_server) as one,
@@ -215,6 +217,7 @@ async def test_appends_of_two_clients_stay_whole_and_in_order(demo_server: Serve
 # Settings.
 
 
+@pytest.mark.each_database
 async def test_no_more_conversations_than_the_maximum(folder: Path) -> None:
     with Server(folder, conversations_max_entries=2) as server:
         async with http_client(server) as http:
@@ -228,6 +231,7 @@ async def test_no_more_conversations_than_the_maximum(folder: Path) -> None:
             assert (await http.post("/conversations", json={})).status_code == 200
 
 
+@pytest.mark.each_database
 async def test_conversations_stay_without_the_store_and_after_a_restart(folder: Path) -> None:
     server = Server(folder, responses_store="off")
     with server:

@@ -93,6 +93,7 @@ def test_what_is_in_a_store(client: OpenAI, store: VectorStore) -> None:
     assert [each.text for each in content] == [SHELL]
 
 
+@pytest.mark.each_database
 def test_at_once_and_streamed(client: OpenAI, store: VectorStore) -> None:
     tools, include = tools_of(store), ["file_search_call.results"]
     assert_found(client.responses.create(model="demo", input=ASKED, tools=tools, store=False))
@@ -135,6 +136,7 @@ def test_what_cannot_be_searched_is_said_before_anything_is_streamed(client: Ope
         )
 
 
+@pytest.mark.each_database
 def test_a_file_is_changed_taken_out_and_deleted(client: OpenAI) -> None:
     files = [client.files.create(file=(f"{n}.txt", b"a turtle"), purpose="assistants") for n in range(3)]
     store = client.vector_stores.create(

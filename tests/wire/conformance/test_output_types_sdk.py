@@ -6,8 +6,6 @@ from openai import AsyncOpenAI
 from tests.clients.python_clients.trip import ASKED, Trip
 from tests.kit.sdk import MODEL
 
-pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
-
 MODELS = {"http": "OpenAIResponsesModel", "websocket": "OpenAIResponsesWSModel"}
 
 

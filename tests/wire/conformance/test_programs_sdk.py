@@ -14,7 +14,7 @@ from tests.kit.server import Server
 if TYPE_CHECKING:  # importing it takes seconds, which all who collect tests would wait for
     from openai import OpenAI
 
-pytestmark = [needs_bubblewrap, pytest.mark.any_database]
+pytestmark = [needs_bubblewrap]
 
 MODEL = "test-model"
 LOOP = """

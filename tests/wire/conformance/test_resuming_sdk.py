@@ -17,8 +17,6 @@ from tests.kit.sdk import PATIENCE
 from tests.kit.server import KINDS, Server
 from tests.project.test_readme import blocks
 
-pytestmark = pytest.mark.any_server
-
 MODEL = "test-model"
 NUMBERS = " ".join(str(number) for number in range(150))
 THOUGHT = "<|channel|>analysis<|message|>Let me count.<|end|><|start|>assistant"

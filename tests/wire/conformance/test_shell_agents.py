@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # importing it takes seconds, which all who collect tests wou
     from agents import OpenAIResponsesModel, ShellCommandRequest, ShellResult
     from agents.result import RunResultBase
 
-pytestmark = pytest.mark.any_database
-
 FOLDER = "/mnt/skills"
 ADD = f"shell: {FOLDER}/basic-math-*/add.sh 20 22 | tee sum.txt"
 ASK = "Run 'pwd; echo to-out; echo to-err >&2; exit 3' in a shell."

@@ -18,8 +18,6 @@ from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
 from tests.kit.skills import FILES, MANIFEST, SCRIPT, inline, manifest, zipped
 
-pytestmark = pytest.mark.any_database
-
 FOLDER = "/mnt/skills"
 BOUND = 300_000  # bytes of a skill's files
 LOOK = f"python: import os; print(*sorted(os.listdir('{FOLDER}')), sep=chr(10))"

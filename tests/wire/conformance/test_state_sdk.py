@@ -26,8 +26,6 @@ from tests.wire.conformance.state import (  # noqa: F401 - fixtures
     until,
 )
 
-pytestmark = pytest.mark.any_database  # each names its own
-
 # Reading.
 
 

@@ -21,8 +21,6 @@ from tests.wire.conformance.state import (  # noqa: F401 - fixtures
     state_server,
 )
 
-pytestmark = [pytest.mark.any_server, pytest.mark.any_database]  # each is on both databases by itself
-
 
 def test_a_streamed_response_is_read_as_its_last_event_told_it(client: OpenAI) -> None:
     *_, last = client.responses.create(model=MODEL, input="Hello", stream=True)

@@ -16,8 +16,6 @@ from tests.kit.sdk import PATIENCE, WEATHER
 from tests.kit.server import KINDS, Server
 from tests.kit.stored import stored
 
-pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
-
 CODEX = {"Respsite-Dialect": "codex-turn"}
 LEASE = 3  # WORKER_LEASE_SECONDS, where one worker is to take over
 SAID = f"{BEGIN}It is warm.<|return|>"

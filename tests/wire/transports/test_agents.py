@@ -60,6 +60,7 @@ def raw_events(server: Server, response_id: str) -> list[dict[str, Any]]:
         return [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {")]
 
 
+@pytest.mark.each_database
 def test_a_stream_has_all_agents_and_can_be_read_again(server: Server, sdk: OpenAI) -> None:
     with ask(sdk, stream=True) as stream:
         events = list(stream)

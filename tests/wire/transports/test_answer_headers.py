@@ -9,8 +9,6 @@ import pytest
 from tests.kit.clients import Socket
 from tests.kit.server import KINDS, Server
 
-pytestmark = pytest.mark.any_database
-
 OURS = ("openai-organization", "openai-version", "x-ms-region", "x-ms-request-id", "api-supported-versions")
 
 
@@ -54,6 +52,7 @@ def test_every_answer_has_them(named: Server, asked: str) -> None:
 
 
 @pytest.mark.parametrize("body", [{"input": "Hello"}, {"input": "x" * 3000}])
+@pytest.mark.each_server
 def test_what_the_client_names_comes_back(named: Server, body: dict[str, str]) -> None:
     headers = {"openai-organization": "org-mine", "OpenAI-Version": "2099-01-01"}
     answer = httpx.post(f"{named.base_url}/responses", json=body, headers=headers, verify=False)
@@ -63,6 +62,7 @@ def test_what_the_client_names_comes_back(named: Server, body: dict[str, str]) -
     assert (answer.headers["openai-organization"], answer.headers["openai-version"]) == ("org-default", "2020-10-01")
 
 
+@pytest.mark.each_server
 async def test_the_handshake_of_a_websocket_has_them(named: Server) -> None:
     async with await Socket.open(named.ws_url, additional_headers={"x-request-id": "mine"}) as socket:
         assert socket.raw.response is not None

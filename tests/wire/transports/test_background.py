@@ -19,7 +19,7 @@ from tests.kit.waiting import eventually
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that runs two at once, while three wait."""
     with new_server(tmp_path_factory.mktemp("background")) as started:
         yield started
@@ -94,6 +94,7 @@ async def test_no_more_wait_than_the_maximum(server: Server, http: httpx.AsyncCl
     assert {response["status"] for response in await cancel(http, *begun)} == {"cancelled"}
 
 
+@pytest.mark.each_database
 async def test_they_have_their_turns_in_order(server: Server, http: httpx.AsyncClient) -> None:
     hanging = [await begin(http, "[hang]") for _ in range(RUNNING)]
     waiting = [await begin(http, f"Hello {number}") for number in range(WAITING)]
@@ -121,6 +122,7 @@ async def test_one_that_waits_is_cancelled_and_never_runs(server: Server, http: 
     assert generations(server, waiting["id"]) == []
 
 
+@pytest.mark.each_database
 async def test_one_that_runs_is_cancelled_and_keeps_what_was_said(server: Server, http: httpx.AsyncClient) -> None:
     stream = await RawStream.create(server, input="[hang]", background=True)
     events = await stream.until("response.output_text.delta")
@@ -136,6 +138,7 @@ async def test_one_that_runs_is_cancelled_and_keeps_what_was_said(server: Server
     await eventually(lambda: was_aborted(server, response_id))
 
 
+@pytest.mark.each_database
 async def test_one_that_is_deleted_ends_and_makes_room(server: Server, http: httpx.AsyncClient) -> None:
     stream = await RawStream.create(server, input="[hang]", background=True)
     events = await stream.until("response.output_text.delta")

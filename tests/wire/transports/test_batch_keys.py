@@ -53,6 +53,7 @@ def test_a_batch_ends_with_its_key(tmp_path: Path) -> None:
         assert "Traceback" not in server.output
 
 
+@pytest.mark.each_database
 def test_batches_of_one_project_keep_no_other_from_beginning(tmp_path: Path) -> None:
     server = ClosedServer(tmp_path, engine_options={"tokens_per_second": 20}, auth="on", batch_lines_running=4)
     with server:

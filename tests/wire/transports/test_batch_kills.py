@@ -31,7 +31,6 @@ def pair(folder: Path, redis: RedisServer | None = None, **settings: Any) -> tup
     return first, second
 
 
-@pytest.mark.any_database  # it names its own
 def test_a_batch_outlives_its_worker(tmp_path: Path, redis: RedisServer) -> None:
     first, second = pair(tmp_path, redis, engine_options=PACE)
     try:

@@ -16,8 +16,6 @@ from tests.kit.fixtures import module_server
 from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
-
 server = module_server("batches", batch_max_lines=40, engine_options={"tokens_per_second": 2000})
 
 BODIES: Mapping[str, Mapping[str, object]] = {

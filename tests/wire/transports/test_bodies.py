@@ -19,8 +19,6 @@ from tests.kit.pictures import noise
 from tests.kit.server import KINDS, Server
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.any_database
-
 MIB = 1024 * 1024
 JSON = {"content-type": "application/json"}
 PART = b"x" * MIB
@@ -80,6 +78,7 @@ def quiet(server: Server) -> int:
     return server.memory_bytes()
 
 
+@pytest.mark.each_server
 def test_what_is_declared_too_large_is_refused_before_a_byte_of_it(served: Server) -> None:
     for _ in tries(served):
         before = quiet(served)
@@ -107,6 +106,7 @@ async def test_usual_clients_read_the_refusal(served: Server) -> None:
 
 
 @pytest.mark.parametrize("expect", ["Expect: 100-continue", "Expect:"])
+@pytest.mark.each_server
 def test_curl_reads_the_refusal(served: Server, tmp_path: Path, expect: str) -> None:
     file = tmp_path / "body.json"
     with file.open("wb") as opened:
@@ -154,7 +154,6 @@ async def test_large_bodies_are_taken_where_they_are_of_use(
         assert growth[-1] < 24
 
 
-@pytest.mark.any_server
 def test_a_malformed_form_is_told(served: Server) -> None:
     for body in (b"nothing of the kind", b"--b\r\nbroken\r\n\r\n--b--", b"--b--"):
         for path, status in (("/v1/responses", 415), ("/v1/nowhere", 404)):
@@ -164,7 +163,6 @@ def test_a_malformed_form_is_told(served: Server) -> None:
             read_error_answer(answer, status=status, code=code)
 
 
-@pytest.mark.any_server
 def test_a_login_works(served: Server) -> None:
     """Forms of the admin are Django's."""
     with httpx.Client(base_url=served.url, verify=False) as http:
@@ -209,7 +207,6 @@ BEYOND = {
 }
 
 
-@pytest.mark.any_server
 @pytest.mark.parametrize("case", WITHIN)
 def test_what_the_limits_let_through_never_stops_the_loop(served: Server, case: str) -> None:
     body = WITHIN[case]()
@@ -222,7 +219,6 @@ def test_what_the_limits_let_through_never_stops_the_loop(served: Server, case: 
         assert grown(served, before) < 64 + 14 * len(body) / MIB
 
 
-@pytest.mark.any_server
 @pytest.mark.parametrize("case", BEYOND)
 def test_what_the_limits_stop_costs_nothing(served: Server, case: str) -> None:
     make, code, param = BEYOND[case]
@@ -237,6 +233,7 @@ def test_what_the_limits_stop_costs_nothing(served: Server, case: str) -> None:
         assert grown(served, before) < 48 + 2 * len(body) / MIB
 
 
+@pytest.mark.each_server
 async def test_many_large_bodies_at_once(served: Server) -> None:
     body = b'{"input":"Hello","x":"' + b"A" * (24 * MIB) + b'"}'
     before = quiet(served)
@@ -283,10 +280,12 @@ async def drip(server: Server, sent: bytes, dripped: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/mod", head("/v1/models", method="GET")[:-2]])
+@pytest.mark.each_server
 async def test_headers_that_never_end(brisk: Server, sent: bytes) -> None:
     await drip(brisk, sent, b"x")
 
 
+@pytest.mark.each_server
 async def test_headers_that_stop(brisk: Server) -> None:
     """Also on a connection that had an answer before."""
     with raw_connection(brisk.port) as raw, raw_connection(brisk.port) as other:
@@ -298,6 +297,7 @@ async def test_headers_that_stop(brisk: Server) -> None:
         await eventually(lambda: is_closed(other))
 
 
+@pytest.mark.each_server
 async def test_a_body_that_drips(brisk: Server) -> None:
     for lines in (["Content-Length: 5000"], ["Transfer-Encoding: chunked"]):
         dripped = b"1\r\nx\r\n" if "chunked" in lines[0] else b"x"

@@ -5,8 +5,6 @@ import pytest
 from responses_app.protocol.errors import ApiError
 from responses_app.web.bodies import OTHER_BODY_BYTES, BodyRules, Head
 
-pytestmark = pytest.mark.any_database
-
 LARGE = 10 * OTHER_BODY_BYTES
 
 

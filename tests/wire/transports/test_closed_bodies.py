@@ -15,8 +15,6 @@ from tests.kit.clients import raw_connection, read_error_answer
 from tests.kit.closed import ClosedServer, bearer
 from tests.wire.transports.test_bodies import JSON, MIB, PART, grown, head, read_answer
 
-pytestmark = pytest.mark.any_database
-
 LARGE = 24 * MIB  # less than MAX_BODY_BYTES
 KEPT = 12  # MiB that the server may grow by
 
@@ -37,6 +35,7 @@ async def parts(content: bytes) -> AsyncIterator[bytes]:
 
 @pytest.mark.parametrize("lines", [(), ("Authorization: Bearer sk-wrong",)])
 @pytest.mark.parametrize("coming", [f"Content-Length: {LARGE}", "Transfer-Encoding: chunked"])
+@pytest.mark.each_server
 def test_no_more_than_a_small_body_is_taken_without_a_key(
     closed: ClosedServer, lines: tuple[str, ...], coming: str
 ) -> None:
@@ -67,6 +66,7 @@ async def test_usual_clients_read_the_401(closed: ClosedServer) -> None:
 
 
 @pytest.mark.parametrize("expect", ["Expect: 100-continue", "Expect:"])
+@pytest.mark.each_server
 def test_curl_reads_the_401_and_goes_on_with_a_key(closed: ClosedServer, tmp_path: Path, expect: str) -> None:
     file = tmp_path / "body.json"
     file.write_bytes(text(2 * MIB))

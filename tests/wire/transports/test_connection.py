@@ -15,8 +15,6 @@ from responses_app.web.sockets.connection import Connection
 from responses_app.wiring.site import Site, build_site
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.any_database
-
 LANES = 8
 
 

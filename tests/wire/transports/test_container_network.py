@@ -15,7 +15,7 @@ from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.sdk import async_sdk_of, sdk_of
 from tests.kit.server import Server
 
-pytestmark = [needs_bubblewrap, pytest.mark.any_database]
+pytestmark = [needs_bubblewrap]
 
 VALUE = "sk-live-6f1d2c7e9a"  # of a secret; nothing but the host may ever see it
 

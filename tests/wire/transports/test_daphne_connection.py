@@ -9,8 +9,6 @@ from daphne.ws_protocol import WebSocketProtocol
 
 from responses_app.web.servers.daphne import WAITING_BYTES, DaphneConnection
 
-pytestmark = pytest.mark.any_database
-
 
 class Transport:
     """Says whether it reads."""

@@ -14,8 +14,6 @@ from responses_app.web.servers.daphne import write_chunk, write_text_frames
 from tests.kit.clients import RAW_UPGRADE, raw_connection, raw_frame, raw_request
 from tests.kit.server import Server
 
-pytestmark = pytest.mark.any_database
-
 MIB = 1024 * 1024
 
 

@@ -40,6 +40,7 @@ async def cancelled(server: Server, response_id: str, transport: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "end", "reset"])
+@pytest.mark.each_server
 async def test_a_websocket_that_goes_away(server: Server, open_socket: Connect, how: str) -> None:
     other = await open_socket(server)
     await other.create("[hang]")
@@ -65,6 +66,7 @@ async def test_a_websocket_that_goes_away(server: Server, open_socket: Connect, 
 
 
 @pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.each_server
 async def test_a_stream_that_goes_away(server: Server, reset: bool) -> None:
     with raw_connection(server.port) as raw:
         raw.sendall(raw_request({"input": "[hang]", "stream": True}))
@@ -144,7 +146,7 @@ async def streamed(server: Server, text: str, **headers: str) -> AsyncIterator[h
         yield answer
 
 
-@pytest.mark.any_database
+@pytest.mark.each_server
 async def test_a_silent_websocket_is_pinged(strict_server: Server, open_socket: Connect) -> None:
     """As the protocol has it: no client sees any of it."""
     socket = await open_socket(strict_server)
@@ -160,7 +162,6 @@ async def test_a_silent_websocket_is_pinged(strict_server: Server, open_socket: 
 
 
 @pytest.mark.parametrize("lane", [None, "lane"])
-@pytest.mark.any_database
 async def test_a_websocket_may_ask_for_events_as_heartbeats(
     strict_server: Server, open_socket: Connect, lane: str | None
 ) -> None:
@@ -174,7 +175,7 @@ async def test_a_websocket_may_ask_for_events_as_heartbeats(
     assert socket.raw.pings == 0
 
 
-@pytest.mark.any_database
+@pytest.mark.each_server
 async def test_a_silent_stream_gets_comments(strict_server: Server) -> None:
     async with streamed(strict_server, "[pauses]") as answer:
         blocks = (await answer.aread()).decode().split("\n\n")
@@ -182,7 +183,6 @@ async def test_a_silent_stream_gets_comments(strict_server: Server) -> None:
     assert "response.ping" not in str(blocks)
 
 
-@pytest.mark.any_database
 async def test_a_stream_may_ask_for_events_as_heartbeats(strict_server: Server) -> None:
     async with streamed(strict_server, "[pauses]", **PING_EVENTS) as answer:
         events = [event async for event in server_sent(answer)]
@@ -190,7 +190,6 @@ async def test_a_stream_may_ask_for_events_as_heartbeats(strict_server: Server) 
     assert all(name == data["type"] for name, data in events if isinstance(data, dict))
 
 
-@pytest.mark.any_database
 async def test_a_silent_stream_that_beats_is_aborted_as_well(strict_server: Server) -> None:
     response_id = ""
     async with streamed(strict_server, "[silence]") as answer:

@@ -67,6 +67,7 @@ async def refuses(http: httpx.AsyncClient) -> bool:
     return True
 
 
+@pytest.mark.each_server
 async def test_what_ends_within_the_grace_is_waited_for(folder: Path, kind: str) -> None:
     server = new_server(folder, kind=kind, shutdown_grace_seconds=30).start()
     try:
@@ -107,6 +108,7 @@ async def test_what_ends_within_the_grace_is_waited_for(folder: Path, kind: str)
         server.stop()
 
 
+@pytest.mark.each_server
 async def test_who_reads_late_still_reads_the_end(folder: Path, kind: str) -> None:
     """Autobahn by itself cuts who does not answer a close frame within a second."""
     server = new_server(folder, kind=kind, shutdown_grace_seconds=300, responses_ping_interval_seconds=0.5).start()
@@ -147,6 +149,7 @@ def read_to_the_close(raw: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize(("kind", "grace"), [("daphne", 0), ("uvicorn", 0), ("daphne", 0.3)], indirect=["kind"])
+@pytest.mark.each_server
 async def test_what_does_not_end_goes_on_after_the_next_start_or_fails(folder: Path, kind: str, grace: float) -> None:
     server = new_server(folder, kind=kind, shutdown_grace_seconds=grace).start()
     try:
@@ -205,7 +208,7 @@ def assert_stopped(events: list[Frame]) -> None:
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.any_database
+@pytest.mark.each_server
 async def test_a_second_signal_or_ctrl_c_ends_the_wait(folder: Path, kind: str, sent: signal.Signals) -> None:
     server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
     try:
@@ -225,7 +228,7 @@ async def test_a_second_signal_or_ctrl_c_ends_the_wait(folder: Path, kind: str, 
         server.stop()
 
 
-@pytest.mark.any_database
+@pytest.mark.each_server
 async def test_what_is_being_accepted_is_answered_and_no_key_is_lost(folder: Path, kind: str) -> None:
     """SQLite is locked, so nothing is accepted; the server is told to stop, and the lock is released."""
     server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
@@ -275,7 +278,7 @@ async def has_begun_to_stop(http: httpx.AsyncClient, server: Server) -> bool:
     return bool((await http.get(f"{server.url}/ready")).json()["server"] == "the server is stopping")
 
 
-@pytest.mark.any_database
+@pytest.mark.each_server
 async def test_who_reads_slowly_reads_to_the_end(folder: Path, kind: str) -> None:
     """Nothing runs any more: what was answered is on its way."""
     server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
@@ -297,7 +300,7 @@ async def test_who_reads_slowly_reads_to_the_end(folder: Path, kind: str) -> Non
         server.stop()
 
 
-@pytest.mark.any_database
+@pytest.mark.each_server
 async def test_who_does_nothing_stops_at_once(folder: Path, kind: str) -> None:
     server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
     async with await Socket.open(server.ws_url) as socket:
@@ -309,7 +312,7 @@ async def test_who_does_nothing_stops_at_once(folder: Path, kind: str) -> None:
     assert_quiet(server)
 
 
-@pytest.mark.any_database
+@pytest.mark.each_server
 async def test_an_idle_socket_and_a_kept_connection_are_let_go_of_while_another_response_runs(
     folder: Path, kind: str
 ) -> None:
@@ -334,6 +337,7 @@ async def test_an_idle_socket_and_a_kept_connection_are_let_go_of_while_another_
         server.stop()
 
 
+@pytest.mark.each_server
 async def test_uvicorn_waits_for_readers_no_longer_than_a_stop_may_take() -> None:
     config = SimpleNamespace(timeout_graceful_shutdown=None)
     lifespan = SimpleNamespace(config=config)

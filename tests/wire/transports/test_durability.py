@@ -17,8 +17,6 @@ from tests.kit.scripts import WEATHER, as_history, journal, main_script
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.any_server
-
 STOP_SECONDS = 20.0  # what hung would be waited for much longer
 ENOUGH = 120  # responses that clients saw completed before the kill
 
@@ -74,6 +72,7 @@ async def talk_over_http(server: Server, seen: list[Frame], *, stream: bool) -> 
                 seen.append(parent)
 
 
+@pytest.mark.each_database
 async def test_kill_under_load_loses_nothing_that_was_seen_completed(kind: str, folder: Path) -> None:
     server = new_server(folder, kind).start()
     try:

@@ -155,7 +155,6 @@ def full_disk(worker: Server) -> Iterator[None]:
             database.execute(b"DROP FUNCTION refuse CASCADE")
 
 
-@pytest.mark.any_database  # it is on PostgreSQL by itself
 @pytest.mark.parametrize("has_patience", [True, False])
 async def test_while_the_disk_is_full_no_call_is_made(has_patience: bool, tmp_path: Path) -> None:
     """In the foreground: with patience it waits for room; else the model reads that the call was not made."""

@@ -24,7 +24,9 @@ LONG = " ".join([SAYS] * 4)  # for whatever is done meanwhile
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> Iterator[tuple[Server, Server]]:
+def pair(
+    database: str, tmp_path_factory: pytest.TempPathFactory, redis: RedisServer
+) -> Iterator[tuple[Server, Server]]:
     """Two workers of one folder, with Redis: without, each step takes up to a second (`test_rollout_weights`)."""
     folder = tmp_path_factory.mktemp("engines")
     options = {"tokens_per_second": 40}
@@ -108,6 +110,7 @@ async def updated(http: httpx.AsyncClient, version: str, seed: int) -> AsyncIter
     await done(http, "resume")
 
 
+@pytest.mark.each_database
 async def test_an_update_reaches_every_worker(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
     before = await said(one)
     assert before == await said(two) == WORDS
@@ -262,6 +265,7 @@ async def test_one_update_at_a_time(one: httpx.AsyncClient, two: httpx.AsyncClie
     assert "seed" in reason
 
 
+@pytest.mark.each_database
 async def test_many_at_once_are_one_after_the_other(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
     applied = [
         http.post("/engine/weights", json={"action": "apply", "version": f"at-once-{number}", "info": {"seed": 0}})
@@ -327,7 +331,6 @@ async def test_a_worker_that_dies_while_it_changes_the_engine_leaves_one_that_go
         await asyncio.to_thread(pair[1].start)
 
 
-@pytest.mark.any_server
 def test_keys_need_the_scope_and_the_setting(closed: ClosedServer, tmp_path_factory: pytest.TempPathFactory) -> None:
     def asked(server: ClosedServer, *scopes: str) -> list[int]:
         headers = bearer(server.new_key(*(("--scopes", ",".join(scopes)) if scopes else ())))
@@ -342,7 +345,6 @@ def test_keys_need_the_scope_and_the_setting(closed: ClosedServer, tmp_path_fact
         assert asked(server, "api.engine.read", "api.engine.write") == [200, 409]
 
 
-@pytest.mark.any_server
 def test_an_engine_without_doors_says_so(tmp_path_factory: pytest.TempPathFactory) -> None:
     script = [{"say": "<|channel|>final<|message|>Hi<|return|>"}]
     with (

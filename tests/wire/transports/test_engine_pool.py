@@ -21,8 +21,6 @@ from tests.kit.vllm_process import VllmProcess
 from tests.kit.waiting import PATIENCE, eventually
 from tests.wire.transports.test_metrics import Numbers
 
-pytestmark = pytest.mark.any_database
-
 NUMBERS = " ".join(str(number) for number in range(40))
 LONG = f"{BEGIN}{NUMBERS}<|return|>"
 LANES, STREAMS, IN_BACKGROUND = 8, 4, 4

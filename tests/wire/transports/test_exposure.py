@@ -11,8 +11,6 @@ from responses_app.web.servers.layers import Exposure, is_local
 from tests.kit.server import Server
 from tests.kit.waiting import looks
 
-pytestmark = pytest.mark.any_database
-
 SAID = "This server can be reached from the network, at "
 
 
@@ -47,6 +45,7 @@ def warnings_of(server: Server) -> list[str]:
     return [line for line in server.output.splitlines() if SAID in line]
 
 
+@pytest.mark.each_server
 def test_daphne_tells_at_its_start(folder: Path) -> None:
     with OpenServer(folder, auth="off") as server:
         (line,) = warnings_of(server)
@@ -55,6 +54,7 @@ def test_daphne_tells_at_its_start(folder: Path) -> None:
         assert "ALLOWED_HOSTS" not in line
 
 
+@pytest.mark.each_server
 def test_serve_tells_that_any_name_is_taken_too(folder: Path) -> None:
     server = OpenServer(folder, kind="serve", host="0.0.0.0", allowed_hosts="*", auth="off")
     server.environ["PORT"] = str(server.port)
@@ -63,6 +63,7 @@ def test_serve_tells_that_any_name_is_taken_too(folder: Path) -> None:
         assert "ALLOWED_HOSTS=* lets in the pages of any web site" in line
 
 
+@pytest.mark.each_server
 def test_uvicorn_tells_at_the_first_connection_from_the_network(folder: Path) -> None:
     address = network_address()
     with OpenServer(folder, kind="uvicorn", allowed_hosts=f"127.0.0.1,{address}", auth="off") as server:
@@ -74,6 +75,7 @@ def test_uvicorn_tells_at_the_first_connection_from_the_network(folder: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["daphne", "uvicorn", "serve"])
+@pytest.mark.each_server
 def test_who_comes_from_the_network_needs_the_key_that_was_made(folder: Path, kind: str) -> None:
     address = network_address()
     host = {"host": "0.0.0.0"} if kind == "serve" else {}
@@ -90,6 +92,7 @@ def test_who_comes_from_the_network_needs_the_key_that_was_made(folder: Path, ki
         assert on_loopback == 401, "it is known to listen elsewhere too"
 
 
+@pytest.mark.each_server
 def test_who_listens_on_loopback_says_nothing(server: Server) -> None:
     assert httpx.get(f"{server.url}/health").status_code == 200
     assert warnings_of(server) == []
@@ -103,6 +106,7 @@ def test_who_listens_on_loopback_says_nothing(server: Server) -> None:
         *((("10.0.0.1", 80), "10.0.0.1:80"), (("::", 80), "[::]:80"), (("2001:db8::1", 1), "[2001:db8::1]:1")),
     ],
 )
+@pytest.mark.each_server
 async def test_which_addresses_are_told(
     address: tuple[str, int | None] | None, named: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -120,6 +124,7 @@ async def test_which_addresses_are_told(
     assert told == ([True] if named else [])
 
 
+@pytest.mark.each_server
 def test_an_address_of_this_machine_alone() -> None:
     assert not is_local("0.0.0.0")
     assert not is_local("192.168.1.1")

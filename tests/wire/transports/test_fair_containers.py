@@ -11,7 +11,7 @@ from tests.kit.closed import ClosedServer, bearer
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.server import KINDS
 
-pytestmark = [needs_bubblewrap, pytest.mark.any_server, pytest.mark.any_database]
+pytestmark = [needs_bubblewrap]
 
 MOST = 2
 

@@ -11,8 +11,6 @@ from tests.kit.clients import raw_connection, read_error_answer
 from tests.kit.fixtures import module_server
 from tests.kit.server import Server
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
-
 BOUNDARY = b"the-boundary"
 FORM = {"content-type": f"multipart/form-data; boundary={BOUNDARY.decode()}"}
 PURPOSE = b'Content-Disposition: form-data; name="purpose"\r\n\r\nuser_data'

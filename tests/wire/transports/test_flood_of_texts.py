@@ -11,8 +11,6 @@ from tests.kit.closed import ClosedServer, bearer
 from tests.kit.server import KINDS
 from tests.kit.waiting import eventually
 
-pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
-
 PATH = "/responses/input_tokens"
 MANY = 8  # more than there are threads
 CONTEXT = 20_000  # tokens

@@ -11,8 +11,6 @@ from django.core.signals import request_finished, request_started
 from responses_app.web.http import json_response
 from responses_app.web.servers.layers import Handler
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
-
 
 @pytest.fixture
 def signals() -> Iterator[list[str]]:

@@ -10,8 +10,6 @@ import pytest
 from tests.kit.clients import read_error_answer
 from tests.kit.server import Server
 
-pytestmark = pytest.mark.any_database
-
 
 @pytest.mark.parametrize(
     "lines",

@@ -10,8 +10,6 @@ from tests.kit.clients import Frame, Socket
 from tests.kit.server import KINDS, Server
 from tests.wire.transports.conftest import Connect
 
-pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
-
 LAG = 256 * 1024  # bytes: STREAM_MAX_LAG_BYTES
 FLOOD = 1000
 MAX_STEERS = 16

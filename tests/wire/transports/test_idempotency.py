@@ -35,7 +35,7 @@ def new_pair(folder: Path) -> Pair:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def pair(database: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     pair = new_pair(tmp_path_factory.mktemp("once"))
     try:
         for worker in pair.workers:
@@ -76,6 +76,7 @@ async def read_until(answer: httpx.Response, words: str) -> bytes:
     raise AssertionError(f"{words!r} did not come in {len(content)} bytes")
 
 
+@pytest.mark.each_database
 async def test_of_fifty_at_once_over_two_workers_one_response_is_made(pair: Pair, clients: Clients) -> None:
     header, name = key(), "a0"
     body = {"input": gate(name)}
@@ -141,6 +142,7 @@ async def test_streams_of_other_apis_are_kept_as_they_were_sent(pair: Pair, clie
     assert len(journal(pair.workers[0])) == before + 1
 
 
+@pytest.mark.each_database
 async def test_what_is_made_is_made_once(clients: Clients) -> None:
     one, other = clients
     form = {"purpose": (None, "user_data"), "file": ("a.txt", b"Hello." * 50_000)}
@@ -163,6 +165,7 @@ async def test_what_is_made_is_made_once(clients: Clients) -> None:
         assert (await one.post(path, headers=key(), **content)).json()["id"] != first.json()["id"]
 
 
+@pytest.mark.each_database
 async def test_items_are_added_once(clients: Clients) -> None:
     one, other = clients
     conversation = (await one.post("/conversations", json={})).json()["id"]
@@ -173,6 +176,7 @@ async def test_items_are_added_once(clients: Clients) -> None:
     assert len((await one.get(path)).json()["data"]) == 1
 
 
+@pytest.mark.each_database
 async def test_a_key_is_for_one_request(clients: Clients) -> None:
     one, other = clients
     header, body = key(), {"input": "Hi", "store": False}

@@ -156,6 +156,7 @@ async def test_where_no_response_is_stored_others_follow_and_dead_workers_are_kn
             assert (lost.status_code, lost.json()["error"]["code"]) == (409, "idempotency_answer_lost")
 
 
+@pytest.mark.each_database
 async def test_killed_at_any_moment_of_its_acceptance_it_is_made_once(folder: Path) -> None:
     chance = random.Random(16)
     async with two_workers(folder, delay=0.0) as pair, Balancer(pair.workers) as balancer:

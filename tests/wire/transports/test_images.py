@@ -18,8 +18,6 @@ from tests.kit.stored import stored
 from tests.kit.waiting import eventually
 from tests.kit.web_server import answer, redirect, web_server
 
-pytestmark = pytest.mark.any_database
-
 LIME, RED, BLUE = picture("#00ff00"), picture("#ff0000"), picture("#0000ff", (20, 10), "JPEG")
 SAYS_RED, SAYS_BLUE = "PNG, 8 × 8, mostly #ff0000.", "JPEG, 20 × 10, mostly #0000fe."
 

@@ -17,7 +17,6 @@ from tests.kit.waiting import eventually
 from tests.wire.transports.conftest import Connect
 
 SLACK = 15.0  # seconds, on a machine that is busy
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
 
 async def open_connections(server: Server) -> int:

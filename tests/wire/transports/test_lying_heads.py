@@ -10,8 +10,6 @@ from tests.kit.clients import raw_connection
 from tests.kit.heartbeat import APPLICATION, tries
 from tests.kit.server import KINDS, Server
 
-pytestmark = pytest.mark.any_database
-
 MIB = 1024 * 1024
 UPGRADE = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
 KEY = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
@@ -48,6 +46,7 @@ def ask(server: Server, head: str, body: bytes = b"") -> bytes:
     "lengths",
     [("Content-Length: 0", "Transfer-Encoding: chunked"), ("Transfer-Encoding: chunked", "Content-Length: 0")],
 )
+@pytest.mark.each_server
 def test_a_declared_length_is_not_a_way_past_the_limit_of_a_body_in_chunks(
     server: Server, lengths: tuple[str, str]
 ) -> None:
@@ -77,6 +76,7 @@ CODINGS = [
 
 
 @pytest.mark.parametrize("codings", CODINGS, ids=" + ".join)
+@pytest.mark.each_server
 def test_a_body_whose_end_two_servers_could_see_elsewhere_is_refused(server: Server, codings: tuple[str, ...]) -> None:
     """A proxy that reads another coding than we do would take a part of the body for somebody's request."""
     lines = "".join(f"Transfer-Encoding: {coding}\r\n" for coding in codings)
@@ -87,6 +87,7 @@ def test_a_body_whose_end_two_servers_could_see_elsewhere_is_refused(server: Ser
     assert said.count(b"HTTP/1.1 ") == 1, said
 
 
+@pytest.mark.each_server
 def test_a_body_in_chunks_and_with_a_length_is_refused(server: Server) -> None:
     """A proxy that reads by the length sees the end elsewhere than one that reads chunks."""
     smuggled = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -108,11 +109,13 @@ def test_a_body_in_chunks_and_with_a_length_is_refused(server: Server) -> None:
         f"GET /v1/responses HTTP/1.1\r\n{UPGRADE}{KEY}Sec-WebSocket-Protocol: é\r\n",
     ],
 )
+@pytest.mark.each_server
 def test_what_is_not_a_handshake_is_refused_and_not_kept_open(server: Server, head: str) -> None:
     said = ask(server, head)
     assert said[9:10] == b"4", said
 
 
+@pytest.mark.each_server
 def test_what_talks_before_it_is_let_in_breaks_nothing(server: Server) -> None:
     frame = b"\x81\xff" + (200_000).to_bytes(8, "big") + bytes(4) + b"a" * 200_000
     for _ in range(5):
@@ -124,6 +127,7 @@ def test_what_talks_before_it_is_let_in_breaks_nothing(server: Server) -> None:
     assert "Traceback" not in server.output
 
 
+@pytest.mark.each_server
 def test_a_client_chooses_no_root_path(server: Server) -> None:
     """A proxy that lets `/v1` by, and nothing else, is not led to the admin."""
     said = ask(server, "GET /v1/admin/login/ HTTP/1.1\r\nConnection: close\r\nDaphne-Root-Path: /v1\r\n")
@@ -132,6 +136,7 @@ def test_a_client_chooses_no_root_path(server: Server) -> None:
     assert said.startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.each_server
 def test_a_body_beside_an_offer_of_http2_is_read(server: Server) -> None:
     """Java's client makes the offer with each first request, and so does `curl --http2`."""
     body = b'{"input": "Hello", "store": false}'

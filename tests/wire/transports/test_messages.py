@@ -55,7 +55,6 @@ def result(call: Any) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": call["id"], "content": "18"}
 
 
-@pytest.mark.any_server
 @pytest.mark.parametrize("thinking", [THINKING, {"type": "adaptive", "display": "omitted"}, {"type": "disabled"}])
 async def test_a_replayed_tool_loop_goes_on_with_the_tokens_that_were_sampled(
     server: Server, claude: httpx.AsyncClient, thinking: Any
@@ -106,7 +105,6 @@ async def test_a_changed_thought_is_read_as_it_is_now(server: Server, claude: ht
     assert "'messages[1].content[0].signature'" in refused.json()["error"]["message"]
 
 
-@pytest.mark.any_server
 async def test_a_stop_sequence_ends_an_engine_that_would_not_end(server: Server, claude: httpx.AsyncClient) -> None:
     answer = await post(claude, asked("[hang]", stop_sequences=["1 "]))
     told = answer.json()
@@ -114,7 +112,6 @@ async def test_a_stop_sequence_ends_an_engine_that_would_not_end(server: Server,
     await eventually(lambda: {each["finish"] for each in generations(server, response_of(answer))} == {"abort"})
 
 
-@pytest.mark.any_server
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
     ("text", "status", "kind"),
@@ -240,14 +237,12 @@ async def test_a_silent_stream_has_pings(strict_server: Server) -> None:
         assert put_together(events)["content"] == [{"type": "text", "text": "So."}]
 
 
-@pytest.mark.any_server
 async def test_a_body_that_is_too_large_is_refused_in_anthropics_words(claude: httpx.AsyncClient) -> None:
     answer = await post(claude, asked("x" * (LIMIT + 1000)))
     assert (answer.status_code, answer.json()["error"]["type"]) == (413, "request_too_large")
     assert answer.headers["request-id"] == answer.json()["request_id"]
 
 
-@pytest.mark.any_server
 async def test_a_key_opens_it_in_either_header(closed: ClosedServer) -> None:
     good, revoked, limited = closed.some_keys()
     async with http_client(closed) as http:

@@ -16,8 +16,6 @@ from tests.kit.server import START_SECONDS, Server
 from tests.kit.waiting import eventually
 from tests.wire.transports.conftest import Connect
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
-
 ASK = {"input": "Hello", "store": False}
 PACE = '{"tokens_per_second": 300}'
 

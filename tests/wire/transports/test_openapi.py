@@ -21,8 +21,6 @@ from responses_app.protocol.requests.server_tools import WEB_SEARCH, server_tool
 from tests.kit.server import Server
 from tests.system.fuzz.samples import CHAT_FIELDS, CHAT_MESSAGES, FIELDS, ITEMS, TOOL_OUTPUTS, TOOLS
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
-
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # In a process of its own: pytest would compile all of its modules anew, for asserts that are not there.
 VALIDATES = "import json, sys, schemathesis; schemathesis.openapi.from_dict(json.load(sys.stdin)).validate()"

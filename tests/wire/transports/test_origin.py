@@ -12,8 +12,6 @@ from tests.kit.clients import RAW_UPGRADE, Socket, http_client, read_error_answe
 from tests.kit.server import Server
 from tests.wire.transports.conftest import Connect
 
-pytestmark = pytest.mark.any_database
-
 LISTED = "http://localhost:3000"
 FOREIGN = ["http://evil.example", "http://localhost.evil.example", "http://localhost:1", "https://127.0.0.1", "null"]
 
@@ -49,6 +47,7 @@ async def test_a_foreign_origin_is_refused_at_the_handshake(server: Server, open
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:PORT", "127.0.0.1.evil.example"])
+@pytest.mark.each_server
 async def test_a_foreign_host_is_refused_at_the_handshake(server: Server, open_socket: Connect, host: str) -> None:
     """A page may give any name to this machine's address, and is then of the same origin as what it connects to."""
     name = host.replace("PORT", str(server.port))
@@ -150,6 +149,7 @@ def test_any_page_may_be_listed() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/models", "/v1/responses/resp_1"])
+@pytest.mark.each_server
 async def test_another_path_is_refused_at_the_handshake(server: Server, path: str) -> None:
     with pytest.raises(InvalidStatus) as refusal:
         await Socket.open(f"ws://127.0.0.1:{server.port}{path}")

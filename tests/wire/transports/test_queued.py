@@ -18,8 +18,6 @@ from tests.kit.scripts import gate, main_script, release
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.any_database
-
 BEGINNING = ["response.created", "response.queued", "response.in_progress"]
 
 

@@ -17,8 +17,6 @@ from tests.kit.redis_server import RedisServer
 from tests.kit.server import KINDS
 from tests.kit.waiting import PATIENCE, eventually
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
-
 KNOWN_WITHIN = 2.0  # seconds until a changed limit holds
 SLACK = 8.0  # seconds, on a machine that is busy
 NAMES = ("limit", "remaining", "reset")

@@ -5,12 +5,10 @@ import time
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.kit.postgres_server import PostgresServer, private_postgres_server  # noqa: F401 - a fixture
 from tests.kit.server import Server, manage
 
-pytestmark = pytest.mark.any_database  # each names its own
 SECONDS = 2  # DATABASE_TIMEOUT_SECONDS
 
 

@@ -14,8 +14,6 @@ from tests.kit.redis_server import RedisServer
 from tests.kit.server import Server
 from tests.kit.waiting import looks
 
-pytestmark = pytest.mark.any_database
-
 SLOW = [{"say": "<|channel|>final<|message|>" + "word " * 500 + "<|return|>", "delay": 0.05}]
 
 

@@ -16,8 +16,6 @@ from tests.kit.scripts import BEGIN, Entry, gate, main_script, release
 from tests.kit.server import KINDS, Server
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.any_server
-
 KILLS = 50
 SLOW = f"{BEGIN}{' '.join(str(number) for number in range(150))}<|return|>"
 LAG = 512 * 1024  # STREAM_MAX_LAG_BYTES
@@ -41,7 +39,7 @@ def script(folder: Path) -> list[Entry]:
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+def servers(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
     """Those that were needed so far: one of each kind, and one that keeps little."""
     started: dict[str, Server] = {}
     yield started
@@ -193,7 +191,6 @@ async def test_a_cancelled_response_ends_its_streams(server: Server) -> None:
     await hold_to_the_laws(client)
 
 
-@pytest.mark.any_database
 async def test_a_slow_reader_is_dropped_and_costs_nobody_anything(server: Server) -> None:
     client = Client(server, "background")
     await client.begin("[heavy]", 4)
@@ -248,6 +245,7 @@ async def test_another_reader_is_enough_to_wait_for(brief: Server) -> None:
     await hold_to_the_laws(client)
 
 
+@pytest.mark.each_database
 async def test_a_stream_is_read_from_its_log_after_its_time(brief: Server) -> None:
     client = Client(brief, "sse")
     await client.begin("Hello", 1)

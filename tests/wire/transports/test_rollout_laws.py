@@ -19,10 +19,10 @@ from tests.kit.waiting import eventually
 from tests.wire.transports.test_takeover import LONG, SHORT_LEASE, seen, two_workers
 from tests.wire.transports.test_waiting import WAIT, calls_of, give
 
-pytestmark = pytest.mark.any_server
 HEADER = "x-rollout-id"
 
 
+@pytest.mark.each_database
 async def test_a_worker_is_killed_in_the_middle_of_a_turn(folder: Path) -> None:
     async with two_workers(folder, delay=0.002, worker_lease_seconds=SHORT_LEASE) as pair:
         owner, other = pair.workers

@@ -1,6 +1,5 @@
 """File search with the demo engine's embeddings, on a real server."""
 
-import pytest
 from openai import OpenAI
 
 from tests.kit.fixtures import module_server
@@ -31,7 +30,6 @@ def found(client: OpenAI, store_id: str, query: str) -> list[str]:
     return [hit.content[0].text for hit in client.vector_stores.search(store_id, query=query).data]
 
 
-@pytest.mark.any_database
 async def test_what_no_word_finds_is_found_by_its_vector(server: Server) -> None:
     with sdk_of(server) as client:
         store_id = filled(client)

@@ -12,8 +12,6 @@ from tests.kit.closed import ClosedServer, bearer
 from tests.kit.scripts import as_history
 from tests.kit.server import Server, free_port
 
-pytestmark = pytest.mark.any_database
-
 SAYS = "<|channel|>final<|message|>{}<|return|>"
 
 

@@ -9,8 +9,6 @@ import pytest
 from tests.kit.heartbeat import APPLICATION, tries
 from tests.kit.server import KINDS, Server
 
-pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
-
 SLOW = "(a*)*" * 1600
 MANY = [f"c{number}" for number in range(90_000)]
 

@@ -15,8 +15,6 @@ from tests.kit.waiting import eventually
 from tests.wire.transports.conftest import Connect
 from tests.wire.transports.test_limits import idle
 
-pytestmark = pytest.mark.any_database
-
 GROWTH = 16 * 1024 * 1024  # bytes that a reader who never reads may cost
 
 
@@ -81,6 +79,7 @@ async def drop_a_reader(server: Server, other: Socket, transport: str) -> int:
 
 
 @pytest.mark.parametrize("transport", ["websocket", "sse"])
+@pytest.mark.each_server
 async def test_a_reader_that_never_reads_is_dropped(
     strict_server: Server, open_socket: Connect, transport: str
 ) -> None:
@@ -99,6 +98,7 @@ async def test_a_reader_that_never_reads_is_dropped(
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.02], ids=["all at once", "one by one"])
+@pytest.mark.each_server
 async def test_a_client_that_reads_no_errors_is_dropped(strict_server: Server, pause: float) -> None:
     """It is not read from either, so its answers cannot pile up; then it takes no byte for too long.
 

@@ -16,8 +16,6 @@ from tests.kit.clients import RAW_UPGRADE, Socket, raw_connection, read_error_fr
 from tests.kit.heartbeat import APPLICATION, tries
 from tests.kit.server import KINDS, Server
 
-pytestmark = pytest.mark.any_database
-
 MIB = 1024 * 1024
 BEGIN, GO_ON, EMPTY, PING = b"\x01\x80aaaa", b"\x00\x80aaaa", b"\x81\x80aaaa", b"\x89\x80aaaa"
 
@@ -50,6 +48,7 @@ def seconds_to_parse(frames: bytes) -> float:
     [(BEGIN, GO_ON), (b"", EMPTY), (b"", PING), (BEGIN, PING)],
     ids=["fragments", "messages", "pings", "pings-inside"],
 )
+@pytest.mark.each_server
 def test_tiny_frames_are_refused_and_soon_not_parsed(server: Server, first: bytes, frames: bytes) -> None:
     """100,000 of them took 3 to 15 s of a core, and stopped everybody for half a second at a time."""
     for _ in tries(server):
@@ -83,6 +82,7 @@ async def test_a_client_may_ping_as_often_as_it_sends(server: Server) -> None:
         await socket.ask("Hello")
 
 
+@pytest.mark.each_server
 async def test_a_message_that_does_not_come_to_its_end_is_given_up(server: Server) -> None:
     async with await Socket.open(server.ws_url) as socket:
         socket.raw.transport.write(b"\x01\x85aaaabbbbb")
@@ -91,6 +91,7 @@ async def test_a_message_that_does_not_come_to_its_end_is_given_up(server: Serve
             await socket.raw.recv()
 
 
+@pytest.mark.each_server
 async def test_unfinished_messages_share_a_budget_and_the_largest_gives_way(server: Server) -> None:
     sockets = [await Socket.open(server.ws_url) for _ in range(4)]
     # Together more than the budget. When that is reached the last is the largest, in whatever order they come.

@@ -16,8 +16,6 @@ from tests.kit.clients import raw_connection, read_error
 from tests.kit.heartbeat import APPLICATION, tries
 from tests.kit.server import KINDS, Server
 
-pytestmark = pytest.mark.any_database
-
 HEAD = "POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
 JSON_HEAD = f"{HEAD}Content-Type: application/json\r\n\r\n".encode()
 TINY = b"1\r\n \r\n" * 10_000
@@ -66,6 +64,7 @@ def seconds_to_parse(data: bytes) -> float:
     return time.process_time() - before
 
 
+@pytest.mark.each_server
 def test_a_body_in_tiny_chunks_is_refused_and_soon_not_parsed(server: Server) -> None:
     """One of a million chunks took 8 s of a core, and stopped everybody for half a second at a time."""
     for _ in tries(server):
@@ -77,6 +76,7 @@ def test_a_body_in_tiny_chunks_is_refused_and_soon_not_parsed(server: Server) ->
         assert server.cpu_seconds() - before < TIMES / 5 * seconds_to_parse(TINY)
 
 
+@pytest.mark.each_server
 def test_what_follows_a_refusal_is_not_parsed(server: Server) -> None:
     head, large = f"{HEAD}Content-Type: text/plain\r\n\r\n".encode(), b"50000\r\n%b\r\n" % bytes(0x50000)
     before = server.cpu_seconds()
@@ -103,6 +103,7 @@ def test_a_short_body_may_come_in_chunks_of_one_byte(server: Server) -> None:
     assert status == 200, body
 
 
+@pytest.mark.each_server
 def test_requests_behind_one_another_come_through_in_order(server: Server) -> None:
     """Parsed in turns, no byte of a body goes to another request."""
     count = 12

@@ -57,7 +57,7 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def house(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """Two workers that live; each test leaves them so."""
     folder = tmp_path_factory.mktemp("steering")
     held = {**HELD, "wait_for_file": str(folder / "may-end")}
@@ -113,6 +113,7 @@ async def test_stopped_beyond_its_lease_each_lane_hears_an_end_and_gets_its_inpu
         assert text_of(again) == "Hello there, friend."
 
 
+@pytest.mark.each_database
 async def test_killed_behind_what_it_has_accepted_its_client_goes_on_at_another_worker(
     house: House, socket: Socket, open_socket: Connect
 ) -> None:
@@ -136,7 +137,6 @@ async def test_killed_behind_what_it_has_accepted_its_client_goes_on_at_another_
         await asyncio.to_thread(house.pair.start, house.one)
 
 
-@pytest.mark.any_database
 async def test_without_its_database_the_input_comes_back_and_the_lane_goes_on(
     folder: Path, open_socket: Connect
 ) -> None:

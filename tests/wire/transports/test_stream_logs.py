@@ -9,8 +9,6 @@ from tests.kit.raw_streams import RawStream
 from tests.kit.scripts import main_script
 from tests.kit.server import Server
 
-pytestmark = pytest.mark.any_server
-
 
 def server_of(folder: Path, kind: str = "daphne", **settings: object) -> Server:
     """A server of a folder; several of one folder share its database."""
@@ -32,6 +30,7 @@ async def again(server: Server, response_id: str, number: int) -> list[Frame]:
 
 
 @pytest.mark.parametrize("transport", ["sse", "websocket", "background"])
+@pytest.mark.each_database
 async def test_after_a_restart_and_at_another_worker(folder: Path, kind: str, transport: str) -> None:
     with server_of(folder, kind) as first:
         events = await made(first, transport)

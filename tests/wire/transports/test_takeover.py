@@ -30,11 +30,7 @@ HELD = 150  # tokens of `[held]`, of more than twice as many, behind which it wa
 NUMBERS = " ".join(str(number) for number in range(150))
 LONG = f"<|channel|>analysis<|message|>Let me count: ümläute 🙂.<|end|><|start|>assistant{BEGIN}{NUMBERS}<|return|>"
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
-REDIS = (
-    "with Redis",
-    pytest.param("without Redis", marks=pytest.mark.any_database),  # on PostgreSQL the first will do
-    pytest.param("Redis is away", marks=pytest.mark.any_database),
-)
+REDIS = ("with Redis", "without Redis", "Redis is away")
 
 
 class Pair:
@@ -223,6 +219,7 @@ async def nothing_runs(server: Server, pair: Pair) -> bool:
     return not running or len(pair.alive) == 1
 
 
+@pytest.mark.each_database
 async def test_what_is_past_its_time_is_unknown_while_it_runs(folder: Path) -> None:
     async with two_workers(folder, responses_store_ttl=3600) as pair:
         owner, other = pair.workers

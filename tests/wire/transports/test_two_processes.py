@@ -19,7 +19,7 @@ LEASE = 8.0  # WORKER_LEASE_SECONDS: a busy machine lets no worker stand still f
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+def pair(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
     """Two servers of one folder."""
     folder = tmp_path_factory.mktemp("pair")
     limits = {"background_max_running": 5, "background_max_queued": 100, "worker_lease_seconds": LEASE}
@@ -54,6 +54,7 @@ async def create(http: httpx.AsyncClient, given: object, **fields: object) -> Fr
     return response
 
 
+@pytest.mark.each_database
 async def test_under_load_nothing_is_locked_and_everything_is_kept(
     pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
 ) -> None:
@@ -69,6 +70,7 @@ async def test_under_load_nothing_is_locked_and_everything_is_kept(
     assert set(stored_statuses(pair[0]).values()) <= {"completed", "cancelled"}
 
 
+@pytest.mark.each_database
 async def test_a_chain_goes_from_one_to_the_other_token_by_token(
     pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
 ) -> None:
@@ -110,6 +112,7 @@ async def test_a_response_is_known_everywhere_once_it_is_created(
 
 
 @pytest.mark.parametrize("store", [True, False])
+@pytest.mark.each_database
 async def test_what_is_deleted_at_the_other_is_not_continued_where_it_was_made(
     pair: tuple[Server, Server], two: httpx.AsyncClient, store: bool
 ) -> None:

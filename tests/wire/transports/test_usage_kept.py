@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.kit.background import begin, new_server, until
 from tests.kit.batches import batch_of, ended, line, output_of
 from tests.kit.clients import Socket, http_client, server_sent
@@ -14,8 +12,6 @@ from tests.kit.server import Server
 from tests.kit.stored import stored
 from tests.kit.used import Said
 from tests.kit.waiting import eventually
-
-pytestmark = pytest.mark.any_database
 
 KEPT = "SELECT source, batch, COUNT(*), SUM(input_tokens), SUM(cached_tokens), SUM(output_tokens)"
 TERMINAL = ("response.completed", "response.failed", "response.incomplete")

@@ -18,8 +18,6 @@ from tests.kit.server import Server
 from tests.kit.waiting import eventually
 from tests.wire.transports.conftest import Connect
 
-pytestmark = pytest.mark.any_database
-
 HELLO = "<|channel|>final<|message|>Hello there.<|return|>"
 SCRIPT = ({"when": "[hang]", "say": HELLO, "hang_after": 5}, {"say": HELLO, "cached_tokens": 3})
 BEFORE_THE_HANG = 2  # output_text deltas: "Hello" and " there"

@@ -23,8 +23,6 @@ from tests.kit.waiting import eventually
 from tests.wire.transports.conftest import Connect
 from tests.wire.transports.test_takeover import LONG_LEASE, Pair, Reader
 
-pytestmark = pytest.mark.any_server
-
 WAIT = {"Respsite-Tool-Mode": "wait"}
 SCRIPT = [{"when": "[weather]", "say": CALL}, {"when": "[twice]", "say": TWICE}, {"say": HELLO}]
 TOOLS = [WEATHER]
@@ -265,6 +263,7 @@ async def test_without_redis_another_worker_says_what_is_missing(folder: Path) -
 
 
 @pytest.mark.parametrize("moment", ["before any output", "between two outputs"])
+@pytest.mark.each_database
 async def test_its_worker_is_killed_while_it_waits(folder: Path, redis: RedisServer, moment: str) -> None:
     pair = pair_of(folder, redis_url=redis.url)
     owner, heir = pair.workers

@@ -15,8 +15,6 @@ from tests.kit.server import KINDS, Server
 from tests.kit.waiting import eventually
 from tests.wire.transports.conftest import Connect
 
-pytestmark = pytest.mark.any_database
-
 MIB = 1024 * 1024
 
 
@@ -52,6 +50,7 @@ def send_until_nothing_is_taken(raw: sockets.socket, data: bytes, *, at_most: in
 PING = b"\x89\xfd" + bytes(4) + b"p" * 125
 
 
+@pytest.mark.each_server
 def test_a_message_in_many_small_pieces(served: Server) -> None:
     """It is refused, and its refusal stops nobody: uvicorn took 43,000 of them at once in 0.4 s."""
     begin, piece, end = b"\x01\x81" + bytes(4) + b"{", b"\x00\x80" + bytes(4), b"\x80\x81" + bytes(4) + b"}"
@@ -62,6 +61,7 @@ def test_a_message_in_many_small_pieces(served: Server) -> None:
             assert b"frames_too_small" in raw.recv(65536)
 
 
+@pytest.mark.each_server
 def test_pings_of_a_peer_that_does_not_read(served: Server) -> None:
     """Pongs piled up without bound: 139 MB in 13 s."""
     served.forget_peak()
@@ -73,6 +73,7 @@ def test_pings_of_a_peer_that_does_not_read(served: Server) -> None:
         assert httpx.get(f"{served.url}/health", verify=False).status_code == 200
 
 
+@pytest.mark.each_server
 def test_a_peer_that_reads_again_is_read_again(served: Server) -> None:
     with upgraded(served) as raw:
         sent = send_until_nothing_is_taken(raw, PING * 500, at_most=200 * MIB)
@@ -151,6 +152,7 @@ VIOLATIONS = {
 
 
 @pytest.mark.parametrize("case", VIOLATIONS)
+@pytest.mark.each_server
 async def test_a_peer_that_breaks_the_protocol(served: Server, case: str) -> None:
     """While a response streams to it: it is closed, and nothing is heard of it in the log."""
     begun = len(served.output)

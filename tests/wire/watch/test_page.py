@@ -13,7 +13,7 @@ from tests.kit.people import NAME, PASSWORD, make_superuser
 from tests.kit.scripts import WEATHER
 from tests.kit.server import Server
 
-pytestmark = [needs_chromium, pytest.mark.any_database]
+pytestmark = [needs_chromium]
 
 
 GIF = "R0lGODlhAQABAIAAAP8AAP///yH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="

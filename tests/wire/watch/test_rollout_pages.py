@@ -15,7 +15,7 @@ from tests.kit.people import settings_of
 from tests.kit.sample_rollouts import GROUP, MODEL
 from tests.kit.server import Server, manage
 
-pytestmark = [needs_chromium, pytest.mark.any_database]
+pytestmark = [needs_chromium]
 
 PAGES = {
     "break": f"/watch/rollouts/{GROUP}.1?g=4",
