@@ -32,12 +32,12 @@ def choose_database(name: str) -> None:
     _chosen = name
 
 
-def database_settings(folder: Path, manage: Manage) -> dict[str, str]:
+def database_settings(folder: Path, manage: Manage, *, kind: str | None = None) -> dict[str, str]:
     """Make the folder's database, if it has none; return the settings that lead a server with this DATA_DIR to it.
 
-    `manage` runs a command of manage.py with settings.
+    `manage` runs a command of manage.py with settings. `kind` is one of `DATABASES`; without it, the test's own.
     """
-    if chosen_database() == "postgres":
+    if (kind or chosen_database()) == "postgres":
         return {"DATABASE_URL": postgres_url(folder, manage)}
     file = folder / "respsite.sqlite3"  # where a server looks by itself
     if not file.exists():

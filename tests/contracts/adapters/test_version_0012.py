@@ -20,7 +20,7 @@ from tests.contracts.adapters.conftest import OpenDatabase
 from tests.contracts.adapters.old_version import WORDS, copy_database, empty_database, load, migrate, version_0012
 from tests.kit.clients import Frame, http_client, read_error_answer, text_of
 from tests.kit.closed import bearer
-from tests.kit.databases import DATABASES, database_chosen, database_settings
+from tests.kit.databases import DATABASES, database_settings
 from tests.kit.scripts import generations
 from tests.kit.server import Server, manage
 from tests.kit.waiting import eventually
@@ -60,8 +60,7 @@ def make_empty(kind: str) -> MakeDatabase:
     """Makes databases of today's version with nothing in them; gives their URLs."""
 
     def made(folder: Path) -> str:
-        with database_chosen(kind):
-            settings = database_settings(folder, manage)
+        settings = database_settings(folder, manage, kind=kind)
         return settings.get("DATABASE_URL", f"sqlite:///{folder}/respsite.sqlite3")
 
     return made
