@@ -1,4 +1,4 @@
-"""OpenAI's Python SDK, as it is, against daphne, and each transport against uvicorn: HTTP, streams, the WebSocket."""
+"""OpenAI's Python SDK, as it is, against the application in process: HTTP, streams, the WebSocket."""
 
 import json
 from collections.abc import Iterator

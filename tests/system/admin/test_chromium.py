@@ -1,4 +1,7 @@
-"""The admin in a real browser: Chromium against daphne. SCREENSHOTS names a folder for what it saw."""
+"""The admin in a real browser: Chromium against daphne. SCREENSHOTS names a folder for what it saw.
+
+Only this finds a script, a style or a policy with which a page of the admin does not work in a browser.
+"""
 
 import os
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """Two hosts on one database and one Redis, whose clocks are ten minutes apart and jump.
 
+Only this finds an age or a lease that is computed from the clocks of two hosts.
+
 A stored response lives for five minutes here: by the clock of the host beside, it would be too old as soon as it is
 there. No worker may be taken for dead that lives, and one that dies is taken over as ever.
 """

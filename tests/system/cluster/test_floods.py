@@ -1,5 +1,7 @@
 """Clients that hold connections, drop them, or never read: others are served as before, and nothing of it stays.
 
+Only this finds a resource that nginx or a worker holds for good for a peer that no longer reads or writes.
+
 They come to nginx, as from outside, and to the workers' own port, where nothing is between.
 """
 

@@ -1,4 +1,7 @@
-"""A disk is full under load: what cannot be kept is refused or says so, and all of it goes on once there is room."""
+"""A disk is full under load: what cannot be kept is refused or says so, and all of it goes on once there is room.
+
+Only this finds a write that fails on a real disk and that nobody reports.
+"""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """Each part of a cluster is killed or stalled under load: nothing that was acknowledged is lost, and nothing hangs.
 
+Only this finds a loss that needs every part of a cluster, under load, at the time of the fault.
+
 CLUSTER_STREAMS clients, a quarter of each kind. Each fault prints its figures.
 """
 

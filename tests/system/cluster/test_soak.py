@@ -1,4 +1,7 @@
-"""A mixed load for SOAK_MINUTES (`make soak`): nothing fails, and no worker and no engine holds more at the end."""
+"""A mixed load for SOAK_MINUTES (`make soak`): nothing fails, and no worker and no engine holds more at the end.
+
+Only this finds memory that grows too slowly for a short test.
+"""
 
 import asyncio
 import os

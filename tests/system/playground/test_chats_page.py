@@ -1,4 +1,7 @@
-"""A chat is kept: it is listed, and open again with its draft, its setup and its scroll."""
+"""A chat is kept: it is listed, and open again with its draft, its setup and its scroll.
+
+Only this finds a chat, a draft or a place in a chat that a browser loses over a reload or beside another tab.
+"""
 
 import re
 

@@ -1,4 +1,7 @@
-"""Who comes into the playground where the server asks: by a key, or as a user of the admin by his session."""
+"""Who comes into the playground where the server asks: by a key, or as a user of the admin by his session.
+
+Only this finds a key, a cookie or a session that a real browser sends to the wrong place, or not at all.
+"""
 
 import random
 import re

@@ -1,4 +1,7 @@
-"""What answers may contain: it is safe, the same however it grows, and its libraries are loaded when needed."""
+"""What answers may contain: it is safe, the same however it grows, and its libraries are loaded when needed.
+
+Only this finds markup that a real browser makes of a text, and a text that is too slow to lay out.
+"""
 
 import json
 from typing import Any

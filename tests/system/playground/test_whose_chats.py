@@ -1,4 +1,7 @@
-"""Whose chats a page shows: those of the key or user that asks, and those that are shared with them."""
+"""Whose chats a page shows: those of the key or user that asks, and those that are shared with them.
+
+Only this finds a chat or a credential that stays in the browser for the next key.
+"""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,7 @@
 """`ForkClient`: fork servers that hang, refuse or die, and what then becomes of the processes that were ordered.
 
+Only this finds an order that is lost with a real fork server, and a process that nobody waits for.
+
 The fork server here is a real process that loads nothing, and whose processes do as a file says, in the place of
 `manage.py fork_workers`.
 """

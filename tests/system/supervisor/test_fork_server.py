@@ -1,4 +1,7 @@
-"""The fork server as a real process: workers outlive it, it outlives them, and a roll starts a new one."""
+"""The fork server as a real process: workers outlive it, it outlives them, and a roll starts a new one.
+
+Only this finds workers that end with their fork server, and a roll that forks the old version again.
+"""
 
 import os
 import signal
