@@ -62,6 +62,7 @@ LONG = """
 """.split()
 
 SYSTEM = Path(__file__).parent / "system"
+IN_PROCESS = Path(__file__).parent / "inprocess"
 
 collect_ignore = [] if find_spec("vllm") else ["system/vllm"]  # those run in the venv of `make test-vllm`
 
@@ -134,11 +135,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=[item for item in items if _is_spared(item)])
     items[:] = [item for item in items if not _is_spared(item)]
     for item in items:
+        _check_markers(item)
         if item.path in begin and SYSTEM not in item.path.parents and item.get_closest_marker("limit") is None:
             item.add_marker(pytest.mark.limit(SYSTEM_SECONDS))
         reason = QUARANTINED.get(item.nodeid) or QUARANTINED.get(item.nodeid.partition("[")[0])
         if reason:
             item.add_marker(pytest.mark.xfail(reason=f"quarantined: {reason}", strict=False))
+
+
+def _check_markers(item: pytest.Item) -> None:
+    """Refuse markers that have no effect where they stand."""
+    if item.get_closest_marker("representative") and SYSTEM not in item.path.parents:
+        raise pytest.UsageError(f"{item.nodeid} is a representative, but not in tests/system")
+    if item.get_closest_marker("each_server") and IN_PROCESS in item.path.parents:
+        raise pytest.UsageError(f"{item.nodeid} is for each server, but in process there is none")
 
 
 def _is_spared(item: pytest.Item) -> bool:

@@ -41,6 +41,8 @@ class Durations:
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
+        self._files: set[str] = set()
+        self._tests: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add the duration of a phase."""
@@ -59,12 +61,23 @@ class Durations:
         for folder, seconds in sums(self.seconds).most_common():
             write(f"{seconds:7.0f}  {folder}")
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Note which tests there are in the files that were collected whole, before any is left out."""
+        if any("::" in argument for argument in config.args):
+            return
+        self._files |= {item.nodeid.partition("::")[0] for item in items}
+        self._tests |= {item.nodeid for item in items}
+
+    def _may_be_there(self, nodeid: str) -> bool:
+        """Whether there may be such a test still: neither its file nor its name is gone."""
+        file = nodeid.partition("::")[0]
+        return nodeid in self._tests if file in self._files else (ROOT / file).exists()
+
     def pytest_sessionfinish(self) -> None:
         """Keep the durations for `make check`."""
         if self.seconds:
-            kept = {
-                nodeid: seconds for nodeid, seconds in read().items() if (ROOT / nodeid.partition("::")[0]).exists()
-            }
+            kept = {nodeid: value for nodeid, value in read().items() if self._may_be_there(nodeid)}
             RECORD.parent.mkdir(exist_ok=True)
             draft = RECORD.with_suffix(f".{os.getpid()}")
             draft.write_text(json.dumps({**kept, **{name: round(value, 3) for name, value in self.seconds.items()}}))

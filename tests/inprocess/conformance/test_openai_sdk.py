@@ -42,7 +42,6 @@ def test_create_without_a_model_uses_the_served_one(client: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("input", ["count to 5", TWO_CALLS], ids=["text", "call"])
-@pytest.mark.each_server
 def test_a_stream_is_valid_event_by_event(client: OpenAI, input: str) -> None:
     with client.responses.with_streaming_response.create(
         model=MODEL, input=input, tools=[WEATHER], stream=True
@@ -119,7 +118,6 @@ def test_an_image_is_seen_in_responses_and_in_chats(client: OpenAI) -> None:
     assert said.choices[0].message.content == says
 
 
-@pytest.mark.each_server
 def test_a_chat_of_three_turns_on_a_socket(chat: Chat) -> None:
     for turn in (1, 2, 3):
         assert number_of_user_messages(chat.ask(f"Turn {turn}", store=False).output_text) == turn

@@ -2,14 +2,12 @@
 
 import asyncio
 import base64
-import json
 import time
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
-from websockets.exceptions import InvalidStatus
 
 from tests.kit.clients import Socket
 from tests.kit.closed import bearer, post
@@ -125,28 +123,6 @@ async def test_an_open_websocket_of_a_revoked_key_is_closed_with_a_reason(closed
             assert error["type"] == "error"
             assert (error["status"], error["error"]["code"]) == (401, "invalid_api_key")
             assert await socket.closed() == 1000
-
-
-@pytest.mark.parametrize("headers", [{}, bearer("sk-wrong")])
-@pytest.mark.each_server
-async def test_the_upgrade_is_answered_with_a_plain_401(closed: ClosedServer, headers: dict[str, str]) -> None:
-    with pytest.raises(InvalidStatus) as refused:
-        await Socket.open(closed.ws_url, additional_headers=headers)
-    answer = refused.value.response
-    assert answer.status_code == 401
-    assert json.loads(answer.body)["error"]["code"] == "invalid_api_key"
-    assert answer.headers["x-request-id"]
-    assert answer.headers["www-authenticate"].startswith("Bearer")
-
-
-@pytest.mark.each_server
-async def test_a_browser_may_have_its_key_in_a_subprotocol(closed: ClosedServer) -> None:
-    key = closed.new_key()
-    offered = ["realtime", f"openai-insecure-api-key.{key}"]
-    async with await Socket.open(closed.ws_url, subprotocols=offered) as socket:
-        assert socket.raw.subprotocol == "realtime"
-    with pytest.raises(InvalidStatus):
-        await Socket.open(closed.ws_url, subprotocols=["realtime", "openai-insecure-api-key.sk-wrong"])
 
 
 def test_openais_sdk_raises_what_it_raises_there(closed: ClosedServer) -> None:

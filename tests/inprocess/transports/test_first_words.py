@@ -82,7 +82,6 @@ async def test_nothing_is_waited_for_while_others_have_the_engine(server: Server
             assert [name async for name, _ in events][-2] == "response.completed"
 
 
-@pytest.mark.each_server
 async def test_a_client_that_leaves_before_the_first_word_ends_its_response(
     server: Server, http: httpx.AsyncClient
 ) -> None:

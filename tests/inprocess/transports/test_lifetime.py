@@ -34,7 +34,6 @@ async def end_of_life(server: Server, socket: Socket) -> None:
     server.advance(WARNED_BEFORE)
 
 
-@pytest.mark.each_server
 async def test_an_idle_connection_is_warned_and_closed(impatient_server: Server, open_socket: Connect) -> None:
     opened = time.time()
     socket = await open_socket(impatient_server)

@@ -9,7 +9,7 @@ import pytest
 from tests.inprocess.conftest import Connect
 from tests.kit.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, read_message
 from tests.kit.inprocess import Server
-from tests.kit.scripts import LIMIT, gate, release
+from tests.kit.scripts import gate, release
 
 CREATE = {"type": "response.create"}
 ORPHAN = {"type": "function_call_output", "call_id": "call_nobody", "output": "1"}
@@ -153,33 +153,6 @@ async def test_a_full_queue_refuses_and_keeps_what_it_has(server: Server, socket
     for _ in range(5):
         assert (await socket.answer("lane"))[-1]["type"] == "response.completed"
     await socket.ask("Hello", "lane")
-
-
-@pytest.mark.parametrize("size", [LIMIT + 1, 4 * LIMIT])
-@pytest.mark.each_server
-async def test_a_message_over_the_limit_ends_the_connection(server: Server, open_socket: Connect, size: int) -> None:
-    """Just over, and far over: there the WebSocket layer itself refuses, under daphne at twice the limit."""
-    socket = await open_socket(server)
-    frame = json.dumps({**CREATE, "input": ""})
-    await socket.send(frame[:-2] + "x" * (size - len(frame)) + frame[-2:])
-    code = await socket.closed()
-    if size <= 2 * LIMIT or socket.log:
-        assert code == 4009
-        message = read_error_frame(socket.log[-1], status=413, code="message_too_large")
-        assert "WEBSOCKET_MAX_MESSAGE_BYTES" in message
-        assert str(LIMIT) in message
-        assert str(size) in message
-        assert f"a message was refused: {message}" in server.output
-    await (await open_socket(server)).ask("Hello")
-
-
-@pytest.mark.each_server
-async def test_the_limit_counts_bytes_and_takes_what_just_fits(socket: Socket) -> None:
-    frame = json.dumps({**CREATE, "input": "Hello", "metadata": None, "user_data": ""}, ensure_ascii=False)
-    await socket.send(frame[:-2] + "é" * ((LIMIT - len(frame)) // 2) + frame[-2:])
-    assert (await socket.answer())[-1]["type"] == "response.completed"
-    await socket.send(frame[:-2] + "é" * (LIMIT // 2) + frame[-2:])
-    assert await socket.closed() == 4009
 
 
 @pytest.mark.parametrize("word", ["[die]", "[crash]", "[break]", "[away]", "[full]"])
