@@ -53,7 +53,7 @@ LONG = """
     system/takeover/test_hung_database system/takeover/test_embedding system/supervisor/test_watching
     system/playground/test_files system/playground/test_chats_looks inprocess/goldens/test_goldens
     contracts/adapters/test_old_version contracts/adapters/test_store_database wire/transports/test_waiting
-    wire/test_hostile_texts unit/tools/sandbox/test_resting project/docs/test_site
+    system/test_hostile_texts unit/tools/sandbox/test_resting project/docs/test_site
     wire/test_everywhere system/playground/test_talking wire/transports/test_limits unit/tools/mcp/test_old_sse
     wire/watch/test_page wire/transports/test_metrics wire/conformance/test_resuming_sdk system/supervisor/test_bursts
     contracts/adapters/test_retention clients/test_keys system/playground/test_page clients/javascript/test_javascript

@@ -9,7 +9,7 @@ from tests.clients.javascript.node import installed, run
 from tests.kit.balancer import Balancer
 from tests.kit.scripts import BEGIN
 from tests.kit.waiting import eventually
-from tests.wire.transports.test_idempotency_kills import is_running, owner_of, rows
+from tests.system.takeover.test_idempotency_kills import is_running, owner_of, rows
 from tests.wire.transports.test_takeover import HELD, LONG, NUMBERS, two_workers
 
 

@@ -1,4 +1,7 @@
-"""A worker is killed while calls that only read have begun early: another one goes on, and changes nothing twice."""
+"""A worker is killed while calls that only read have begun early: another one goes on, and changes nothing twice.
+
+Only this finds an early call that a death repeats with another result.
+"""
 
 import asyncio
 from collections import Counter

@@ -2,6 +2,8 @@
 
 The one test of time in this suite. `tests.kit.heartbeat` measures inside the server's process; a stop that is too long
 is tried twice more, since on a busy machine a thread may hold the interpreter's lock and get no processor.
+
+Only this finds a text that stops the loop for everybody.
 """
 
 import asyncio

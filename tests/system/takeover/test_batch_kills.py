@@ -1,4 +1,7 @@
-"""kill -9 of the worker that runs a batch: another goes on, and each line is in the output once."""
+"""kill -9 of the worker that runs a batch: another goes on, and each line is in the output once.
+
+Only this finds a line that a death loses or repeats.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,7 @@
-"""A server in front of two vLLM servers, of which one dies, hangs or breaks while both generate: nobody notices."""
+"""A server in front of two vLLM servers, of which one dies, hangs or breaks while both generate: nobody notices.
+
+Only this finds a turn that is lost or doubled where a vLLM server dies under it.
+"""
 
 import asyncio
 import time

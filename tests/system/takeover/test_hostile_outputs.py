@@ -1,6 +1,8 @@
 """Outputs of tools given by many at once, at all workers, while these are killed, stopped and stalled.
 
 What was acknowledged is used, once; nothing else is; and each response has one stream with one end.
+
+Only this finds an acknowledged output that is lost, or used twice, where workers die.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""Workers die while they carry out requests with an `Idempotency-Key`: the clients send them again, as SDKs do."""
+"""Workers die while they carry out requests with an `Idempotency-Key`: the clients send them again, as SDKs do.
+
+Only this finds a request with a key that a death loses, or that is carried out twice.
+"""
 
 import asyncio
 import random

@@ -2,6 +2,8 @@
 
 What was accepted is applied or comes back, every lane hears an end and can be used again, and no project touches
 another's. Two workers on one database, whose clients have the keys of two projects.
+
+Only this finds accepted input that a death loses.
 """
 
 import asyncio

@@ -6,6 +6,8 @@ The root starts an agent and waits; that one tells the root something, calls a t
     agent            └─> tell ── a message ──^        book ── (the tool) ──> answer ──^
 
 Each turn begins with a thought that names it. A gate in one of them, or in the tool, says where the kill comes.
+
+Only this finds a state of agents that a death loses.
 """
 
 import asyncio
