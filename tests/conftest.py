@@ -67,11 +67,27 @@ IN_PROCESS = Path(__file__).parent / "inprocess"
 collect_ignore = [] if find_spec("vllm") else ["system/vllm"]  # those run in the venv of `make test-vllm`
 
 
-@pytest.fixture(scope="session", params=KINDS)
-def demo_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="session")
+def demo_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Server]]:
+    """Servers with the demo engine, by their kind and that of their database, as far as any was needed."""
+    servers: dict[tuple[str, str], Server] = {}
+    yield servers
+    for server in servers.values():
+        server.stop()
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def demo_server(
+    request: pytest.FixtureRequest,
+    database: str,
+    demo_servers: dict[tuple[str, str], Server],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Server:
     """A server with the demo engine, of each kind; shared, so tests leave it as they find it."""
-    with Server(tmp_path_factory.mktemp(f"demo-{request.param}"), kind=request.param) as server:
-        yield server
+    key = request.param, database
+    if key not in demo_servers:
+        demo_servers[key] = Server(tmp_path_factory.mktemp("demo"), kind=request.param).start()
+    return demo_servers[key]
 
 
 @pytest.fixture(scope="session")
