@@ -88,17 +88,21 @@ class ForkedProcess:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._descriptor)
         if self._is_orphan:
-            self.ended(self._own_status())
+            self._ended_alone()
         else:
-            loop.call_later(STATUS_SECONDS, self.ended, None)
+            loop.call_later(STATUS_SECONDS, self._ended_alone)
 
-    def _own_status(self) -> int | None:
-        """Return its exit status if it has become a child of this process, as orphans do of a container's first one."""
-        try:
-            _, status = os.waitpid(self.pid, os.WNOHANG)
-        except ChildProcessError:
-            return None
-        return os.waitstatus_to_exitcode(status)
+    def _ended_alone(self) -> None:
+        """It has ended, and nobody says how; it may have become a child of this process, as a container's first one."""
+        if self._status.done():
+            return
+        ended = None
+        with suppress(OSError):  # it is none, as a rule
+            ended = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED | os.WNOHANG)
+        if ended is None:
+            self.ended(None)
+        else:
+            self.ended(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
 
 
 class _Server:
@@ -208,7 +212,7 @@ class ForkClient:
         self._servers: list[_Server] = []  # that take orders, the newest last
         self._all: set[_Server] = set()
         self._renews = False
-        self._closing = False
+        self._stopping = False
 
     @property
     def is_ready(self) -> bool:
@@ -231,9 +235,13 @@ class ForkClient:
         """From now on processes have the code that is on the disk now."""
         self._renews = True
 
+    def stop(self) -> None:
+        """Nothing more will be ordered: a fork server that ends is not missed."""
+        self._stopping = True
+
     async def close(self) -> None:
         """End all fork servers."""
-        self._closing = True
+        self.stop()
         for server in self._all:
             server.kill()
         if self._all:
@@ -258,7 +266,7 @@ class ForkClient:
         self._all.discard(server)
         if server in self._servers:
             self._servers.remove(server)
-        if self._closing or server.is_retired:
+        if self._stopping or server.is_retired:
             return
         if not server.is_ready:
             self.refuses = self.refuses or status == REFUSED

@@ -86,17 +86,21 @@ class ForkServer:
         """Fork; return whether this is the new process."""
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # both processes would write what waits here
+        ends: tuple[int, ...] = ()
         try:
+            reported, report = ends = os.pipe()
             pid = os.fork()
-        except OSError as problem:  # no memory or no process is left, for now
+        except OSError as problem:  # no memory, no process or no descriptor is left, for now
             sys.stderr.write(f"worker {order.number} cannot be forked: {problem.strerror}\n")
             self._answer({"number": order.number, "status": os.EX_OSERR})
         else:
             if pid == 0:
-                self._become(order, descriptors)
+                os.close(report)
+                self._become(order, descriptors, reported)
                 return True
             self._keep(order.number, pid)
-        for descriptor in descriptors:
+            os.write(report, b".")
+        for descriptor in (*descriptors, *ends):
             os.close(descriptor)
         return False
 
@@ -110,8 +114,12 @@ class ForkServer:
         self._waiting.register(end, select.POLLIN)
         self._answer({"number": number, "pid": pid}, [end])
 
-    def _become(self, order: Order, descriptors: Descriptors) -> None:
-        """Make the new process one of its own, with its own output."""
+    def _become(self, order: Order, descriptors: Descriptors, reported: int) -> None:
+        """Make the new process one of its own, with its own output, once its start is `reported`."""
+        # Where this server dies before that, the supervisor knows of no process, and would never end this one.
+        if not os.read(reported, 1):
+            os._exit(os.EX_SOFTWARE)
+        os.close(reported)
         self._control.close()
         for end in self._workers:
             os.close(end)

@@ -214,15 +214,18 @@ class Supervisor:
             self._hurry(signal.SIGTERM)  # the second one is taken as haste
             return
         logger.info("the workers stop: %d are running", len(self._processes))
-        self._end_rolls()
-        self._fleet.stop()
-        self._news.set()
+        self._begin_to_stop()
 
     def _interrupt(self) -> None:
         self._hurried = True
         if self._fleet.stopping:
             self._hurry(signal.SIGINT)
+        self._begin_to_stop()
+
+    def _begin_to_stop(self) -> None:
         self._end_rolls()
+        if self._forks is not None:
+            self._forks.stop()  # who stops the workers may stop the processes that they come from, too
         self._fleet.stop()
         self._news.set()
 

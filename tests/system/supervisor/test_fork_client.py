@@ -6,6 +6,7 @@ The fork server here is a real process that loads nothing, and whose processes d
 `manage.py fork_workers`.
 """
 
+import ctypes
 import os
 import signal
 import socket
@@ -26,6 +27,7 @@ from tests.kit.served import command_line, is_gone
 from tests.kit.server import ROOT
 from tests.kit.waiting import eventually
 
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 MANAGE = """
 import os, socket, sys, time
 sys.path.insert(0, {root!r})
@@ -44,6 +46,12 @@ if does()[0] == "hang":
     time.sleep(600)
 if does()[0] == "refuse":
     sys.exit(os.EX_CONFIG)
+if does()[0] == "die":
+    def die(self, number, pid):
+        with open(folder + "/forked", "w") as file:
+            file.write(str(pid))
+        os.kill(os.getpid(), 9)
+    ForkServer._keep = die
 os.write(value("--says"), b"r")
 if ForkServer(socket.socket(fileno=value("--control"))).serve() is not None:
     if does()[0] == "end":
@@ -92,6 +100,15 @@ class Forks:
         assert all(map(is_gone, self.servers()))
         for descriptor in self._inherited:
             os.close(descriptor)
+
+
+@pytest.fixture
+def adopts() -> Iterator[None]:
+    """Have this process get the orphans below it as children, as the first one of a container does."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    yield
+    prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
 @pytest_asyncio.fixture
@@ -157,6 +174,38 @@ async def test_one_that_stands_still_hides_no_end_and_is_killed_with_the_worker_
     assert not is_gone(second.pid)
     another = forks.start(4)
     await eventually(lambda: another.pid > 0)
+
+
+async def test_what_it_has_forked_and_not_told_ends_with_it(forks: Forks) -> None:
+    forks.does("die")
+    forks.start(1)
+    await eventually(lambda: forks.ended == {1: -signal.SIGKILL})
+    await eventually(lambda: is_gone(int((forks.folder / "forked").read_text())))
+
+
+async def test_an_orphan_that_ended_before_its_fork_server_is_waited_for_by_the_first_process_of_a_container(
+    forks: Forks, monkeypatch: pytest.MonkeyPatch, adopts: None
+) -> None:
+    monkeypatch.setattr(fork_client, "STATUS_SECONDS", 1.0)
+    first = forks.start(1)
+    await eventually(lambda: first.pid > 0)
+    server = forks.servers()[0]
+    os.kill(server, signal.SIGSTOP)
+    first.send(signal.SIGKILL)
+    os.kill(server, signal.SIGKILL)
+    await eventually(lambda: forks.ended == {1: -signal.SIGKILL})
+
+
+async def test_one_that_is_ended_with_the_workers_is_not_started_again(
+    forks: Forks, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = forks.start(1)
+    await eventually(lambda: first.pid > 0)
+    forks.client.stop()
+    os.kill(forks.servers()[0], signal.SIGTERM)
+    await eventually(lambda: not forks.client.is_ready)
+    assert len(forks.servers()) == 1
+    assert "its workers go on" not in caplog.text
 
 
 async def test_where_it_refuses_each_loads_the_application_itself(
