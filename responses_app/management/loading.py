@@ -1,8 +1,19 @@
-"""Loading the application in a fork server: all that a worker of these settings needs and that can be shared."""
+"""Loading the application in a fork server: all that a worker of these settings needs and that can be shared.
+
+Of the modules that a worker imports later the code is kept, as it is now. What is on the disk then may be another
+version, of which a worker must not have a part.
+"""
 
 import gc
 import os
+import sys
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import CodeType, ModuleType
 
 from django.conf import settings
 from django.urls import get_resolver
@@ -27,6 +38,9 @@ MODULES = (
     *("responses_app.tools.mcp.tool", "responses_app.web.rollouts", "responses_app.web.servers.backpressure"),
     *("responses_app.web.servers.daphne", "responses_app.web.servers.layers", "responses_app.web.servers.uvicorn"),
 )
+PACKAGES = ("engine", "responses_app", "respsite")
+# Folders of what runs in processes of its own, or is looked for on the disk.
+ELSEWHERE = {"command_line", "inside", "management", "migrations"}
 
 
 def load_application(own: Settings) -> None:
@@ -45,6 +59,8 @@ def load_application(own: Settings) -> None:
         import_module(BACKENDS[model.engine].rpartition(".")[0])
     if any(family_of(model).is_harmony for model in own.served):
         load_vocabulary_here()
+    kept = KeptModules({name: _Kept(name, file) for name, file in _missing()})
+    sys.meta_path.insert(sys.meta_path.index(PathFinder), kept)
     gc.collect()
     gc.freeze()  # the collector writes into each object that it looks at, and so would copy what is shared
 
@@ -52,3 +68,42 @@ def load_application(own: Settings) -> None:
 def count_threads() -> int:
     """Return how many threads this process has, those of libraries too."""
     return len(os.listdir("/proc/self/task"))
+
+
+class _Kept(SourceFileLoader):
+    """A module whose file was read when this was made."""
+
+    def __init__(self, name: str, file: Path) -> None:
+        super().__init__(name, str(file))
+        self._code = super().get_code(name)
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Return what was read."""
+        return self._code
+
+
+class KeptModules(MetaPathFinder):
+    """Finds modules whose files were read before, by their names."""
+
+    def __init__(self, kept: dict[str, _Kept]) -> None:
+        self._kept = kept
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return how a module is loaded, None for one that is not kept."""
+        loader = self._kept.get(fullname)
+        return spec_from_file_location(fullname, loader.path, loader=loader) if loader else None
+
+
+def _missing() -> Iterator[tuple[str, Path]]:
+    """Yield the names and files of this program's modules that are not loaded yet."""
+    for package in PACKAGES:
+        top = import_module(package)
+        assert top.__file__ is not None
+        root = Path(top.__file__).parent
+        for file in root.rglob("*.py"):
+            parts = (package, *file.relative_to(root).with_suffix("").parts)
+            name = ".".join(parts).removesuffix(".__init__")
+            if name not in sys.modules and ELSEWHERE.isdisjoint(parts):
+                yield name, file
