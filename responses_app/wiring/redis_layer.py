@@ -29,8 +29,14 @@ def _patient(host: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _PatientReads:
-    """Reads that may take some time may take `LISTEN_SECONDS`."""
+    """Reads that may take some time may take `LISTEN_SECONDS`; but the URL may ask for more frequent health checks.
+
+    The base makes those between two reads.
+    """
+
+    health_check_interval: float  # of the base; 0: none
 
     async def read_response(self, *arguments: Any, timeout: float | None = None, **options: Any) -> Any:
-        patient = max(timeout, LISTEN_SECONDS) if timeout else timeout
+        most = min(LISTEN_SECONDS, self.health_check_interval or LISTEN_SECONDS)
+        patient = max(timeout, most) if timeout else timeout
         return await super().read_response(*arguments, timeout=patient, **options)  # type: ignore[misc]

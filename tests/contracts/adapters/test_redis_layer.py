@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from channels_redis.utils import create_pool
+from redis import ConnectionError as RedisConnectionError
 from redis.asyncio import Connection, SSLConnection, UnixDomainSocketConnection
 
 from responses_app.wiring import redis_layer
@@ -83,3 +84,13 @@ def test_each_kind_of_connection_stays_what_its_url_says(address: str, plain: ty
     assert {name: patient.connection_kwargs[name] for name in told} == {
         name: bare.connection_kwargs[name] for name in told
     }
+
+
+@pytest.mark.parametrize(("query", "patience"), [("", 30.0), ("?health_check_interval=5", 5.0)])
+async def test_a_read_ends_in_time_for_the_health_checks_that_the_url_asks_for(
+    reads: list[float | None], query: str, patience: float
+) -> None:
+    pool = create_pool(_patient({"address": f"redis://127.0.0.1:1{query}", "socket_timeout": None}))
+    with pytest.raises(RedisConnectionError):
+        await pool.make_connection().read_response(timeout=0.1)
+    assert reads == [patience]
