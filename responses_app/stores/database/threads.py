@@ -216,9 +216,9 @@ def _answers(connection: BaseDatabaseWrapper, questions: Sequence[Question]) -> 
         try:
             return dict(zip(questions, answers(cursor, questions), strict=True))
         except Error as error:
-            if len(questions) == 1 or not is_unmigrated(error):
+            if len(questions) == 1 or (isinstance(error, PASSING) and not is_unmigrated(error)):
                 raise
-    # One asks for a table that is not there, which is no reason to answer none of the others.
+    # One asks for a table that is not there, or that it may not read: no reason to answer none of the others.
     alone: dict[Question, Sequence[Row] | StoreError] = {}
     for question in questions:
         try:

@@ -1,11 +1,11 @@
 """Readers of a database: what is polled together is one statement, and connections that break are replaced."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, ProgrammingError
 from django.db.backends.utils import CursorWrapper
 
 from responses_app.models import Worker
@@ -95,6 +95,21 @@ class TestPolls(DatabaseCase):
         assert lacking is not again
         with pytest.raises(NotMigrated):
             await readers.poll(LACKING)
+
+    async def test_where_one_question_fails_alone_the_others_are_answered(
+        self, readers: DatabaseReaders, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answers, forbidden = threads.answers, any_of(f"{DOORS} WHERE number = 7")
+
+        def refuses(cursor: CursorWrapper, questions: Sequence[Question]) -> object:
+            if forbidden in questions:
+                raise ProgrammingError("permission denied for table")
+            return answers(cursor, questions)
+
+        monkeypatch.setattr(threads, "answers", refuses)
+        numbers, failed = await asyncio.gather(readers.poll(NUMBERS), readers.poll(forbidden), return_exceptions=True)
+        assert isinstance(numbers, list)
+        assert isinstance(failed, StoreError)
 
     async def test_one_that_waits_no_more_takes_nothing_from_the_others(self, readers: DatabaseReaders) -> None:
         gone = asyncio.create_task(readers.poll(any_of(DOORS)))
