@@ -99,6 +99,7 @@ Result = TypeVar("Result")
 
 THREADS = 4  # and so connections; more would not read faster, since they share the interpreter's lock
 GATHER_SECONDS = 0.005  # how long a question that is polled waits for others: duties that wake together take 1 ms
+APART_SECONDS = 60.0  # how long each is asked alone behind a failure: a lock on one table may last, and hold up all
 
 
 class DatabaseReaders:
@@ -117,6 +118,7 @@ class DatabaseReaders:
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="store-reader")
         self._thread = local()
         self._connections: list[BaseDatabaseWrapper] = []
+        self._apart_until = -math.inf  # of a loop's time
         # The questions that wait to be asked together, and what asks them.
         self._polling: tuple[dict[Question, None], asyncio.Task[_Answers]] | None = None
 
@@ -140,10 +142,14 @@ class DatabaseReaders:
     async def poll(self, question: Question) -> Sequence[Row]:
         """Return the rows of a question, asked with all others that come within `GATHER_SECONDS`, and after this call.
 
+        Where that has failed each is asked alone, for `APART_SECONDS`.
+
         Raises:
             StoreError: as `run`.
         """
         loop = asyncio.get_running_loop()
+        if loop.time() < self._apart_until:
+            return await self.run(lambda connection: _answer(connection, question))
         # One that waits in another loop may wait there for ever.
         if self._polling is None or self._polling[1].get_loop() is not loop:
             questions: dict[Question, None] = {}
@@ -162,6 +168,7 @@ class DatabaseReaders:
         try:
             return await self.run(lambda connection: _answers(connection, list(questions)))
         except StoreError as problem:
+            self._apart_until = asyncio.get_running_loop().time() + APART_SECONDS
             return dict.fromkeys(questions, problem)
 
     def held(self) -> "DatabaseReaders":
@@ -210,6 +217,11 @@ class DatabaseReaders:
 _Answers = Mapping[Question, Sequence[Row] | StoreError]
 
 
+def _answer(connection: BaseDatabaseWrapper, question: Question) -> Sequence[Row]:
+    with connection.cursor() as cursor:
+        return answers(cursor, [question])[0]
+
+
 def _answers(connection: BaseDatabaseWrapper, questions: Sequence[Question]) -> _Answers:
     """Return the answer to each question, or why there is none."""
     with connection.cursor() as cursor:
@@ -222,7 +234,7 @@ def _answers(connection: BaseDatabaseWrapper, questions: Sequence[Question]) -> 
     alone: dict[Question, Sequence[Row] | StoreError] = {}
     for question in questions:
         try:
-            alone |= _answers(connection, [question])
+            alone[question] = _answer(connection, question)
         except Error as error:
             alone[question] = store_error(error)
     return alone

@@ -111,6 +111,23 @@ class TestPolls(DatabaseCase):
         assert isinstance(numbers, list)
         assert isinstance(failed, StoreError)
 
+    async def test_one_that_is_held_up_holds_up_the_others_once(
+        self, readers: DatabaseReaders, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answers, held = threads.answers, any_of(f"{DOORS} WHERE number = 7")
+
+        def waits(cursor: CursorWrapper, questions: Sequence[Question]) -> object:
+            if held in questions:
+                raise OperationalError("canceling statement due to statement timeout")
+            return answers(cursor, questions)
+
+        monkeypatch.setattr(threads, "answers", waits)
+        for numbers_are in StoreError, list:
+            asked = readers.poll(NUMBERS), readers.poll(held)
+            numbers, failed = await asyncio.gather(*asked, return_exceptions=True)
+            assert isinstance(numbers, numbers_are)
+            assert isinstance(failed, StoreError)
+
     async def test_one_that_waits_no_more_takes_nothing_from_the_others(self, readers: DatabaseReaders) -> None:
         gone = asyncio.create_task(readers.poll(any_of(DOORS)))
         stays = asyncio.create_task(readers.poll(NUMBERS))
