@@ -7,6 +7,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
@@ -435,10 +436,10 @@ def test_what_is_said_of_a_setting_leans_on_no_other() -> None:
 
 
 def start(code: str, folder: Path, **settings: str) -> "subprocess.CompletedProcess[str]":
-    """Run code that is expected to end, in a process of its own; it is kept in `folder`."""
-    script = folder / "start.py"
-    script.write_text(code)
-    return run_forked([str(script)], cwd=ROOT, environ=server_environ(**settings), seconds=60)
+    """Run code that is expected to end, in a process of its own; it is kept in `folder`, in a file of its own."""
+    with NamedTemporaryFile("w", dir=folder, suffix=".py", delete=False) as script:
+        script.write(code)
+    return run_forked([script.name], cwd=ROOT, environ=server_environ(**settings), seconds=60)
 
 
 STARTS = {
