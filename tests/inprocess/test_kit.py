@@ -35,6 +35,7 @@ async def test_whoever_leaves_a_stream_has_left(server: Server, http: httpx.Asyn
 
 
 def test_a_server_keeps_its_database_and_its_settings(folder: Path) -> None:
+    Server.rest()  # the server of another test may be active still, with its settings
     before = settings.RESPSITE
     server = Server(folder, script=main_script(folder), model_name="kept")
     with server:
