@@ -10,13 +10,14 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / ".pytest_cache" / "durations.json"
+SCHEDSTAT = Path("/proc/thread-self/schedstat")  # seconds on a processor and before one, in nanoseconds
 SHOWN = 100  # of the slowest, at the end of a run
 MOST_SECONDS = 5.0  # of a test outside `tests/system`, with its fixtures, beside the other processes of the run
 # The seconds of all tests of a folder, added up: of four processes on two cores, so four seconds are about one.
@@ -66,13 +67,36 @@ def folder_of(nodeid: str) -> str:
     return "/".join(nodeid.split("/")[:2])
 
 
+def waited_seconds() -> float:
+    """Return how long this thread has waited for a processor that others had; 0 where the system does not say."""
+    return int(SCHEDSTAT.read_text().split()[1]) / 1e9 if SCHEDSTAT.exists() else 0.0
+
+
 class Durations:
-    """Adds up what the phases of each test took. In a run with several processes it is the first that hears of all."""
+    """Adds up the seconds of each test. In a run with several processes it is the first that hears of all.
+
+    The seconds in which the test's thread waited for a processor are left out: they tell of the other processes.
+    """
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
+        self._waited = 0.0
         self._files: set[str] = set()
         self._tests: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        """Begin to count what a test waits."""
+        self._waited = waited_seconds()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Take from the duration of a phase what it has waited."""
+        report = yield
+        waited = waited_seconds()
+        report.duration = max(0.0, report.duration - (waited - self._waited))
+        self._waited = waited
+        return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add the duration of a phase."""
