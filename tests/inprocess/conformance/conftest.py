@@ -1,37 +1,3 @@
-"""SDK clients of the shared servers, and what a garbage collector would otherwise complain about, closed."""
+"""SDK clients of the shared servers."""
 
-from collections.abc import AsyncIterator, Iterator
-
-import pytest
-from openai import AsyncOpenAI, OpenAI
-
-from tests.kit.inprocess import Server
-from tests.kit.sdk import AsyncChat, Chat, async_sdk_of, sdk_of
-
-
-@pytest.fixture
-def client(demo_server: Server) -> Iterator[OpenAI]:
-    """An unmodified SDK."""
-    with sdk_of(demo_server) as client:
-        yield client
-
-
-@pytest.fixture
-async def async_client(demo_server: Server) -> AsyncIterator[AsyncOpenAI]:
-    """An unmodified SDK."""
-    async with async_sdk_of(demo_server) as client:
-        yield client
-
-
-@pytest.fixture
-def chat(client: OpenAI) -> Iterator[Chat]:
-    """A WebSocket of the synchronous SDK."""
-    with client.responses.connect() as connection:
-        yield Chat(connection)
-
-
-@pytest.fixture
-async def async_chat(async_client: AsyncOpenAI) -> AsyncIterator[AsyncChat]:
-    """A WebSocket of the asynchronous SDK."""
-    async with async_client.responses.connect() as connection:
-        yield AsyncChat(connection)
+from tests.kit.sdk_fixtures import async_chat, async_client, chat, client  # noqa: F401 - fixtures

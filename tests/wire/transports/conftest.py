@@ -1,17 +1,13 @@
 """The servers that transport tests share (see `tests.kit.pool`), of each kind, ended behind these tests."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
 
-import httpx
 import pytest
 
-from tests.kit.clients import Socket, http_client
+from tests.kit.client_fixtures import Connect, http, open_socket, socket  # noqa: F401 - fixtures, and their type
 from tests.kit.closed import ClosedServer
 from tests.kit.pool import ServerPool
 from tests.kit.server import KINDS, Server
-
-Connect = Callable[..., Awaitable[Socket]]
 
 
 @pytest.fixture(scope="package")
@@ -46,27 +42,3 @@ def closed(kind: str, pool: ServerPool) -> ClosedServer:
     server = pool.get("closed", kind)
     assert isinstance(server, ClosedServer)
     return server
-
-
-@pytest.fixture
-async def open_socket() -> AsyncIterator[Connect]:
-    """Open WebSockets that are closed at the end."""
-    async with AsyncExitStack() as stack:
-
-        async def open_one(to: Server, **options: object) -> Socket:
-            return await stack.enter_async_context(await Socket.open(to.ws_url, **options))
-
-        yield open_one
-
-
-@pytest.fixture
-async def socket(server: Server, open_socket: Connect) -> Socket:
-    """A WebSocket to `server`."""
-    return await open_socket(server)
-
-
-@pytest.fixture
-async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of `server`."""
-    async with http_client(server) as client:
-        yield client
