@@ -12,6 +12,7 @@ import pytest
 from tests.kit.clients import Socket
 from tests.kit.closed import bearer, post
 from tests.kit.inprocess import ClosedServer
+from tests.kit.waiting import looks
 
 REVOKED_WITHIN = 2.0  # seconds
 SLACK = 8.0  # seconds, on a machine that is busy
@@ -98,8 +99,9 @@ def test_a_key_that_has_expired_opens_no_more(closed: ClosedServer) -> None:
         f"ApiKey.objects.filter(prefix={key[:9]!r}).update(expires_at=datetime.fromtimestamp({until}, UTC))",
     )
     assert post(closed, key).status_code == 200 or time.time() >= until
-    time.sleep(max(0.0, until - time.time()))
-    assert post(closed, key).status_code == 401
+    # It expires by the store's clock, which a busy machine reads as early or late as the answer took.
+    answers = (post(closed, key) for _ in looks(1.5 + SLACK))
+    assert any(answer.status_code == 401 for answer in answers)
 
 
 @pytest.mark.each_database
