@@ -13,12 +13,15 @@ and asks the database once. Two processes have other moments, and do not ask tog
 import asyncio
 import logging
 import os
+import socket
+import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from responses_app.stores.base import NotMigrated, StoreError
 
 EARLY = 0.01  # share of the time between two looks by which a timer may be early
+_HOST = zlib.crc32(socket.gethostname().encode())
 
 
 def until_look(seconds: float) -> float:
@@ -28,8 +31,9 @@ def until_look(seconds: float) -> float:
     """
     if not seconds:
         return 0.0
-    # By the golden ratio, so that processes with neighbouring numbers have moments that are far apart.
-    phase = os.getpid() * 0.618034 % 1.0
+    # By the golden ratio, so that processes with neighbouring numbers have moments that are far apart. The host's name
+    # counts too: the containers of a machine have its clock and the same few numbers.
+    phase = (os.getpid() + _HOST) * 0.618034 % 1.0
     until = seconds - (asyncio.get_running_loop().time() - phase) % seconds
     # A timer may fire a little early: the look that was due is being made.
     return until if until > seconds * EARLY else until + seconds

@@ -125,5 +125,14 @@ def test_two_processes_look_in_different_moments(loop: Loop, monkeypatch: pytest
     assert all(later - earlier > 0.03 for earlier, later in pairwise(untils))
 
 
+def test_processes_of_one_number_in_two_containers_look_in_different_moments(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("responses_app.stores.looking._HOST", 0)
+    here = until_look(1.0)
+    monkeypatch.setattr("responses_app.stores.looking._HOST", 1)  # the digest of a host's name
+    assert abs(until_look(1.0) - here) > 0.03
+
+
 def test_without_a_pause_there_is_none(loop: Loop) -> None:
     assert until_look(0.0) == 0.0
