@@ -218,6 +218,8 @@ class OrphanReclaimer:
         if orphans.failed:
             self._takeovers.count("failed", by=orphans.failed)
             logger.warning("%d responses of workers that died have failed", orphans.failed)
+        if orphans.claimed:
+            logger.info("%d responses of workers that died are taken over here", len(orphans.claimed))
         self._claimed += orphans.claimed
 
     async def _run(self, accepted: AcceptedResponse) -> bool:

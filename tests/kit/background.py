@@ -73,6 +73,9 @@ async def until(http: httpx.AsyncClient, response_id: str, *statuses: str, timeo
         found[:] = [await get(http, response_id)]
         return found[0]["status"] not in resources.RUNNING or found[0]["status"] in statuses
 
-    await eventually(is_there, timeout=timeout)
+    try:
+        await eventually(is_there, timeout=timeout)
+    except AssertionError:
+        raise AssertionError(f"{found[0]} was not {' or '.join(statuses)} within {timeout:g} s") from None
     assert found[0]["status"] in statuses, found[0]
     return found[0]

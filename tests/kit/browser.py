@@ -5,6 +5,7 @@
 A page's `problems` are all that went wrong on it: messages of the console, exceptions, and requests that failed.
 """
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +15,12 @@ import pytest
 from axe_playwright_python.base import AXE_SCRIPT, AxeResults
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.kit.failure_reports import show_problems
+
 # The same engine without the windows of a browser around it: a start and a page cost half of the CPU.
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-WAIT_MS = 60_000
+# How long something may take to appear, in milliseconds; a wrong guess costs as much while one writes a test.
+WAIT_MS = int(os.environ.get("BROWSER_WAIT_MS", "60000"))
 expect.set_options(timeout=WAIT_MS)
 SIZES = {"telephone": (360, 740), "tablet": (820, 1180), "desktop": (1440, 900)}
 FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"]
@@ -73,6 +77,7 @@ def problems_of(page: Page) -> list[str]:
         if why != LEFT:
             problems.append(f"{url}: {why}")
 
+    show_problems(page, problems)
     page.on("console", lambda told: hear(told.type, told.text))
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("requestfailed", lambda request: fail(request.url, str(request.failure)))

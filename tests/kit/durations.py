@@ -1,7 +1,8 @@
 """How long tests take: the slowest are printed at the end of a run, and what is too long fails `make check`.
 
-Each run keeps the seconds of its tests in pytest's cache, beside those of earlier runs. A run of one test brings that
-one up to date, so whoever has shortened a test runs it once more.
+Each run with `--at-once` keeps the seconds of its tests in pytest's cache, beside those of earlier runs. Any other run
+brings entries down only: of a few tests the first pays for what all share, a server or a browser. So whoever has
+shortened a test runs it once more. Tests that fail are not kept.
 
     python -m tests.kit.durations       looks at the record: nothing is printed if there is none, or all is well
 """
@@ -78,8 +79,10 @@ class Durations:
     The seconds in which the test's thread waited for a processor are left out: they tell of the other processes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_whole: bool) -> None:
         self.seconds: Counter[str] = Counter()
+        self._is_whole = is_whole
+        self._failed: set[str] = set()
         self._waited = 0.0
         self._files: set[str] = set()
         self._tests: set[str] = set()
@@ -101,16 +104,18 @@ class Durations:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add the duration of a phase."""
         self.seconds[report.nodeid] += report.duration
+        if report.failed:
+            self._failed.add(report.nodeid)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the slowest tests, each with its file, and the sum of each folder."""
         if len(self.seconds) <= 1:
             return
         write = terminalreporter.write_line
-        terminalreporter.section(f"slowest {SHOWN} of {len(self.seconds)} tests, in seconds")
-        for nodeid, seconds in self.seconds.most_common(SHOWN):
-            if seconds >= 1:
-                write(f"{seconds:7.1f}  {nodeid}")
+        slow = [(nodeid, seconds) for nodeid, seconds in self.seconds.most_common(SHOWN) if seconds >= 1]
+        terminalreporter.section(f"the slowest of {len(self.seconds)} tests, from 1 second")
+        for nodeid, seconds in slow:
+            write(f"{seconds:7.1f}  {nodeid}")
         write("")
         for folder, seconds in sums(self.seconds).most_common():
             write(f"{seconds:7.0f}  {folder}")
@@ -132,16 +137,19 @@ class Durations:
         """Keep the durations for `make check`."""
         if self.seconds:
             kept = {nodeid: value for nodeid, value in read().items() if self._may_be_there(nodeid)}
+            for nodeid, seconds in self.seconds.items():
+                if nodeid not in self._failed and (self._is_whole or seconds < kept.get(nodeid, 0.0)):
+                    kept[nodeid] = round(seconds, 3)
             RECORD.parent.mkdir(exist_ok=True)
             draft = RECORD.with_suffix(f".{os.getpid()}")
-            draft.write_text(json.dumps({**kept, **{name: round(value, 3) for name, value in self.seconds.items()}}))
+            draft.write_text(json.dumps(kept))
             draft.replace(RECORD)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Listen in the process that hears of all tests."""
     if not config.option.collectonly and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Durations(), "durations-of-tests")
+        config.pluginmanager.register(Durations(is_whole=config.option.at_once > 1), "durations-of-tests")
 
 
 def sums(seconds: Mapping[str, float]) -> Counter[str]:

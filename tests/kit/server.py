@@ -23,8 +23,8 @@ from typing import IO, Any
 import httpx
 
 from tests.kit.databases import database_settings, make_templates
+from tests.kit.failure_reports import show_log
 from tests.kit.forking import ForkedProcess, fork, run_forked, start_forker
-from tests.kit.server_logs import print_with_failures
 from tests.kit.waiting import looks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,7 +120,7 @@ class Server:
         self.log = folder / "server.log"
         self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        print_with_failures(self)
+        show_log(self)
         chosen = {name.upper(): str(value) for name, value in settings.items()}
         chosen.setdefault("SHUTDOWN_GRACE_SECONDS", "0")  # what hangs would be waited for
         if script is not None:

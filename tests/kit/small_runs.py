@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.kit.programs import Finished, run_program
 from tests.kit.server import ROOT, clean_environ
 
-OURS = ("tests.kit.server_logs", "tests.kit.at_once", "tests.kit.limits", "tests.kit.capabilities")
+OURS = ("tests.kit.failure_reports", "tests.kit.at_once", "tests.kit.limits", "tests.kit.capabilities")
 SECONDS = 50.0  # bound of a run
 # Servers are not started there, so nothing has to be imported for them.
 CONFTEST = """

@@ -1,4 +1,4 @@
-"""A test that fails shows what its servers have logged since it began."""
+"""A test that fails shows what its servers have logged since it began, and what went wrong on its pages."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from tests.kit.small_runs import run_pytest
 FAILING = """
 from pathlib import Path
 import pytest
-from tests.kit.server_logs import print_with_failures
+from tests.kit.failure_reports import show_log, show_problems
 
 class Logs:
     def __init__(self, log):
         self.log = log
-        print_with_failures(self)
+        show_log(self)
 
     def say(self, word):
         with self.log.open("a") as log:
@@ -32,6 +32,8 @@ def test_2_fails(shared, tmp_path):
     own = Logs(tmp_path / "server.log")
     for number in range(150):
         own.say(f"line {number}")
+    page = Logs(tmp_path / "silent.log")
+    show_problems(page, ["error: nonsense is not defined"])
     assert False
 """
 
@@ -44,4 +46,6 @@ async def test_its_own_lines_are_printed(tmp_path: Path, how: tuple[str, ...]) -
     lines = run.printed.splitlines()
     assert "of the second test" in lines
     assert "of the first test" not in lines
+    assert "nothing" in lines  # of the silent one
+    assert "error: nonsense is not defined" in lines
     assert [f"line {number}" for number in (49, 50, 149) if f"line {number}" in lines] == ["line 50", "line 149"]
