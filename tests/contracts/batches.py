@@ -125,8 +125,8 @@ class BatchesContract:
         batch = await claimed(batches, made, one)
         assert batch.claim == Claim(one, 1)
         known = [made.id]
-        again = await batches.claim(one, dead_before=NOBODY_IS_DEAD, limit=1000, known=known)
-        assert made.id not in [each.record.id for each in again]
+        others = await batches.claim(one, dead_before=NOBODY_IS_DEAD, limit=1000, known=known)
+        assert made.id not in [each.record.id for each in others]
         # Nobody has ever seen the first one, so it is dead.
         taken = await claimed(batches, made, other)
         assert taken.claim == Claim(other, 2)
@@ -134,9 +134,12 @@ class BatchesContract:
             await batches.add_lines(made.id, batch.claim, lines(1))
         with pytest.raises(ClaimLost):
             await batches.end(made.id, batch.claim, BatchEnd(status=COMPLETED, at=NOW))
-        await batches.give_back(made.id, taken.claim, pending=())
+        again = await claimed(batches, made, other)  # where the first answer got lost
         with pytest.raises(ClaimLost):
             await batches.give_back(made.id, taken.claim, pending=())
+        await batches.give_back(made.id, again.claim, pending=())
+        with pytest.raises(ClaimLost):
+            await batches.give_back(made.id, again.claim, pending=())
         assert await batches.has_work(other, dead_before=NOBODY_IS_DEAD)
 
     async def test_the_batches_of_some_projects_are_left_to_others(self, batches: BaseBatchStore) -> None:

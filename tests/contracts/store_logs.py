@@ -64,6 +64,7 @@ class LogsContract:
         await store.append([piece(turn, 0, LOG[:8])])
         await store.append([piece(turn, 8, LOG[8:12])])  # was kept, and nobody knows
         await store.append([piece(turn, 8, LOG[8:20])])
+        assert await store.append([piece(turn, 8, LOG[8:16])]) == Appended()  # comes late: it had been given up
         assert await log_of(store, turn) == LOG[:20]
         news = await store.log_since(turn.project, turn.response_id, 12)
         assert news == LogNews("in_progress", LOG[12:20])

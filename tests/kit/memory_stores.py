@@ -122,7 +122,7 @@ class MemoryResponseStore(BaseResponseStore):
                 gone.add(append.response_id)
             elif kept.claim != append.claim:
                 lost.add(append.response_id)
-            elif kept.runs:
+            elif kept.runs and append.position + len(append.data) > len(kept.log):
                 kept.log = kept.log[: append.position] + append.data
         return Appended(lost=frozenset(lost), gone=frozenset(gone))
 

@@ -145,8 +145,11 @@ class TestReports(OwnRedisCase):
         two = await open_limit(4)
         assert [await two.acquire() for _ in range(2)] == [True, False]
 
-    async def test_a_slot_whose_lease_is_over_is_free(self, client: Redis, prefix: str, open_limit: OpenLimit) -> None:
-        await client.zadd(f"{{{prefix}}}:connections", {"nobody:7": 1})
+    @pytest.mark.parametrize("end", [1, 10**15], ids=["over", "of_a_clock_that_was_set_back"])
+    async def test_a_slot_whose_lease_is_over_is_free(
+        self, client: Redis, prefix: str, open_limit: OpenLimit, end: int
+    ) -> None:
+        await client.zadd(f"{{{prefix}}}:connections", {"nobody:7": end})
         limit = await open_limit(5)
         await fill(limit, 5)
 

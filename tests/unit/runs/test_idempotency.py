@@ -31,13 +31,14 @@ class OneKey(BaseIdempotencyStore):
         self.state: KeyState | None = None
         self.token = ""
         self.asked = False  # for a claim
+        self.held: frozenset[str] = frozenset()  # as the last claim told it
         self.kept: dict[int, str] = {}
         self.away = False
         self.hangs: asyncio.Event | None = None
         self.used = (0, 0)
 
     async def claim(self, claim: KeyClaim, *, dead_before: float, held: Collection[str]) -> KeyRecord:
-        self.asked = True
+        self.asked, self.held = True, frozenset(held)
         return await asyncio.shield(asyncio.ensure_future(self._claim(claim)))  # a thread is not cancelled
 
     async def _claim(self, claim: KeyClaim) -> KeyRecord:
@@ -214,8 +215,11 @@ async def test_an_answer_is_kept_as_it_streams_and_opens_for_its_key_alone(
             await keys.piece(project, secret, 0)
 
 
-@pytest.mark.parametrize(("size", "whole", "state"), [(1025, True, KeyState.TOO_LONG), (5, False, KeyState.CUT)])
-async def test_what_is_too_long_or_cut_is_not_given_again(
+@pytest.mark.parametrize(
+    ("size", "whole", "state"),
+    [(1025, True, KeyState.TOO_LONG), (5, False, KeyState.CUT), (5, True, KeyState.ANSWERED)],
+)
+async def test_what_is_too_long_or_cut_is_not_given_again_and_no_key_is_held_for_it(
     keys: IdempotencyKeys, store: OneKey, size: int, whole: bool, state: KeyState
 ) -> None:
     recording = Recording(keys, await held_by(keys), HEAD)
@@ -223,6 +227,8 @@ async def test_what_is_too_long_or_cut_is_not_given_again(
     await recording.end(whole=whole)
     await keys.aclose()
     assert store.state is state
+    await held_by(keys)
+    assert store.held == {store.token}
 
 
 @pytest.mark.parametrize("used", [(5, 0), (0, IdempotencySettings().idempotency_max_bytes)])
