@@ -10,17 +10,18 @@ import pytest
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, WorkerState
 from tests.contracts.store import GONE, Turn, exchange, new_id, same_chain, sampled_text
 from tests.contracts.store_life import LEASE, NOW, OpenStore, reclaimed, seen, status
+from tests.contracts.store_logs import piece
 from tests.kit.clock import Clock
 
 
-def every_step(store: BaseResponseStore, turn: Turn) -> list[Callable[[], Awaitable[None]]]:
+def every_step(store: BaseResponseStore, turn: Turn, claim: Claim = GONE) -> list[Callable[[], Awaitable[None]]]:
     """Return all that the first worker may want to write of a response."""
-    stored = turn.saying(*exchange(7), sampled=[sampled_text("Never.")])
+    stored = replace(turn.saying(*exchange(7), sampled=[sampled_text("Never.")]), claim=claim)
     return [
-        lambda: store.accept(turn.begun()),
-        lambda: store.accept(turn.begun("queued", again=True)),
-        lambda: store.begin(turn.project, turn.response_id, GONE),
-        lambda: store.give_back(turn.begun("queued", again=True)),
+        lambda: store.accept(turn.begun(claim=claim)),
+        lambda: store.accept(turn.begun("queued", again=True, claim=claim)),
+        lambda: store.begin(turn.project, turn.response_id, claim),
+        lambda: store.give_back(turn.begun("queued", again=True, claim=claim)),
         lambda: store.save(replace(stored, accepted=True)),
         lambda: store.save(stored),
     ]
@@ -44,6 +45,21 @@ class ClaimsContract:
         assert await store.chain(turn.project, turn.response_id) is None
         assert await store.lost({turn.response_id: GONE, "resp_unknown": GONE}) == [turn.response_id]
         assert await store.lost({turn.response_id: Claim("worker_heir", 2)}) == []
+
+    async def test_its_first_worker_changes_nothing_by_its_first_claim_when_it_has_claimed_it_again(
+        self, store: BaseResponseStore
+    ) -> None:
+        turn, first = Turn(), Claim(new_id("worker"))
+        await store.accept(turn.begun("queued", claim=first))
+        (taken,), _ = await reclaimed(store, "worker_heir", turn.project)
+        await store.give_back(taken)
+        (again,), _ = await reclaimed(store, first.worker, turn.project)
+        assert again.claim == Claim(first.worker, 3)
+        for step in every_step(store, turn, first):
+            with pytest.raises(ClaimLost):
+                await step()
+        assert (await store.append([piece(turn, 0, b"Never.", first)])).lost == {turn.response_id}
+        assert await status(store, turn.begun()) == "queued"
 
     async def test_one_that_was_lost_fails_none_of_those_beside_it(self, store: BaseResponseStore) -> None:
         turns = [Turn() for _ in range(5)]
