@@ -158,13 +158,15 @@ class LogsContract:
         assert response is not None
         assert response["status"] == "failed"
 
-    async def test_given_back_it_keeps_its_log(self, store: BaseResponseStore) -> None:
+    async def test_given_back_it_keeps_its_log_as_it_is(self, store: BaseResponseStore) -> None:
         turn = Turn()
         await store.accept(turn.begun("queued"))
         await store.append([piece(turn, 0, LOG)])
         await store.give_back(turn.begun("queued", again=True))
+        await store.append([piece(turn, len(LOG), b"Never.")])  # by the claim that was given back
+        await store.begin(turn.project, turn.response_id, GONE)
         (taken,), _ = await reclaimed(store, "worker_heir", turn.project)
-        assert taken.log == LOG
+        assert (taken.log, taken.response["status"]) == (LOG, "queued")
 
     async def test_orphans_are_seen_before_they_are_claimed(self, store: BaseResponseStore) -> None:
         heir = "worker_who_looks"

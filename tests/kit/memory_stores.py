@@ -110,7 +110,7 @@ class MemoryResponseStore(BaseResponseStore):
 
     async def begin(self, project: str, response_id: str, claim: Claim) -> None:
         kept = self._held((project, response_id), claim)
-        if kept and kept.response["status"] == Status.QUEUED.value:
+        if kept and kept.claim == claim and kept.response["status"] == Status.QUEUED.value:
             kept.response = {**kept.response, "status": Status.IN_PROGRESS.value}
 
     async def append(self, appends: Collection[LogAppend]) -> Appended:

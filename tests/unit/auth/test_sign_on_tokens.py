@@ -88,7 +88,8 @@ def test_another_key_is_none() -> None:
     assert reason_for(forged) == Reason.TOKEN_SIGNATURE
     assert reason_for(signed(right(), "k2")) == Reason.TOKEN_SIGNATURE
     assert reason_for(signed(right()), []) == Reason.TOKEN_SIGNATURE
-    assert reason_for(signed(right()), [jwk_of(alg="RS512")]) == Reason.TOKEN_SIGNATURE
+    for other in ({"alg": "RS512"}, {"use": "enc"}):
+        assert reason_for(signed(right()), [jwk_of(**other)]) == Reason.TOKEN_SIGNATURE
 
 
 def test_no_signature_and_shared_secrets_are_none() -> None:

@@ -9,6 +9,7 @@ import pytest
 from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.response.input_codec import encode
 from responses_app.protocol.response.steps import Ended, Enqueued, Input, Sampled, Started, TurnBegan
+from responses_app.protocol.webhooks import message
 from responses_app.runs.log import run_log as logs
 from responses_app.runs.log.run_log import LiveLogs, RunLog
 from responses_app.stores.base import Appended, Claim, ClaimLost, LogAppend, StoreError
@@ -131,6 +132,16 @@ class TestReaders:
         house = House()
         house.log().take(TurnBegan(9), [])
         await eventually(lambda: bool(house.store.appended))
+
+    async def test_webhooks_are_told_with_each_append_until_one_is_kept(self) -> None:
+        house, told = House(), message("response.completed", "resp_1")
+        log = house.log()
+        house.store.failures = 1
+        log.tell("p", told)
+        await eventually(lambda: len(house.store.appended) == 2)
+        log.take(TurnBegan(9), [])
+        await eventually(lambda: len(house.store.appended) == 3)
+        assert [append.messages for [append] in house.store.appended] == [(told,), (told,), ()]
 
     async def test_the_end_tells_what_was_held_back_and_nothing_is_held_back_then(self) -> None:
         house = House()
