@@ -54,6 +54,7 @@ class IdempotencyContract:
     ) -> None:
         first = claim_of(worker=DEAD)
         await claimed(keys, first)
+        await keys.keep(first.id, first.token, head=HEAD, parts={0: "before"}, state=KeyState.RUNNING)
         strange = replace(first, worker=ALIVE, token="t2", fingerprint="other")
         assert (await claimed(keys, strange)).token == first.token
         found = await keys.look(first.id, dead_before=1.0)
@@ -64,6 +65,7 @@ class IdempotencyContract:
         assert (record.token, record.epoch, record.is_orphan, record.object_id) == ("t3", 2, False, first.object_id)
         assert not await keys.keep(first.id, first.token, head=HEAD, parts={0: "late"}, state=KeyState.ANSWERED)
         assert await keys.look(first.id, dead_before=1.0) == record
+        assert await keys.parts(first.id, 0) == []
 
     async def test_one_without_a_response_is_cut_where_its_worker_is_dead(self, keys: BaseIdempotencyStore) -> None:
         first = replace(claim_of(worker=DEAD), object_id="")
