@@ -39,6 +39,7 @@ BENT = [
     ("<|channel|>thoughts", None, None, ""),
     ("<|channel|>weird to=functions.f <|constrain|>json", None, "functions.f", ""),
     ("<|channel|>weird<|channel|>final", "final", None, ""),
+    ("<|channel|>analysis<|channel|>final", "final", None, ""),
     ("<|channel|>We need", None, None, "We need"),
     ("<|channel|> Hello", None, None, "Hello"),
     ('<|channel|>{"a":1}', None, None, '{"a":1}'),

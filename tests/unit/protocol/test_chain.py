@@ -19,7 +19,7 @@ from engine.formats.harmony.prompt import (
     render_tool_output,
 )
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.prompt.chain import ChainLink, drop_oldest, link_of, new_link, rewritten
+from responses_app.protocol.prompt.chain import ChainLink, drop_oldest, link_of, new_link, rewritten, with_states
 from responses_app.protocol.prompt.prompt import PromptWriter, render_items
 from responses_app.protocol.requests.requests import CreateRequest, parse_create
 
@@ -120,6 +120,12 @@ def test_calls_are_found_in_the_whole_chain_and_the_latest_wins() -> None:
     first = new_link(None, response_id="a", started_on=DAY, messages=[], items=[call("1", "f"), call("2", "g")])
     second = new_link(first, response_id="b", started_on=DAY, messages=[], items=[{"type": "message"}, call("1", "h")])
     assert [second.call_name(each) for each in ("1", "2", "3")] == ["h", "g", None]
+
+
+def test_of_what_a_tool_left_in_a_chain_the_latest_counts() -> None:
+    first = with_states(chain([message(U, 1)]), {"web": {"pages": 1}, "files": {"pages": 1}})
+    second = with_states(chain([message(U, 2)], parent=first), {"web": {"pages": 2}})
+    assert second.all_states() == {"web": {"pages": 2}, "files": {"pages": 1}}
 
 
 def test_what_only_resembles_a_call_is_none() -> None:

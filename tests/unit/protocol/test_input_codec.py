@@ -95,6 +95,7 @@ KEPT = [  # what has once been written, and must be read for as long as there ar
     (Asked(sealed=True), long('["asked",true,null]')),
     (Asked(summaries=Summaries.MODEL), long('["asked",false,"model"]')),
     (Asked(sealed=True, summaries=Summaries.TEXT), long('["asked",true,"text"]')),
+    (Asked(objects=True), long('["asked",false,null,[],[],true]')),
     (Prefilled(), long('["prefilled"]')),
     (Sealed("gAAA", None), long('["sealed","gAAA",null]')),
     (Sealed("gAAA", 4), long('["sealed","gAAA",4]')),

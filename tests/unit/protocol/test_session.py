@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from responses_app.protocol.errors import (
     server_error,
 )
 from responses_app.protocol.events.frames import reply_frame
+from responses_app.protocol.ids import PublicId
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.session.session import SessionSettings, WebSocketSession
 from responses_app.protocol.session.steering import Reply, Send
@@ -223,6 +225,14 @@ class TestParents:
         [fork] = started(connection.ended(busy, Status.COMPLETED, None))
         assert fork.parent is not None
         assert fork.parent.response_id == "resp_1"
+
+    def test_of_a_turn_that_several_lanes_went_on_with_the_newest_leg_is_found(self) -> None:
+        connection = session()
+        for lane, leg in (("a", 2), ("b", 3), ("c", 1)):
+            [begun] = started(connection.receive(*create(lane)))
+            its_link = replace(link(f"resp_{leg}"), public=PublicId("resp_all", leg))
+            connection.ended(begun, Status.COMPLETED, its_link)
+        assert connection.recall("resp_all").response_id == "resp_3"  # type: ignore[union-attr]
 
     def test_a_fork_leaves_the_source_lane_where_it_is(self) -> None:
         connection = session()
