@@ -8,6 +8,7 @@ from engine.formats.harmony.encoding import encode_harmony
 from engine.types import FinishReason
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.response.steps import StopReason
 from responses_app.runs.log.journal import ReaderTooSlow
 from tests.kit.fakes import ANSWER, THOUGHT, FakeEngine, Site, run_settings
 from tests.kit.laws import assert_laws
@@ -91,6 +92,39 @@ async def test_a_run_that_is_finishing_is_not_cancelled() -> None:
     await eventually(lambda: len(site.registry) == 0)
     assert reading.run.status is Status.COMPLETED
     assert site.store.saved[0].response["status"] == "completed"
+
+
+@pytest.mark.parametrize("turns", range(4))  # of the loop, from the last token on
+async def test_what_is_cancelled_while_it_comes_to_its_end_has_the_end_that_is_kept(turns: int) -> None:
+    last = asyncio.Event()
+    site = Site(FakeEngine([[HALF, last, ANSWER]]))
+    site.store.gate = asyncio.Event()
+    reading = await site.begin(input="hi")
+    await site.engine.waits.wait()
+    last.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    site.registry.cancel(reading.run, reason="asked to")
+    await site.store.saving.wait()
+    site.store.gate.set()
+    status = (await reading.to_the_end())[-1]["response"]["status"]
+    assert status in ("cancelled", "completed")
+    assert [stored.response["status"] for stored in site.store.saved] == [status]
+
+
+async def test_one_that_goes_on_here_again_is_known_when_the_run_before_has_ended() -> None:
+    site = hanging()
+    before = (await site.begin(input="hi", background=True)).run
+    await site.engine.waits.wait()
+    [task] = [task for task in asyncio.all_tasks() if task.get_name() == before.response_id]
+    [claimed] = (await site.store.reclaim("heir", dead_before=0.0)).claimed
+    await site.service.run_again(claimed)
+    again = site.registry.get(before.response_id)
+    assert before.stop(StopReason.CANCELLED)
+    await asyncio.wait([task])
+    await asyncio.sleep(0)  # whoever is told of its end
+    assert site.registry.get(before.response_id) is again is not before
+    await site.registry.aclose()
 
 
 async def test_a_run_that_ended_is_forgotten() -> None:
