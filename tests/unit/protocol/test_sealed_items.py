@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from engine.formats.base import ItemKind, ModelFormat, RenderedMessage
 from engine.formats.harmony.encoding import CALL, END, RETURN, decode_tokens, encode_harmony, encode_text
 from engine.formats.harmony.format import HarmonyFormat
+from engine.types import FinishReason
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.items import parse_input
 from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.prompt.prompt import Items, render_items
 from responses_app.protocol.prompt.sealed_items import PURPOSE, SealedOthers, read_seal
-from responses_app.protocol.requests.resources import CONTINUABLE
+from responses_app.protocol.requests.resources import CONTINUABLE, Status
 from responses_app.protocol.response.steps import Asked, Started, Summaries, ToolReturned
 from responses_app.runs.planning.reading import UNREADABLE_THOUGHT, Unsealing
 from tests.kit.plain_format import FORMAT as PLAIN
@@ -101,6 +102,14 @@ def test_what_does_not_is_carried_by_one_more_item(turn: list[int], sdk: str) ->
     assert tokens_of(read([HI, *items])[1:]) == sampled(driver)
     bare = tokens_of(read([without(item, "encrypted_content") for item in driver.items]))
     assert bare != sampled(driver), "rendered, it is something else"
+
+
+def test_an_answer_that_was_cut_is_carried_as_one_that_was_not() -> None:
+    driver = Driver(machine(HARMONY))
+    driver.tell(Asked(sealed=True))
+    driver.run(Started(), [turn_of([*FINAL, *ODD], [3], FinishReason.LENGTH)])
+    assert driver.machine.status is Status.INCOMPLETE
+    assert tokens_of(read(driver.items)) == sampled(driver)
 
 
 def test_nothing_is_sealed_for_whom_asked_for_nothing() -> None:
