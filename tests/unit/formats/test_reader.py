@@ -125,6 +125,8 @@ def test_calls_as_hermes_writes_them() -> None:
     assert one(two) == [("answer", "", "First."), ("call", "f", '{"a": "}"}'), ("call", "g", "{}")]
     assert one('<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>') == [("call", "f", '{"a":1}')]
     assert one('<tool_call>{"name": "f"}</tool_call>') == [("call", "f", "{}")]
+    tag = '{"a": "</tool_call>"}'
+    assert one(f'<tool_call>{{"name": "f", "arguments": {tag}}}</tool_call>') == [("call", "f", tag)]
     assert one('<tool_call>{"name": "sh", "arguments": {"freeform_text": "ls\\n"}}</tool_call>') == [
         ("call", "sh", "ls\n")
     ]
