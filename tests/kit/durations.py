@@ -36,7 +36,7 @@ STILL_LONG = frozenset(
     f"tests/{name}.py"
     for name in """
     clients/javascript/test_javascript clients/python_clients/test_python_clients clients/test_keys
-    contracts/adapters/test_audit contracts/adapters/test_connection_limit_outages
+    contracts/adapters/test_audit
     contracts/adapters/test_migrations contracts/adapters/test_rates contracts/adapters/test_store_at_once
     contracts/adapters/test_store_database contracts/adapters/test_version_0012 inprocess/audit/test_audit
     inprocess/goldens/test_goldens inprocess/roles/test_matrix inprocess/roles/test_posts

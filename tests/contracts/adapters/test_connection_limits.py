@@ -1,28 +1,72 @@
-"""The connection limits: the contract over both, and how workers share one Redis."""
+"""The connection limits: the contract over both ledgers, how workers share one Redis, and what they do without it."""
 
 import asyncio
+import logging
 import random
 import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from redis.asyncio import Redis
 
-from responses_app.limits.ledger import Ask, Hold
+from responses_app.limits.ledger import Ask, BaseLedger, Hold
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import CONNECTIONS, ConnectionLimit
 from responses_app.limits.redis import MAX_ASKS, RedisLedger
-from tests.contracts.adapters.connection_limits import (
-    LimitCase,
-    OpenLimit,
-    OwnRedisCase,
-    RedisCase,
-    connect,
-    counts,
-    counts_are,
-)
 from tests.contracts.connection_limit import ConnectionLimitContract, Holders, fill, total, turns
 from tests.kit.redis_server import RedisServer
 from tests.kit.waiting import eventually
+
+OpenLimit = Callable[..., Awaitable[ConnectionLimit]]
+
+
+class LimitCase:
+    """Limits over any ledger; a subclass gives the fixture `make_ledger`."""
+
+    @pytest.fixture
+    async def open_limit(self, make_ledger: Callable[..., BaseLedger]) -> AsyncIterator[OpenLimit]:
+        """Start limits, and close them at the end."""
+        opened: list[BaseLedger] = []
+
+        async def open_one(limit: int, **options: object) -> ConnectionLimit:
+            ledger = make_ledger(**options)
+            opened.append(ledger)
+            await ledger.start()
+            return ConnectionLimit(ledger, limit)
+
+        yield open_one
+        for ledger in opened:
+            await ledger.aclose()
+
+
+class RedisCase(LimitCase):
+    """Limits of one fresh prefix on the shared server, each standing for a worker process."""
+
+    @pytest.fixture
+    def server(self, redis_server: RedisServer) -> RedisServer:
+        return redis_server
+
+    @pytest.fixture
+    def prefix(self) -> str:
+        return f"test:{uuid.uuid4().hex}"
+
+    @pytest.fixture
+    def make_ledger(self, server: RedisServer, prefix: str) -> Callable[..., RedisLedger]:
+        return lambda **options: RedisLedger(lambda: connect(server), prefix=prefix, **options)
+
+    @pytest.fixture
+    async def client(self, server: RedisServer) -> AsyncIterator[Redis]:
+        async with connect(server) as client:
+            yield client
+
+
+class OwnRedisCase(RedisCase):
+    """The same on a server that the test may break."""
+
+    @pytest.fixture
+    def server(self, own_redis_server: RedisServer) -> RedisServer:
+        return own_redis_server
 
 
 class TestMemory(LimitCase, ConnectionLimitContract):
@@ -179,6 +223,120 @@ class TestScript(RedisCase):
         assert not await one.acquire()
         one.release()
         assert [await one.acquire() for _ in range(2)] == [True, False]
+
+
+class TestOutage(OwnRedisCase):
+    """Redis gone, stalled and back."""
+
+    async def test_without_redis_each_worker_counts_alone(
+        self,
+        server: RedisServer,
+        client: Redis,
+        prefix: str,
+        open_limit: OpenLimit,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        caplog.set_level(logging.INFO, logger="respsite.limits")
+        one = await open_limit(3, heartbeat_seconds=0.1)
+        two = await open_limit(3, heartbeat_seconds=0.1)
+        await fill(one, 2)
+        await fill(two, 1)
+        server.stop()
+        await eventually(lambda: one.degraded is not None and two.degraded is not None)
+        assert [await one.acquire() for _ in range(2)] == [True, False]
+        assert [await two.acquire() for _ in range(3)] == [True, True, False]
+        assert "each worker allows 3 connections of its own" in (one.degraded or "")
+        assert "127.0.0.1" not in (one.degraded or "")
+        assert await total(one) == 3
+        two.release()
+        server.start()
+        await eventually(lambda: one.degraded is None and two.degraded is None)
+        await eventually(lambda: counts_are(client, prefix, [2, 3]))
+        assert not await one.acquire()
+        levels = [record.levelname for record in caplog.records if record.name == "respsite.limits"]
+        assert levels == ["WARNING", "WARNING", "INFO", "INFO"]
+
+    async def test_the_request_that_finds_redis_gone_is_granted(
+        self, server: RedisServer, open_limit: OpenLimit
+    ) -> None:
+        limit = await open_limit(2)
+        server.kill()
+        assert [await limit.acquire() for _ in range(3)] == [True, True, False]
+        assert limit.degraded is not None
+
+    async def test_starts_without_redis(
+        self, server: RedisServer, client: Redis, prefix: str, open_limit: OpenLimit
+    ) -> None:
+        server.stop()
+        limit = await open_limit(2, heartbeat_seconds=0.1)
+        assert limit.degraded is not None
+        await fill(limit, 2)
+        server.start()
+        await eventually(lambda: counts_are(client, prefix, [2]))
+        await eventually(lambda: limit.degraded is None)
+
+    async def test_a_stalled_redis_delays_only_the_first(
+        self, server: RedisServer, client: Redis, prefix: str, open_limit: OpenLimit
+    ) -> None:
+        limit = await open_limit(9, heartbeat_seconds=0.1, timeout_seconds=1.0)
+        await fill(limit, 1)
+        server.pause()
+        assert await limit.acquire()
+        assert "TimeoutError" in (limit.degraded or "")
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        await fill(limit, 3)
+        assert loop.time() - before < 2, "each of them would have waited a second"
+        limit.release()
+        server.resume()
+        await eventually(lambda: limit.degraded is None)
+        await eventually(lambda: counts_are(client, prefix, [4]))
+        assert await total(limit) == 4
+
+    async def test_what_is_released_without_redis_is_free_when_it_is_back(
+        self, client: Redis, prefix: str, open_limit: OpenLimit
+    ) -> None:
+        limit = await open_limit(3, heartbeat_seconds=0.1, lease_seconds=100)
+        await fill(limit, 3)
+        await client.execute_command("ACL", "SETUSER", "default", "-@scripting")  # no call does anything
+        limit.release()
+        await eventually(lambda: limit.degraded is not None)
+        limit.release()
+        await client.execute_command("ACL", "SETUSER", "default", "+@scripting")
+        await eventually(lambda: counts_are(client, prefix, [1]))
+
+    async def test_closes_without_redis(
+        self, server: RedisServer, open_limit: OpenLimit, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        limit = await open_limit(2)
+        await fill(limit, 1)
+        server.stop()
+        async with asyncio.timeout(60):
+            await limit.ledger.aclose()
+        assert "could not be told that this worker ends" in caplog.text
+
+    async def test_an_error_of_redis_is_an_outage(self, client: Redis, prefix: str, open_limit: OpenLimit) -> None:
+        await client.set(f"{{{prefix}}}:connections", "no slots")
+        limit = await open_limit(1, heartbeat_seconds=0.1)
+        assert [await limit.acquire() for _ in range(2)] == [True, False]
+        assert "ResponseError" in (limit.degraded or "")
+        await client.delete(f"{{{prefix}}}:connections")
+        await eventually(lambda: counts_are(client, prefix, [1]))
+
+
+def connect(server: RedisServer) -> Redis:
+    """Make a client as the wiring does."""
+    return Redis.from_url(server.url, socket_timeout=None)
+
+
+async def counts(client: Redis, prefix: str) -> list[int]:
+    """Read how many connections of each worker stand in Redis; ids are "worker:number"."""
+    ids = await client.zrange(f"{{{prefix}}}:connections", 0, -1)
+    return sorted(Counter(id.partition(b":")[0] for id in ids).values())
+
+
+async def counts_are(client: Redis, prefix: str, expected: list[int]) -> bool:
+    return await counts(client, prefix) == expected
 
 
 async def reports(client: Redis) -> int:

@@ -7,8 +7,9 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -23,7 +24,8 @@ from tests.contracts.rates import Clock, OpenRates, RatesContract, ask, key, lin
 from tests.kit.redis_server import RedisServer
 from tests.kit.waiting import eventually
 
-SHORT = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds": HEARTBEAT_SECONDS}
+OpenLedger = Callable[..., Awaitable[RedisLedger]]
+FIVE = key(requests_per_minute=100_000, concurrent_responses=5)
 
 
 def connect(server: RedisServer) -> Redis:
@@ -33,6 +35,21 @@ def connect(server: RedisServer) -> Redis:
 @pytest.fixture
 def prefix() -> str:
     return f"test:{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+async def open_ledger(prefix: str) -> AsyncIterator[OpenLedger]:
+    """Start ledgers, and close them at the end."""
+    opened: list[RedisLedger] = []
+
+    async def open_one(server: RedisServer, **options: Any) -> RedisLedger:
+        opened.append(RedisLedger(lambda: connect(server), prefix=prefix, **options))
+        await opened[-1].start()
+        return opened[-1]
+
+    yield open_one
+    for ledger in opened:
+        await ledger.aclose()
 
 
 class TestMemory(RatesContract):
@@ -84,16 +101,12 @@ class TestRedis(RatesContract):
         assert await _calls(client) - before <= 3
 
     async def test_more_than_one_call_takes_wait_for_no_heartbeat(
-        self, redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+        self, open_ledger: OpenLedger, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("responses_app.limits.redis.MAX_ASKS", 10)
-        ledger = RedisLedger(lambda: connect(redis_server), prefix=prefix, heartbeat_seconds=60, lease_seconds=120)
-        await ledger.start()
-        try:
-            async with asyncio.timeout(15):
-                await asyncio.gather(*(ask(Rates(ledger), key(requests_per_minute=100)) for _ in range(25)))
-        finally:
-            await ledger.aclose()
+        ledger = await open_ledger(redis_server, heartbeat_seconds=60, lease_seconds=120)
+        async with asyncio.timeout(15):
+            await asyncio.gather(*(ask(Rates(ledger), key(requests_per_minute=100)) for _ in range(25)))
 
     async def test_nothing_is_left_behind(self, open_rates: OpenRates, client: Redis, prefix: str) -> None:
         rates = await open_rates()
@@ -105,7 +118,7 @@ class TestRedis(RatesContract):
         for name in names:
             assert 0 < await client.pttl(name) <= 86_400_000
         await rates.ledger.aclose()
-        assert not await client.exists(f"{{{prefix}}}:concurrent_responses:key:a")
+        assert not await client.exists(slots_of(prefix))
 
     async def test_a_clock_that_is_set_back_locks_nobody_out(self, open_rates: OpenRates, clock: Clock) -> None:
         rates = await open_rates()
@@ -119,33 +132,34 @@ class TestRedis(RatesContract):
 
     @pytest.mark.parametrize("seed", range(5))
     async def test_the_script_does_what_the_ledger_does(
-        self, redis_server: RedisServer, prefix: str, clock: Clock, seed: int
+        self, open_ledger: OpenLedger, redis_server: RedisServer, clock: Clock, seed: int
     ) -> None:
         chance, counts = random.Random(seed), Counts()
-        ledger = RedisLedger(lambda: connect(redis_server), prefix=prefix, now=clock, lease_seconds=10_000)
-        await ledger.start()
+        ledger = await open_ledger(redis_server, now=clock, lease_seconds=10_000)
         names = [f"key:{number}" for number in range(3)]
-        try:
-            for step in range(60):
-                clock.pass_by(chance.choice([0, 0.01, 1, 20]))
-                charges = [Charge(f"r:{name}", chance.choice([0.0, 20_000.0 / 3, 30_000.0]), 60_000) for name in names]
-                asks = [Ask(charges, [Hold(f"c:{chance.choice(names)}", 3)], f"h{step}:{n}") for n in range(2)]
-                job = LedgerJob(
-                    {f"r:{chance.choice(names)}": chance.uniform(-40_000, 40_000)},
-                    [(f"c:{chance.choice(names)}", f"h{chance.randrange(step + 1)}:0")],
-                    asks,
-                )
-                mine = counts.do(job, clock())
-                theirs = await ledger._say(job, renews=False)
-                for own, other in zip(mine, theirs, strict=True):
-                    assert (own.granted, list(own.held)) == (other.granted, other.held)
-                    assert other.left == pytest.approx(list(own.left), abs=0.01)
-        finally:
-            await ledger.aclose()
+        for step in range(60):
+            clock.pass_by(chance.choice([0, 0.01, 1, 20]))
+            charges = [Charge(f"r:{name}", chance.choice([0.0, 20_000.0 / 3, 30_000.0]), 60_000) for name in names]
+            asks = [Ask(charges, [Hold(f"c:{chance.choice(names)}", 3)], f"h{step}:{n}") for n in range(2)]
+            job = LedgerJob(
+                {f"r:{chance.choice(names)}": chance.uniform(-40_000, 40_000)},
+                [(f"c:{chance.choice(names)}", f"h{chance.randrange(step + 1)}:0")],
+                asks,
+            )
+            mine = counts.do(job, clock())
+            theirs = await ledger._say(job, renews=False)
+            for own, other in zip(mine, theirs, strict=True):
+                assert (own.granted, list(own.held)) == (other.granted, other.held)
+                assert other.left == pytest.approx(list(own.left), abs=0.01)
 
 
 class TestProcesses:
     """Several real workers."""
+
+    @pytest.fixture
+    async def rates(self, open_ledger: OpenLedger, redis_server: RedisServer) -> Rates:
+        times = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds": HEARTBEAT_SECONDS}
+        return Rates(await open_ledger(redis_server, **times))
 
     async def test_workers_that_race_get_exactly_what_is_there(self, redis_server: RedisServer, prefix: str) -> None:
         async with (
@@ -157,59 +171,53 @@ class TestProcesses:
             admitted = await asyncio.gather(*(admitted_by(each) for each in (one, two, three)))
             assert 50 <= sum(admitted) <= 50 + (time.monotonic() - began) / 1.2  # one comes back each 1.2 s
 
-    async def test_a_killed_worker_gives_its_slots_back(self, redis_server: RedisServer, prefix: str) -> None:
+    async def test_a_killed_worker_gives_its_slots_back(
+        self, rates: Rates, redis_server: RedisServer, prefix: str
+    ) -> None:
         async def first_end() -> float:
             async with connect(redis_server) as client:
-                [(_, end)] = await client.zrange(f"{{{prefix}}}:concurrent_responses:key:a", 0, 0, withscores=True)
+                [(_, end)] = await client.zrange(slots_of(prefix), 0, 0, withscores=True)
                 return float(end)
 
         async def ends_behind(before: float) -> bool:
             return await first_end() > before
 
-        ledger = RedisLedger(lambda: connect(redis_server), prefix=prefix, **SHORT)
-        await ledger.start()
-        rates = Rates(ledger)
-        who = key(requests_per_minute=100_000, concurrent_responses=5)
-        try:
-            async with worker(redis_server, prefix, requests=100_000, slots=5, tries=9) as doomed:
-                assert await admitted_by(doomed) == 5
-                await refused(rates, who)
-                end = await first_end()
-                await eventually(lambda: ends_behind(end))  # it lives, and renews them
-                await refused(rates, who)
-                doomed.send_signal(signal.SIGKILL)
-                await doomed.wait()
-                await eventually(lambda: _admitted(rates, who))
-        finally:
-            await rates.ledger.aclose()
+        async with worker(redis_server, prefix, requests=100_000, slots=5, tries=9) as doomed:
+            assert await admitted_by(doomed) == 5
+            await refused(rates, FIVE)
+            end = await first_end()
+            await eventually(lambda: ends_behind(end))  # it lives, and renews them
+            await refused(rates, FIVE)
+            doomed.send_signal(signal.SIGKILL)
+            await doomed.wait()
+            await eventually(lambda: _admitted(rates, FIVE))
 
-    async def test_a_worker_that_ends_gives_them_back_at_once(self, redis_server: RedisServer, prefix: str) -> None:
-        async with worker(redis_server, prefix, requests=100_000, slots=5, tries=9) as ending:
-            await admitted_by(ending)
-            await ending.communicate(b"")
+    async def test_a_stalled_worker_keeps_its_slots_until_it_ends(
+        self, rates: Rates, redis_server: RedisServer, prefix: str
+    ) -> None:
+        async with worker(redis_server, prefix, requests=100_000, slots=5, tries=9) as stalled:
+            assert await admitted_by(stalled) == 5
+            stalled.send_signal(signal.SIGSTOP)
+            await eventually(lambda: _admitted(rates, FIVE))
+            own = [await ask(rates, FIVE) for _ in range(4)]
+            stalled.send_signal(signal.SIGCONT)
             async with connect(redis_server) as client:
-                assert await client.zcard(f"{{{prefix}}}:concurrent_responses:key:a") == 0
+                await eventually(lambda: _card_is(client, slots_of(prefix), 10))
+                for ticket in own:
+                    ticket.settle()
+                await refused(rates, FIVE)
+                await stalled.communicate(b"")  # ends its stdin
+                assert await client.zcard(slots_of(prefix)) == 1, "at once"
+            await ask(rates, FIVE)
 
 
 class TestOutage:
-    """Redis gone, stalled, flushed and back."""
-
-    @pytest.fixture
-    async def rates(self, own_redis_server: RedisServer, prefix: str) -> AsyncIterator[Rates]:
-        ledger = RedisLedger(
-            lambda: connect(own_redis_server),
-            prefix=prefix,
-            heartbeat_seconds=0.1,
-            lease_seconds=5,
-            timeout_seconds=1.0,
-        )
-        await ledger.start()
-        yield Rates(ledger)
-        await ledger.aclose()
+    """Redis gone and back; `test_connection_limits` has in which ways it may go."""
 
     async def test_without_redis_each_worker_counts_by_itself_and_says_so_once(
-        self, rates: Rates, own_redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
+        self, open_ledger: OpenLedger, own_redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
     ) -> None:
+        rates = Rates(await open_ledger(own_redis_server, heartbeat_seconds=0.1, lease_seconds=5))
         caplog.set_level(logging.INFO, logger="respsite.limits")
         who = key(requests_per_minute=5, concurrent_responses=3)
         held = [await ask(rates, who), await ask(rates, who)]
@@ -223,72 +231,12 @@ class TestOutage:
         own_redis_server.start()
         await eventually(lambda: rates.ledger.away is None)
         async with connect(own_redis_server) as client:
-            name = f"{{{prefix}}}:concurrent_responses:key:a"
-            await eventually(lambda: _card_is(client, name, 2))  # what it still holds is counted there again
+            await eventually(
+                lambda: _card_is(client, slots_of(prefix), 2)
+            )  # what it still holds is counted there again
         await ask(rates, who)
         assert "concurrent" in (await refused(rates, who)).message
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-
-    async def test_a_stalled_redis_delays_only_the_first(self, rates: Rates, own_redis_server: RedisServer) -> None:
-        who = key(requests_per_minute=5)
-        own_redis_server.pause()
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        await ask(rates, who)
-        assert loop.time() - began > 0.3
-        began = loop.time()
-        for _ in range(4):
-            await ask(rates, who)
-        await refused(rates, who)
-        assert loop.time() - began < 3, "each of them would have waited a second"
-        own_redis_server.resume()
-        await eventually(lambda: rates.ledger.away is None)
-        await ask(rates, who)
-
-    async def test_starts_without_redis(self, own_redis_server: RedisServer, prefix: str) -> None:
-        own_redis_server.stop()
-        ledger = RedisLedger(lambda: connect(own_redis_server), prefix=prefix, heartbeat_seconds=0.1, lease_seconds=5)
-        await ledger.start()
-        rates = Rates(ledger)
-        try:
-            await ask(rates, key(requests_per_minute=1))
-            await refused(rates, key(requests_per_minute=1))
-            own_redis_server.start()
-            await eventually(lambda: rates.ledger.away is None)
-            await ask(rates, key(requests_per_minute=1))
-        finally:
-            await rates.ledger.aclose()
-
-    async def test_a_redis_that_was_flushed_hears_of_all_again(
-        self, rates: Rates, own_redis_server: RedisServer, prefix: str
-    ) -> None:
-        who = key(concurrent_responses=2)
-        await ask(rates, who)
-        await ask(rates, who)
-        async with connect(own_redis_server) as client:
-            await client.flushall()
-            await client.script_flush()
-            await eventually(lambda: _card_is(client, f"{{{prefix}}}:concurrent_responses:key:a", 2))
-        await refused(rates, who)
-        assert rates.ledger.away is None
-
-    async def test_an_error_of_redis_is_an_outage(
-        self, rates: Rates, own_redis_server: RedisServer, prefix: str
-    ) -> None:
-        name = f"{{{prefix}}}:requests_per_minute:key:a"
-        async with connect(own_redis_server) as client:
-            await client.lpush(name, "not a bucket")
-            await ask(rates, key(requests_per_minute=1))
-            assert "ResponseError" in (rates.ledger.away or "")
-            await refused(rates, key(requests_per_minute=1))
-            await client.delete(name)
-        await eventually(lambda: rates.ledger.away is None)
-
-    async def test_closes_without_redis(self, rates: Rates, own_redis_server: RedisServer) -> None:
-        await ask(rates, key(concurrent_responses=2))
-        own_redis_server.stop()
-        async with asyncio.timeout(60):
-            await rates.ledger.aclose()
 
 
 @pytest.mark.parametrize(
@@ -336,6 +284,11 @@ async def _admitted(rates: Rates, who: object) -> bool:
     except RateLimited:
         return False
     return True
+
+
+def slots_of(prefix: str) -> str:
+    """Return the key of the slots of the API key `a`."""
+    return f"{{{prefix}}}:concurrent_responses:key:a"
 
 
 async def _card_is(client: Redis, name: str, count: int) -> bool:
