@@ -79,14 +79,6 @@ async def reclaimed(
     return [accepted for accepted in orphans.claimed if accepted.project == project], orphans
 
 
-async def purged(store: BaseResponseStore) -> list[Purged]:
-    """Purge until there is no more to do."""
-    steps = [await store.purge()]
-    while steps[-1].more:
-        steps.append(await store.purge())
-    return steps
-
-
 class LifeContract:
     """Give a subclass the fixtures `store`, a started one, and `open_store`, which opens one with options."""
 
@@ -235,19 +227,6 @@ class LifeContract:
         assert await is_unknown(store, stored)
         assert not await forget(store, stored)
 
-    async def test_a_chain_outlives_its_beginning(self, open_store: OpenStore) -> None:
-        clock = Clock(NOW)
-        store = await open_store(settings=RetentionSettings(responses_store_ttl=60.0), now=clock)
-        first = Turn(created_at=NOW).saying(*exchange(0))
-        second = Turn(first.project, first.link, created_at=NOW + 30).saying(*exchange(1))
-        await store.save(first)
-        await store.save(second)
-        clock.now = NOW + 60.0
-        assert await is_unknown(store, first)
-        assert await same_chain(store, second)
-        await purged(store)
-        assert await same_chain(store, second)
-
     # --- workers ---
 
     async def test_what_a_dead_worker_left_is_taken_over(self, open_store: OpenStore) -> None:
@@ -304,49 +283,6 @@ class LifeContract:
         await store.save(stored)
         assert (await reclaimed(store, "worker_other", turn.project))[0] == []
         assert await seen(store, stored) == stored.response
-
-    # --- retention ---
-
-    @pytest.mark.parametrize(
-        "limits",
-        [
-            RetentionSettings(responses_store_ttl=50.0),
-            RetentionSettings(responses_store_max_entries=4),
-            RetentionSettings(responses_store_ttl=50.0, responses_store_max_entries=5),
-        ],
-        ids=str,
-    )
-    async def test_the_oldest_go_first(self, open_store: OpenStore, limits: RetentionSettings) -> None:
-        clock = Clock(NOW)
-        store = await open_store(settings=limits, now=clock)
-        saved = list(responses(10))
-        for stored in saved:
-            await store.save(stored)
-        clock.now = NOW + 55.5  # six are past their time then
-        await purged(store)
-        assert [await is_unknown(store, stored) for stored in saved] == [True] * 6 + [False] * 4
-        assert sum(step.responses for step in await purged(store)) == 0
-
-    async def test_what_runs_stays(self, open_store: OpenStore) -> None:
-        store = await open_store(settings=RetentionSettings(responses_store_max_entries=1))
-        project = new_id("proj")
-        begun = [Turn(project, created_at=NOW + number).begun() for number in range(3)]
-        for accepted in begun:
-            await store.accept(accepted)
-        ended = list(responses(2, project))
-        for stored in ended:
-            await store.save(stored)
-        await purged(store)
-        assert [await status(store, accepted) for accepted in begun] == ["in_progress"] * 3
-        assert [await is_unknown(store, stored) for stored in ended] == [True, True]
-
-    async def test_the_newest_stays_however_large(self, open_store: OpenStore) -> None:
-        store = await open_store(settings=RetentionSettings(responses_store_max_bytes=1))
-        saved = list(responses(3))
-        for stored in saved:
-            await store.save(stored)
-        await purged(store)
-        assert [await is_unknown(store, stored) for stored in saved] == [True, True, False]
 
     async def test_without_limits_nothing_goes(self, store: BaseResponseStore) -> None:
         stored = Turn(created_at=1).saying(*exchange(1))

@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 from responses_app.protocol.ids import Leg, PublicId
-from responses_app.stores.base import AcceptedResponse, BaseResponseStore, NameTaken, ParentGone, RetentionSettings
+from responses_app.stores.base import AcceptedResponse, BaseResponseStore, NameTaken, ParentGone
 from tests.contracts.store import IDS_NOBODY_MADE, Turn, call, exchange, new_id, sampled_text
-from tests.contracts.store_life import NOW, OpenStore, forget, is_unknown, status
-from tests.kit.clock import Clock
+from tests.contracts.store_life import forget, is_unknown, status
 
 
 def called(turn: Turn, name: str, leg: int = 1, **fields: object) -> AcceptedResponse:
@@ -23,7 +22,7 @@ def leg_of(accepted: AcceptedResponse) -> Leg:
 
 
 class NamesContract:
-    """Give a subclass the fixtures `store`, a started one, and `open_store`, which opens one with options."""
+    """Give a subclass the fixture `store`, a started one."""
 
     async def test_a_public_id_stands_for_its_newest_leg(self, store: BaseResponseStore) -> None:
         project, name = new_id("proj"), new_id("resp")
@@ -124,22 +123,6 @@ class NamesContract:
             await store.accept(called(Turn(turn.project), name))
         await forget(store, accepted)
         await store.accept(called(Turn(turn.project), name))
-
-    async def test_one_that_is_past_its_time_is_not_found_and_free_once_it_is_purged(
-        self, open_store: OpenStore
-    ) -> None:
-        clock, name = Clock(NOW), new_id("name")
-        store = await open_store(settings=RetentionSettings(responses_store_ttl=60.0), now=clock)
-        turn = Turn(created_at=NOW)
-        await store.accept(called(turn, name))
-        await store.save(replace(turn.saying(*exchange(0)), accepted=True))
-        assert await store.newest_leg(turn.project, name)
-        clock.now = NOW + 60.0
-        assert await store.newest_leg(turn.project, name) is None
-        assert not await store.legs(turn.project, name)
-        while (await store.purge()).more:  # those of all projects
-            pass
-        await store.accept(called(Turn(turn.project, created_at=NOW + 60), name))
 
     @pytest.mark.parametrize("name", IDS_NOBODY_MADE)
     async def test_an_id_that_nobody_made_is_nobodys(self, store: BaseResponseStore, name: str) -> None:

@@ -47,6 +47,7 @@ from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.runs.service import ResponseService
 from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse, StoreError
 from responses_app.stores.files import BaseFileStore
+from responses_app.stores.nothing import NoChatStore, NoKeptChats
 from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.rollouts import BaseRolloutStore
 from responses_app.stores.skills import BaseSkills
@@ -62,11 +63,10 @@ from responses_app.tools.base import BaseTool
 from responses_app.tools.settings import PictureSettings
 from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.memory_files import MemoryFileStore
-from tests.kit.memory_kept_chats import MemoryKeptChats
 from tests.kit.memory_pictures import MemoryPictureStore
 from tests.kit.memory_rollouts import MemoryRollouts
 from tests.kit.memory_skills import MemorySkills
-from tests.kit.memory_stores import MemoryApprovalStore, MemoryChatStore, MemoryResponseStore
+from tests.kit.memory_stores import MemoryApprovalStore, MemoryResponseStore
 
 ANSWER = "<|channel|>final<|message|>Hello.<|return|>"
 THOUGHT = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
@@ -298,7 +298,6 @@ class Site:
     sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
     def __post_init__(self) -> None:
-        self.chats = MemoryChatStore(self.store)
         self.registry = RunRegistry(self.settings, now=time.time)
         self.forgetting = Forgetting(self.registry, others=self.others)
         self.live = LiveLogs(
@@ -311,8 +310,8 @@ class Site:
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format, meter, self.turns)
         stores = Stores(
             self.store,
-            self.chats,
-            MemoryKeptChats(self.store),
+            NoChatStore(),
+            NoKeptChats(),
             self.conversations,
             self.files,
             self.approvals,

@@ -1,12 +1,9 @@
-"""Stores of responses, chats and approvals in memory, which keep the contracts of those in a database."""
+"""Stores of responses and of approvals in memory, which keep the contracts of those in a database."""
 
-import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
-from responses_app.protocol.chat.stored import ChatQuery, StoredChat, StoredChoice
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.ids import Leg, TurnLeg
 from responses_app.protocol.items.items import SampledMessage
@@ -30,8 +27,7 @@ from responses_app.stores.base import (
     StoredResponse,
     WorkerState,
 )
-from responses_app.stores.kept_chats import version_of
-from responses_app.stores.stores import ApprovalHolder, BaseApprovalStore, BaseChatStore, KeptCompletion
+from responses_app.stores.stores import ApprovalHolder, BaseApprovalStore
 
 
 @dataclass(slots=True)
@@ -42,15 +38,10 @@ class _Kept:
     response: ResponseObject
     claim: Claim
     log: bytes = b""
-    chat_id: str = ""  # the chat it belongs to
 
     @property
     def runs(self) -> bool:
         return self.response["status"] in RUNNING
-
-    @property
-    def created_at(self) -> float:
-        return self.response["created_at"]
 
     @property
     def sampled(self) -> tuple[SampledMessage, ...]:
@@ -64,27 +55,22 @@ class _Kept:
     def awaited(self) -> Collection[str] | None:
         return None if self.link is None else self.link.awaited.keys()
 
-    def size(self) -> int:
-        return len(json.dumps(self.response)) + len(json.dumps(self.of.input_items))
-
 
 _Key = tuple[str, str]  # a project and an id in it
 
 
 class MemoryResponseStore(BaseResponseStore):
-    """Keeps at most `max_entries` responses and those that run, and as many as its settings say once somebody purges.
+    """Keeps a response until it is deleted or past its time. `now` is the clock, in Unix seconds.
 
-    Conversations are another store's, and left alone. `now` is the clock, in Unix seconds.
+    Conversations are another store's, and left alone.
     """
 
     def __init__(
         self,
         *,
-        max_entries: int = 10_000,
         settings: RetentionSettings = RetentionSettings(),  # noqa: B008 - it is frozen
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._max_entries = max_entries
         self._settings = settings
         self._now = now
         self._responses: dict[_Key, _Kept] = {}
@@ -105,8 +91,7 @@ class MemoryResponseStore(BaseResponseStore):
             raise ClaimLost(f"{key[1]} was deleted, or has ended")
         if before is None or before.runs:
             log = before.log if before else accepted.log
-            chat_id = before.chat_id if before else self._chat_of(accepted, accepted.parent)
-            self._responses[key] = _Kept(accepted, accepted.response, accepted.claim, log, chat_id)
+            self._responses[key] = _Kept(accepted, accepted.response, accepted.claim, log)
 
     async def begin(self, project: str, response_id: str, claim: Claim) -> None:
         kept = self._held((project, response_id), claim)
@@ -137,11 +122,8 @@ class MemoryResponseStore(BaseResponseStore):
         before = self._held(key, stored.claim)
         if stored.accepted if before is None else not before.runs:
             return
-        parent = stored.link.parent.response_id if stored.link and stored.link.parent else ""
-        chat_id = before.chat_id if before else self._chat_of(stored, parent)
-        self._responses[key] = _Kept(stored, stored.response, stored.claim, stored.log, chat_id)
+        self._responses[key] = _Kept(stored, stored.response, stored.claim, stored.log)
         self._owners |= {(stored.project, sampled.id): key for sampled in stored.sampled}
-        self._forget_oldest()
 
     async def response(self, project: str, response_id: str) -> ResponseObject | None:
         kept = self._known(project, response_id)
@@ -202,36 +184,6 @@ class MemoryResponseStore(BaseResponseStore):
             found |= {str(item["id"]): item for item in kept.response["output"] if item.get("id") in item_ids}
         return found
 
-    def ended(self, project: str) -> Iterator[StoredResponse]:
-        """Yield the responses of a project that have ended."""
-        for key, kept in list(self._responses.items()):
-            if key[0] == project and isinstance(kept.of, StoredResponse) and not self._is_expired(kept):
-                yield kept.of
-
-    def chats(self, project: str) -> Mapping[str, Sequence[AcceptedResponse | StoredResponse]]:
-        """Return the chats of a project, each with its responses, the newest first."""
-        known = [kept for key, kept in self._responses.items() if key[0] == project and not self._is_expired(kept)]
-        found: dict[str, list[AcceptedResponse | StoredResponse]] = {}
-        for kept in sorted(known, key=lambda each: (each.created_at, each.response["id"]), reverse=True):
-            found.setdefault(kept.chat_id, []).append(replace(kept.of, response=kept.response))
-        return found
-
-    def name_of(self, project: str, response_id: str) -> str | None:
-        """Return what clients call a response, where that is not its own id."""
-        names = {name: legs.values() for (owner, name), legs in self._names.items() if owner == project}
-        return next((name for name, ids in names.items() if response_id in ids), None)
-
-    def _chat_of(self, of: AcceptedResponse | StoredResponse, parent: str) -> str:
-        conversation = (of.response.get("conversation") or {}).get("id")
-        before = self._responses.get(
-            (of.project, parent or of.response.get("previous_response_id") or version_of(of.response))
-        )
-        return conversation or (before.chat_id if before else of.response["id"])
-
-    def change(self, stored: StoredResponse) -> None:
-        """Replace what is kept of a response that has ended."""
-        self._responses[stored.project, stored.response["id"]].of = stored
-
     async def beat(self, worker: WorkerState) -> float:
         now = self._now()
         self._workers = {**{each: min(seen_at, now) for each, seen_at in self._workers.items()}, worker.id: now}
@@ -269,13 +221,7 @@ class MemoryResponseStore(BaseResponseStore):
         ]
 
     async def purge(self) -> Purged:
-        purged = Purged()
-        for project in {project for project, _ in self._responses}:
-            for key, size in list(self._excess(project)):
-                self._remove(key)
-                gone = purged.responses + 1, purged.bytes + size, (*purged.ids, key[1])
-                purged = replace(purged, responses=gone[0], bytes=gone[1], ids=gone[2])
-        return purged
+        return Purged()
 
     async def check(self) -> str | None:
         return None
@@ -289,35 +235,14 @@ class MemoryResponseStore(BaseResponseStore):
 
     def _known(self, project: str, response_id: str) -> _Kept | None:
         kept = self._responses.get((project, response_id))
-        return None if kept is None or self._is_expired(kept) else kept
-
-    def _is_expired(self, kept: _Kept) -> bool:
-        return kept.created_at <= oldest(None, self._now(), ttl=self._settings.responses_store_ttl)
+        limit = oldest(None, self._now(), ttl=self._settings.responses_store_ttl)
+        return kept if kept and kept.response["created_at"] > limit else None
 
     def _having(self, project: str, item_ids: Collection[str]) -> Iterator[_Kept]:
         """Yield the responses that have some of these output items."""
         for key in {self._owners.get((project, item_id)) for item_id in item_ids}:
             if key and (kept := self._known(*key)):
                 yield kept
-
-    def _excess(self, project: str) -> Iterator[tuple[_Key, int]]:
-        """Yield the responses of a project that are to go, with their sizes, the oldest first."""
-        settings = self._settings
-        ordered = sorted(((kept.created_at, key) for key, kept in self._responses.items() if key[0] == project))
-        sizes = {key: self._responses[key].size() for _, key in ordered}
-        count, total = len(sizes), sum(sizes.values())
-        for _, key in ordered:
-            kept = self._responses[key]
-            beyond = 0 < settings.responses_store_max_entries < count or 0 < settings.responses_store_max_bytes < total
-            if not kept.runs and (self._is_expired(kept) or (beyond and key != ordered[-1][1])):
-                yield key, sizes[key]
-                count, total = count - 1, total - sizes[key]
-
-    def _forget_oldest(self) -> None:
-        excess = len(self._responses) - self._max_entries
-        if excess > 0:
-            for key in list(islice((key for key, kept in self._responses.items() if not kept.runs), excess)):
-                self._remove(key)
 
     def _remove(self, key: _Key) -> None:
         for sampled in self._responses.pop(key).sampled:
@@ -328,80 +253,6 @@ class MemoryResponseStore(BaseResponseStore):
                 self._names[name] = remaining
             else:
                 del self._names[name]
-
-
-class MemoryChatStore(BaseChatStore):
-    """Of the responses that a store in memory keeps."""
-
-    def __init__(self, responses: MemoryResponseStore) -> None:
-        self._responses = responses
-
-    async def get(self, project: str, first: str) -> KeptCompletion | None:
-        return self._completion(project, first)
-
-    async def messages(self, project: str, first: str) -> Sequence[JsonObject] | None:
-        if self._completion(project, first) is None:
-            return None
-        return _chat_of(self._of(project, first)[0]).messages
-
-    async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[KeptCompletion] | None:
-        kept = [each for each in self._responses.ended(project) if each.chat is not None and not each.chat.first]
-        kept.sort(key=_order, reverse=query.page.descending)
-        if query.page.after is not None:
-            places = [place for place, each in enumerate(kept) if each.response["id"] == query.page.after]
-            if not places:
-                return None
-            kept = kept[places[0] + 1 :]
-        found = (self._completion(project, each.response["id"]) for each in kept if _fits(each, query))
-        return list(islice((each for each in found if each is not None), limit))
-
-    async def change(self, project: str, first: str, metadata: Mapping[str, str]) -> None:
-        for kept in self._of(project, first)[:1]:
-            if kept.chat is not None and kept.chat.chat is not None:
-                chat = replace(kept.chat, chat=replace(kept.chat.chat, metadata=dict(metadata)))
-                self._responses.change(replace(kept, chat=chat))
-
-    async def choices(self, project: str, first: str) -> Sequence[str]:
-        return [each.response["id"] for each in self._of(project, first)]
-
-    async def aclose(self) -> None:
-        """Nothing is held."""
-
-    def _completion(self, project: str, first: str) -> KeptCompletion | None:
-        kept = self._of(project, first)
-        if not kept or len(kept) != _choice(kept[0]).count:
-            return None
-        chat = _chat_of(kept[0])
-        return KeptCompletion(responses=[each.response for each in kept], form=chat.form, metadata=chat.metadata)
-
-    def _of(self, project: str, first: str) -> list[StoredResponse]:
-        """Return the choices of a completion, in their order."""
-        kept = [
-            each
-            for each in self._responses.ended(project)
-            if each.chat is not None and (each.chat.first or each.response["id"]) == first
-        ]
-        return sorted(kept, key=lambda each: _choice(each).place)
-
-
-def _choice(kept: StoredResponse) -> StoredChoice:
-    assert kept.chat is not None, "only choices are looked at"
-    return kept.chat
-
-
-def _chat_of(kept: StoredResponse) -> StoredChat:
-    chat = _choice(kept).chat
-    assert chat is not None, "the first choice has what was asked"
-    return chat
-
-
-def _order(kept: StoredResponse) -> tuple[float, str]:
-    return kept.response["created_at"], kept.response["id"]
-
-
-def _fits(kept: StoredResponse, query: ChatQuery) -> bool:
-    is_model = query.model is None or kept.response["model"] == query.model
-    return is_model and query.metadata.items() <= _chat_of(kept).metadata.items()
 
 
 MAX_CLAIMS = 10_000  # the oldest go first: what they hold has long ended

@@ -1,4 +1,4 @@
-"""Stored chat completions in memory, on SQLite and on PostgreSQL."""
+"""Stored chat completions on SQLite and on PostgreSQL."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,17 +11,6 @@ from tests.contracts.adapters.stores import OnBothCase
 from tests.contracts.chats import ChatsContract, OpenChats, choices, name, query
 from tests.contracts.store import new_id
 from tests.contracts.store_life import NOW, OpenStore
-from tests.kit.memory_stores import MemoryChatStore, MemoryResponseStore
-
-
-class TestInMemory(ChatsContract):
-    @pytest.fixture
-    def open_chats(self) -> OpenChats:
-        async def open_one(**options: Any) -> tuple[MemoryResponseStore, MemoryChatStore]:
-            responses = MemoryResponseStore(**options)
-            return responses, MemoryChatStore(responses)
-
-        return open_one
 
 
 class TestInDatabases(OnBothCase, ChatsContract):

@@ -1,4 +1,4 @@
-"""Kept chats in memory, on SQLite and on PostgreSQL."""
+"""Kept chats on SQLite and on PostgreSQL."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,18 +18,6 @@ from tests.contracts.adapters.stores import Held, OnBothCase, rows, waits_for_a_
 from tests.contracts.kept_chats import KeptChatsContract, OpenKeptChats, asked, names, of, query, said
 from tests.contracts.store import Turn, new_id
 from tests.contracts.store_life import NOW, OpenStore
-from tests.kit.memory_kept_chats import MemoryKeptChats
-from tests.kit.memory_stores import MemoryResponseStore
-
-
-class TestInMemory(KeptChatsContract):
-    @pytest.fixture
-    def open_chats(self) -> OpenKeptChats:
-        async def open_one(**options: Any) -> tuple[MemoryResponseStore, MemoryKeptChats]:
-            responses = MemoryResponseStore(**options)
-            return responses, MemoryKeptChats(responses)
-
-        return open_one
 
 
 class TestInDatabases(OnBothCase, KeptChatsContract):

@@ -11,17 +11,99 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 
 from responses_app.models import ChainPart, Conversation, Response, SampledItem
-from responses_app.stores.base import BaseResponseStore, Purged, RetentionSettings, StoredResponse, WorkerState
+from responses_app.stores.base import (
+    BaseResponseStore,
+    Purged,
+    RetentionSettings,
+    StoredResponse,
+    WorkerState,
+)
 from responses_app.stores.database.responses import removal
 from responses_app.stores.database.responses.removal import purge
 from responses_app.stores.database.responses.store import DatabaseResponseStore
-from tests.contracts.adapters.stores import DatabaseCase, queries, rows
+from tests.contracts.adapters.stores import DatabaseCase, OnBothCase, queries, rows
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text
-from tests.contracts.store_life import NOW, OpenStore, is_unknown, responses
+from tests.contracts.store_life import NOW, OpenStore, is_unknown, responses, status
+from tests.contracts.store_names import called
+from tests.kit.clock import Clock
 from tests.kit.postgres_server import PostgresServer
 from tests.kit.server import manage
 
 Purging = Callable[..., "asyncio.Future[Purged]"]
+
+
+class TestTimeAndNumber(OnBothCase):
+    """What is past its time is purged, as is what is beyond the limits."""
+
+    async def test_a_chain_outlives_its_beginning(self, open_store: OpenStore) -> None:
+        clock = Clock(NOW)
+        store = await open_store(settings=RetentionSettings(responses_store_ttl=60.0), now=clock)
+        first = Turn(created_at=NOW).saying(*exchange(0))
+        second = Turn(first.project, first.link, created_at=NOW + 30).saying(*exchange(1))
+        await store.save(first)
+        await store.save(second)
+        clock.now = NOW + 60.0
+        assert await is_unknown(store, first)
+        assert await same_chain(store, second)
+        await purged(store)
+        assert await same_chain(store, second)
+
+    async def test_one_that_is_past_its_time_is_not_found_and_free_once_it_is_purged(
+        self, open_store: OpenStore
+    ) -> None:
+        clock, name = Clock(NOW), new_id("name")
+        store = await open_store(settings=RetentionSettings(responses_store_ttl=60.0), now=clock)
+        turn = Turn(created_at=NOW)
+        await store.accept(called(turn, name))
+        await store.save(replace(turn.saying(*exchange(0)), accepted=True))
+        assert await store.newest_leg(turn.project, name)
+        clock.now = NOW + 60.0
+        assert await store.newest_leg(turn.project, name) is None
+        assert not await store.legs(turn.project, name)
+        while (await store.purge()).more:  # those of all projects
+            pass
+        await store.accept(called(Turn(turn.project, created_at=NOW + 60), name))
+
+    @pytest.mark.parametrize(
+        "limits",
+        [
+            RetentionSettings(responses_store_ttl=50.0),
+            RetentionSettings(responses_store_max_entries=4),
+            RetentionSettings(responses_store_ttl=50.0, responses_store_max_entries=5),
+        ],
+        ids=str,
+    )
+    async def test_the_oldest_go_first(self, open_store: OpenStore, limits: RetentionSettings) -> None:
+        clock = Clock(NOW)
+        store = await open_store(settings=limits, now=clock)
+        saved = list(responses(10))
+        for stored in saved:
+            await store.save(stored)
+        clock.now = NOW + 55.5  # six are past their time then
+        await purged(store)
+        assert [await is_unknown(store, stored) for stored in saved] == [True] * 6 + [False] * 4
+        assert sum(step.responses for step in await purged(store)) == 0
+
+    async def test_what_runs_stays(self, open_store: OpenStore) -> None:
+        store = await open_store(settings=RetentionSettings(responses_store_max_entries=1))
+        project = new_id("proj")
+        begun = [Turn(project, created_at=NOW + number).begun() for number in range(3)]
+        for accepted in begun:
+            await store.accept(accepted)
+        ended = list(responses(2, project))
+        for stored in ended:
+            await store.save(stored)
+        await purged(store)
+        assert [await status(store, accepted) for accepted in begun] == ["in_progress"] * 3
+        assert [await is_unknown(store, stored) for stored in ended] == [True, True]
+
+    async def test_the_newest_stays_however_large(self, open_store: OpenStore) -> None:
+        store = await open_store(settings=RetentionSettings(responses_store_max_bytes=1))
+        saved = list(responses(3))
+        for stored in saved:
+            await store.save(stored)
+        await purged(store)
+        assert [await is_unknown(store, stored) for stored in saved] == [True, True, False]
 
 
 class PurgeCase(DatabaseCase):
@@ -50,6 +132,14 @@ class PurgeCase(DatabaseCase):
                 connections[alias].close()
 
         return lambda limits, **options: asyncio.ensure_future(asyncio.to_thread(run, limits, **options))
+
+
+async def purged(store: BaseResponseStore) -> list[Purged]:
+    """Purge until there is no more to do."""
+    steps = [await store.purge()]
+    while steps[-1].more:
+        steps.append(await store.purge())
+    return steps
 
 
 async def saved(open_store: OpenStore, number: int, project: str | None = None) -> list[StoredResponse]:

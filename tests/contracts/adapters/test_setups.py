@@ -1,4 +1,4 @@
-"""Named setups in memory, on SQLite and on PostgreSQL."""
+"""Named setups on SQLite and on PostgreSQL."""
 
 from collections.abc import AsyncIterator
 
@@ -10,13 +10,6 @@ from responses_app.stores.database.setups import DatabaseSetups
 from responses_app.stores.database.threads import DatabaseReaders
 from tests.contracts.adapters.stores import OnBothCase
 from tests.contracts.setups import SetupsContract
-from tests.kit.memory_setups import MemorySetups
-
-
-class TestInMemory(SetupsContract):
-    @pytest.fixture
-    def setups(self) -> MemorySetups:
-        return MemorySetups()
 
 
 class TestInDatabases(OnBothCase, SetupsContract):
