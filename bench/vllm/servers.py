@@ -26,7 +26,7 @@ from engine.backends.vllm.local import VllmEngine
 from tests.kit.served import Supervised
 from tests.kit.server import ROOT, Server
 from tests.system.vllm.script import SCRIPT_VARIABLE, write_script
-from tests.system.vllm.server import BLOCK_SIZE, SERVED_MODEL, START_SECONDS, VllmServer, descendants
+from tests.system.vllm.server import BLOCK_SIZE, SERVED_MODEL, START_SECONDS, VllmProcess, descendants
 
 NO_WARNING_IS_AN_ERROR = ""  # vLLM's libraries warn of this and that at import
 WORKERS = 2  # front ends of one engine core, ours and vLLM's own
@@ -106,12 +106,12 @@ class OnOneCore(Supervised):
         return self
 
 
-class TextServer(VllmServer):
+class TextServer(VllmProcess):
     """`vllm serve` with a tokenizer: its own `/v1/responses`, and tokens in and out for our server."""
 
     def __init__(self, folder: Path, model: Path, options: dict[str, object]) -> None:
         folder.mkdir(exist_ok=True)
-        super().__init__(folder)
+        super().__init__(folder, flags={})
         self._model = model
         self._options = options
 
@@ -235,7 +235,7 @@ class Bench:
     def _text_server(self, name: str, **options: object) -> TextServer:
         return TextServer(self._folder / name, self._model, {**self._options(), **options})
 
-    def _started(self, key: str, name: str, server: Server | VllmServer, behind: Contender | None = None) -> Contender:
+    def _started(self, key: str, name: str, server: Server | VllmProcess, behind: Contender | None = None) -> Contender:
         self.report.step(f"starting {name}")
         self._running[key] = server.stop if isinstance(server, Server) else server.close
         server.start()

@@ -29,11 +29,8 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def llama(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
     """A llama-server that all tests share."""
-    server = LlamaServer(tmp_path_factory.mktemp("llama"), gguf, context=CONTEXT)
-    try:
-        yield server.start()
-    finally:
-        server.close()
+    with LlamaServer(tmp_path_factory.mktemp("llama"), gguf, context=CONTEXT) as server:
+        yield server
 
 
 @pytest.fixture

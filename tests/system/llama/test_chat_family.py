@@ -1,4 +1,7 @@
-"""A model that is not gpt-oss: llama-server renders its chat template and tokenizes it, respsite reads what it says."""
+"""A model that is not gpt-oss: llama-server renders its chat template and tokenizes it, respsite reads what it says.
+
+Only this finds a template or tokens on which llama.cpp and this server disagree.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,14 +46,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     """An SDK that asks a server over that model."""
     folder = tmp_path_factory.mktemp("qwen")
     write_tokenizer(QWEN, folder)
-    llama = LlamaServer(folder, qwen(folder / "qwen.gguf"), context=CONTEXT)
-    try:
-        llama.start()
-        settings = {"model_format": "chat-template", "tokenizer": folder, "model": "qwen"}
-        with front_of(llama, folder / "front", **settings) as front, sdk_of(front) as client:
-            yield client
-    finally:
-        llama.close()
+    settings = {"model_format": "chat-template", "tokenizer": folder, "model": "qwen"}
+    with (
+        LlamaServer(folder, qwen(folder / "qwen.gguf"), context=CONTEXT) as llama,
+        front_of(llama, folder / "front", **settings) as front,
+        sdk_of(front) as client,
+    ):
+        yield client
 
 
 def test_a_conversation_continues_with_its_own_tokens(client: OpenAI) -> None:

@@ -1,4 +1,7 @@
-"""The contract of engines over a real llama-server; each test has an engine of its own, and all share the server."""
+"""The contract of engines over a real llama-server; each test has an engine of its own, and all share the server.
+
+Only this finds a llama-server that keeps its own interface in another way than our fake of it.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""What the engine does with a real llama-server: tokens that streams leave out, options, a server that goes away."""
+"""What the engine does with a real llama-server: tokens that streams leave out, options, a server that goes away.
+
+Only this finds tokens that a real llama-server samples and does not tell.
+"""
 
 import asyncio
 from collections.abc import AsyncIterable

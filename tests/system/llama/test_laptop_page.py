@@ -1,4 +1,7 @@
-"""The page "A model on your laptop", word for word, with a small model in place of the download."""
+"""The page "A model on your laptop", word for word, with a small model in place of the download.
+
+Only this finds a command of the page that a real llama-server refuses.
+"""
 
 import re
 import shlex
@@ -33,11 +36,8 @@ def llama(gguf: Path, tmp_path: Path) -> Iterator[LlamaServer]:
     asked = " ".join(flags)
     assert asked.startswith(f"{DOWNLOADED} --port {PORT} ")
     own = shlex.split(asked.removeprefix(f"{DOWNLOADED} --port {PORT} "))
-    server = LlamaServer(tmp_path, gguf, *own, context=CONTEXT)
-    try:
-        yield server.start()
-    finally:
-        server.close()
+    with LlamaServer(tmp_path, gguf, *own, context=CONTEXT) as server:
+        yield server
 
 
 async def test_the_three_commands(llama: LlamaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

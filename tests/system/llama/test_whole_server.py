@@ -1,4 +1,7 @@
-"""The whole server over a real llama-server, through OpenAI's SDK."""
+"""The whole server over a real llama-server, through OpenAI's SDK.
+
+Only this finds what of a real llama-server's answers does not fit the whole server.
+"""
 
 import asyncio
 from itertools import pairwise
@@ -10,15 +13,13 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response
 
 from engine.formats.harmony.encoding import decode_tokens
-from tests.clients.codex.cli import Codex, config, installed
-from tests.kit.laws import assert_laws
-from tests.kit.oracle import validate_event
 from tests.kit.pictures import data_url, picture
-from tests.kit.sdk import MODEL, WEATHER, Chat, run_tools, sdk_of, server_sent
+from tests.kit.sdk import MODEL, WEATHER, Chat, run_tools, sdk_of
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
+from tests.system.engine_process import assert_away, assert_failed, begin, streamed
 from tests.system.llama.conftest import front_of
-from tests.system.llama.model import CALLS, CONTEXT, EMOJI, ENDLESS, LONG, LONG_WORDS, SHELL, SHORT, spelled
+from tests.system.llama.model import CALLS, CONTEXT, EMOJI, ENDLESS, LONG, LONG_WORDS, SHORT, spelled
 from tests.system.llama.server import SLOTS, LlamaServer
 
 TURNS = 30  # of a conversation
@@ -32,16 +33,9 @@ def test_the_log_says_what_was_reached(front: Server, llama: LlamaServer) -> Non
     assert f"{CONTEXT} tokens of context, {SLOTS} at once at {llama.url}" in front.output
 
 
-def test_a_stream(client: OpenAI) -> None:
-    for cue, text in ((LONG, decode_tokens(LONG_WORDS)), (EMOJI, "A llama 🦙 and 喵 say 龘!")):
-        create = client.responses.with_streaming_response.create
-        with create(model=MODEL, input=f"say{spelled(cue)}", stream=True, **GREEDY) as streamed:
-            events = server_sent(list(streamed.iter_lines()))
-        for event in events:
-            validate_event(event)
-        assert_laws(events)
-        deltas = [str(event["delta"]) for event in events if event["type"] == "response.output_text.delta"]
-        assert "".join(deltas) == text
+@pytest.mark.parametrize(("cue", "text"), [(LONG, decode_tokens(LONG_WORDS)), (EMOJI, "A llama 🦙 and 喵 say 龘!")])
+def test_a_stream(client: OpenAI, cue: int, text: str) -> None:
+    assert "".join(streamed(client, f"say{spelled(cue)}", **GREEDY)) == text
 
 
 def test_a_conversation_over_http_computes_no_token_twice(client: OpenAI) -> None:
@@ -140,30 +134,13 @@ def test_a_server_that_dies_and_comes_back(own_llama: LlamaServer, tmp_path: Pat
     own_llama.start()
     with front_of(own_llama, tmp_path / "front") as front, sdk_of(front) as client:
         before = client.responses.create(model=MODEL, input=f"say{spelled(SHORT)}", **GREEDY)
-        stream = client.responses.create(model=MODEL, input=f"say{spelled(ENDLESS)}", stream=True, **GREEDY)
-        next(event for event in stream if event.type == "response.output_text.delta")
+        stream = begin(client, f"say{spelled(ENDLESS)}", **GREEDY)
         own_llama.kill()
-        *_, last = stream
-        assert last.type == "response.failed"
-        assert last.response.error is not None
-        assert "Try again in" in last.response.error.message
-        assert front.wait_until("/ready", 503).json()["engine"] == "the engine is away"
-        with pytest.raises(openai.InternalServerError) as refused:
-            client.responses.create(model=MODEL, input="hi")
-        assert (refused.value.status_code, refused.value.code) == (503, "server_is_overloaded")
+        assert_failed(stream)
+        assert_away(front, client)
         own_llama.start()
         front.wait_until("/ready", 200)
         after = client.responses.create(
             model=MODEL, input=f"say{spelled(SHORT)} again", previous_response_id=before.id, **GREEDY
         )
         assert after.output_text == "Hello you"
-
-
-@pytest.mark.parametrize("websockets", [True, False], ids=["websocket", "sse"])
-async def test_codex_runs_a_command_and_answers(front: Server, tmp_path: Path, websockets: bool) -> None:
-    codex = Codex(installed(), tmp_path, config=config(base_url=front.base_url, model=MODEL, websockets=websockets))
-    turn = await codex.ask(f"Write a note, my{spelled(SHELL)}.")
-    assert (turn.exit_code, turn.last_message) == (0, "Hello you"), turn
-    (command,) = turn.items("command_execution")
-    assert command["exit_code"] == 0
-    assert (codex.work / "note.txt").read_text() == "say brief"

@@ -1,19 +1,19 @@
 """A vLLM server with the Qwen3-like model, and a server of ours with the Llama-like one in its process."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from tests.kit.sdk import MODEL
 from tests.system.vllm.chat_models import MAX_MODEL_LEN, SAMPLED, SCRIPT_VARIABLE, write_model
 from tests.system.vllm.fronts import LoadingServer
-from tests.system.vllm.server import API_KEY, BLOCK_SIZE, DTYPE, ENGINE_OPTIONS, EXECUTOR, VllmServer
+from tests.system.vllm.server import API_KEY, BLOCK_SIZE, ENGINE_OPTIONS, STRUCTURED, VllmProcess
 from tests.unit.formats.families import LLAMA, QWEN
 
 __all__ = ["API_KEY", "BLOCK_SIZE"]
 NUMBERS = " ".join(map(str, range(60)))
 KV_BLOCKS = 400
+SMALL = {"max-model-len": MAX_MODEL_LEN, "num-gpu-blocks-override": KV_BLOCKS}  # flags
 DECIDED = {"Decide: yes.": "yes", "Decide: ten.": "J", "Decide: two.": "2"}  # thinking is over before the prompt ends
 FORCED = "tests.system.vllm.families:ForcedText"
 _THOUGHT = "<think>\nThe user wants something, and it is not much of a thing.\n</think>\n\n"
@@ -53,14 +53,14 @@ def write_script(path: Path) -> str:
     return str(path)
 
 
-class QwenServer(VllmServer):
+class QwenServer(VllmProcess):
     """`vllm serve` with the Qwen3-like model."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
         self.model = folder / "qwen"
         write_model(QWEN, self.model)
-        self._vocabulary = self.model
+        own = {"model": self.model, "served-model-name": "qwen", "logits-processors": FORCED, **STRUCTURED}
+        super().__init__(folder, flags={**SMALL, **own})
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -74,29 +74,6 @@ class QwenServer(VllmServer):
             "model_format": "chat-template",
             "tokenizer": self.model,
         }
-
-    def _command(self) -> list[str]:
-        flags = {
-            "model": self.model,
-            "served-model-name": "qwen",
-            "host": "127.0.0.1",
-            "port": self.port,
-            "api-key": API_KEY,
-            "load-format": "dummy",
-            "dtype": DTYPE,
-            "block-size": BLOCK_SIZE,
-            "max-model-len": MAX_MODEL_LEN,
-            "num-gpu-blocks-override": KV_BLOCKS,
-            "distributed-executor-backend": EXECUTOR,
-            "structured-outputs-config": '{"backend": "xgrammar", "enable_in_reasoning": true}',
-            "logits-processors": FORCED,
-        }
-        switches = ("enable-scale-out", "enforce-eager", "enable-prompt-tokens-details")
-        return [
-            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
-            *(str(each) for name, value in flags.items() for each in (f"--{name}", value)),
-            *(f"--{name}" for name in switches),
-        ]
 
 
 class LlamaFront(LoadingServer):

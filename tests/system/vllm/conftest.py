@@ -11,12 +11,14 @@ import os
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from openai import OpenAI
 
+from engine.backends.base import BaseEngine
 from engine.backends.vllm.local import VllmEngine
 from engine.backends.vllm.server import VllmServerEngine
 from tests.contracts.engine import StartedEngine
@@ -76,11 +78,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     """A vLLM server process."""
-    server = VllmServer(tmp_path_factory.mktemp("vllm"))
-    try:
-        yield server.start()
-    finally:
-        server.close()
+    with VllmServer(tmp_path_factory.mktemp("vllm")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -90,36 +89,35 @@ def seeded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServ
         name.replace("_", "-"): value if isinstance(value, str) else json.dumps(value)
         for name, value in seeded_weights.OPTIONS.items()
     }
-    server = VllmServer(tmp_path_factory.mktemp("vllm-seeded"), flags=flags, VLLM_SERVER_DEV_MODE="1")
+    with VllmServer(tmp_path_factory.mktemp("vllm-seeded"), flags=flags, VLLM_SERVER_DEV_MODE="1") as server:
+        yield server
+
+
+@asynccontextmanager
+async def started(engine: BaseEngine) -> AsyncIterator[StartedEngine]:
+    """Start an engine, and close it at the end."""
+    async with asyncio.timeout(START_SECONDS):
+        info = await engine.start()
     try:
-        yield server.start()
+        yield StartedEngine(engine, info)
     finally:
-        server.close()
+        await engine.aclose()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def local_engine() -> AsyncIterator[StartedEngine]:
     """vLLM in this process. The last test of `test_local_contract.py` closes it."""
     options = {**ENGINE_OPTIONS, "disable_log_stats": False}  # for its metrics
-    engine = VllmEngine(model=str(MODEL_FOLDER), options=options)
-    async with asyncio.timeout(START_SECONDS):
-        info = await engine.start()
-    try:
-        yield StartedEngine(engine, info)
-    finally:
-        await engine.aclose()
+    async with started(VllmEngine(model=str(MODEL_FOLDER), options=options)) as engine:
+        yield engine
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def server_engine(vllm_server: VllmServer) -> AsyncIterator[StartedEngine]:
     """An engine over the vLLM server."""
-    engine = VllmServerEngine(model=SERVED_MODEL, options={"urls": [vllm_server.url], "api_key": API_KEY})
-    async with asyncio.timeout(START_SECONDS):
-        info = await engine.start()
-    try:
-        yield StartedEngine(engine, info)
-    finally:
-        await engine.aclose()
+    options = {"urls": [vllm_server.url], "api_key": API_KEY}
+    async with started(VllmServerEngine(model=SERVED_MODEL, options=options)) as engine:
+        yield engine
 
 
 @pytest.fixture(scope="session")
@@ -153,12 +151,8 @@ def front_with_vllm(front_that_loads: LoadingServer) -> Server:
 @pytest.fixture(scope="session")
 def qwen_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QwenServer]:
     """A vLLM server with the Qwen3-like model."""
-    vllm = QwenServer(tmp_path_factory.mktemp("vllm-qwen"))
-    try:
-        vllm.start()
-        yield vllm
-    finally:
-        vllm.close()
+    with QwenServer(tmp_path_factory.mktemp("vllm-qwen")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -4,17 +4,15 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import httpx
 import psutil
 
 from engine.backends.vocabulary_folder import write_vocabulary
-from tests.kit.server import ROOT, free_port
+from tests.system.engine_process import EngineProcess
 
 START_SECONDS = 240.0  # a start takes 20 to 100 s here, by what else the machine does
 STOP_SECONDS = 20.0
@@ -41,45 +39,26 @@ ENGINE_OPTIONS: dict[str, object] = {  # of AsyncEngineArgs; the server's flags 
     "logits_processors": ["tests.system.vllm.forced_tokens:ForcedTokens"],
 }
 NO_FLAGS: Mapping[str, object] = {}
+FLAGS: Mapping[str, object] = {  # of every server
+    "host": "127.0.0.1",
+    "api-key": API_KEY,
+    "load-format": "dummy",
+    "dtype": DTYPE,
+    "block-size": BLOCK_SIZE,
+    "distributed-executor-backend": EXECUTOR,
+}
+SWITCHES = ("enable-scale-out", "enforce-eager", "enable-prompt-tokens-details")
+STRUCTURED = {"structured-outputs-config": '{"backend": "xgrammar", "enable_in_reasoning": true}'}
 
 
-class VllmServer:
-    """`vllm serve` with the dummy model. After `kill()` it can be started again, at the same address."""
+class VllmProcess(EngineProcess):
+    """`vllm serve`, with the flags that a subclass gives it."""
 
-    def __init__(self, folder: Path, *, flags: Mapping[str, object] = NO_FLAGS, **environ: str) -> None:
-        self._flags = flags  # beside its own
-        self._environ = environ
-        self.port = free_port()
-        self.log = folder / "vllm.log"
-        self._vocabulary = folder / "vocabulary"
-        self.process: subprocess.Popen[bytes] | None = None
-        self._client = httpx.Client(timeout=5, verify=False, headers={"authorization": f"Bearer {API_KEY}"})
+    start_seconds = START_SECONDS
 
-    @property
-    def url(self) -> str:
-        """Where it listens, without a path."""
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def log_tail(self) -> str:
-        """The end of what it has logged."""
-        return self.log.read_text(errors="replace")[-6000:] if self.log.exists() else ""
-
-    def start(self) -> "VllmServer":
-        """Start, and wait until it is healthy."""
-        if not self._vocabulary.exists():
-            write_vocabulary(self._vocabulary)
-        with self.log.open("ab") as log:
-            environ = {**os.environ, **self._environ}
-            self.process = subprocess.Popen(
-                self._command(), cwd=ROOT, env=environ, stdout=log, stderr=log, start_new_session=True
-            )
-        try:
-            self._wait_until_healthy()
-        except BaseException:
-            self.kill()
-            raise
-        return self
+    def __init__(self, folder: Path, *, flags: Mapping[str, object], **environ: str) -> None:
+        super().__init__(folder / "vllm.log", key=API_KEY, environ=environ)
+        self._flags = flags
 
     def running(self) -> int:
         """Return how many requests the scheduler runs now."""
@@ -87,7 +66,7 @@ class VllmServer:
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric's samples."""
-        text = self._client.get(f"{self.url}/metrics").raise_for_status().text
+        text = self._client.get("/metrics").raise_for_status().text
         return sum(float(value) for value in re.findall(rf"^{name}\{{[^}}]*\}} (\S+)$", text, re.MULTILINE))
 
     def kill(self) -> None:
@@ -99,49 +78,33 @@ class VllmServer:
         self.process.wait()
         wait_until_gone(processes)
 
-    def close(self) -> None:
-        """Kill it, and let go of the rest."""
-        self._client.close()
-        if self.process is not None:
-            self.kill()
-
-    def _wait_until_healthy(self) -> None:
-        assert self.process is not None
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            assert self.process.poll() is None, f"vLLM ended:\n{self.log_tail}"
-            with contextlib.suppress(httpx.TransportError):
-                if self._client.get(f"{self.url}/health").status_code == 200:
-                    return
-            time.sleep(0.1)
-        raise AssertionError(f"vLLM was not healthy after {START_SECONDS} s:\n{self.log_tail}")
-
     def _command(self) -> list[str]:
-        flags = {
-            "model": MODEL_FOLDER,
-            "served-model-name": SERVED_MODEL,
-            "host": "127.0.0.1",
-            "port": self.port,
-            "api-key": API_KEY,
-            "load-format": "dummy",
-            "dtype": DTYPE,
-            "block-size": BLOCK_SIZE,
-            "max-model-len": MAX_MODEL_LEN,
-            "num-gpu-blocks-override": KV_BLOCKS,
-            "distributed-executor-backend": EXECUTOR,
-            "scheduling-policy": "priority",
-            "tokenizer": self._vocabulary,
-            "structured-outputs-config": '{"backend": "xgrammar", "enable_in_reasoning": true}',
-            "prefix-cache-retention-interval": BLOCK_SIZE,
-            "logits-processors": "tests.system.vllm.forced_tokens:ForcedTokens",
-            **self._flags,
-        }
-        switches = ("enable-scale-out", "enforce-eager", "enable-prompt-tokens-details")
+        flags = {**FLAGS, "port": self.port, **self._flags}
         return [
             *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
             *(str(each) for name, value in flags.items() for each in (f"--{name}", value)),
-            *(f"--{name}" for name in switches),
+            *(f"--{name}" for name in SWITCHES),
         ]
+
+
+class VllmServer(VllmProcess):
+    """`vllm serve` with the dummy model of gpt-oss's kind."""
+
+    def __init__(self, folder: Path, *, flags: Mapping[str, object] = NO_FLAGS, **environ: str) -> None:
+        vocabulary = folder / "vocabulary"
+        write_vocabulary(vocabulary)
+        own = {
+            "model": MODEL_FOLDER,
+            "served-model-name": SERVED_MODEL,
+            "max-model-len": MAX_MODEL_LEN,
+            "num-gpu-blocks-override": KV_BLOCKS,
+            "scheduling-policy": "priority",
+            "tokenizer": vocabulary,
+            **STRUCTURED,
+            "prefix-cache-retention-interval": BLOCK_SIZE,
+            "logits-processors": "tests.system.vllm.forced_tokens:ForcedTokens",
+        }
+        super().__init__(folder, flags={**own, **flags}, **environ)
 
 
 def descendants(pid: int) -> list[psutil.Process]:

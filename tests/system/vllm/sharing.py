@@ -6,7 +6,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Each vLLM of the fixtures, and what the ids of its tests have in them. What takes longest begins.
 VLLMS = {
-    "server": r"\[server|\[front_of_server|/test_(pool|rollouts|server_contract|whole_server_(agents|codex|copilot))\.",
+    "server": r"\[server|\[front_of_server|/test_(pool|rollouts|server_contract|whole_server_agents)\.",
     "workers": r"/test_workers\.py",
     "local": r"\[local|/test_local_contract\.py",
     "front": r"\[front_with_vllm",

@@ -1,4 +1,7 @@
-"""SERVER_TOOL_EARLY=predicted on a real vLLM: a call that the model would have written next begins while one runs."""
+"""SERVER_TOOL_EARLY=predicted on a real vLLM: a call that the model would have written next begins while one runs.
+
+Only this finds a prediction that a real vLLM samples in another way than the turn.
+"""
 
 import asyncio
 import json

@@ -1,6 +1,7 @@
 """The contract of embeddings over a real vLLM with a pooling model, whose weights are dummies.
 
-There is one engine core: vLLM's own server answers from the engine that is in this process.
+There is one engine core: vLLM's own server answers from the engine that is in this process. Only this finds vectors or
+refusals of a real vLLM that are not as the contract says.
 """
 
 import asyncio

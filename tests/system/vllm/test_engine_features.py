@@ -1,6 +1,7 @@
 """What vLLM does for the server beyond the contract: prefix cache, salts, priority, logprobs, aborts, load.
 
-Each test runs over vLLM in this process and over a vLLM server.
+Each test runs over vLLM in this process and over a vLLM server. Only this finds what a scheduler and a cache of vLLM do
+with our requests.
 """
 
 import asyncio

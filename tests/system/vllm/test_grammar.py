@@ -1,11 +1,13 @@
 """The real vLLM holds a model of noise to the grammar of a turn: nothing is forced, every token is sampled.
 
 The weights are random, so a thought that has begun would never end. Where the end of a turn is of interest, the prompt
-ends with the beginning of a message, and the grammar is the one behind it, as when a turn is taken over.
+ends with the beginning of a message, and the grammar is the one behind it, as when a turn is taken over. Only this
+finds a grammar that vLLM's xgrammar reads in another way than our own check.
 """
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -30,6 +32,8 @@ THOUGHT = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
 CALL = "<|channel|>commentary to="
 SMALL = '{"type":"object","properties":{"n":{"type":"integer","minimum":0,"maximum":99}},"required":["n"]}'
 OTHER = '{"type":"object","properties":{"s":{"type":"string","maxLength":4}},"required":["s"]}'
+HUNK = re.compile(r"\*\*\* (?:Add|Delete|Update) File: .")
+LINE = re.compile(r"\*\*\* .+|[-+ ].*|@@(?: .+)?")  # of a patch, behind its first
 TOOLS = (
     CallRule("first", JsonSchema(SMALL)),
     CallRule("ns.second-one", JsonSchema(OTHER)),
@@ -152,7 +156,9 @@ async def test_a_patch_follows_its_grammar(vllm: EngineUnderTest) -> None:
     rules = TurnRules(calls=(CallRule("apply_patch", Lark(APPLY_PATCH)),), must_call=True)
     begun = f"{CALL}functions.apply_patch<|message|>"
     for said in await turns(vllm, [(rules, begun)] * 5, tokens=60):
-        assert said.texts[0].startswith("*** Begin Patch\n*** "), said.text
+        first, second, *lines = said.texts[0].split("\n")
+        assert (first, HUNK.match(second) is not None) == ("*** Begin Patch", True), said.text
+        assert [line for line in lines[:-1] if not LINE.fullmatch(line)] == []
 
 
 async def test_a_grammar_is_checked_once_and_a_bad_one_is_refused(vllm: EngineUnderTest) -> None:

@@ -1,4 +1,7 @@
-"""The masks that xgrammar makes of our grammars are right while one cache serves them all, as in a vLLM."""
+"""The masks that xgrammar makes of our grammars are right while one cache serves them all, as in a vLLM.
+
+Only this finds a mask that xgrammar takes from its cache and that is another grammar's.
+"""
 
 import random
 from collections.abc import Iterator, Sequence

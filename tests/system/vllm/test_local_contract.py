@@ -1,4 +1,7 @@
-"""The contract of engines over vLLM in this process; it is started once and shared."""
+"""The contract of engines over vLLM in this process; it is started once and shared.
+
+Only this finds a version of vLLM that does not keep the contract in our process.
+"""
 
 import os
 from unittest.mock import patch

@@ -1,4 +1,7 @@
-"""vLLM in this process: what an operator can get wrong, and closing an engine that is still starting."""
+"""vLLM in this process: what an operator can get wrong, and closing an engine that is still starting.
+
+Only this finds a process of vLLM that outlives a start which was broken off.
+"""
 
 import asyncio
 import multiprocessing

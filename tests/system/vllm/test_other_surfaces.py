@@ -1,4 +1,7 @@
-"""What is served beside the Responses API, on a real vLLM, in daphne's process and in one of its own: OpenAI's SDK."""
+"""What is served beside the Responses API, on a real vLLM, in daphne's process and in one of its own: OpenAI's SDK.
+
+Only this finds log probabilities and prompts of a real vLLM that these APIs tell wrongly.
+"""
 
 import json
 from collections.abc import Iterator
@@ -15,11 +18,9 @@ from tests.kit.sdk import MODEL, WEATHER, sdk_of
 from tests.kit.server import Server
 from tests.system.vllm.engines import full_blocks
 from tests.system.vllm.server import MAX_MODEL_LEN
-from tests.system.vllm.test_chat_families import PET, assert_pet
 from tests.system.vllm.transcripts import NUMBERS, completion, prompt
 
 TOOL: Any = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
-CHOOSE: Any = {"type": "function", "function": {"name": "choose", "parameters": PET, "strict": True}}
 BEGUN = "final"  # what is text of the beginning of a raw completion that is an answer
 WEATHER_OF_TWO = "the weather of Paris and Rome"
 
@@ -59,26 +60,6 @@ class TestChat:
         assert [(each.index, each.message.content) for each in completion.choices] == [(0, "Hello"), (1, "Hello")]
         assert completion.usage is not None
         assert completion.usage.completion_tokens > 4
-
-    def test_an_answer_that_fits_a_schema(self, client: OpenAI) -> None:
-        schema = {"name": "pet", "schema": PET, "strict": True}
-        format: Any = {"type": "json_schema", "json_schema": schema}
-        completion = client.chat.completions.create(model=MODEL, messages=asked("Answer."), response_format=format)
-        assert_pet(str(completion.choices[0].message.content))
-
-    @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-    def test_a_call_that_is_demanded(self, client: OpenAI, *, stream: bool) -> None:
-        fields: Any = {"model": MODEL, "messages": asked("Call."), "tools": [TOOL, CHOOSE]}
-        choice: Any = {"type": "function", "function": {"name": "choose"}}
-        with client.chat.completions.with_streaming_response.create(
-            **fields, tool_choice=choice, parallel_tool_calls=False, stream=stream
-        ) as answer:
-            body = answer.read()
-        chosen: Any = put_together(sent(body)) if stream else json.loads(body)["choices"][0]
-        assert chosen["finish_reason"] == "tool_calls"
-        (call,) = chosen["message"]["tool_calls"]
-        assert call["function"]["name"] == "choose"
-        assert_pet(call["function"]["arguments"])
 
     def test_a_tool_loop_computes_no_token_twice(self, client: OpenAI) -> None:
         messages, earlier = asked(WEATHER_OF_TWO), 0

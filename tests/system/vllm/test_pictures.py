@@ -1,7 +1,9 @@
-"""A tiny model that sees on a real vLLM, behind a server and in this process: the same pictures, the same answers."""
+"""A tiny model that sees on a real vLLM, behind a server and in this process: the same pictures, the same answers.
+
+Only this finds pictures that a real vLLM expands or keeps in another way than we count.
+"""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -26,45 +28,23 @@ from tests.kit.pictures import data_url, picture
 from tests.kit.sdk import MODEL
 from tests.kit.server import Server
 from tests.system.vllm.chat_models import MAX_MODEL_LEN
-from tests.system.vllm.chat_servers import KV_BLOCKS
+from tests.system.vllm.chat_servers import KV_BLOCKS, SMALL
 from tests.system.vllm.engines import cached, full_blocks
 from tests.system.vllm.seeing_model import PICTURE_TOKENS, write_seeing_model
-from tests.system.vllm.server import API_KEY, BLOCK_SIZE, EXECUTOR, START_SECONDS, VllmServer
+from tests.system.vllm.server import API_KEY, BLOCK_SIZE, EXECUTOR, START_SECONDS, VllmProcess
 from tests.unit.engine.seeing_vllm import Chat
 
 SAMPLED = 40  # tokens
 RED, BLUE = picture(), picture("#0000ff", (100, 30), "JPEG")
 
 
-class SeeingServer(VllmServer):
+class SeeingServer(VllmProcess):
     """`vllm serve` with the model that sees."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
         self.model = folder / "seeing"
         write_seeing_model(self.model)
-        self._vocabulary = self.model
-
-    def _command(self) -> list[str]:
-        flags = {
-            "model": self.model,
-            "served-model-name": "seeing",
-            "host": "127.0.0.1",
-            "port": self.port,
-            "api-key": API_KEY,
-            "load-format": "dummy",
-            "dtype": "float32",
-            "block-size": BLOCK_SIZE,
-            "max-model-len": MAX_MODEL_LEN,
-            "num-gpu-blocks-override": KV_BLOCKS,
-            "distributed-executor-backend": EXECUTOR,
-        }
-        switches = ("enable-scale-out", "enforce-eager", "enable-prompt-tokens-details")
-        return [
-            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
-            *(str(each) for name, value in flags.items() for each in (f"--{name}", value)),
-            *(f"--{name}" for name in switches),
-        ]
+        super().__init__(folder, flags={**SMALL, "model": self.model, "served-model-name": "seeing"})
 
 
 @pytest.fixture(scope="module")

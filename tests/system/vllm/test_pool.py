@@ -1,4 +1,7 @@
-"""A real vLLM server that is reached in two ways, of which one breaks: the turn goes on by the other."""
+"""A real vLLM server that is reached in two ways, of which one breaks: the turn goes on by the other.
+
+Only this finds tokens that a real vLLM samples twice, or not, behind a cut.
+"""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack

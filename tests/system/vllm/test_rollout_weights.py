@@ -1,4 +1,7 @@
-"""A roll-out in whose middle the weights of a real vLLM change twice: its tokens and versions are those of vLLM."""
+"""A roll-out in whose middle the weights of a real vLLM change twice: its tokens and versions are those of vLLM.
+
+Only this finds a token that is said to be of other weights than those that sampled it.
+"""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

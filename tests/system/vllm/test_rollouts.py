@@ -1,4 +1,7 @@
-"""What roll-outs record of a real vLLM is what it was asked and gave, token by token and to the bit, over each API."""
+"""What roll-outs record of a real vLLM is what it was asked and gave, token by token and to the bit, over each API.
+
+Only this finds a record that differs from the tokens and numbers of a real vLLM.
+"""
 
 from pathlib import Path
 from typing import Any

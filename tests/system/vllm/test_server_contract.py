@@ -1,4 +1,7 @@
-"""The contract of engines over a real vLLM server; each test has an engine of its own, and all share the server."""
+"""The contract of engines over a real vLLM server; each test has an engine of its own, and all share the server.
+
+Only this finds a version of vLLM's server that does not keep the contract.
+"""
 
 from collections.abc import AsyncIterator
 

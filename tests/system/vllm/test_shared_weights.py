@@ -1,4 +1,7 @@
-"""Weights that change under two workers which share an engine core: what one of them is asked holds for both."""
+"""Weights that change under two workers which share an engine core: what one of them is asked holds for both.
+
+Only this finds a worker that samples by weights which the other one has changed.
+"""
 
 import asyncio
 import json

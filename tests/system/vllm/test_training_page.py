@@ -1,4 +1,7 @@
-"""The page "Train an agent", word for word: TRL trains an agent of another project on what was recorded of vLLM."""
+"""The page "Train an agent", word for word: TRL trains an agent of another project on what was recorded of vLLM.
+
+Only this finds an export of which a real trainer learns nothing.
+"""
 
 import json
 import os

@@ -1,6 +1,7 @@
 """Weights that change under a real vLLM, in process and as a server: tokens, and the version that each is said to have.
 
-The weights change by vLLM's own transfer, with a backend that makes them of a seed (`seeded_weights`).
+The weights change by vLLM's own transfer, with a backend that makes them of a seed (`seeded_weights`). Only this finds
+weights that a real vLLM has not changed, or a cache that keeps the old ones.
 """
 
 import asyncio

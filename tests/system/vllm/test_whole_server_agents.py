@@ -3,7 +3,8 @@
 Each is recorded by its base URL alone, over an API of its own, and the record is what vLLM was asked and gave.
 
 The model says what the script of `tests/system/agents` has it say. vLLM's own copy of the grammar has to accept each
-token of it, else the response fails; how a patch ends is left to that grammar.
+token of it, else the response fails; how a patch ends is left to that grammar. Only this finds a call of an agent that
+vLLM's grammar refuses, or a block that is computed twice.
 """
 
 import os

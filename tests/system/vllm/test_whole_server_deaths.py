@@ -1,61 +1,28 @@
-"""The whole server when its vLLM dies, comes back, and when it is told to stop. These tests come last: they kill."""
+"""The whole server when its vLLM dies, comes back, and when it is told to stop. These tests come last: they kill.
+
+Only this finds a process or a stream that outlives a real engine core.
+"""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import openai
 import pytest
-from openai import OpenAI
-from openai.types.responses import ResponseStreamEvent
 
 from tests.kit.sdk import MODEL, sdk_of
 from tests.kit.server import Server
+from tests.system.engine_process import assert_away, assert_failed, begin
 from tests.system.vllm.fronts import LoadingServer
 from tests.system.vllm.server import VllmServer, descendants, engine_core, wait_until_gone
 
 STOPS_WITHIN = 60.0  # seconds; vLLM takes 3 to 8, and is killed after 8; a busy machine takes its time for that
 
 
-def connect(front: Server) -> OpenAI:
-    """Return an unmodified SDK."""
-    return sdk_of(front)
-
-
-def begin(client: OpenAI) -> Iterator[ResponseStreamEvent]:
-    """Return a stream in which the model speaks already."""
-    stream = client.responses.create(model=MODEL, input="say endless", stream=True)
-    for event in stream:
-        if event.type == "response.output_text.delta":
-            return iter(stream)
-    raise AssertionError("nothing was said")
-
-
-def assert_failed(stream: Iterator[ResponseStreamEvent]) -> None:
-    """Assert that a stream ends with a failure that tells the client to try again, and nothing of the inside."""
-    *_, last = stream
-    assert last.type == "response.failed"
-    assert last.response.error is not None
-    assert last.response.error.code == "server_error"
-    assert "Try again in" in last.response.error.message
-
-
-def assert_away(front: Server, client: OpenAI) -> None:
-    """Assert that the server knows that its engine is away, and says so."""
-    answer = front.wait_until("/ready", 503)
-    assert answer.json()["engine"] == "the engine is away"
-    with pytest.raises(openai.InternalServerError) as refused:
-        client.responses.create(model=MODEL, input="say short")
-    assert (refused.value.status_code, refused.value.code) == (503, "server_is_overloaded")
-    assert int(refused.value.response.headers["retry-after"]) >= 1
-
-
 @pytest.mark.parametrize("front", ["front_with_vllm"], indirect=True)
 def test_an_engine_core_that_dies_is_replaced(front: Server) -> None:
     assert front.process is not None
-    with connect(front) as client:
+    with sdk_of(front) as client:
         before = client.responses.create(model=MODEL, input="say short")
-        stream = begin(client)
+        stream = begin(client, "say endless")
         core = engine_core(front.process.pid)
         processes = [core, *descendants(core.pid)]
         killed = time.monotonic()
@@ -74,8 +41,8 @@ def test_an_engine_core_that_dies_is_replaced(front: Server) -> None:
 @pytest.mark.parametrize("front", ["front_with_vllm"], indirect=True)
 def test_nothing_survives_sigterm(front: Server) -> None:
     assert front.process is not None
-    with connect(front) as client:
-        stream = begin(client)
+    with sdk_of(front) as client:
+        stream = begin(client, "say endless")
         processes = descendants(front.process.pid)
         assert len(processes) >= 2
         told = time.monotonic()
@@ -116,8 +83,8 @@ def test_what_vllm_refuses_stops_the_server_with_one_sentence(tmp_path: Path) ->
 @pytest.mark.parametrize("front", ["front_of_server"], indirect=True)
 def test_a_vllm_server_that_dies(front: Server, vllm_server: VllmServer) -> None:
     """That one which comes back is used again, `tests/wire/transports/test_vllm_server_engine.py` says."""
-    with connect(front) as client:
-        stream = begin(client)
+    with sdk_of(front) as client:
+        stream = begin(client, "say endless")
         vllm_server.kill()
         assert_failed(stream)
         assert_away(front, client)

@@ -19,26 +19,6 @@ def _call(city: str) -> str:
     )
 
 
-CODEX_PROMPT = "Write a note on a real vLLM."
-CODEX_NOTE = "written by the shell on vLLM"
-CODEX_PATCH_PROMPT = "Patch a note in, on a real vLLM."
-CODEX_PATCH = "*** Begin Patch\n*** Add File: note.txt\n+written by a patch\n*** End"  # " Patch" is left to the grammar
-COPILOT_PROMPT = "Write a note with Copilot, on a real vLLM too."
-COPILOT_NOTE = "written by the shell of Copilot"
-
-
-def _shell_call(function: str, argument: str, command: str) -> str:
-    return (
-        "<|channel|>analysis<|message|>A shell can do that.<|end|><|start|>assistant"
-        f"<|channel|>commentary to=functions.{function} <|constrain|>json<|message|>"
-        f'{{"{argument}": "{command}"}}<|call|>'
-    )
-
-
-def _tee(note: str) -> str:
-    return f"echo {note} | tee note.txt"
-
-
 # Beginnings: the model samples what follows, under the grammar of its request. It would think without end by itself.
 ANSWER = "<|channel|>final<|message|>"
 THOUGHT = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
@@ -53,17 +33,6 @@ BEGUN = {
 }
 
 SCRIPT: list[dict[str, object]] = [
-    {"when": CODEX_PROMPT, "say": _shell_call("exec_command", "cmd", _tee(CODEX_NOTE))},
-    {
-        "when": CODEX_PATCH_PROMPT,
-        "say": f"{THOUGHT}<|channel|>commentary to=functions.apply_patch<|message|>{CODEX_PATCH}",
-        "behind": "brief",
-    },
-    {"when": COPILOT_PROMPT, "say": _shell_call("bash", "command", _tee(COPILOT_NOTE))},
-    *[
-        {"when": note, "say": "<|channel|>final<|message|>The note is written.<|return|>"}
-        for note in (CODEX_NOTE, COPILOT_NOTE, "Success. Updated")
-    ],
     *[{"when": when, "say": said, "behind": "sampled"} for when, said in BEGUN.items()],
     *[
         {"when": f"Decide: {when}.", "say": f"{ANSWER}{label}<|return|>"}
