@@ -1,4 +1,4 @@
-"""The contract of what keeps batches and their lines; `tests/contracts/batches.py` is its suite.
+"""The contract of what keeps batches and their lines; `contracts/adapters/test_batches` tests it.
 
     pending ──> begun ──> done, with its result
 

@@ -1,4 +1,4 @@
-"""The contract of what keeps the state of engines that trainers change; `tests/contracts/engines.py` is its suite."""
+"""The contract of what keeps the state of engines that trainers change; `contracts/adapters/test_engines` tests it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

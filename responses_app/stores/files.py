@@ -1,8 +1,8 @@
 """The contracts of what keeps the files that clients upload: at once (`BaseFileStore`), or in parts (`BaseUploads`).
 
-`tests/contracts/files.py` and `uploads.py` are their suites. Parts are kept as they come, and are the content of the
-file in the order that completes the upload: nothing is copied. An upload counts as a file of its project from the
-moment it is created, with the size that it says.
+`tests/contracts/files.py` and `adapters/test_uploads.py` are their suites. Parts are kept as they come, and are the
+content of the file in the order that completes the upload: nothing is copied. An upload counts as a file of its project
+from the moment it is created, with the size that it says.
 """
 
 from abc import ABC, abstractmethod

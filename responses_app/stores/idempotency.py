@@ -1,4 +1,4 @@
-"""The contract of what keeps idempotency keys, and the answers for them; `tests/contracts/idempotency.py` is its suite.
+"""The contract of what keeps idempotency keys, and their answers; `contracts/adapters/test_idempotency` tests it.
 
 A key is claimed before its request is carried out, and the claim says what has become of it:
 

@@ -4,7 +4,7 @@ A chat is the tree of stored responses that go on from one root, or the response
 a first message has a root of its own, which says in its `metadata` to which chat it belongs (`VERSION_OF`). Nothing is
 kept a second time: what a person sets of a chat (a title, a pin) goes with its last response.
 
-`tests/contracts/kept_chats.py` has the suite, which runs over every implementation.
+`tests/contracts/adapters/test_kept_chats.py` has the suite, which runs over every implementation.
 """
 
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""The contract of what keeps a project's named setups of the playground; `tests/contracts/setups.py` is its suite."""
+"""The contract of what keeps a project's named setups of the playground; `contracts/adapters/test_setups` tests it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """`Stores`: where a process keeps things, handed around as one; the contracts of chats, conversations and approvals.
 
-`tests/contracts/` has their suites (`chats`, `conversations`, `approvals`), which run over every implementation.
+`tests/contracts/adapters/` tests every implementation.
 
 Chat completions are written with the responses that their choices are (`StoredResponse.chat`), in the same transaction,
 and go with them. Everything is seen per project, and what is past its time is not found.

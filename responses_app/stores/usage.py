@@ -1,4 +1,4 @@
-"""The contract of what keeps usage: which tokens were used, when, by whom; `tests/contracts/usage.py` is its suite.
+"""The contract of what keeps usage: which tokens were used, when, by whom; `contracts/adapters/test_usage` tests it.
 
 What a request has used is kept once, however often it is told. That of a stored response is written in the transaction
 that keeps its end (`stores.database.responses.writes`); all else comes over `keep`. It outlives responses and keys;

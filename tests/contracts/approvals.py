@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from responses_app.stores.stores import ApprovalHolder, BaseApprovalStore
 from tests.contracts.files import NOW, Hands
 
@@ -12,10 +10,6 @@ REQUESTS = ["mcpr_1", "", "é👍" * 500, "\x00\ud800"]  # where items are repla
 
 class ApprovalsContract:
     """Give a subclass the fixture `claims`, a store with the clock `hands`."""
-
-    @pytest.fixture
-    def hands(self) -> Hands:
-        return Hands()
 
     async def test_who_comes_first_holds_it_until_he_lets_go(self, claims: BaseApprovalStore, hands: Hands) -> None:
         for request_id in REQUESTS:

@@ -82,10 +82,6 @@ async def listed(
 class FileStoreContract:
     """Give a subclass the fixtures `files`, a store with `LIMITS` whose clock is `hands`, and `hands`."""
 
-    @pytest.fixture
-    def hands(self) -> Hands:
-        return Hands()
-
     async def test_gives_back_what_was_kept(self, files: BaseFileStore) -> None:
         content = bytes(range(256)) * 6000  # a piece and a half
         record = await kept(files, content, filename='Ünï "\\" 漢字.txt')

@@ -1,21 +1,31 @@
 """Databases for tests of what runs on threads of its own, where pytest-django's transactions do not reach."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
+from responses_app.stores.database.responses.store import DatabaseResponseStore
 from respsite.settings import database
+from tests.contracts.files import Hands
+from tests.contracts.store_life import OpenStore
 from tests.kit.databases import migrated_database, migrated_file, postgres
 from tests.kit.postgres_server import PostgresServer, private_postgres_server  # noqa: F401 - a fixture
 from tests.kit.server import manage
 
 OpenDatabase = Callable[[str], AbstractContextManager[str]]
+
+
+@pytest.fixture
+def hands() -> Hands:
+    """A clock that the test sets."""
+    return Hands()
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +81,52 @@ def postgres_url(postgres_server: PostgresServer, migrated_postgres: str) -> Ite
     name = postgres_server.create_database(template=migrated_postgres)
     yield postgres_server.url_of(name)
     postgres_server.drop_database(name)
+
+
+@pytest.fixture(params=["sqlite_url", "postgres_url"])
+def url(request: pytest.FixtureRequest) -> str:
+    """Each of the module's two databases."""
+    return str(request.getfixturevalue(request.param))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Each of two databases of the test's own, without tables."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/new.sqlite3"
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return server.url_of(server.create_database())
+
+
+@pytest.fixture
+def alias(url: str, open_database: OpenDatabase) -> Iterator[str]:
+    """The name of the database to Django."""
+    with open_database(url) as alias:
+        yield alias
+
+
+@pytest.fixture
+async def open_store(alias: str) -> AsyncIterator[OpenStore]:
+    """Starts stores of responses, and closes them at the end."""
+    opened: list[DatabaseResponseStore] = []
+
+    async def open_one(**options: Any) -> DatabaseResponseStore:
+        store = DatabaseResponseStore(using=alias, **options)
+        opened.append(store)
+        await store.start()
+        return store
+
+    yield open_one
+    for store in opened:
+        await store.aclose()
+
+
+@pytest.fixture
+async def store(open_store: OpenStore) -> DatabaseResponseStore:
+    """One of them."""
+    store = await open_store()
+    assert isinstance(store, DatabaseResponseStore)
+    return store
 
 
 def migrate(alias: str) -> None:

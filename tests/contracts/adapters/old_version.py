@@ -5,19 +5,21 @@
 import base64
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+import httpx
 from django.core.management import call_command
 from django.db import connections, transaction
 
 from tests.kit.clients import Frame
 from tests.kit.databases import postgres
 from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 NEWEST_MIGRATION = ("responses_app", "0002")  # of the old version
 _TIMES = set("created_at started_at seen_at expires_at revoked_at last_used_at last_active_at leased_until".split())
@@ -25,7 +27,10 @@ WORDS = "responses_app_chunkwords"  # of chunks of files: a table on SQLite, a c
 WORDS_ON_POSTGRES = "UPDATE responses_app_vectorstorechunk SET words = to_tsvector('english', %s) WHERE id = %s"
 _HELLO = "<|channel|>final<|message|>Hello there, friend.<|return|>"
 
+END_OF_SYSTEM = 200007  # `<|end|>`: a new chain's system message has the date before it
+
 Row = dict[str, Any]
+MakeDatabase = Callable[[Path], str]  # in a folder; gives its URL
 
 
 class Kept(Protocol):
@@ -162,3 +167,20 @@ def new_server(folder: Path, url: str) -> Server:
         responses_usage_per_turn="on",  # as the old version had it
         worker_lease_seconds=1,
     )
+
+
+async def ended(http: httpx.AsyncClient, response_id: str) -> Frame:
+    """Wait for a response's end, and return it."""
+    found: list[Frame] = []
+
+    async def is_there() -> bool:
+        found[:] = [(await http.get(f"/responses/{response_id}")).json()]
+        return found[0]["status"] not in ("queued", "in_progress")
+
+    await eventually(is_there)
+    return found[0]
+
+
+def behind_system(tokens: list[int]) -> list[int]:
+    """Return a prompt without its system message, which tells the date."""
+    return tokens[tokens.index(END_OF_SYSTEM) :]

@@ -1,62 +1,44 @@
 """Stores on a migrated database, and what they do with it."""
 
 import asyncio
+import subprocess
+import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
-import pytest
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.db.models import Model, QuerySet
 
-from responses_app.stores.database.responses.store import DatabaseResponseStore
-from tests.contracts.adapters.conftest import OpenDatabase
+from responses_app.stores.base import BaseResponseStore, RetentionSettings
+from responses_app.stores.database.responses.chats import DatabaseChatStore
+from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
 from tests.contracts.store_life import OpenStore
+from tests.kit.server import ROOT, START_SECONDS
 from tests.kit.waiting import eventually
 
 Result = TypeVar("Result")
-
-SQLITE_AND_POSTGRES = ("sqlite_url", "postgres_url")
-
-
-class DatabaseCase:
-    """Stores on a migrated database that a module's tests share; a subclass gives its `url`."""
-
-    @pytest.fixture
-    def alias(self, url: str, open_database: OpenDatabase) -> Iterator[str]:
-        with open_database(url) as alias:
-            yield alias
-
-    @pytest.fixture
-    async def open_store(self, alias: str) -> AsyncIterator[OpenStore]:
-        opened: list[DatabaseResponseStore] = []
-
-        async def open_one(**options: Any) -> DatabaseResponseStore:
-            store = DatabaseResponseStore(using=alias, **options)
-            opened.append(store)
-            await store.start()
-            return store
-
-        yield open_one
-        for store in opened:
-            await store.aclose()
-
-    @pytest.fixture
-    async def store(self, open_store: OpenStore) -> DatabaseResponseStore:
-        store = await open_store()
-        assert isinstance(store, DatabaseResponseStore)
-        return store
+Beside = TypeVar("Beside", DatabaseChatStore, DatabaseKeptChats)
 
 
-class OnBothCase(DatabaseCase):
-    """The same on SQLite and on PostgreSQL."""
+@asynccontextmanager
+async def opening(
+    open_store: OpenStore, beside: type[Beside], alias: str
+) -> AsyncIterator[Callable[..., Awaitable[tuple[BaseResponseStore, Beside]]]]:
+    """Open stores of responses, each with a store beside it that has the same settings and clock."""
+    opened: list[Beside] = []
 
-    @pytest.fixture(params=SQLITE_AND_POSTGRES)
-    def url(self, request: pytest.FixtureRequest) -> str:
-        return request.getfixturevalue(request.param)
+    async def open_one(**options: Any) -> tuple[BaseResponseStore, Beside]:
+        chats = beside(using=alias, **{"settings": RetentionSettings(), **options})
+        opened.append(chats)
+        return await open_store(**options), chats
+
+    yield open_one
+    for chats in opened:
+        await chats.aclose()
 
 
 @contextmanager
@@ -138,3 +120,23 @@ async def waits_for_a_lock(alias: str, url: str) -> None:
 
     if url.startswith("postgres"):
         await eventually(lambda: asyncio.to_thread(within, alias, is_waiting))
+
+
+def race(program: str, *arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Run a program of Python in several processes, each with its arguments, and wait for their ends.
+
+    Each prints "ready" when it has begun, and goes on when all have.
+    """
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    commands = [[sys.executable, "-c", program, *words] for words in arguments]
+    with ExitStack() as stack:
+        running = [stack.enter_context(subprocess.Popen(each, cwd=ROOT, env=environ, **pipes)) for each in commands]
+        for process in running:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in running:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        ended = [(process.communicate(timeout=START_SECONDS)[1], process.returncode) for process in running]
+        assert ended == [("", 0)] * len(running)

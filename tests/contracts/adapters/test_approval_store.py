@@ -1,14 +1,13 @@
 """Claims of approved calls: the contract in memory, on SQLite and on PostgreSQL."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from responses_app.models import ApprovalClaim
 from responses_app.stores.database.approvals import KEPT, DatabaseApprovalStore
-from tests.contracts.adapters.conftest import OpenDatabase
-from tests.contracts.adapters.stores import SQLITE_AND_POSTGRES, rows, within
+from tests.contracts.adapters.stores import rows, within
 from tests.contracts.approvals import ApprovalsContract
 from tests.contracts.files import Hands
 from tests.kit.memory_stores import MemoryApprovalStore
@@ -21,11 +20,6 @@ class TestInMemory(ApprovalsContract):
 
 
 class TestInDatabases(ApprovalsContract):
-    @pytest.fixture(params=SQLITE_AND_POSTGRES)
-    def alias(self, request: pytest.FixtureRequest, open_database: OpenDatabase) -> Iterator[str]:
-        with open_database(request.getfixturevalue(request.param)) as alias:
-            yield alias
-
     @pytest.fixture
     async def claims(self, alias: str, hands: Hands) -> AsyncIterator[DatabaseApprovalStore]:
         store = DatabaseApprovalStore(using=alias, now=hands)

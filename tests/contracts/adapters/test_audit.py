@@ -1,10 +1,8 @@
 """The chain of the audit trail in both databases: whole, broken in many ways, and written by several at once."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -26,8 +24,8 @@ from responses_app.stores.database.audit import verifying
 from responses_app.stores.database.audit.verifying import lines, verify
 from responses_app.stores.database.audit_chain import append, hashed, last, microseconds
 from tests.contracts.adapters.conftest import OpenDatabase
-from tests.kit.server import ROOT as HERE
-from tests.kit.server import START_SECONDS, server_environ
+from tests.contracts.adapters.stores import race
+from tests.kit.server import server_environ
 
 MANY = 100_000  # entries
 # A process that adds entries one by one: as many as it is told, and on until it sees one of the other process.
@@ -50,10 +48,10 @@ for place in range(100 * number):
 ROOT = Actor(ActorKind.USER, "1", "root", "127.0.0.1")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def alias(request: pytest.FixtureRequest, open_database: OpenDatabase) -> Iterator[str]:
+@pytest.fixture
+def alias(url: str, open_database: OpenDatabase) -> Iterator[str]:
     """A database with an empty trail."""
-    with open_database(request.getfixturevalue(f"{request.param}_url")) as alias, closing(connections[alias]):
+    with open_database(url) as alias, closing(connections[alias]):
         AuditRow.objects.using(alias).all().delete()
         yield alias
 
@@ -252,37 +250,11 @@ def test_what_is_no_row_of_ours_is_a_problem_and_no_crash(alias: str) -> None:
     assert len(list(lines(using=alias))) == 5
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgres"])
-def test_two_processes_that_write_at_once_make_one_chain(
-    database: str, request: pytest.FixtureRequest, open_database: OpenDatabase
-) -> None:
-    url, each = request.getfixturevalue(f"{database}_url"), 200
-    with open_database(url) as alias, closing(connections[alias]), ExitStack() as stack:
-        AuditRow.objects.using(alias).all().delete()
-        connections[alias].close()
-        writers = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", WRITER, *names, str(each)],
-                    cwd=HERE,
-                    env=server_environ(DATABASE_URL=url),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for names in (("one", "other"), ("other", "one"))
-        ]
-        for writer in writers:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == "ready\n"
-        for writer in writers:
-            assert writer.stdin is not None
-            writer.stdin.write("go\n")
-            writer.stdin.flush()
-        assert [writer.wait(START_SECONDS) for writer in writers] == [0, 0]
-        verdict = verify(using=alias)
-        trail = list(AuditRow.objects.using(alias).order_by("number").values_list("number", "project", "subject"))
+def test_two_processes_that_write_at_once_make_one_chain(url: str, alias: str) -> None:
+    each = 200
+    race(WRITER, ("one", "other", str(each)), ("other", "one", str(each)), environ=server_environ(DATABASE_URL=url))
+    verdict = verify(using=alias)
+    trail = list(AuditRow.objects.using(alias).order_by("number").values_list("number", "project", "subject"))
     assert (verdict.problems, verdict.entries) == ([], len(trail))
     assert [number for number, _, _ in trail] == list(range(1, len(trail) + 1))
     for own in ("one", "other"):

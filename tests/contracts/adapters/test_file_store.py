@@ -9,8 +9,7 @@ from responses_app.models import FilePart, StoredFile
 from responses_app.stores.database.files.files import DatabaseFileStore
 from responses_app.stores.database.files.rows import AT_ONCE, remove_files
 from responses_app.stores.files import PIECE_BYTES, FileGone, FileUsage
-from tests.contracts.adapters.conftest import OpenDatabase
-from tests.contracts.adapters.stores import SQLITE_AND_POSTGRES, within
+from tests.contracts.adapters.stores import within
 from tests.contracts.files import LIMITS, PROJECT, FileStoreContract, Hands, kept
 from tests.kit.memory_files import MemoryFileStore
 
@@ -31,11 +30,6 @@ class TestInMemory(FileStoreContract):
 
 
 class TestInDatabases(FileStoreContract):
-    @pytest.fixture(params=SQLITE_AND_POSTGRES)
-    def alias(self, request: pytest.FixtureRequest, open_database: OpenDatabase) -> Iterator[str]:
-        with open_database(request.getfixturevalue(request.param)) as alias:
-            yield alias
-
     @pytest.fixture
     async def files(self, alias: str, hands: Hands) -> AsyncIterator[DatabaseFileStore]:
         store = DatabaseFileStore(using=alias, settings=LIMITS, now=hands)

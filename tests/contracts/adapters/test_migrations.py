@@ -1,9 +1,7 @@
 """The migrations go back and forth, with rows, and are all there are."""
 
 import asyncio
-from pathlib import Path
 
-import pytest
 from django.apps import apps
 from django.core.management import call_command
 from django.db import connections
@@ -16,21 +14,12 @@ from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.contracts.adapters.conftest import OpenDatabase
 from tests.contracts.store import Turn, exchange, same_chain, sampled_text
 from tests.contracts.store_life import seen
-from tests.kit.postgres_server import PostgresServer
 
 SAVED = ("responses_app_response", "responses_app_chainpart", "responses_app_sampleditem")
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_they_go_back_and_forth_with_rows(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest, open_database: OpenDatabase
-) -> None:
-    if kind == "sqlite":
-        url = f"sqlite:///{tmp_path}/store.sqlite3"
-    else:
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        url = server.url_of(server.create_database())
-    with open_database(url) as alias:
+async def test_they_go_back_and_forth_with_rows(empty_url: str, open_database: OpenDatabase) -> None:
+    with open_database(empty_url) as alias:
         await asyncio.to_thread(migrate, alias)
         item = sampled_text("Answer.")
         first = Turn().saying(*exchange(0), sampled=[item])

@@ -2,11 +2,10 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import httpx
 import pytest
 from django.db import connections
 
@@ -14,8 +13,11 @@ from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.contracts.adapters.conftest import OpenDatabase
 from tests.contracts.adapters.old_version import (
     NEWEST_MIGRATION,
+    MakeDatabase,
+    behind_system,
     copy_database,
     empty_database,
+    ended,
     kept_rows,
     load,
     migrate,
@@ -29,12 +31,8 @@ from tests.kit.databases import DATABASES
 from tests.kit.raw_streams import RawStream
 from tests.kit.scripts import generations
 from tests.kit.server import Server
-from tests.kit.waiting import eventually
 
 NO_LOGPROBS = ',"logprobs":[]'  # in lists of items every text that the model wrote has them by now, as at OpenAI
-END_OF_SYSTEM = 200007  # `<|end|>`: a new chain's system message has the date before it
-
-MakeDatabase = Callable[[Path], str]
 
 
 @pytest.fixture(scope="module", params=DATABASES)
@@ -161,18 +159,6 @@ def test_the_migrations_change_nothing_that_was_kept_and_can_be_undone(
         assert kept_rows(alias) == after
 
 
-async def ended(http: httpx.AsyncClient, response_id: str) -> Frame:
-    """Wait for a response's end, and return it."""
-    found: list[Frame] = []
-
-    async def is_there() -> bool:
-        found[:] = [(await http.get(f"/responses/{response_id}")).json()]
-        return found[0]["status"] not in ("queued", "in_progress")
-
-    await eventually(is_there)
-    return found[0]
-
-
 async def test_what_waited_is_found_again_where_the_answer_to_a_claim_is_lost(
     make_old: MakeDatabase, open_database: OpenDatabase, tmp_path: Path
 ) -> None:
@@ -216,8 +202,3 @@ def files_of_tables(alias: str) -> list[tuple[str, int]]:
 def without_additions(path: str, text: str) -> str:
     """Return an answer without what today's version adds to lists of items."""
     return text.replace(NO_LOGPROBS, "") if "items" in path else text
-
-
-def behind_system(tokens: list[int]) -> list[int]:
-    """Return a prompt without its system message, which tells the date."""
-    return tokens[tokens.index(END_OF_SYSTEM) :]

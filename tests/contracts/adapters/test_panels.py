@@ -6,10 +6,10 @@ import pytest
 
 from responses_app.admin import panels
 from responses_app.models import Conversation
-from tests.contracts.adapters.stores import OnBothCase, within
+from tests.contracts.adapters.stores import within
 
 
-class TestStores(OnBothCase):
+class TestStores:
     async def test_what_is_stored_is_counted(self, alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
         def made(_: object) -> None:
             for number in range(5):

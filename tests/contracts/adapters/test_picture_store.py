@@ -13,7 +13,7 @@ from responses_app.stores.database.responses.removal import purge
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.database.transfer import erasure
 from responses_app.stores.database.transfer.erasure import Subject
-from tests.contracts.adapters.stores import OnBothCase, within
+from tests.contracts.adapters.stores import within
 from tests.contracts.files import Hands
 from tests.contracts.pictures import BLUE, BOTH, PROJECT, RED, PictureStoreContract
 from tests.contracts.store import Turn, exchange, new_id
@@ -28,7 +28,7 @@ class TestInMemory(PictureStoreContract):
         return MemoryPictureStore()
 
 
-class TestInDatabases(PictureStoreContract, OnBothCase):
+class TestInDatabases(PictureStoreContract):
     @pytest.fixture
     async def pictures(self, alias: str) -> AsyncIterator[DatabasePictureStore]:
         self.now = Hands()

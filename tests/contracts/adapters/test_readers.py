@@ -14,19 +14,14 @@ from responses_app.stores.base import NotMigrated, StoreError
 from responses_app.stores.database import deadline, threads
 from responses_app.stores.database.polling import Question, any_of
 from responses_app.stores.database.threads import THREADS, DatabaseReaders
-from tests.contracts.adapters.stores import DatabaseCase
 
 DOORS = EngineDoor._meta.db_table
 NUMBERS = Question("model, number", f"FROM {DOORS}")
 LACKING = any_of("responses_app_table_of_a_later_version")
 
 
-class TestPolls(DatabaseCase):
+class TestPolls:
     """What is asked again and again, on either database."""
-
-    @pytest.fixture(params=["sqlite_url", "postgres_url"])
-    def url(self, request: pytest.FixtureRequest) -> str:
-        return str(request.getfixturevalue(request.param))
 
     @pytest.fixture
     async def readers(self, alias: str) -> AsyncIterator[DatabaseReaders]:
@@ -157,7 +152,7 @@ class TestPolls(DatabaseCase):
             await readers.poll(NUMBERS)
 
 
-class TestOnPostgres(DatabaseCase):
+class TestOnPostgres:
     @pytest.fixture
     def url(self, postgres_url: str) -> str:
         return postgres_url

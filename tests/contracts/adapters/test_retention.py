@@ -21,7 +21,7 @@ from responses_app.stores.base import (
 from responses_app.stores.database.responses import removal
 from responses_app.stores.database.responses.removal import purge
 from responses_app.stores.database.responses.store import DatabaseResponseStore
-from tests.contracts.adapters.stores import DatabaseCase, OnBothCase, queries, rows
+from tests.contracts.adapters.stores import queries, rows
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text
 from tests.contracts.store_life import NOW, OpenStore, is_unknown, responses, status
 from tests.contracts.store_names import called
@@ -32,7 +32,7 @@ from tests.kit.server import manage
 Purging = Callable[..., "asyncio.Future[Purged]"]
 
 
-class TestTimeAndNumber(OnBothCase):
+class TestTimeAndNumber:
     """What is past its time is purged, as is what is beyond the limits."""
 
     async def test_a_chain_outlives_its_beginning(self, open_store: OpenStore) -> None:
@@ -106,7 +106,7 @@ class TestTimeAndNumber(OnBothCase):
         assert [await is_unknown(store, stored) for stored in saved] == [True, True, False]
 
 
-class PurgeCase(DatabaseCase):
+class PurgeCase:
     """Each test has an empty database."""
 
     @pytest.fixture(params=["sqlite", "postgres"])

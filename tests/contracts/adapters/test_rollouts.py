@@ -13,7 +13,6 @@ from responses_app.stores.database.rollouts.removal import STEP_ROWS
 from responses_app.stores.database.rollouts.rows import GONE, as_time, size_of
 from responses_app.stores.database.rollouts.store import DatabaseRollouts
 from responses_app.stores.rollouts import PurgedRollouts
-from tests.contracts.adapters.stores import OnBothCase
 from tests.contracts.rollouts import LIMITS, NOW, RolloutsContract, added, call_of, kept_of, record
 from tests.contracts.store import new_id
 from tests.kit.memory_rollouts import MemoryRollouts
@@ -35,7 +34,7 @@ class TestInMemory(RolloutsContract):
         return rollouts
 
 
-class TestInDatabases(OnBothCase, RolloutsContract):
+class TestInDatabases(RolloutsContract):
     @pytest.fixture
     async def rollouts(self, alias: str) -> AsyncIterator[DatabaseRollouts]:
         rollouts = DatabaseRollouts(using=alias, settings=LIMITS, now=lambda: NOW)

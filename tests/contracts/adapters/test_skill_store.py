@@ -15,7 +15,7 @@ from responses_app.stores.database.files.skills import DatabaseSkills
 from responses_app.stores.database.transfer.erasure import Subject, count, erase, lines
 from responses_app.stores.files import PIECE_BYTES, FilesFull
 from responses_app.stores.skills import SkillGone
-from tests.contracts.adapters.stores import OnBothCase, within
+from tests.contracts.adapters.stores import within
 from tests.contracts.files import LIMITS as OF_FILES
 from tests.contracts.files import Hands, kept
 from tests.contracts.skills import LIMITS, SkillsContract, bundle
@@ -42,11 +42,7 @@ async def left(alias: str, project: str) -> list[int]:
     return await asyncio.to_thread(within, alias, counted)
 
 
-class TestInDatabases(OnBothCase, SkillsContract):
-    @pytest.fixture
-    def hands(self) -> Hands:
-        return Hands()
-
+class TestInDatabases(SkillsContract):
     @pytest.fixture
     async def skills(self, alias: str, hands: Hands) -> AsyncIterator[DatabaseSkills]:
         skills = DatabaseSkills(LIMITS, using=alias, settings=OF_FILES, now=hands)

@@ -1,32 +1,27 @@
 """Responses in a database that several threads and processes write at once, and what they do not pay for it."""
 
 import asyncio
-import re
 import sqlite3
-import subprocess
-import sys
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import pytest
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.models import LogPart
-from responses_app.stores.base import AcceptedResponse, Claim, RetentionSettings, WorkerState
+from responses_app.stores.base import AcceptedResponse, WorkerState
 from responses_app.stores.database.responses.removal import remove
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.database.responses.writes import LogAppends, ResponseStep, commit
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
-from tests.contracts.adapters.stores import DatabaseCase, Held, OnBothCase, queries, reads, waits_for_a_lock, within
+from tests.contracts.adapters.stores import Held, queries, race, reads, waits_for_a_lock, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, OpenStore, forget, is_unknown
 from tests.contracts.store_logs import piece
-from tests.kit.server import ROOT, clean_environ
+from tests.kit.server import clean_environ
 
 
-class TestAtOnce(OnBothCase):
+class TestAtOnce:
     async def test_a_chain_is_one_query_and_so_is_each_read(self, alias: str) -> None:
         with queries(alias) as statements:
             store = DatabaseResponseStore(using=alias)
@@ -126,62 +121,6 @@ def parts_of_logs(connection: BaseDatabaseWrapper) -> int:
     return LogPart.objects.using(connection.alias).count()
 
 
-class TestPlans(DatabaseCase):
-    """On SQLite, which tells how it goes about a statement; PostgreSQL decides by what a table holds."""
-
-    @pytest.fixture
-    def url(self, sqlite_url: str) -> str:
-        return sqlite_url
-
-    async def test_nothing_goes_through_a_whole_table(self, alias: str) -> None:
-        limits = RetentionSettings(
-            responses_store_ttl=1e8, responses_store_max_entries=1000, responses_store_max_bytes=1 << 40
-        )
-        with queries(alias) as statements:
-            store = DatabaseResponseStore(using=alias, settings=limits)
-            await store.start()
-            await self.live(store)
-            await store.aclose()
-        plans = await asyncio.to_thread(within, alias, lambda db: explained(db, set(statements)))
-        assert len(plans) > 20
-        assert [step for steps in plans.values() for step in steps if goes_through_a_table(step)] == []
-
-    async def live(self, store: DatabaseResponseStore) -> None:
-        """Do everything a store does."""
-        turn = Turn()
-        item = sampled_text("Answer.")
-        await store.accept(turn.begun("queued"))
-        await store.beat(WorkerState(id="worker_1", started_at=0.0))
-        await store.reclaim("worker_1", dead_before=0.0)
-        claim = Claim("worker_1", 2)
-        assert await store.lost({turn.response_id: claim}) == []
-        await store.begin(turn.project, turn.response_id, claim)
-        stored = replace(turn.saying(*exchange(0), sampled=[item]), accepted=True, claim=claim)
-        await store.save(stored)
-        await store.save(stored)
-        await store.save(Turn().after(stored).saying(*exchange(1)))
-        for read in (store.chain, store.response, store.input_items):
-            assert await read(turn.project, turn.response_id)
-        for find in (store.items, store.sampled_items):
-            assert await find(turn.project, [item.id, "msg_unknown"])
-        await store.purge()
-        assert await store.delete(turn.project, turn.response_id)
-
-
-def explained(connection: BaseDatabaseWrapper, statements: Iterable[str]) -> dict[str, list[str]]:
-    plans = {}
-    with connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(f"EXPLAIN QUERY PLAN {statement}", ["x"] * statement.count("%s"))
-            plans[statement] = [row[3] for row in cursor.fetchall()]
-    return plans
-
-
-def goes_through_a_table(step: str) -> bool:
-    """Those of workers are few, and the index of running responses has nothing else in it."""
-    return step.startswith("SCAN responses_app_") and not re.search(r"_worker|response_running", step)
-
-
 def ids_of(accepted: list[AcceptedResponse]) -> list[str]:
     return [str(each.response["id"]) for each in accepted]
 
@@ -222,19 +161,7 @@ def test_two_processes_write_to_one_file(migrated_sqlite: Path, tmp_path: Path) 
     environ = clean_environ(
         DATABASE_URL=f"sqlite:///{file}", DATA_DIR=str(tmp_path), DJANGO_SETTINGS_MODULE="respsite.settings"
     )
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER], cwd=ROOT, env=environ, **pipes) for _ in range(2)]
-    for writer in writers:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "ready\n"
-    for writer in writers:
-        assert writer.stdin is not None
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
-    for writer in writers:
-        _, errors = writer.communicate(timeout=60)
-        assert writer.returncode == 0
-        assert errors == ""
+    race(WRITER, (), (), environ=environ)
     with sqlite3.connect(file) as connection:
         kept = connection.execute("SELECT status, COUNT(*) FROM responses_app_response GROUP BY 1").fetchall()
     connection.close()

@@ -7,7 +7,6 @@ import pytest
 
 from responses_app.stores.base import RetentionSettings, WorkerState
 from responses_app.stores.clock import StoreClock, own_clock
-from tests.contracts.adapters.stores import DatabaseCase
 from tests.contracts.store import Turn, exchange
 from tests.contracts.store_life import OpenStore
 
@@ -40,7 +39,7 @@ class TestStoreClock:
         assert expected <= clock() < expected + 0.5
 
 
-class TestOnPostgres(DatabaseCase):
+class TestOnPostgres:
     @pytest.fixture
     def url(self, postgres_url: str) -> str:
         return postgres_url

@@ -20,27 +20,21 @@ from responses_app.stores.database.responses.lookups import _LOG_SINCE
 from responses_app.stores.database.responses.rows import pack, time_value, unpack
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.contracts.adapters.conftest import OpenDatabase, migrate
-from tests.contracts.adapters.stores import DatabaseCase, OnBothCase, queries, reads
-from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, new_id, same_chain, sampled_text, save_chain
+from tests.contracts.adapters.stores import queries, reads
+from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, new_id, same_chain, sampled_text
 from tests.contracts.store_claims import ClaimsContract
-from tests.contracts.store_life import LifeContract, reclaimed
+from tests.contracts.store_life import LifeContract, OpenStore, reclaimed
 from tests.contracts.store_logs import LogsContract
 from tests.contracts.store_names import NamesContract, called, leg_of
 from tests.contracts.store_parents import ParentContract
 from tests.kit.postgres_server import PostgresServer
 
 
-class TestOnSqlite(
-    DatabaseCase, StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract, NamesContract
-):
-    @pytest.fixture
-    def url(self, sqlite_url: str) -> str:
-        return sqlite_url
+class TestInDatabases(StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract, NamesContract):
+    """The contract."""
 
 
-class TestOnPostgres(
-    DatabaseCase, StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract, NamesContract
-):
+class TestOnPostgres:
     @pytest.fixture
     def url(self, postgres_url: str) -> str:
         return postgres_url
@@ -58,7 +52,7 @@ class TestOnPostgres(
         assert "failed together" in caplog.text
 
 
-class TestOnBoth(OnBothCase):
+class TestOnBoth:
     async def test_what_was_saved_survives_the_store(self, store: DatabaseResponseStore, alias: str) -> None:
         item = sampled_text("Answer.")
         stored = Turn().saying(*exchange(1), sampled=[item])
@@ -111,16 +105,6 @@ class TestOnBoth(OnBothCase):
             kept = wanted[answers.index(None)]
             assert await another.newest_leg(project, name) == leg_of(kept)
         await another.aclose()
-
-    async def test_a_chain_is_one_query(self, alias: str) -> None:
-        with queries(alias) as statements:
-            store = DatabaseResponseStore(using=alias)
-            await store.start()
-            last = await save_chain(store, length=60)
-            statements.clear()
-            assert await same_chain(store, last)
-            assert len(reads(statements)) == 1
-            await store.aclose()
 
     async def test_items_are_one_query(self, alias: str) -> None:
         with queries(alias) as statements:
@@ -226,16 +210,8 @@ class TestOnBoth(OnBothCase):
 
 
 class TestCheck:
-    @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-    async def test_says_what_to_do_until_all_is_migrated(
-        self, kind: str, tmp_path: Path, request: pytest.FixtureRequest, open_database: OpenDatabase
-    ) -> None:
-        if kind == "sqlite":
-            url = f"sqlite:///{tmp_path}/new.sqlite3"
-        else:
-            server: PostgresServer = request.getfixturevalue("postgres_server")
-            url = server.url_of(server.create_database())
-        with open_database(url) as alias:
+    async def test_says_what_to_do_until_all_is_migrated(self, empty_url: str, open_database: OpenDatabase) -> None:
+        with open_database(empty_url) as alias:
             store = DatabaseResponseStore(using=alias)
             said = await store.check()
             assert said is not None
@@ -315,45 +291,42 @@ class TestAnOutage:
     def url(self, own_postgres_server: PostgresServer) -> str:
         return own_postgres_server.url_of(own_postgres_server.create_database())
 
+    @pytest.fixture
+    async def store(self, alias: str, open_store: OpenStore) -> DatabaseResponseStore:
+        await asyncio.to_thread(migrate, alias)
+        store = await open_store()
+        assert isinstance(store, DatabaseResponseStore)
+        return store
+
     async def test_a_restart_between_is_not_noticed(
-        self, own_postgres_server: PostgresServer, url: str, open_database: OpenDatabase
+        self, own_postgres_server: PostgresServer, store: DatabaseResponseStore
     ) -> None:
-        with open_database(url) as alias:
-            await asyncio.to_thread(migrate, alias)
-            store = DatabaseResponseStore(using=alias)
-            await store.start()
-            before = Turn().saying(*exchange(0))
-            await store.save(before)
-            assert await same_chain(store, before)
-            await asyncio.to_thread(restart, own_postgres_server)
-            assert await same_chain(store, before)
-            after = Turn().after(before).saying(*exchange(1))
-            await store.save(after)
-            assert await same_chain(store, after)
-            await store.aclose()
+        before = Turn().saying(*exchange(0))
+        await store.save(before)
+        assert await same_chain(store, before)
+        await asyncio.to_thread(restart, own_postgres_server)
+        assert await same_chain(store, before)
+        after = Turn().after(before).saying(*exchange(1))
+        await store.save(after)
+        assert await same_chain(store, after)
 
     async def test_while_it_is_away_everything_fails_and_then_works_again(
-        self, own_postgres_server: PostgresServer, url: str, open_database: OpenDatabase
+        self, own_postgres_server: PostgresServer, store: DatabaseResponseStore
     ) -> None:
-        with open_database(url) as alias:
-            await asyncio.to_thread(migrate, alias)
-            store = DatabaseResponseStore(using=alias)
-            await store.start()
-            stored = Turn().saying(*exchange(0))
+        stored = Turn().saying(*exchange(0))
+        await store.save(stored)
+        await asyncio.to_thread(own_postgres_server.stop)
+        with pytest.raises(StoreError):
             await store.save(stored)
-            await asyncio.to_thread(own_postgres_server.stop)
-            with pytest.raises(StoreError):
-                await store.save(stored)
-            with pytest.raises(StoreError):
-                await store.chain(stored.project, str(stored.response["id"]))
-            said = await store.check()
-            assert said is not None
-            assert "cannot be reached" in said
-            await asyncio.to_thread(own_postgres_server.start)
-            assert await same_chain(store, stored)
-            await store.save(stored)
-            assert await store.check() is None
-            await store.aclose()
+        with pytest.raises(StoreError):
+            await store.chain(stored.project, str(stored.response["id"]))
+        said = await store.check()
+        assert said is not None
+        assert "cannot be reached" in said
+        await asyncio.to_thread(own_postgres_server.start)
+        assert await same_chain(store, stored)
+        await store.save(stored)
+        assert await store.check() is None
 
 
 def test_numbers_are_packed_little_endian() -> None:

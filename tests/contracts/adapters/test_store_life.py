@@ -16,7 +16,7 @@ from responses_app.stores.database.responses.removal import remove, remove_one
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.database.responses.writes import Acceptance, ResponseStep, commit
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
-from tests.contracts.adapters.stores import OnBothCase, rows, within
+from tests.contracts.adapters.stores import rows, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, OpenStore, forget, status
 from tests.kit.clock import Clock
@@ -31,7 +31,7 @@ USAGE: JsonObject = {
 }
 
 
-class TestRows(OnBothCase):
+class TestRows:
     async def test_an_accepted_response(self, store: DatabaseResponseStore, alias: str) -> None:
         turn = Turn(parent=Turn().saying().link)
         begun = turn.begun("queued", claim=Claim("worker_1"))
@@ -91,7 +91,7 @@ class TestRows(OnBothCase):
         assert not await asyncio.to_thread(rows, alias, Worker, pk=worker)
 
 
-class TestDeleting(OnBothCase):
+class TestDeleting:
     @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2), (2, 0, 3, 1)], ids=str)
     async def test_the_last_one_takes_all_that_is_left(
         self, store: DatabaseResponseStore, alias: str, order: tuple[int, ...]
@@ -147,7 +147,7 @@ class TestDeleting(OnBothCase):
         assert await asyncio.to_thread(within, alias, lambda db: remove(db, ids[:1])) == 1200
 
 
-class TestTwice(OnBothCase):
+class TestTwice:
     """A commit whose answer got lost is tried again."""
 
     async def test_steps(self, store: DatabaseResponseStore, alias: str) -> None:
@@ -182,7 +182,7 @@ class TestTwice(OnBothCase):
         assert not await asyncio.to_thread(within, alias, lambda db: remove_one(db, *arguments, since=0.0))
 
 
-class TestConversations(OnBothCase):
+class TestConversations:
     @pytest.fixture
     def project(self) -> str:
         return new_id("proj")

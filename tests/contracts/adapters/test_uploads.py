@@ -1,20 +1,80 @@
-"""Uploads in a database: the contract on SQLite and PostgreSQL, and what is left where one is broken off."""
+"""What a store of uploads does, beside the store of the files that they become, on SQLite and on PostgreSQL."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from responses_app.models import FilePart, StoredFile, Upload, UploadPart
+from responses_app.protocol import ids
 from responses_app.stores.database.files.files import DatabaseFileStore
 from responses_app.stores.database.files.rows import AT_ONCE
 from responses_app.stores.database.files.uploads import DatabaseUploads
 from responses_app.stores.database.transfer.erasure import Subject, count, erase, lines
-from responses_app.stores.files import PIECE_BYTES, UploadGone
-from tests.contracts.adapters.conftest import OpenDatabase
-from tests.contracts.adapters.stores import SQLITE_AND_POSTGRES, within
-from tests.contracts.files import LIMITS, PROJECT, Hands
-from tests.contracts.uploads import SECONDS, UploadsContract, added, begun, completed, content_of
+from responses_app.stores.files import (
+    PIECE_BYTES,
+    TIMES_STORED,
+    BaseFileStore,
+    BaseUploads,
+    FilesFull,
+    FileUsage,
+    PartRecord,
+    PartsWrong,
+    UploadClosed,
+    UploadGone,
+    UploadRecord,
+    UploadStatus,
+)
+from tests.contracts.adapters.stores import within
+from tests.contracts.files import LIMITS, NOW, PROJECT, Hands, _new_id, kept, pieces_of
+
+SECONDS = 3600
+
+
+async def begun(
+    uploads: BaseUploads, size: int = 6, *, project: str = PROJECT, file_seconds: int | None = None
+) -> UploadRecord:
+    """Begin an upload."""
+    upload = UploadRecord(
+        id=_new_id(ids.UPLOAD),
+        filename="a.txt",
+        purpose="user_data",
+        bytes=size,
+        created_at=NOW,
+        expires_at=NOW + SECONDS,
+        file_seconds=file_seconds,
+    )
+    await uploads.create(project, upload)
+    return upload
+
+
+async def added(
+    uploads: BaseUploads,
+    upload: UploadRecord,
+    content: bytes,
+    *,
+    project: str = PROJECT,
+    pieces: Iterable[bytes] | None = None,
+) -> str:
+    """Add a part, and return its id."""
+    part = PartRecord(id=_new_id(ids.UPLOAD_PART), upload_id=upload.id, bytes=len(content), created_at=NOW)
+    await uploads.add(project, part, pieces_of(content) if pieces is None else pieces)
+    return part.id
+
+
+async def completed(
+    uploads: BaseUploads, upload: UploadRecord, *part_ids: str, project: str = PROJECT, md5: str | None = None
+) -> UploadRecord:
+    """Complete an upload."""
+    return await uploads.complete(project, upload.id, part_ids, file_id=_new_id(ids.FILE), md5=md5)
+
+
+async def content_of(files: BaseFileStore, upload: UploadRecord) -> bytes:
+    """Return what is in the file that an upload became."""
+    assert upload.file is not None
+    return b"".join([piece async for piece in files.pieces(PROJECT, upload.file.id)])
 
 
 async def left(alias: str) -> list[int]:
@@ -23,12 +83,7 @@ async def left(alias: str) -> list[int]:
     return await asyncio.to_thread(within, alias, lambda db: [each.objects.using(alias).count() for each in models])
 
 
-class TestInDatabases(UploadsContract):
-    @pytest.fixture(params=SQLITE_AND_POSTGRES)
-    def alias(self, request: pytest.FixtureRequest, open_database: OpenDatabase) -> Iterator[str]:
-        with open_database(request.getfixturevalue(request.param)) as alias:
-            yield alias
-
+class TestInDatabases:
     @pytest.fixture
     async def files(self, alias: str, hands: Hands) -> AsyncIterator[DatabaseFileStore]:
         store = DatabaseFileStore(using=alias, settings=LIMITS, now=hands)
@@ -43,6 +98,173 @@ class TestInDatabases(UploadsContract):
         for project in (PROJECT, "other"):
             await asyncio.to_thread(within, alias, lambda db, project=project: erased(alias, project))
         assert await left(alias) == [0, 0, 0, 0]
+
+    async def test_a_file_is_made_of_parts_in_the_order_that_is_said(
+        self, uploads: BaseUploads, files: BaseFileStore
+    ) -> None:
+        first, second = bytes(range(256)) * 5000, b"the end"  # more than a piece, and less
+        upload = await begun(uploads, len(first) + len(second))
+        assert await uploads.get(PROJECT, upload.id) == upload
+        late, early = await added(uploads, upload, second), await added(uploads, upload, first)
+        done = await completed(uploads, upload, early, late, md5=hashlib.md5(first + second).hexdigest().upper())
+        assert (done.status, done.file and done.file.bytes) == (UploadStatus.COMPLETED, upload.bytes)
+        assert await content_of(files, done) == first + second
+        assert await uploads.get(PROJECT, upload.id) == done
+        assert done.file is not None
+        assert await files.get(PROJECT, done.file.id) == done.file
+        assert await files.delete(PROJECT, done.file.id)
+        assert await files.usage(PROJECT) == FileUsage(0, 0)
+        assert (await uploads.get(PROJECT, upload.id)).file is None
+
+    async def test_it_counts_as_a_file_from_its_beginning(self, uploads: BaseUploads, files: BaseFileStore) -> None:
+        upload = await begun(uploads, 6)
+        assert await files.usage(PROJECT) == FileUsage(1, 6, 1)
+        part = await added(uploads, upload, b"abcdef")
+        assert await files.usage(PROJECT) == FileUsage(1, 6, 1)
+        await completed(uploads, upload, part)
+        assert await files.usage(PROJECT) == FileUsage(1, 6)
+
+    async def test_a_project_has_only_so_many_open(self, uploads: BaseUploads) -> None:
+        first, *_ = [await begun(uploads, 1) for _ in range(LIMITS.uploads_max_open)]
+        with pytest.raises(FilesFull, match="UPLOADS_MAX_OPEN"):
+            await begun(uploads, 1)
+        await begun(uploads, 1, project="other")
+        await uploads.cancel(PROJECT, first.id)
+        await begun(uploads, 1)
+
+    async def test_the_limits_of_files_hold(self, uploads: BaseUploads, files: BaseFileStore) -> None:
+        with pytest.raises(FilesFull, match="FILES_MAX_BYTES"):
+            await begun(uploads, LIMITS.files_max_bytes + 1)
+        await begun(uploads, LIMITS.files_max_bytes)
+        with pytest.raises(FilesFull):
+            await kept(files)
+
+    async def test_many_at_once_do_not_exceed_a_limit_together(self, uploads: BaseUploads) -> None:
+        many = (begun(uploads, 1) for _ in range(LIMITS.uploads_max_open + 3))
+        done = await asyncio.gather(*many, return_exceptions=True)
+        assert sum(isinstance(each, FilesFull) for each in done) == 3
+
+    async def test_parts_may_come_beside_each_other(self, uploads: BaseUploads, files: BaseFileStore) -> None:
+        upload = await begun(uploads, 20)
+        parts = await asyncio.gather(*(added(uploads, upload, b"%02d" % number) for number in range(10)))
+        done = await completed(uploads, upload, *parts)
+        assert await content_of(files, done) == b"00010203040506070809"
+
+    async def test_of_what_is_asked_twice_the_answer_is_the_same(self, uploads: BaseUploads) -> None:
+        upload = await begun(uploads, 2)
+        a, b = await added(uploads, upload, b"a"), await added(uploads, upload, b"b")
+        unused = await added(uploads, upload, b"c")
+        done = await completed(uploads, upload, a, b)
+        assert await completed(uploads, upload, a, b) == done
+        for wrong, raised in (((b, a), UploadClosed), ((unused, b), PartsWrong), ((a,), PartsWrong)):
+            with pytest.raises(raised):
+                await completed(uploads, upload, *wrong)
+        with pytest.raises(UploadClosed, match="completed"):
+            await uploads.cancel(PROJECT, upload.id)
+        with pytest.raises(UploadClosed, match="completed"):
+            await added(uploads, upload, b"d")
+
+    async def test_a_cancelled_one_is_gone_with_its_parts(self, uploads: BaseUploads, files: BaseFileStore) -> None:
+        upload = await begun(uploads)
+        part = await added(uploads, upload, b"abcdef")
+        cancelled = await uploads.cancel(PROJECT, upload.id)
+        assert cancelled == replace(upload, status=UploadStatus.CANCELLED)
+        assert await uploads.cancel(PROJECT, upload.id) == cancelled
+        with pytest.raises(UploadClosed, match="cancelled"):
+            await completed(uploads, upload, part)
+        assert await files.usage(PROJECT) == FileUsage(0, 0)
+
+    async def test_it_expires(self, uploads: BaseUploads, files: BaseFileStore, hands: Hands) -> None:
+        upload = await begun(uploads)
+        part = await added(uploads, upload, b"abcdef")
+        hands.time = NOW + SECONDS - 0.1
+        assert await files.purge() == 0
+        hands.time = NOW + SECONDS
+        assert (await uploads.get(PROJECT, upload.id)).status is UploadStatus.EXPIRED
+        assert await files.usage(PROJECT) == FileUsage(0, 0)
+        for way in (
+            lambda: completed(uploads, upload, part),
+            lambda: added(uploads, upload, b"a"),
+            lambda: uploads.cancel(PROJECT, upload.id),
+        ):
+            with pytest.raises(UploadClosed, match="expired"):
+                await way()
+        assert await files.purge() == 1
+        assert await files.purge() == 0
+        assert (await uploads.get(PROJECT, upload.id)).status is UploadStatus.EXPIRED
+        hands.time += 24 * 3600
+        assert await files.purge() == 0
+        with pytest.raises(UploadGone):
+            await uploads.get(PROJECT, upload.id)
+
+    async def test_its_file_stays_as_long_as_was_said(
+        self, uploads: BaseUploads, files: BaseFileStore, hands: Hands
+    ) -> None:
+        upload = await begun(uploads, 2 * PIECE_BYTES, file_seconds=7200)
+        part = await added(uploads, upload, bytes(2 * PIECE_BYTES))
+        hands.time += 60
+        done = await completed(uploads, upload, part)
+        assert done.file is not None
+        assert (done.file.created_at, done.file.expires_at) == (NOW + 60, NOW + 7260)
+        hands.time = NOW + 24 * 3600 + SECONDS  # the upload is forgotten before
+        await files.purge()
+        with pytest.raises(UploadGone):
+            await uploads.get(PROJECT, upload.id)
+        assert await files.get(PROJECT, done.file.id) is None
+
+    async def test_a_file_outlives_its_upload(self, uploads: BaseUploads, files: BaseFileStore, hands: Hands) -> None:
+        upload = await begun(uploads)
+        done = await completed(uploads, upload, await added(uploads, upload, b"abcdef"))
+        hands.time = NOW + 48 * 3600
+        await files.purge()
+        with pytest.raises(UploadGone):
+            await uploads.get(PROJECT, upload.id)
+        assert await content_of(files, done) == b"abcdef"
+
+    async def test_parts_that_do_not_make_the_file(self, uploads: BaseUploads) -> None:
+        upload, other = await begun(uploads, 3), await begun(uploads, 3)
+        part, foreign = await added(uploads, upload, b"abc"), await added(uploads, other, b"abc")
+        for wrong in ((), (part, part), (foreign,), ("part_\0",), ("part_\ud800",)):
+            with pytest.raises(PartsWrong):
+                await completed(uploads, upload, *wrong)
+        with pytest.raises(PartsWrong, match="MD5"):
+            await completed(uploads, upload, part, md5="0" * 32)
+        assert (await completed(uploads, upload, part)).status is UploadStatus.COMPLETED
+
+    async def test_what_is_sent_again_is_bounded(self, uploads: BaseUploads) -> None:
+        upload = await begun(uploads, 3)
+        for _ in range(TIMES_STORED):
+            await added(uploads, upload, b"abc")
+        with pytest.raises(PartsWrong, match="3 bytes"):
+            await added(uploads, upload, b"a")
+
+    @pytest.mark.parametrize("size", [3, 5])
+    async def test_of_a_part_of_another_size_nothing_is_kept(self, uploads: BaseUploads, size: int) -> None:
+        upload = await begun(uploads, 4)
+        with pytest.raises(ValueError, match="bytes"):
+            await added(uploads, upload, b"text", pieces=[bytes(size)])
+        for _ in range(TIMES_STORED):  # all the room is there
+            await added(uploads, upload, b"text")
+
+    async def test_nobody_else_sees_it(self, uploads: BaseUploads) -> None:
+        upload = await begun(uploads)
+        part = await added(uploads, upload, b"abcdef")
+        for way in (
+            lambda: uploads.get("other", upload.id),
+            lambda: uploads.cancel("other", upload.id),
+            lambda: completed(uploads, upload, part, project="other"),
+            lambda: added(uploads, upload, b"a", project="other"),
+        ):
+            with pytest.raises(UploadGone):
+                await way()
+        assert (await completed(uploads, upload, part)).status is UploadStatus.COMPLETED
+
+    @pytest.mark.parametrize("upload_id", ["", "upload_", "upload_\0", "upload_\ud800", "x" * 10_000, "ﬁle"])
+    async def test_ids_that_nobody_made_name_nothing(self, uploads: BaseUploads, upload_id: str) -> None:
+        with pytest.raises(UploadGone):
+            await uploads.get(PROJECT, upload_id)
+        with pytest.raises(UploadGone):
+            await uploads.cancel(PROJECT, upload_id)
 
     async def test_a_part_that_is_broken_off_leaves_nothing(self, uploads: DatabaseUploads, alias: str) -> None:
         def broken() -> Iterator[bytes]:

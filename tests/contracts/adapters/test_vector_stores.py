@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -28,8 +28,7 @@ from responses_app.stores.vector_stores import (
 from responses_app.stores.webhooks import WebhookSettings
 from responses_app.tools.file_search import Indexer
 from responses_app.tools.reading.processes import DocumentReader
-from tests.contracts.adapters.conftest import OpenDatabase
-from tests.contracts.adapters.stores import SQLITE_AND_POSTGRES, within
+from tests.contracts.adapters.stores import within
 from tests.contracts.files import NOW, Hands, kept
 from tests.contracts.webhooks import claimed_by, endpoint, told
 from tests.kit.waiting import eventually
@@ -103,17 +102,6 @@ def _index_rows(connection: object) -> int:
     with connection.cursor() as cursor:  # type: ignore[attr-defined]
         cursor.execute("SELECT count(*) FROM responses_app_chunkwords")
         return int(cursor.fetchone()[0])
-
-
-@pytest.fixture(params=SQLITE_AND_POSTGRES)
-def alias(request: pytest.FixtureRequest, open_database: OpenDatabase) -> Iterator[str]:
-    with open_database(request.getfixturevalue(request.param)) as alias:
-        yield alias
-
-
-@pytest.fixture
-def hands() -> Hands:
-    return Hands()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from responses_app.stores.vector_stores import Meaning, PendingVectors, VectorSt
 from responses_app.tools.meaning.base import BaseEmbedder, EmbedderFailed, MeaningSettings, TextRefused
 from responses_app.tools.meaning.chunks import ChunkEmbedder
 from tests.contracts.adapters.stores import within
-from tests.contracts.adapters.test_vector_stores import LIMITS, MINE, THEIRS, Kept, alias, hands  # noqa: F401
+from tests.contracts.adapters.test_vector_stores import LIMITS, MINE, THEIRS, Kept
 from tests.contracts.files import Hands
 from tests.kit.waiting import eventually
 
@@ -73,7 +73,7 @@ class Meant(Kept):
 
 
 @pytest.fixture
-async def at(alias: str, hands: Hands) -> AsyncIterator[Meant]:  # noqa: F811
+async def at(alias: str, hands: Hands) -> AsyncIterator[Meant]:
     """Everything, emptied behind each test, whatever vectors it has."""
     kept = Meant(alias, hands)
     yield kept
@@ -115,7 +115,7 @@ async def test_filters_and_other_projects(at: Meant) -> None:
     assert await at.near(theirs, LAND, project=THEIRS) == ["Horses run."]
 
 
-async def test_a_dead_workers_file_goes_on_where_it_was(at: Meant, hands: Hands) -> None:  # noqa: F811
+async def test_a_dead_workers_file_goes_on_where_it_was(at: Meant, hands: Hands) -> None:
     many = [f"chunk {number}" for number in range(10)]
     await at.filled({"a.txt": many})
     first = await at.stores.claim_vectors("dead", A, lease_seconds=LEASE)
@@ -208,7 +208,7 @@ async def test_among_more_chunks_than_are_compared_exactly_the_nearest_is_found(
 @asynccontextmanager
 async def beside(
     at: Meant,
-    hands: Hands,  # noqa: F811
+    hands: Hands,
     limits: VectorStoreSettings = LIMITS,
 ) -> AsyncIterator[Meant]:
     """Give what another process would have on the same database."""
@@ -239,7 +239,7 @@ class Reads:
 
 async def test_codes_are_read_once_and_changes_by_other_processes_are_seen(
     at: Meant,
-    hands: Hands,  # noqa: F811
+    hands: Hands,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reads = Reads(monkeypatch)
@@ -274,7 +274,7 @@ async def test_codes_are_read_once_and_changes_by_other_processes_are_seen(
 @pytest.mark.parametrize(("most", "again"), [(0, [3, 3]), (2 * codes.OBJECTS, [3])])
 async def test_codes_are_kept_within_the_setting(
     at: Meant,
-    hands: Hands,  # noqa: F811
+    hands: Hands,
     monkeypatch: pytest.MonkeyPatch,
     most: int,
     again: list[int],

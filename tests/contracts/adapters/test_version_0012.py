@@ -7,7 +7,7 @@ that were kept; what ran when the server was killed is taken over; it moves to a
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,22 @@ import pytest
 from django.db import connections
 
 from tests.contracts.adapters.conftest import OpenDatabase
-from tests.contracts.adapters.old_version import WORDS, copy_database, empty_database, load, migrate, version_0012
-from tests.kit.clients import Frame, http_client, read_error_answer, text_of
+from tests.contracts.adapters.old_version import (
+    WORDS,
+    MakeDatabase,
+    behind_system,
+    copy_database,
+    empty_database,
+    ended,
+    load,
+    migrate,
+    version_0012,
+)
+from tests.kit.clients import http_client, read_error_answer, text_of
 from tests.kit.closed import bearer
 from tests.kit.databases import DATABASES, database_settings
 from tests.kit.scripts import generations
 from tests.kit.server import Server, manage
-from tests.kit.waiting import eventually
 from tests.wire.command_line.program import respsite, settings_of
 
 MIGRATION = ("responses_app", "0012")
@@ -33,10 +42,7 @@ LONG = (
     "<|channel|>analysis<|message|>Hm, Paris — 巴黎 🙂.<|end|><|start|>assistant"
     f"<|channel|>final<|message|>{NUMBERS}<|return|>"
 )
-END_OF_SYSTEM = 200007  # `<|end|>`: a new chain's system message has the date before it
 MOVES = ("/responses", "/conversations", "/chat")
-
-MakeDatabase = Callable[[Path], str]
 
 
 @pytest.fixture(scope="module", params=DATABASES)
@@ -114,18 +120,6 @@ async def differing(http: httpx.AsyncClient, *, beginning: tuple[str, ...] = ("/
         if (read["text"] != answer.text) if "text" in read else (read["digest"] != digest):
             found.append(f"{path}: {answer.text}")
     return found
-
-
-async def ended(http: httpx.AsyncClient, response_id: str) -> Frame:
-    """Wait for a response's end, and return it."""
-    found: list[Frame] = []
-
-    async def is_there() -> bool:
-        found[:] = [(await http.get(f"/responses/{response_id}")).json()]
-        return found[0]["status"] not in ("queued", "in_progress")
-
-    await eventually(is_there)
-    return found[0]
 
 
 async def test_all_that_was_kept_reads_byte_for_byte_as_before(server: Server) -> None:
@@ -216,8 +210,3 @@ def counts(alias: str) -> dict[str, int]:
                 (found[table],) = cursor.fetchone()
     connections[alias].close()
     return found
-
-
-def behind_system(tokens: list[int]) -> list[int]:
-    """Return a prompt without its system message, which tells the date."""
-    return tokens[tokens.index(END_OF_SYSTEM) :]

@@ -12,7 +12,6 @@ from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.database.threads import DatabaseReaders
 from responses_app.stores.database.webhooks.webhooks import DatabaseWebhooks
 from responses_app.stores.webhooks import Attempt, WebhookSettings
-from tests.contracts.adapters.stores import OnBothCase
 from tests.contracts.store import Turn
 from tests.contracts.store_life import OpenStore
 from tests.contracts.webhooks import OpenWebhooks, WebhooksContract, ended, endpoint
@@ -22,7 +21,7 @@ FLOOD, CLAIMS = 5_000, 5
 SECONDS = 20.0  # for all claims: where all were compared with all others, one took longer
 
 
-class TestInDatabases(OnBothCase, WebhooksContract):
+class TestInDatabases(WebhooksContract):
     @pytest.fixture
     def clock(self) -> Clock:
         return Clock(1_790_000_000)

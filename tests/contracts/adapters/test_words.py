@@ -15,7 +15,7 @@ from responses_app.stores.database import words
 from responses_app.stores.database.responses.removal import remove
 from responses_app.stores.database.transfer.erasure import Subject, count, erase
 from responses_app.stores.database.words import DatabaseWords, SearchTooSlow, WordsQuery, find, is_behind
-from tests.contracts.adapters.stores import OnBothCase, rows, within
+from tests.contracts.adapters.stores import rows, within
 from tests.contracts.store import Turn, exchange
 from tests.contracts.store_life import OpenStore
 
@@ -27,7 +27,7 @@ ENDLESS = {
 }
 
 
-class TestWords(OnBothCase):
+class TestWords:
     @pytest.fixture
     async def kept(self, alias: str) -> AsyncIterator["Kept"]:
         await asyncio.to_thread(_empty, alias)
