@@ -5,10 +5,9 @@ import base64
 import json
 import struct
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from threading import Thread
 
 from aiohttp import web
 
@@ -139,23 +138,6 @@ async def image_server() -> AsyncIterator[ImageServer]:
         yield server
     finally:
         await runner.cleanup()
-
-
-@contextmanager
-def image_server_in_thread() -> Iterator[ImageServer]:
-    """Run one in a thread of its own, for tests that share it."""
-    loop = asyncio.new_event_loop()
-    thread = Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    running = image_server()
-    server = asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(10)
-    try:
-        yield server
-    finally:
-        asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
 
 
 async def _read(request: web.Request) -> Asked:

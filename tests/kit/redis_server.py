@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -13,6 +12,7 @@ from typing import Self
 import pytest
 
 from tests.kit.capabilities import require
+from tests.kit.waiting import looks
 
 START_SECONDS = 90.0
 
@@ -66,11 +66,13 @@ class RedisServer:
         options["dir"] = self._directory.name
         arguments = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         self._process = subprocess.Popen(["redis-server", *arguments])
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            if self._ended(within=0.01) or time.monotonic() > deadline:
-                self.kill()
-                raise RuntimeError(f"redis-server did not start: {log.read_text() if log.exists() else 'no log'}")
+        for _ in looks(START_SECONDS):
+            if self._answers():
+                return
+            if self._process.poll() is not None:
+                break
+        self.kill()
+        raise RuntimeError(f"redis-server did not start: {log.read_text() if log.exists() else 'no log'}")
 
     def stop(self) -> None:
         """Let the server shut down, closing its connections; do nothing if it does not run."""
@@ -110,14 +112,6 @@ class RedisServer:
                 return connection.recv(64).startswith(b"+PONG")
         except OSError:
             return False
-
-    def _ended(self, *, within: float) -> bool:
-        assert self._process is not None
-        try:
-            self._process.wait(within)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
 
 
 def low_port() -> int:

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 from playwright.sync_api import Browser, Locator, Page
 
-from tests.kit.browser import opened, problems_of
+from tests.kit.browser import axe_finds_nothing, is_wider_than_its_window, opened, problems_of
+from tests.kit.people import NAME, PASSWORD
 
 
 class Playground:
@@ -55,6 +57,26 @@ class Playground:
         group = self.find("#setup details", has=self.find(f'h3:text-is("{title}")'))
         self._open(group)
         return group
+
+    def sign_in(self, key: str) -> None:
+        """Enter a key."""
+        if not self.find("#key").is_visible():
+            self.find("#sign").click()
+        self.find("#key input").fill(key)
+        self.find("#key button.primary").click()
+        self.find("#state[data-state=open]").wait_for()
+
+    def log_in(self, url: str, name: str = NAME) -> None:
+        """Come as a user of the admin."""
+        self.page.goto(f"{url}/admin/login/?next=/")
+        self.find("#id_username").fill(name)
+        self.find("#id_password").fill(PASSWORD)
+        self.find("[type=submit]").click()
+
+    def looks_good(self, *schemes: Literal["light", "dark"]) -> None:
+        """Nothing overflows, and axe finds nothing, in these colour schemes."""
+        assert not is_wider_than_its_window(self.page)
+        axe_finds_nothing(self.page, *(schemes or ("light", "dark")))
 
     def _open(self, group: Locator) -> None:
         if group.get_attribute("open") is None:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.kit.browser import chromium, needs_chromium
-from tests.kit.image_server import image_server_in_thread
+from tests.kit.image_server import image_server
 from tests.kit.search_servers import settings, small_web
 from tests.kit.server import Server
 from tests.kit.threads import in_a_thread
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The demo engine under daphne, with an MCP server, a web to search, and a service that paints."""
-    with in_a_thread(small_web()) as web, image_server_in_thread() as images:
+    with in_a_thread(small_web()) as web, in_a_thread(image_server()) as images:
         chosen = {
             "mcp_servers": json.dumps({"tests": f"{sys.executable} -m {PROGRAM}"}),
             "image_service_url": images.url,

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 import httpx
 from playwright.sync_api import FilePayload, Locator, Route, expect
 
-from tests.kit.browser import axe_finds_nothing, is_wider_than_its_window
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.server import Server
 from tests.system.playground.browser import Playground
@@ -80,12 +79,6 @@ def sent_by(page: Playground, number: int = 0) -> dict[str, object]:
     return frame
 
 
-def looks_good(page: Playground) -> None:
-    """Nothing overflows, and axe finds nothing, light and dark."""
-    assert not is_wider_than_its_window(page.page)
-    axe_finds_nothing(page.page, "light", "dark")
-
-
 @contextmanager
 def held(page: Playground, pattern: str) -> Iterator[Callable[[], None]]:
     """Hold back requests of a pattern until what this yields is called."""
@@ -132,7 +125,7 @@ def test_files_and_images_are_sent_shown_and_downloaded(server: Server, page: Pl
     expect(items.locator("small")).to_have_text(["2.9 kB", "34 B", "43 B"])
     items.nth(2).get_by_role("button", name="Remove dot.gif").click()
     expect(items.nth(1).get_by_role("button", name="Remove notes.txt")).to_be_focused()
-    looks_good(page)
+    page.looks_good()
     page.find("[data-do=copy]").click()
     page.find("#copy").get_by_role("tab", name="curl").click()
     assert '"image_url": "data:image/png;base64,' in page.find("#copy-text").inner_text()
@@ -161,7 +154,7 @@ def test_files_and_images_are_sent_shown_and_downloaded(server: Server, page: Pl
     assert image
     assert stage
     assert image["height"] <= stage["height"], "nothing of it is cut off"
-    looks_good(page)
+    page.looks_good()
     page.page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
     expect(turn.locator(".asked .enlarge")).to_be_focused()
@@ -211,7 +204,7 @@ def test_sending_waits_for_uploads_and_an_upload_can_be_cancelled(page: Playgrou
         field.type(" it")  # somebody goes on writing: it is not sent
         expect(send).to_have_text("Send when uploaded")
         field.press("Enter")
-        looks_good(page)
+        page.looks_good()
         release()
     expect(page.ended(1).locator(".answer")).to_contain_text("after it")
     page.problems.clear()  # the upload that was cancelled
@@ -235,7 +228,7 @@ def test_a_large_file_goes_in_parts_and_goes_on_where_it_was_cut(server: Server,
     page.find(".composer textarea").fill("repeat: it")
     page.find(".composer .primary").click()
     expect(page.find(".composer .wrong")).to_contain_text("long.txt could not be attached: press Retry, or remove it.")
-    looks_good(page)
+    page.looks_good()
     items.get_by_role("button", name="Retry long.txt").click()
     expect(items.locator("small")).to_have_text("11 B")
     assert len(parts) == 3
@@ -261,7 +254,11 @@ def test_a_file_goes_into_a_vector_store_that_is_made_or_picked(server: Server, 
     expect(items.nth(1).locator("small")).to_have_text("27 B")
     page.write("search the files for lighthouse")
     turn = page.ended(1)
-    expect(turn.locator(".call", has_text="File search")).to_contain_text("notes.txt")
+    expect(turn.locator(".call", has_text="File search")).to_contain_text(
+        "notes.txt The lighthouse of Lisbon is white."
+    )
+    expect(turn.locator(".answer sup.cite").first).to_have_text("1")
+    expect(turn.locator(".answer .sources li").first).to_have_text("notes.txt a file that was searched")
     expect(turn.locator(".asked .file-chip")).to_have_text(
         ["notes.txtin a vector store", "harbour.mdin a vector store"]
     )
@@ -285,6 +282,7 @@ class Drawing:
         return base64.b64decode("{base64.b64encode(png(64, 40)).decode()}")
 text = open('/mnt/data/numbers.csv').read()
 open('/mnt/data/upper.txt', 'w').write(text.upper())
+print("six by seven is", 6 * 7)
 Drawing()
 ```"""
 
@@ -297,6 +295,9 @@ def test_code_reads_a_file_and_what_it_writes_and_draws_can_be_had(server: Serve
     expect(page.find("[name=on-code_interpreter]")).to_be_checked()
     page.write(DRAWS)
     turn = page.ended(1)
+    call = turn.locator(".call", has_text="Python")
+    expect(call.locator(".given")).to_contain_text("class Drawing")
+    expect(call.locator(".outcome").first).to_contain_text("six by seven is 42")
     rows = turn.locator(".call .written li")
     expect(rows).to_have_count(2)
     expect(rows.filter(has_text="upper.txt").locator(".size")).to_have_text("12 B")
@@ -308,7 +309,7 @@ def test_code_reads_a_file_and_what_it_writes_and_draws_can_be_had(server: Serve
     expect(page.find("dialog.viewer img")).to_have_js_property("naturalWidth", 64)
     page.page.keyboard.press("Escape")
     expect(figure).to_be_focused()
-    looks_good(page)
+    page.looks_good()
 
     container = sent_by(page)["tools"][0]["container"]  # type: ignore[index]
     assert len(container["file_ids"]) == 1
@@ -375,7 +376,7 @@ def test_a_call_is_answered_with_an_image_and_a_file(page: Playground) -> None:
     form = page.ended(1).locator(".answer-form")
     form.locator("input[type=file]").set_input_files([PHOTO, NOTES])
     expect(form.locator("small")).to_have_text(["2.9 kB", "34 B"])
-    looks_good(page)
+    page.looks_good()
     form.locator("textarea").fill("This is the sky.")
     form.get_by_role("button", name="Send output").click()
     outcome = page.find(".turn").first.locator(".outcome")

@@ -13,7 +13,6 @@ from tests.system.playground.browser import Playground, playground
 from tests.system.playground.held import APPLICATION
 from tests.system.playground.test_files import DRAWS, NOTES, NUMBERS, PHOTO, choose
 from tests.system.playground.test_versions import versions
-from tests.system.playground.test_whose_chats import sign_in
 
 KEYS = f"""
 from django.core.management import call_command
@@ -112,7 +111,7 @@ class Hour:
         link = self.page.page.evaluate("navigator.clipboard.readText()")
         with playground(browser, self.size) as other:
             other.page.goto(self.server.url)
-            sign_in(other, key)
+            other.sign_in(key)
             other.page.goto(link)
             expect(other.lane().locator(".lane-line")).to_contain_text("Shared with you")
             expect(other.lane().locator(".answer").first).to_contain_text("Boat 39")
@@ -181,7 +180,7 @@ def test_a_new_users_hour(closed: Server, keys: dict[str, list[str]], browser: B
     with playground(browser, size) as page:
         page.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page.page.goto(closed.url)
-        sign_in(page, mine)
+        page.sign_in(mine)
         hour = Hour(closed, page, size)
         for act in (hour.asks, hour.attaches, hour.runs_code, hour.says_it_anew):
             act()

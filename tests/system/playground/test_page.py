@@ -1,4 +1,7 @@
-"""The page itself: who gets it, what it may load, how large it is, and how soon it is there."""
+"""The page itself: who gets it, what it may load, how large it is, and how soon it is there.
+
+Only this finds a part of the page that a real browser does not load or let run.
+"""
 
 import asyncio
 import json
@@ -8,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-from playwright.sync_api import Browser, Route, WebSocketRoute, expect
+from playwright.sync_api import Browser, expect
 
 from tests.clients.codex.cli import Codex
 from tests.clients.codex.cli import installed as codex_installed
@@ -17,8 +20,7 @@ from tests.clients.javascript.node import run_script
 from tests.kit.browser import axe_finds_nothing, opened
 from tests.kit.programs import run_program
 from tests.kit.server import ROOT, Server, clean_environ
-from tests.system.playground.browser import Playground, playground
-from tests.system.playground.held import held
+from tests.system.playground.browser import Playground
 
 SCRIPTS = ROOT / "responses_app/static/playground"
 MAX_SCRIPT_BYTES = 400_000  # as they lie there; `test_text.py` bounds what a first visit loads
@@ -136,32 +138,6 @@ def test_a_function_is_written_by_form_or_as_json(page: Playground) -> None:
     expect(page.find("#functions")).to_contain_text("get_time")
     page.page.reload()
     expect(page.find("#functions")).to_contain_text("get_time")
-
-
-def test_a_closed_connection_is_told_and_opened_again(server: Server, browser: Browser) -> None:
-    sockets: list[WebSocketRoute] = []
-    looks: list[Route] = []  # for what the server has kept: they wait until the loss was told
-
-    def keep_the_first_open(socket: WebSocketRoute) -> None:
-        """Let no answer of the first connection end, however fast it is."""
-        sockets.append(socket)
-        beyond = socket.connect_to_server()
-        if len(sockets) == 1:
-            beyond.on_message(lambda frame: None if '"response.completed"' in str(frame) else socket.send(frame))
-
-    with held(server), playground(browser) as page:
-        page.page.route_web_socket("**/v1/responses", keep_the_first_open)
-        page.page.route("**/v1/responses/resp_*", lambda look: looks.append(look))
-        page.open(server.url)
-        page.write("count to 3000")
-        expect(page.lane().locator(".answer")).to_contain_text("1 2 3")
-        sockets[0].close(code=3001)
-        expect(page.ended(1).locator(".problem")).to_contain_text("The connection closed meanwhile")
-        page.find("#state[data-state=open]").wait_for()
-        assert len(sockets) == 2
-        page.page.unroute("**/v1/responses/resp_*")  # which lets them go on
-        page.write("repeat: back")
-        expect(page.ended(2).locator(".answer")).to_have_text("back")
 
 
 def test_what_waits_is_no_part_of_the_turn_behind_a_lost_connection(modules: Playground) -> None:

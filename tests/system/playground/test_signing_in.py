@@ -15,8 +15,7 @@ from playwright.sync_api import Browser, expect
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from responses_app.auth import sessions
-from tests.kit.people import NAME, PASSWORD, in_the_database, log_in
+from tests.kit.people import PASSWORD, in_the_database, log_in
 from tests.kit.server import Server
 from tests.system.playground.browser import Playground, playground
 from tests.system.playground.held import APPLICATION
@@ -78,9 +77,7 @@ def test_a_key_goes_in_by_form(closed: Server, key: str, page: Playground) -> No
     page.find("#key input").fill("sk-wrong")
     page.find("#key button.primary").click()
     expect(page.find("#key-wrong")).to_contain_text("Incorrect API key")
-    page.find("#key input").fill(key)
-    page.find("#key button.primary").click()
-    page.find("#state[data-state=open]").wait_for()
+    page.sign_in(key)
     page.find(".composer textarea").press("Enter")
     expect(page.ended(1).locator(".answer")).to_have_text("by key")
     page.find("[data-do=copy]").click()
@@ -92,10 +89,7 @@ def test_a_key_goes_in_by_form(closed: Server, key: str, page: Playground) -> No
 
 
 def test_a_user_of_the_admin_comes_in_by_his_session(closed: Server, key: str, page: Playground) -> None:
-    page.page.goto(f"{closed.url}/admin/login/?next=/")
-    page.find("#id_username").fill(NAME)
-    page.find("#id_password").fill(PASSWORD)
-    page.find("[type=submit]").click()
+    page.log_in(closed.url)
     page.find("#state[data-state=open]").wait_for()
     expect(page.find("#model option")).to_have_text(["demo"])  # the model that embeds is none to talk with
     page.write("repeat: by session")
@@ -117,9 +111,7 @@ def test_a_key_for_no_files_sends_images_and_says_what_it_cannot(
     closed: Server, keys: list[str], page: Playground
 ) -> None:
     page.page.goto(closed.url)
-    page.find("#key input").fill(keys[1])
-    page.find("#key button.primary").click()
-    page.find("#state[data-state=open]").wait_for()
+    page.sign_in(keys[1])
     items = choose(page, NOTES, file("large.png", "image/png", png(700, 520, random.Random(4))))
     expect(items.nth(0).locator("small")).to_contain_text("This key may not do that with files.")
     expect(items.nth(0).locator("small")).to_contain_text("Missing scopes: api.files.write.")
@@ -131,10 +123,7 @@ def test_a_key_for_no_files_sends_images_and_says_what_it_cannot(
 
 
 def test_an_upload_says_that_the_session_is_over(closed: Server, page: Playground) -> None:
-    page.page.goto(f"{closed.url}/admin/login/?next=/")
-    page.find("#id_username").fill(NAME)
-    page.find("#id_password").fill(PASSWORD)
-    page.find("[type=submit]").click()
+    page.log_in(closed.url)
     page.find("#state[data-state=open]").wait_for()
     items = choose(page, NOTES)
     expect(items.locator("small")).to_have_text("34 B")
@@ -145,17 +134,11 @@ def test_an_upload_says_that_the_session_is_over(closed: Server, page: Playgroun
     )
 
 
-def test_a_session_opens_what_a_page_needs(closed: Server, root: httpx.Client) -> None:
+def test_a_cookie_alone_opens_nothing(closed: Server, root: httpx.Client) -> None:
     assert root.get("/v1/models", headers=PASS).status_code == 200
-    for method, path in (("GET", "/v1/conversations"), ("POST", "/v1/embeddings"), ("GET", "/metrics")):
-        answer = root.request(method, path, headers=PASS)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "missing_scope"), path
+    assert root.get("/v1/models").status_code == 401
     other = root.get("/v1/models", headers={"Respsite-Session": "nowhere"})
     assert (other.status_code, other.json()["error"]["code"]) == (403, "project_not_allowed")
-
-
-def test_a_cookie_alone_opens_nothing(closed: Server, root: httpx.Client) -> None:
-    assert root.get("/v1/models").status_code == 401
     foreign = {**PASS, "Origin": "http://127.0.0.1:1"}
     assert root.get("/v1/models", headers=foreign).status_code == 403
     assert root.post("/v1/responses", json={"input": "Hi"}, headers=foreign).status_code == 403
@@ -173,28 +156,9 @@ def test_a_foreign_page_opens_no_socket(closed: Server, root: httpx.Client, how:
     assert refused.value.response.status_code in (401, 403)
 
 
-def test_staff_without_the_permission_stays_out(closed: Server) -> None:
-    with httpx.Client(base_url=closed.url, follow_redirects=True, timeout=60) as clerk:
-        clerk.get("/admin/login/")
-        form = {"csrfmiddlewaretoken": clerk.cookies["csrftoken"], "username": "clerk", "password": PASSWORD}
-        assert "sessionid" in clerk.post("/admin/login/", data={**form, "next": "/admin/"}).request.headers["cookie"]
-        assert clerk.get("/v1/models", headers=PASS).status_code == 401
-
-
 def test_who_may_not_use_the_playground_is_told_so(closed: Server, page: Playground) -> None:
-    page.page.goto(f"{closed.url}/admin/login/?next=/")
-    page.find("#id_username").fill("clerk")
-    page.find("#id_password").fill(PASSWORD)
-    page.find("[type=submit]").click()
+    page.log_in(closed.url, "clerk")
     expect(page.find("#key-why")).to_have_text(
         "You are signed in as clerk, who may not use the playground. Use an API key."
     )
     expect(page.find("#key-user")).to_be_hidden()
-
-
-def test_who_signs_out_loses_the_socket(closed: Server) -> None:
-    with closing(log_in(closed)) as browser, shake(closed, browser.cookies["sessionid"]) as socket:
-        token = browser.cookies["csrftoken"]
-        assert browser.post("/admin/logout/", data={"csrfmiddlewaretoken": token}).status_code == 200
-        said = str(socket.recv(timeout=sessions.CHECK_SECONDS * 6))
-        assert "The session of this connection is over" in said

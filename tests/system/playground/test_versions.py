@@ -347,40 +347,11 @@ def test_an_answer_that_was_cut_goes_on(server: Server, wired: tuple[Playground,
         page.ended(2)
 
 
-LOAD = """async ([id, fields]) => {
-    const { Lane } = await import('/static/playground/lane.js');
-    const { Connection } = await import('/static/playground/connection.js');
-    const { emptySetup } = await import('/static/playground/request.js');
-    const answer = async (path) => {
-        const told = await fetch(path);
-        if (!told.ok) throw Object.assign(new Error(path), { status: told.status });
-        return told;
-    };
-    const ask = async (path) => (await answer(path)).json();
-    const connection = new Connection(`ws://${location.host}/v1/responses`, () => [], () => ({}));
-    const send = (frame) => connection.send(frame);
-    const facts = JSON.parse(document.body.dataset.facts);
-    const page = { facts, ask, answer, send, mayTalk: () => true, choose() {} };
-    const lane = new Lane('lane-9', 'Lane 9', emptySetup(), page);
-    connection.addEventListener('frame', ({ detail }) => detail.direction === 'in' && lane.take(detail.frame));
-    document.getElementById('lanes').replaceChildren(lane.element);
-    connection.open();
-    const isOpen = (resolve) => connection.addEventListener('state', () => connection.state === 'open' && resolve());
-    await new Promise(isOpen);
-    lane.ready();
-    lane.composer.element.addEventListener('keydown', (event) => {
-        if (event.key !== 'Enter') return;
-        event.stopPropagation();
-        lane.composer.submit();
-    });
-    lane.load({ ...(await ask(`/v1/playground/chats/${id}`)), ...fields });
-}"""
-
-
-def load(page: Playground, chat: str, **fields: object) -> Locator:
-    """Open a chat that the server keeps in a lane of its own; return the lane's turns."""
-    page.page.evaluate(LOAD, [chat, fields])
-    return page.lane(9).locator(".turn")
+def load(server: Server, page: Playground, name: str, value: str) -> Locator:
+    """Open a chat that the server keeps, by its address; return the lane's turns."""
+    page.page.goto(f"{server.url}/?{name}={value}")
+    page.find("#state[data-state=open]").wait_for()
+    return page.lane().locator(".turn")
 
 
 def ask(server: Server, text: object, **fields: object) -> str:
@@ -394,15 +365,13 @@ def test_an_answer_is_there_after_a_reload_in_its_middle(server: Server, page: P
     with held(server):
         page.write("count to 3000")
         expect(page.lane().locator(".answer")).to_contain_text("1 2 3")
-        chat = page.lane().locator(".turn").get_attribute("data-response") or ""
         page.page.reload()
-        page.find("#state[data-state=open]").wait_for()
-        turns = load(page, chat)
+        turns = page.lane().locator(".turn")
         expect(turns.locator(".ending")).to_have_text(re.compile("Interrupted|Cut"))  # whichever the server heard first
         turns.get_by_role("button", name="Continue").click()
         goes_on(turns.first, turns.nth(1))
-        page.lane(9).get_by_role("button", name="Interrupt").click()
-        expect(page.ended(2, lane=9).locator(".ending")).to_have_text("Interrupted")
+        page.lane().get_by_role("button", name="Interrupt").click()
+        expect(page.ended(2).locator(".ending")).to_have_text("Interrupted")
 
 
 def test_versions_that_were_made_elsewhere_are_there(server: Server, page: Playground) -> None:
@@ -414,7 +383,7 @@ def test_versions_that_were_made_elsewhere_are_there(server: Server, page: Playg
         last = ask(server, given, tools=[tool], previous_response_id=first)
     ask(server, "repeat: behind", previous_response_id=last)
     ask(server, "repeat: beside it", previous_response_id=last)
-    turns = load(page, first)
+    turns = load(server, page, "chat", first)
     expect(turns).to_have_count(3)
     expect(turns.locator(".call .outcome pre")).to_have_text("sun")
     expect(turns.nth(2).locator(".answer")).to_have_text("beside it")
@@ -422,25 +391,20 @@ def test_versions_that_were_made_elsewhere_are_there(server: Server, page: Playg
     turns.nth(1).get_by_role("button", name="Version before").click()
     expect(turns).to_have_count(2)
     expect(turns.locator(".call .outcome pre")).to_have_text("rain")
-    edit(load(page, last).first, "repeat: another beginning")
+    edit(load(server, page, "response", last).first, "repeat: another beginning")
     expect(turns.locator(".answer")).to_have_text("another beginning")
-    edited = page.ended(1, lane=9).get_attribute("data-response") or ""
-    turns = load(page, edited, response_id=edited)
+    edited = page.ended(1).get_attribute("data-response") or ""
+    turns = load(server, page, "response", edited)
     expect(versions(turns.first).locator("span")).to_have_text("2/2")
-    turns = load(page, first, read_only=True)
-    expect(turns.get_by_role("button", name="Copy").first).to_be_visible()
-    expect(
-        turns.get_by_role("button", name="Edit your message").or_(page.lane(9).locator(".composer:visible"))
-    ).to_have_count(0)
 
 
 def test_a_response_that_still_runs_is_followed(server: Server, page: Playground) -> None:
     with held(server):
-        turns = load(page, ask(server, "count to 300", background=True))
+        turns = load(server, page, "chat", ask(server, "count to 300", background=True))
         expect(turns.locator(".answer")).to_contain_text("1 2 3")
-        page.write("Which message is this?", lane=9)
+        page.write("Which message is this?")
         expect(turns.nth(1).locator(".held")).to_contain_text("Waits for the answer before it")
-    expect(page.ended(2, lane=9).locator(".answer")).to_contain_text("user message 2")
+    expect(page.ended(2).locator(".answer")).to_contain_text("user message 2")
     expect(turns.first.locator(".answer")).to_contain_text("299 300")
 
 
@@ -448,20 +412,20 @@ def test_a_conversation_has_one_line_and_versions_beside_it(server: Server, page
     conversation = httpx.post(f"{server.base_url}/conversations", json={}).json()["id"]
     for text in ("one", "two"):
         ask(server, f"repeat: {text}", conversation=conversation)
-    turns = load(page, conversation)
+    turns = load(server, page, "chat", conversation)
     expect(turns.locator(".answer")).to_have_text(["one", "two"])
-    page.write("Which message is this?", lane=9)
-    expect(page.ended(3, lane=9).locator(".answer")).to_contain_text("user message 3")
+    page.write("Which message is this?")
+    expect(page.ended(3).locator(".answer")).to_contain_text("user message 3")
     edit(turns.nth(1), "Which message is this now?")
-    turn = page.ended(2, lane=9)
+    turn = page.ended(2)
     expect(turn.locator(".answer")).to_contain_text("user message 2")
     expect(turn.locator(".aside-note")).to_contain_text("Outside of the conversation")
     edit(turns.first, "repeat: another one")
     expect(turns.locator(".answer")).to_have_text(["another one"])
-    page.ended(1, lane=9)
+    page.ended(1)
     kept = httpx.get(f"{server.base_url}/playground/chats/{conversation}").json()["turns"]
     assert [bool(each["conversation"]) for each in kept] == [True, True, True, False, False]
-    turns = load(page, conversation, response_id=kept[2]["id"])
+    turns = load(server, page, "response", kept[2]["id"])
     expect(turns).to_have_count(3)
     expect(versions(turns.nth(1)).locator("span")).to_have_text("1/2")
     expect(versions(turns.first).locator("span")).to_have_text("1/2")

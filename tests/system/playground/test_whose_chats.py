@@ -50,15 +50,6 @@ def page(browser: Browser) -> Iterator[Playground]:
         assert [problem for problem in page.problems if "401" not in problem and "404" not in problem] == []
 
 
-def sign_in(page: Playground, key: str) -> None:
-    """Enter a key."""
-    if not page.find("#key").is_visible():
-        page.find("#sign").click()
-    page.find("#key input").fill(key)
-    page.find("#key button.primary").click()
-    page.find("#state[data-state=open]").wait_for()
-
-
 def test_a_chat_is_shared_and_nothing_is_left_of_a_key_that_is_forgotten(
     closed: Server, keys: list[str], page: Playground
 ) -> None:
@@ -66,7 +57,7 @@ def test_a_chat_is_shared_and_nothing_is_left_of_a_key_that_is_forgotten(
     expect(page.find("#chats-foot")).to_have_text("Sign in to see your chats.")
     page.page.keyboard.press("Escape")
     page.lane().locator(".composer textarea").fill("repeat: between us")
-    sign_in(page, keys[0])
+    page.sign_in(keys[0])
     page.lane().locator(".composer textarea").press("Control+Enter")
     id_ = page.ended(1).get_attribute("data-response")
     expect(page.find(".chat")).to_have_count(1)
@@ -84,13 +75,15 @@ def test_a_chat_is_shared_and_nothing_is_left_of_a_key_that_is_forgotten(
     left = page.page.evaluate(KEPT) + page.find("body").inner_text() + page.page.url
     assert [each for each in ("secret draft", "between us", id_) if str(each) in left] == []
 
-    sign_in(page, keys[1])
+    page.sign_in(keys[1])
     expect(page.find("#chats-foot")).to_contain_text("No chats yet")
     page.page.goto(link)
     expect(page.lane().locator(".answer")).to_have_text("between us")
     expect(page.lane().locator(".lane-line")).to_contain_text("Shared with you")
     expect(page.lane().locator(".composer")).to_be_hidden()
     expect(page.lane().get_by_role("button", name="Share")).to_be_hidden()
+    expect(page.lane().get_by_role("button", name="Copy").first).to_be_visible()
+    expect(page.lane().get_by_role("button", name="Edit your message")).to_have_count(0)
     page.find("#chats [data-do=newChat]").click()
     expect(page.lane().locator(".composer")).to_be_visible()
 
@@ -99,16 +92,16 @@ def test_another_key_in_the_same_tab_sees_nothing_of_the_one_before(
     closed: Server, keys: list[str], page: Playground
 ) -> None:
     page.page.goto(closed.url)
-    sign_in(page, keys[0])
+    page.sign_in(keys[0])
     page.write("repeat: mine alone")
     page.ended(1)
     page.lane().locator(".composer textarea").fill("my draft")
-    sign_in(page, keys[1])
+    page.sign_in(keys[1])
     expect(page.lane().locator(".turn")).to_have_count(0)
     expect(page.lane().locator(".composer textarea")).to_have_value("")
     expect(page.find("#chats-foot")).to_contain_text("No chats yet")
     expect(page.page).to_have_url(f"{closed.url}/")
-    sign_in(page, keys[0])
+    page.sign_in(keys[0])
     expect(page.lane().locator(".answer")).to_have_text("mine alone")
     expect(page.lane().locator(".composer textarea")).to_have_value("my draft")
 
@@ -117,7 +110,7 @@ def test_ways_into_mcp_servers_are_neither_kept_nor_given_to_another_key(
     closed: Server, keys: list[str], page: Playground
 ) -> None:
     page.page.goto(closed.url)
-    sign_in(page, keys[0])
+    page.sign_in(keys[0])
     page.find("#add-server").evaluate("button => button.click()")
     form = page.find("#server-form")
     for name, value in (
@@ -130,6 +123,6 @@ def test_ways_into_mcp_servers_are_neither_kept_nor_given_to_another_key(
     expect(page.find("#servers")).to_contain_text("secret-1")
     page.page.wait_for_function(f"() => ({KEPT}).includes('wiki.example')")
     assert "secret" not in page.page.evaluate(KEPT)
-    sign_in(page, keys[1])
+    page.sign_in(keys[1])
     expect(page.find("#chats-foot")).to_contain_text("No chats yet")
     expect(page.find("#servers")).not_to_contain_text("secret")

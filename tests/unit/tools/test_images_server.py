@@ -6,8 +6,9 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response
 
-from tests.kit.image_server import ImageServer, as_base64, image_server_in_thread, png
+from tests.kit.image_server import ImageServer, as_base64, image_server, png
 from tests.kit.server import Server
+from tests.kit.threads import in_a_thread
 
 ASKED = "Please draw a cat."
 EDIT = 'Please call image_generation.edit with "a red cat".'
@@ -17,7 +18,7 @@ TOOLS = [{"type": "image_generation", "partial_images": 1}]
 @pytest.fixture(scope="module")
 def images() -> Iterator[ImageServer]:
     """The service."""
-    with image_server_in_thread() as images:
+    with in_a_thread(image_server()) as images:
         yield images
 
 
