@@ -113,7 +113,6 @@ def codex_program() -> Path:
 
 
 only_websocket = pytest.mark.parametrize("session", ["websocket"], indirect=True)
-only_sse = pytest.mark.parametrize("session", ["sse"], indirect=True)
 
 
 async def write_the_note(session: Session) -> str:
@@ -167,21 +166,15 @@ async def test_a_turn_with_a_shell_call_over_one_websocket(session: Session) -> 
     assert_continued(call, answer)
 
 
-@only_sse
-async def test_a_turn_with_a_shell_call_over_posts(session: Session) -> None:
-    await write_the_note(session)
-    call, answer = await session.turns("completed", "completed")
-    assert session.tap.upgrades == 0
-    assert_continued(call, answer)
-
-
 async def test_a_conversation_is_resumed(session: Session) -> None:
     thread = await write_the_note(session)
+    assert session.tap.upgrades == (session.transport == "websocket")
     turn = await session.codex.resume(thread, "What did I ask for? [recall]")
     assert (turn.exit_code, turn.last_message) == (0, "You asked for a note."), turn
     assert turn.thread_id == thread
 
-    first, _, resumed = await session.turns("completed", "completed", "completed")
+    first, answer, resumed = await session.turns("completed", "completed", "completed")
+    assert_continued(first, answer)
     beginning = first["prompt_tokens"]
     assert resumed["prompt_tokens"][: len(beginning)] == beginning
     rest = decode_tokens(resumed["prompt_tokens"][len(beginning) :])
