@@ -1,17 +1,13 @@
 """`python -m tests.system.cluster.batch_faults [LINES]`: batches while what carries them is killed and stopped.
 
 Several batches run on three workers, with PostgreSQL, Redis and two engines. Every few seconds one of these processes
-is killed (-9) and started again, or stopped (SIGSTOP) for longer than a lease. The lines of one batch call a tool
-of an MCP server, which counts the calls of each line. At the end each line has exactly one answer, in the output or in
-the error file, no line's tool was called twice, and the counts are those of the files.
+is killed (-9) and started again, stopped (SIGSTOP) for up to three leases, or replaced. The lines of one batch call a
+tool of an MCP server, which counts the calls of each line. At the end each line has exactly one answer, in the output
+or in the error file, no line's tool was called twice, and the counts are those of the files.
 """
 
 import asyncio
-import itertools
 import logging
-import os
-import random
-import signal
 import sys
 import tempfile
 import time
@@ -29,20 +25,15 @@ from openai.types import Batch
 
 from tests.kit.batches import batch_of, has_ended, line, output_of
 from tests.kit.mcp_servers import serving
-from tests.kit.postgres_server import DURABLE, PostgresServer
-from tests.kit.redis_server import RedisServer, low_port
 from tests.kit.sdk import sdk_of
-from tests.kit.server import Server, manage
-from tests.system.cluster.processes import EngineServer
+from tests.kit.server import Server
+from tests.system.cluster.cluster import Cluster
+from tests.system.cluster.faults import Faults
 
 LINES = 500  # of each batch
 BATCHES = 4  # of lines that only generate, beside one of lines that call a tool
-WORKERS, ENGINES = 3, 2
 PACE = 20.0  # tokens a second, so that lines run while something is killed
-LEASE = 5  # WORKER_LEASE_SECONDS
-PAUSE = 3.0  # seconds between two faults
-DOWN = 1.0  # seconds until what was killed is started again
-STOPPED = 10.0  # seconds for which something is stopped: two leases
+PAUSE = (1.0, 5.0)  # seconds between two faults
 LAST_SECONDS = 1200.0  # for all batches to end
 LINE_HEADER = "x-line"
 
@@ -51,37 +42,28 @@ LINE_HEADER = "x-line"
 class Result:
     """What came of a run."""
 
-    faults: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)  # of the tool, by the line that made them
-
-
-@dataclass
-class Installation:
-    """The processes."""
-
-    postgres: PostgresServer
-    redis: RedisServer
-    engines: list[EngineServer]
-    workers: list[Server]
 
 
 async def run(lines: int, folder: Path) -> bool:
     """Run it, print the table's row, and return whether all is as it has to be."""
     result = Result()
     async with counted_tool(result) as url:
-        installation = await asyncio.to_thread(_start, folder)
+        cluster = Cluster(folder, tokens_per_second=PACE, mcp_allowed_hosts="127.0.0.1")
+        await asyncio.to_thread(cluster.start)
         try:
             began = time.monotonic()
-            with sdk_of(installation.workers[0]) as client:
+            with sdk_of(cluster.server) as client:
                 made = await asyncio.to_thread(_create, client, lines, url)
-            async with _faults(result, installation):
-                await _until(made, installation.workers, lambda batch: _done(batch) >= lines * 4 // 5)
-            batches = await _until(made, installation.workers, has_ended)
+            faults = Faults(cluster, lines, pause=PAUSE)
+            async with faults.running():
+                await _until(made, cluster.server, lambda batch: _done(batch) >= lines * 4 // 5)
+            batches = await _until(made, cluster.server, has_ended)
             took = time.monotonic() - began
-            with sdk_of(installation.workers[0]) as client:
-                return await asyncio.to_thread(_report, client, batches, lines, result, took)
+            with sdk_of(cluster.server) as client:
+                return await asyncio.to_thread(_report, client, batches, lines, result, faults.done, took)
         finally:
-            await asyncio.to_thread(_stop, installation)
+            await asyncio.to_thread(cluster.stop)
 
 
 @asynccontextmanager
@@ -110,36 +92,6 @@ async def counted_tool(result: Result) -> AsyncIterator[str]:
         yield f"{running.url}/mcp"
 
 
-def _start(folder: Path) -> Installation:
-    postgres, redis = PostgresServer(options=DURABLE), RedisServer()
-    postgres.start()
-    redis.start()
-    url = postgres.url_of(postgres.create_database())
-    secret = "of this program alone, and of its servers"
-    manage("migrate", "--verbosity", "0", DATABASE_URL=url, SECRET_KEY=secret)
-    engines = [EngineServer(f"engine-{n}", folder, low_port(), tokens_per_second=PACE) for n in range(ENGINES)]
-    for engine in engines:
-        engine.start()
-    workers = [
-        Server(
-            folder / f"worker{n}", database_url=url, redis_url=redis.url, secret_key=secret, engine="vllm-server",
-            engine_url=",".join(each.url for each in engines), model="demo", worker_lease_seconds=LEASE,
-            mcp_allowed_hosts="127.0.0.1", start_seconds=120,
-        ).start()
-        for n in range(WORKERS)
-    ]  # fmt: skip
-    return Installation(postgres, redis, engines, workers)
-
-
-def _stop(installation: Installation) -> None:
-    for worker in installation.workers:
-        worker.kill()
-    for engine in installation.engines:
-        engine.kill()
-    installation.redis.close()
-    installation.postgres.close()
-
-
 def _create(client: OpenAI, lines: int, url: str) -> list[Batch]:
     """Create all batches: the lines of each have ids of their own."""
     made = []
@@ -153,60 +105,16 @@ def _create(client: OpenAI, lines: int, url: str) -> list[Batch]:
     return [*made, batch_of(client, calling)]
 
 
-@asynccontextmanager
-async def _faults(result: Result, installation: Installation) -> AsyncIterator[None]:
-    """Kill or stop one process after the other for as long as this lasts; all run again behind it."""
-    stop = asyncio.Event()
-
-    def killed(process: Any) -> None:
-        process.kill()
-        time.sleep(DOWN)
-        process.start()
-
-    def stopped(process: Any) -> None:
-        os.kill(process.process.pid, signal.SIGSTOP)
-        try:
-            time.sleep(STOPPED)
-        finally:
-            os.kill(process.process.pid, signal.SIGCONT)
-
-    kinds: dict[str, Callable[[], None]] = {
-        "worker killed": lambda: killed(random.choice(installation.workers)),
-        "PostgreSQL killed": lambda: killed(installation.postgres),
-        "worker stopped": lambda: stopped(random.choice(installation.workers)),
-        "engine killed": lambda: killed(random.choice(installation.engines)),
-        "Redis killed": lambda: killed(installation.redis),
-        "engine stopped": lambda: stopped(random.choice(installation.engines)),
-    }
-
-    async def go_on() -> None:
-        for kind in itertools.cycle(kinds):
-            try:
-                async with asyncio.timeout(PAUSE):
-                    await stop.wait()
-                    return
-            except TimeoutError:
-                await asyncio.to_thread(kinds[kind])
-                result.faults[kind] += 1
-
-    task = asyncio.create_task(go_on())
-    try:
-        yield
-    finally:
-        stop.set()
-        await task
-
-
 def _done(batch: Batch) -> int:
     counts = batch.request_counts
     return 0 if counts is None else counts.completed + counts.failed
 
 
-async def _until(made: list[Batch], workers: list[Server], is_so: Callable[[Batch], bool]) -> list[Batch]:
-    """Return the batches once something is so of all of them, as some worker says that serves just then."""
+async def _until(made: list[Batch], server: Server, is_so: Callable[[Batch], bool]) -> list[Batch]:
+    """Return the batches once something is so of all of them, as whoever serves just then says."""
     ends_at = time.monotonic() + LAST_SECONDS
     while time.monotonic() < ends_at:
-        with sdk_of(random.choice(workers), max_retries=0, timeout=5) as client:
+        with sdk_of(server, max_retries=0, timeout=5) as client:
             ask = partial(lambda client: [client.batches.retrieve(batch.id) for batch in made], client)
             try:
                 now = await asyncio.to_thread(ask)
@@ -218,7 +126,9 @@ async def _until(made: list[Batch], workers: list[Server], is_so: Callable[[Batc
     raise AssertionError("the batches have not ended in time")
 
 
-def _report(client: OpenAI, batches: list[Batch], lines: int, result: Result, took: float) -> bool:
+def _report(
+    client: OpenAI, batches: list[Batch], lines: int, result: Result, faults: Counter[str], took: float
+) -> bool:
     """Print what came of the batches; return whether each line has one answer, and no tool was called twice."""
     answered, errors, wrong = 0, Counter[str](), list[str]()
     for batch in batches:
@@ -240,7 +150,7 @@ def _report(client: OpenAI, batches: list[Batch], lines: int, result: Result, to
             wrong.append(f"{batch.id}: answered without one call: {uncalled[:5]}")
     twice = [name for name, calls in result.calls.items() if calls > 1]
     print(
-        f"lines {lines * len(batches)}; faults {dict(result.faults)}; answers {answered}; errors {dict(errors)}; "
+        f"lines {lines * len(batches)}; faults {dict(faults)}; answers {answered}; errors {dict(errors)}; "
         f"tools called {result.calls.total()}, twice {len(twice)}; wrong {wrong or 0}; {took:.0f} s",
         flush=True,
     )

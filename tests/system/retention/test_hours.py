@@ -1,4 +1,7 @@
-"""A project that keeps things for some hours, or no longer: what is past its time is unknown at once, and erased."""
+"""A project that keeps things for some hours, or no longer: what is past its time is unknown at once, and erased.
+
+Only this finds a thing of a real server that is read or kept behind its time.
+"""
 
 import asyncio
 import json

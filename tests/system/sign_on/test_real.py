@@ -12,8 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.kit.browser import needs_chromium, opened, problems_of
 from tests.kit.closed import ClosedServer
-from tests.kit.people import NAME, make_superuser
-from tests.kit.people import PASSWORD as LOCAL_PASSWORD
+from tests.kit.people import make_superuser
 from tests.kit.stored import stored
 from tests.system.sign_on.identity import CLIENT_ID, PASSWORD, SECRET, Identity, totp
 
@@ -113,18 +112,6 @@ def test_a_session_that_is_over_is_renewed_without_a_question(browser: Browser, 
         expect(page.locator("#user-tools")).to_contain_text("ana")
 
 
-def test_who_signed_out_at_the_provider_is_asked_again(browser: Browser, server: ClosedServer) -> None:
-    with person(browser) as page:
-        sign_in(page, server, "ana")
-        at(page, server, "/admin/all/")
-        page.context.clear_cookies(name="provider")
-        is_over_for(page, server)
-        page.goto(f"{server.url}/admin/all/")
-        expect(page.locator(".errornote")).to_have_text("Your session is over, and Example asks you to sign in again.")
-        page.get_by_role("link", name="Back to the login page").click()
-        expect(page.get_by_role("link", name="Sign in with Example")).to_be_visible()
-
-
 @pytest.mark.parametrize(
     "revoked",
     [
@@ -147,19 +134,6 @@ def test_who_is_removed_at_the_provider_is_not_renewed(
         expect(page.locator("#id_username")).to_be_visible()
 
 
-def test_who_is_disabled_here_is_out_at_once(browser: Browser, server: ClosedServer, identity: Identity) -> None:
-    identity.change("UPDATE auth_user SET is_active = 1 WHERE username = 'zoe'")
-    with person(browser) as page:
-        sign_in(page, server, "zoe")
-        at(page, server, "/admin/all/")
-        one = "from django.contrib.auth.models import User; User.objects.filter(username='zoe')"
-        server.manage("shell", "--no-imports", "-c", f"{one}.update(is_active=False)")
-        page.goto(f"{server.url}/admin/all/")
-        page.get_by_role("link", name="Sign in with Example").click()  # the provider asks nothing: it knows her
-        expect(page.locator(".errornote")).to_have_text("Your account here is disabled. Ask the operator.")
-        server.manage("shell", "--no-imports", "-c", f"{one}.update(is_active=True)")
-
-
 def test_a_second_factor_is_the_provider_s(browser: Browser, server: ClosedServer) -> None:
     with person(browser) as page:
         sign_in(page, server, "tia")
@@ -176,25 +150,3 @@ def test_a_second_factor_is_the_provider_s(browser: Browser, server: ClosedServe
         page.get_by_role("button", name="Sign In").click()
         at(page, server, "/admin/all/")
         expect(page.locator("#user-tools")).to_contain_text("tia")
-
-
-def test_who_has_no_role_reads_why(browser: Browser, server: ClosedServer) -> None:
-    with person(browser) as page:
-        sign_in(page, server, "bob")
-        expect(page.locator(".errornote")).to_contain_text("None of your groups has a role here.")
-        expect(page.locator(".errornote")).to_contain_text("OIDC_ROLES")
-
-
-def test_local_accounts_go_on_without_the_provider(browser: Browser, server: ClosedServer, identity: Identity) -> None:
-    identity.stop()
-    try:
-        with person(browser) as page:
-            page.goto(f"{server.url}/admin/login/?next=/admin/all/")
-            page.locator("#id_username").fill(NAME)
-            page.locator("#id_password").fill(LOCAL_PASSWORD)
-            page.get_by_role("button", name="Log in").click()
-            at(page, server, "/admin/all/")
-            page.get_by_role("button", name="Log out").click()
-            expect(page.locator("body")).to_contain_text("Log in again")
-    finally:
-        identity.start(server.url)

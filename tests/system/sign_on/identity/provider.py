@@ -2,8 +2,8 @@
 
     python provider.py PORT FOLDER '{"client": …, "secret": …, "back": …, "out": …, "password": …, "totp": …}'
 
-Its users are ana and zoe (in the group ops), bob (in no group that the tests know), and tia (as ana, with a second
-factor). Its database is `FOLDER/provider.sqlite3`.
+Its users are ana and zoe (in the group ops), and tia (as ana, with a second factor).
+Its database is `FOLDER/provider.sqlite3`.
 """
 
 import json
@@ -98,7 +98,7 @@ class Handler(WSGIRequestHandler):
 
 if not (folder / "provider.sqlite3").exists():
     call_command("migrate", verbosity=0)
-    for name, group in (("ana", "ops"), ("zoe", "ops"), ("tia", "ops"), ("bob", "visitors")):
+    for name, group in (("ana", "ops"), ("zoe", "ops"), ("tia", "ops")):
         user = User.objects.create_user(name, f"{name}@example.com", told["password"])
         user.groups.add(Group.objects.get_or_create(name=group)[0])
     TOTP.activate(User.objects.get(username="tia"), told["totp"])
