@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-import httpx
 import openai
 import pydantic
 import pytest
@@ -12,7 +11,6 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.kit.chats import put_together, sent
-from tests.kit.inprocess import Server
 from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER
 
 TOOL: Any = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
@@ -205,9 +203,3 @@ def test_errors_have_their_status(client: OpenAI, stream: bool) -> None:
     called = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]}
     with pytest.raises(openai.BadRequestError, match="Send it as a message of the role 'tool'"):
         client.chat.completions.create(model=MODEL, messages=[*HELLO, called, *HELLO], stream=stream)
-
-
-def test_the_path_is_there_without_its_version(demo_server: Server) -> None:
-    answer = httpx.post(f"{demo_server.url}/chat/completions", json={"messages": HELLO}, timeout=30)
-    assert answer.json()["object"] == "chat.completion"
-    assert httpx.put(f"{demo_server.base_url}/chat/completions").status_code == 405

@@ -171,21 +171,6 @@ def test_tokens_are_counted(claude: Anthropic) -> None:
     assert counted == used.input_tokens + (used.cache_read_input_tokens or 0)
 
 
-def test_a_billing_header_is_not_read(claude: Anthropic) -> None:
-    """Claude Code sends another one with each request: what follows it would never be in the engine's cache."""
-
-    def counted(*system: str) -> int:
-        blocks: Any = [{"type": "text", "text": text} for text in system]
-        raw = claude.messages.with_raw_response.count_tokens(model=MODEL, system=blocks, messages=[user("hi")])
-        assert (raw.headers.get("respsite-ignored") == "system[0]") is (len(system) == 2)
-        return raw.parse().input_tokens
-
-    billed = "x-anthropic-billing-header: cc_version=2.1.{}; cc_entrypoint=cli; cch={};"
-    first = counted(billed.format("19.8", "0a1b2"), "You are Claude Code.")
-    assert first == counted(billed.format("20.1", "fffffffff"), "You are Claude Code.")
-    assert first == counted("You are Claude Code.")
-
-
 def test_images_and_documents_are_taken(claude: Anthropic) -> None:
     content: Any = [
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
@@ -213,16 +198,8 @@ def test_models_are_anthropics(claude: Anthropic, client: OpenAI) -> None:
 
 
 CALL = {"type": "tool_use", "id": "call_1", "name": "forecast", "input": {}}
-_SHORT: Any = {"max_tokens": 10}
 _BAD: list[tuple[Any, str]] = [
-    ({"max_tokens": 0}, "'max_tokens'"),
-    ({"messages": []}, "at least one message"),
-    ({"messages": [user([{"type": "video"}])]}, "'messages[0].content[0].type'"),
     ({"messages": [user("a"), {"role": "assistant", "content": "b"}]}, "must end with a message of the user"),
-    (
-        {"messages": [user([{"type": "tool_result", "tool_use_id": "call_9", "content": "x"}])]},
-        "'messages[0].content[0].tool_use_id'",
-    ),
     ({"messages": [user("a"), {"role": "assistant", "content": [CALL]}, user("b")]}, "Send a 'tool_result' for it"),
     (
         {
@@ -244,16 +221,9 @@ _BAD: list[tuple[Any, str]] = [
         },
         "'messages[1].content[0].data'",
     ),
-    ({"messages": [user([])]}, "'messages[0].content'"),
-    ({"thread": {"type": "create"}}, "'thread'"),
-    ({"compaction": {"type": "auto"}}, "'compaction'"),
-    ({"tools": [{"type": "computer_20251124", "name": "computer"}]}, "'tools[0].type'"),
     ({"tools": [{"type": "web_search_20250305", "name": "search"}]}, "'tools[0].name'"),
     ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "nobody"}}, "nobody"),
     ({"mcp_servers": [{"type": "url", "url": "https://a.example", "name": "python"}]}, "'mcp_servers[0].name'"),
-    ({"thinking": {"type": "enabled", "budget_tokens": 3}}, "'thinking.budget_tokens'"),
-    ({"thinking": {"type": "enabled"}}, "'thinking.budget_tokens'"),
-    ({"temperature": 3}, "'temperature'"),
     ({"max_token": 3}, "Did you mean 'max_tokens'?"),
     (
         {"messages": [user([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "#"}}])]},

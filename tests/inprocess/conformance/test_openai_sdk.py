@@ -1,21 +1,17 @@
 """OpenAI's Python SDK, as it is, against the application in process: HTTP, streams, the WebSocket."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
 
-from tests.kit.inprocess import Server
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event, validate_response
 from tests.kit.pictures import data_url, picture
 from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER, AsyncChat, Chat, Refused, run_tools, server_sent
-from tests.kit.waiting import eventually
-from tests.wire.conformance.frames import by_lane, validate_frame
+from tests.wire.conformance.frames import validate_frame
 
 
 def number_of_user_messages(text: str) -> int:
@@ -35,10 +31,6 @@ def test_create_returns_a_response(client: OpenAI) -> None:
     assert [item.type for item in response.output] == ["reasoning", "message"]
     assert (response.metadata, response.user) == ({"a": "b"}, "u")
     assert raw.headers["x-request-id"] == response._request_id
-
-
-def test_create_without_a_model_uses_the_served_one(client: OpenAI) -> None:
-    assert client.responses.create(input="Hello").model == MODEL
 
 
 @pytest.mark.parametrize("input", ["count to 5", TWO_CALLS], ids=["text", "call"])
@@ -65,12 +57,6 @@ def test_the_stream_helper_sums_the_events(client: OpenAI) -> None:
         said = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
         final = stream.get_final_response()
     assert said == final.output_text == "1 2 3 4 5 6 7"
-
-
-async def test_the_stream_helper_works_with_async_too(async_client: AsyncOpenAI) -> None:
-    async with async_client.responses.stream(model=MODEL, input="count to 7") as stream:
-        final = await stream.get_final_response()
-    assert final.output_text == "1 2 3 4 5 6 7"
 
 
 def test_a_chat_of_three_turns(client: OpenAI) -> None:
@@ -118,21 +104,6 @@ def test_an_image_is_seen_in_responses_and_in_chats(client: OpenAI) -> None:
     assert said.choices[0].message.content == says
 
 
-def test_a_chat_of_three_turns_on_a_socket(chat: Chat) -> None:
-    for turn in (1, 2, 3):
-        assert number_of_user_messages(chat.ask(f"Turn {turn}", store=False).output_text) == turn
-
-
-def test_a_tool_loop_of_two_calls_on_a_socket(chat: Chat) -> None:
-    response, calls = chat.ask(TWO_CALLS, tools=[WEATHER]), 0
-    while outputs := run_tools(response):
-        calls += len(outputs)
-        response = chat.ask(outputs, tools=[WEATHER])
-    assert calls == 2
-    assert "18 °C in Paris" in response.output_text
-    assert "18 °C in Rome" in response.output_text
-
-
 def test_the_sdk_iterates_over_a_socket(client: OpenAI) -> None:
     with client.responses.connect() as connection:
         connection.response.create(model=MODEL, input="count to 4")
@@ -162,12 +133,6 @@ def test_twenty_turns_on_one_socket(chat: Chat) -> None:
         assert number_of_user_messages(response.output_text) == turn
 
 
-async def test_a_chat_with_async(async_chat: AsyncChat) -> None:
-    for turn in (1, 2, 3):
-        response = await async_chat.ask(f"Turn {turn}")
-        assert number_of_user_messages(response.output_text) == turn
-
-
 async def test_a_tool_loop_with_async(async_chat: AsyncChat) -> None:
     response = await async_chat.ask(TWO_CALLS, tools=[WEATHER], lane="tools")
     while outputs := run_tools(response):
@@ -191,114 +156,15 @@ async def test_lanes_run_side_by_side(async_chat: AsyncChat) -> None:
         assert async_chat.last[lane].output_text.endswith(f" {800 + number}")
 
 
-async def test_a_lane_answers_in_order(async_chat: AsyncChat) -> None:
-    for number in (30, 20, 10):
-        await async_chat.send(f"count to {number}", lane="one")
-    ends = []
-    for _ in range(3):
-        await async_chat.finish("one")
-        ends.append(async_chat.last["one"].output_text.split()[-1])
-    assert ends == ["30", "20", "10"]
-
-
-async def test_a_fork_and_its_source_go_on_by_themselves(async_chat: AsyncChat) -> None:
-    source = await async_chat.ask("One", store=False)
-    await async_chat.send("Two, on the fork", lane="fork", previous_response_id=source.id, store=False)
-    await async_chat.send("Two, on the source", store=False)
-    frames = await async_chat.finish("fork", None)
-    assert set(by_lane(frames)) == {"fork", None}
-    for lane, word in (("fork", "fork"), (None, "source")):
-        text = async_chat.last[lane].output_text
-        assert number_of_user_messages(text) == 2
-        assert word in text
-    assert number_of_user_messages((await async_chat.ask("Three", lane="fork", store=False)).output_text) == 3
-
-
-async def test_a_warm_up_is_continued(async_chat: AsyncChat) -> None:
-    warm_up = await async_chat.ask([{"role": "user", "content": "One"}], generate=False, store=False, tools=[WEATHER])
-    assert (warm_up.status, warm_up.output) == ("completed", [])
-    response = await async_chat.ask("Two", store=False)
-    assert response.previous_response_id == warm_up.id
-    assert number_of_user_messages(response.output_text) == 2
-
-
-def test_a_warm_up_may_be_empty(chat: Chat) -> None:
-    chat.send(generate=False, instructions="Be brief.")
-    chat.last = chat.finish()
-    assert number_of_user_messages(chat.ask("One").output_text) == 1
-
-
-def test_a_stored_chain_goes_from_socket_to_http_to_another_socket(client: OpenAI, chat: Chat) -> None:
-    first = chat.ask("One")
-    second = client.responses.create(model=MODEL, input="Two", previous_response_id=first.id)
-    with client.responses.connect() as connection:
-        other = Chat(connection)
-        third = other.ask("Three", previous_response_id=second.id)
-    assert number_of_user_messages(third.output_text) == 3
-
-
-def test_what_is_not_stored_dies_with_its_socket(client: OpenAI) -> None:
-    with client.responses.connect() as connection:
-        response = Chat(connection).ask("One", store=False)
-    with client.responses.connect() as connection, pytest.raises(Refused) as refused:
-        Chat(connection).ask("Two", previous_response_id=response.id)
-    assert refused.value.error["code"] == "previous_response_not_found"
-
-
-# Models.
-
-
-def test_models(client: OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == [MODEL, "hashing-256"]
-    assert client.models.retrieve(MODEL).owned_by == "respsite"
-    with pytest.raises(openai.NotFoundError) as raised:
-        client.models.retrieve("no/such-model")
-    assert raised.value.code == "model_not_found"
-
-
 # Errors.
 
 REFUSALS = {
     "unknown model": ({"model": "gpt-9"}, openai.NotFoundError, "model_not_found", "model"),
-    "unknown parent": (
-        {"previous_response_id": "resp_0"},
-        openai.BadRequestError,
-        "previous_response_not_found",
-        "previous_response_id",
-    ),
-    "input of a wrong type": ({"input": 3}, openai.BadRequestError, "invalid_type", "input"),
-    "an item without its call": (
-        {"input": [{"type": "function_call_output", "call_id": "call_0", "output": "x"}]},
-        openai.BadRequestError,
-        None,
-        "input",
-    ),
     "a wrong part": (
         {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
         openai.BadRequestError,
         "missing_required_parameter",
         "input[0].content[0].text",
-    ),
-    "temperature": ({"temperature": 3}, openai.BadRequestError, "invalid_value", "temperature"),
-    "a tool without a name": (
-        {"tools": [{"type": "function"}]},
-        openai.BadRequestError,
-        "missing_required_parameter",
-        "tools[0].name",
-    ),
-    "include": ({"include": ["nonsense"]}, openai.BadRequestError, "invalid_value", "include[0]"),
-    "conversation": ({"conversation": "conv_1"}, openai.NotFoundError, None, "conversation"),
-    "a schema": (
-        {"text": {"format": {"type": "json_schema", "name": "x"}}},
-        openai.BadRequestError,
-        "missing_required_parameter",
-        "text.format.schema",
-    ),
-    "a prompt over the context": (
-        {"input": "word " * 140_000},
-        openai.BadRequestError,
-        "context_length_exceeded",
-        "input",
     ),
 }
 Refusal = tuple[dict[str, object], type[openai.APIStatusError], str | None, str]
@@ -330,18 +196,6 @@ def test_socket_errors_say_the_same_and_leave_it_usable(chat: Chat, refusal: Ref
     assert number_of_user_messages(chat.ask("Hello").output_text) == 1
 
 
-async def test_an_error_on_a_lane_names_the_lane(async_chat: AsyncChat) -> None:
-    await async_chat.send("count to 50", lane="good")
-    await async_chat.send("Hello", lane="bad", previous_response_id="resp_0")
-    ends: dict[object, object] = {}
-    while len(ends) < 2:
-        frame = json.loads(await async_chat.connection.recv_bytes())
-        validate_frame(frame)
-        if frame["type"] in ("error", "response.completed"):
-            ends[frame["stream_id"]] = frame["type"]
-    assert ends == {"bad": "error", "good": "response.completed"}
-
-
 async def test_steering_is_refused_in_the_sdks_form(async_chat: AsyncChat) -> None:
     response = await async_chat.ask("Hello")
     await async_chat.connection.response.steer(previous_response_id=response.id, input="Stop")
@@ -349,39 +203,3 @@ async def test_steering_is_refused_in_the_sdks_form(async_chat: AsyncChat) -> No
     validate_frame(frame)
     assert frame["error"]["code"] == "response_already_completed"
     assert frame["steer"] == {"previous_response_id": response.id, "input": "Stop"}
-
-
-@pytest.fixture(scope="module")
-def loading_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose engine is not ready in this test's life."""
-    server = Server(tmp_path_factory.mktemp("loading"), engine_options='{"start_seconds": 600}')
-    server.start(wait=False)
-    yield server
-    server.stop()
-
-
-def test_a_loading_engine_is_a_503_with_a_time_to_wait(loading_server: Server) -> None:
-    with OpenAI(base_url=loading_server.base_url, api_key="none", max_retries=0) as client:
-        with pytest.raises(openai.InternalServerError) as raised:
-            client.responses.create(model=MODEL, input="Hello")
-        with client.responses.connect() as connection:
-            chat = Chat(connection)
-            with pytest.raises(Refused) as refused:
-                chat.ask("Hello")
-    assert (raised.value.status_code, raised.value.code) == (503, "server_is_overloaded")
-    seconds = raised.value.response.headers["retry-after"]
-    frame = refused.value.frame
-    assert frame["status"] == 503
-    assert frame["headers"] == refused.value.error["headers"] == {"retry-after": seconds}
-    assert int(seconds) >= 1
-
-
-async def test_leaving_a_stream_leaves_nothing_running(demo_server: Server, async_client: AsyncOpenAI) -> None:
-    stream = await async_client.responses.create(model=MODEL, input="count to 10000", stream=True)
-    await anext(aiter(stream))
-    await stream.close()
-
-    def nothing_runs() -> bool:
-        return httpx.get(f"{demo_server.url}/ready").json()["responses_in_flight"] == 0
-
-    await eventually(nothing_runs)

@@ -93,10 +93,3 @@ def test_a_custom_tool_gets_what_its_grammar_derives(client: OpenAI) -> None:
 def test_json_mode(client: OpenAI) -> None:
     response = client.responses.create(model=MODEL, input=REPEAT, text={"format": {"type": "json_object"}})
     assert Trip.model_validate_json(response.output_text) == Trip.model_validate_json(WISHED)
-
-
-def test_a_schema_that_cannot_be_enforced_is_told(client: OpenAI) -> None:
-    form = {"type": "json_schema", "name": "x", "schema": {"type": "object", "not": {}}}
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.create(model=MODEL, input="Well?", text={"format": form})  # type: ignore[typeddict-item]
-    assert refused.value.param == "text.format.schema"

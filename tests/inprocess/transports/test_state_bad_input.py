@@ -203,28 +203,6 @@ async def test_what_excludes_each_other(http: httpx.AsyncClient, case: str, stre
     read_error_answer(answer, status=400, code=code, param=param)
 
 
-@pytest.mark.parametrize(
-    ("method", "rest", "allowed"),
-    [
-        ("POST", "", "GET, DELETE"),
-        ("PUT", "", "GET, DELETE"),
-        ("PATCH", "", "GET, DELETE"),
-        ("GET", "/cancel", "POST"),
-        ("DELETE", "/cancel", "POST"),
-        ("POST", "/input_items", "GET"),
-        ("DELETE", "/input_items", "GET"),
-    ],
-)
-async def test_a_method_that_is_not_taken(
-    http: httpx.AsyncClient, response_id: str, method: str, rest: str, allowed: str
-) -> None:
-    answer = await http.request(method, f"/responses/{response_id}{rest}")
-    message = read_error_answer(answer, status=405, code="method_not_allowed")
-    assert method in message
-    assert answer.headers["allow"] == allowed
-    assert (await http.get(f"/responses/{response_id}")).status_code == 200
-
-
 async def test_a_body_of_a_cancel_or_delete_is_not_read(http: httpx.AsyncClient, running: str) -> None:
     headers = {"content-type": "application/json"}
     answer = await http.post(f"/responses/{running}/cancel", content=b"{ no JSON", headers=headers)

@@ -157,18 +157,6 @@ async def test_the_sdk_steers(steered_server: Server) -> None:
     assert kinds.index("response.steer.accepted") < kinds.index("response.incomplete")
 
 
-async def test_several_at_once_are_one_successor(steered_server: Server, socket: Socket) -> None:
-    two = [{"role": "user", "content": [{"type": "input_text", "text": "two"}]}]
-    events = await steer_held(socket, "d1", "one", two, "three")
-    first = events[0]["response"]["id"]
-    release(steered_server, "d1")
-    events += await socket.answer()
-    assert len(told(events)) == 3
-    after = await socket.answer()
-    assert len([event for event in after if event["type"] == "response.created"]) == 1
-    assert after[0]["response"]["previous_response_id"] == first
-
-
 async def test_what_was_asked_of_a_successor_is_kept(steered_server: Server, socket: Socket) -> None:
     await steer_held(socket, "e0", "one", "two")
     release(steered_server, "e0")
@@ -247,27 +235,6 @@ async def test_another_connections_response_is_not_found(
     assert (await socket.answer())[-1]["response"]["status"] == "cancelled"
 
 
-async def test_a_successor_that_the_engine_refuses_fails_as_a_response(steered_server: Server, socket: Socket) -> None:
-    await steer_held(socket, "e1", "[full]")
-    release(steered_server, "e1")
-    await socket.until("response.incomplete")
-    assert (await socket.answer())[-1]["type"] == "response.failed"
-
-
-async def test_a_successor_that_cannot_be_created_gives_the_input_back(steered_server: Server, socket: Socket) -> None:
-    too_long = "word " * 200_000
-    events = await steer_held(socket, "f0", too_long)
-    release(steered_server, "f0")
-    events += await socket.answer()
-    told(events)
-    refused = await socket.next()
-    assert (refused["type"], refused["error"]["code"]) == ("response.steer.failed", "successor_creation_failed")
-    assert refused["steer"]["input"] == too_long
-    assert refused["steer"]["id"].startswith("steer_")
-    following = await socket.ask("Go on", previous_response_id=events[0]["response"]["id"])
-    assert following["status"] == "completed"
-
-
 @pytest.mark.parametrize("mode", [None, "discard_partial_items"])
 async def test_an_interrupt(steered_server: Server, socket: Socket, mode: str | None) -> None:
     events = await begin(socket)
@@ -308,19 +275,6 @@ async def test_cancelling_over_the_socket(steered_server: Server, socket: Socket
     await socket.send({"type": "response.cancel", "response_id": "resp_nobody"})
     assert (await socket.error())["error"]["param"] == "response_id"
     assert (await socket.ask("Still here", "a"))["status"] == "completed"
-
-
-async def test_with_a_conversation_it_is_not_supported(steered_server: Server, socket: Socket) -> None:
-    async with http_client(steered_server) as http:
-        conversation = (await http.post("/conversations", json={})).json()
-    events = await begin(socket, gate("f1"), conversation=conversation["id"])
-    await steer(socket, events[0]["response"]["id"])
-    events += await socket.until("response.steer.failed")
-    release(steered_server, "f1")
-    events += await socket.answer()
-    [refused] = told(events)
-    assert refused["error"]["code"] == "steering_not_supported"
-    assert events[-1]["type"] == "response.completed"
 
 
 async def test_one_that_waits_for_its_tools_is_steered_behind_their_outputs(

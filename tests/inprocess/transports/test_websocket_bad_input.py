@@ -130,18 +130,6 @@ async def test_errors_name_their_lane(socket: Socket) -> None:
     await socket.ask("Hello", "lane")
 
 
-async def test_the_thirty_third_lane_is_refused(socket: Socket) -> None:
-    for number in range(32):
-        await socket.create("Hello", f"lane-{number}", generate=False, store=False)
-        await socket.answer(f"lane-{number}")
-    await socket.create("Hello", "lane-32")
-    frame = await socket.error("lane-32")
-    read_error_frame(frame, status=400, code="websocket_stream_limit_reached", param="stream_id")
-    assert "(32)" in frame["error"]["message"]
-    await socket.ask("Hello", "lane-31")
-    await socket.ask("Hello")
-
-
 async def test_a_full_queue_refuses_and_keeps_what_it_has(server: Server, socket: Socket) -> None:
     for _ in range(5):  # one runs, four wait
         await socket.create(gate("d0"), "lane")

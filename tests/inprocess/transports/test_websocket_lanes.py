@@ -108,24 +108,6 @@ async def test_continuations_may_be_sent_before_their_parents_have_ended(server:
     assert_continues(server, child, parent)
 
 
-async def test_sixteen_are_in_flight_and_the_rest_waits(server: Server, socket: Socket) -> None:
-    for number in range(16):
-        await socket.create(gate("b1"), f"lane-{number}")
-    for number in range(16):
-        await socket.until("response.created", f"lane-{number}")
-    await socket.create("Hello", "late")
-    await socket.create("Hello", "later")
-    await socket.send({"type": "response.steer"})  # its answer shows that the two before it were read
-    await socket.next()
-    assert len(socket.frames("response.created")) == 16
-    release(server, "b1")
-    for lane in [*(f"lane-{number}" for number in range(16)), "late", "later"]:
-        assert (await socket.answer(lane))[-1]["type"] == "response.completed"
-    order = [(frame["type"], frame.get("stream_id")) for frame in socket.log]
-    ended = [kind for kind, _ in order[: order.index(("response.created", "late"))]].count("response.completed")
-    assert ended >= 1
-
-
 async def test_a_chain_that_is_not_stored_lives_in_its_connection(
     server: Server, socket: Socket, open_socket: Connect
 ) -> None:
@@ -152,19 +134,6 @@ async def test_a_fork_inherits_and_leaves_the_source_alone(server: Server, socke
     assert_continues(server, await socket.ask("Three", "trunk", store=False, previous_response_id=other["id"]), other)
 
 
-async def test_a_fork_that_waits_keeps_its_parent_while_the_source_moves_on(server: Server, socket: Socket) -> None:
-    root = await socket.ask("One", "trunk", store=False)
-    await socket.create(gate("c0"), "branch", store=False)
-    await socket.until("response.created", "branch")
-    await socket.create("Fork", "branch", store=False, previous_response_id=root["id"])
-    await socket.ask("Two", "trunk", store=False, previous_response_id=root["id"])
-    release(server, "c0")
-    await socket.answer("branch")
-    fork = (await socket.answer("branch"))[-1]
-    assert fork["type"] == "response.completed", fork
-    assert_continues(server, fork["response"], root)
-
-
 async def test_a_warm_up_is_continued(server: Server, socket: Socket) -> None:
     await socket.create("You are kind.", generate=False, store=False, tools=[WEATHER])
     events = await socket.answer()
@@ -178,23 +147,6 @@ async def test_a_warm_up_is_continued(server: Server, socket: Socket) -> None:
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
     again = await socket.ask([output], "fork", store=False, previous_response_id=child["id"], tools=[WEATHER])
     assert again["previous_response_id"] == child["id"]
-
-
-@pytest.mark.parametrize("fields", [{}, {"input": []}, {"input": None}])
-async def test_a_warm_up_needs_no_input(socket: Socket, fields: Frame) -> None:
-    await socket.send({"type": "response.create", "generate": False, "store": False, **fields})
-    warm = (await socket.answer())[-1]
-    assert warm["type"] == "response.completed", warm
-    assert text_of(await socket.ask("Hello", previous_response_id=warm["response"]["id"])) == "Hello there, friend."
-
-
-async def test_a_tool_loop_continues_on_the_call(server: Server, socket: Socket) -> None:
-    asked = await socket.ask("[weather] in Paris?", store=False, tools=[WEATHER])
-    call = asked["output"][0]
-    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
-    told = await socket.ask([output], store=False, previous_response_id=asked["id"], tools=[WEATHER])
-    assert_continues(server, told, asked)
-    assert text_of(told) == "Hello there, friend."
 
 
 async def test_a_tool_loop_keeps_the_thoughts_and_a_new_question_drops_them(server: Server, socket: Socket) -> None:
@@ -227,35 +179,11 @@ async def test_a_parent_stays_while_trying_again_can_help(server: Server, socket
     assert_continues(server, child, parent)
 
 
-@pytest.mark.parametrize("bad", ["[break]", 5])
-async def test_a_failed_fork_keeps_the_parent(server: Server, socket: Socket, bad: object) -> None:
-    parent = await socket.ask("One", "trunk", store=False)
-    await socket.create(bad, "branch", store=False, previous_response_id=parent["id"])
-    assert (await socket.answer("branch"))[-1]["type"] in ("response.failed", "error")
-    child = await socket.ask("Two", "trunk", store=False, previous_response_id=parent["id"])
-    assert_continues(server, child, parent)
-
-
 async def test_an_evicted_response_that_was_stored_is_found_in_the_store(server: Server, socket: Socket) -> None:
     parent = await socket.ask("One")
     await socket.create(5, previous_response_id=parent["id"])
     await socket.error()
     assert_continues(server, await socket.ask("Two", previous_response_id=parent["id"]), parent)
-
-
-async def test_a_failed_response_cannot_be_continued(socket: Socket) -> None:
-    await socket.create("[die]", "lane", store=True)
-    failed = (await socket.answer("lane"))[-1]
-    assert failed["type"] == "response.failed"
-    await assert_gone(socket, failed["response"], "lane")
-
-
-async def test_an_incomplete_response_is_continued(socket: Socket) -> None:
-    await socket.create("[long]", store=False, max_output_tokens=8)
-    cut = (await socket.answer())[-1]
-    assert cut["type"] == "response.incomplete"
-    assert cut["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
-    assert (await socket.ask("More", store=False, previous_response_id=cut["response"]["id"]))["status"] == "completed"
 
 
 async def test_a_stored_chain_goes_on_over_any_transport(
@@ -269,14 +197,6 @@ async def test_a_stored_chain_goes_on_over_any_transport(
     for child, parent in ((second, first), (third, second), (fourth, third)):
         assert child["previous_response_id"] == parent["id"]
         assert_continues(server, child, parent)
-
-
-async def test_a_response_that_runs_elsewhere_cannot_be_continued_yet(socket: Socket) -> None:
-    await socket.create("[hang]", "lane")
-    running = (await socket.until("response.created", "lane"))[0]["response"]
-    await socket.create("And?", "other", previous_response_id=running["id"])
-    frame = await socket.error("other")
-    read_error_frame(frame, status=400, code="previous_response_in_progress", param="previous_response_id")
 
 
 @pytest.mark.parametrize("fields", [{"stream": False}, {"stream": True}, {"background": True}, {"background": False}])

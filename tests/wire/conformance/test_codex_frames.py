@@ -159,13 +159,6 @@ async def test_everything_again_on_a_new_socket_after_an_error(demo_server: Serv
     assert "README.md" in answer["output"][-1]["content"][0]["text"]  # type: ignore[index]
 
 
-async def test_a_second_turn_continues_from_the_answer(socket: ClientConnection) -> None:
-    warm_up = await ask(socket, create([BASE_PROMPT], generate=False))
-    turn = await ask(socket, create([message("user", "hi")], previous_response_id=warm_up["id"]))
-    turn = await ask(socket, create([message("user", "hi again")], previous_response_id=turn["id"]))
-    assert "user message 2" in turn["output"][-1]["content"][0]["text"]  # type: ignore[index]
-
-
 async def test_what_is_not_built_yet_is_accepted_in_the_history(socket: ClientConnection) -> None:
     items: list[JsonObject] = [
         message("user", "search"),
@@ -177,15 +170,6 @@ async def test_what_is_not_built_yet_is_accepted_in_the_history(socket: ClientCo
     ]
     answer = await ask(socket, create(items))
     assert answer["status"] == "completed"
-
-
-async def test_a_seal_of_another_server_is_refused_and_the_socket_goes_on(socket: ClientConnection) -> None:
-    sealed: JsonObject = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAABpJ3mEy"}
-    await socket.send(json.dumps(create([message("user", "hi"), sealed])))
-    refused = json.loads(await socket.recv())
-    assert (refused["type"], refused["status"]) == ("error", 400)
-    assert refused["error"]["code"] == "invalid_encrypted_content"
-    assert (await ask(socket, create([message("user", "hi")])))["status"] == "completed"
 
 
 async def test_the_fallback_over_http_takes_the_same_body(demo_server: Server) -> None:

@@ -1,7 +1,6 @@
 """OpenAI's SDK in the dialect `codex-turn`: whatever becomes of a leg, its turn goes on, and is deleted whole."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -90,82 +89,11 @@ def test_the_sdk_s_own_retry_goes_on_behind_a_leg_that_the_engine_refused(client
     gone_on(turn, last.response)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_so_does_the_client_s_behind_a_stream_that_failed(client: OpenAI, fault: str) -> None:
-    turn = begun(client)
-    asked = answering(turn, f"[{fault} later]")
-    *_, last = client.responses.create(**asked, stream=True)
-    assert last.type == "response.failed"
-    assert client.responses.retrieve(turn.id).status == "failed", "the newest leg, whatever became of it"
-    *_, last = client.responses.create(**asked, stream=True)
-    assert last.type == "response.completed"
-    gone_on(turn, last.response)
-    assert client.responses.retrieve(turn.id).status == "completed"
-
-
 def test_the_sdk_s_own_retry_goes_on_behind_a_leg_that_it_dropped(workers: Workers, client: OpenAI) -> None:
     turn = begun(client)
     patient = client.with_options(timeout=httpx.Timeout(PATIENCE, read=1.0), max_retries=5)
     gone_on(turn, patient.responses.create(**answering(turn, "[hangs]")))
     assert "abort" in {each["finish"] for each in journal(workers.one)}
-
-
-def test_two_legs_at_once_answer_the_same_calls_once(workers: Workers, client: OpenAI) -> None:
-    turn = begun(client)
-    once = client.with_options(max_retries=0)
-    asked = answering(turn, "18 degrees, at once")
-
-    def ask() -> Response | openai.BadRequestError | openai.ConflictError:
-        try:
-            return once.responses.create(**asked)
-        except (openai.BadRequestError, openai.ConflictError) as error:
-            return error
-
-    with ThreadPoolExecutor() as threads:
-        came = [each.result() for each in [threads.submit(ask) for _ in range(4)]]
-    answered = [each for each in came if isinstance(each, Response)]
-    assert answered
-    for each in answered:
-        gone_on(turn, each)
-    refused = [each for each in came if not isinstance(each, Response)]
-    assert {each.code for each in refused} <= {"previous_response_in_progress"}
-    first, *others = (each["prompt_tokens"] for each in journal(workers.one)[-len(answered) :])
-    assert all(each == first for each in others), "no output is read twice"
-
-
-def test_a_leg_that_was_cancelled_is_passed_over(client: OpenAI) -> None:
-    turn = begun(client)
-    running = client.responses.create(**answering(turn, "[stays]"), background=True)
-    assert running.id == turn.id
-    with pytest.raises(openai.ConflictError):
-        client.with_options(max_retries=0).responses.create(**answering(turn, "18"))
-    assert client.responses.cancel(turn.id).status == "cancelled"
-    gone_on(turn, client.responses.create(**answering(turn, "18")))
-
-
-def test_a_request_that_comes_again_is_read_once(workers: Workers, client: OpenAI) -> None:
-    turn = begun(client)
-    asked = answering(turn, "18 degrees, twice")
-    for _ in range(2):
-        gone_on(turn, client.responses.create(**asked))
-    first, second = (each["prompt_tokens"] for each in journal(workers.one)[-2:])
-    assert first == second
-    user = {"role": "user", "content": "And tomorrow?"}
-    new = client.responses.create(**{**asked, "input": [*asked["input"], user]})
-    assert new.id != turn.id
-    assert new.previous_response_id == turn.id
-
-
-def test_a_call_that_comes_back_completed_is_its_result_in_this_dialect_alone(client: OpenAI) -> None:
-    plain = client.with_options(default_headers={"Respsite-Dialect": "openai"})
-    turn = begun(plain)
-    echo: Any = {"model": "m", "previous_response_id": turn.id, "input": [turn.output[-1].to_dict()]}
-    assert echo["input"][0]["status"] == "completed"
-    with pytest.raises(openai.BadRequestError, match="No tool output found for function call"):
-        plain.responses.create(**echo)
-    turn = begun(client)
-    echo |= {"previous_response_id": turn.id, "input": [turn.output[-1].to_dict()]}
-    gone_on(turn, client.responses.create(**echo))
 
 
 def test_a_turn_that_is_deleted_is_gone_everywhere(workers: Workers, client: OpenAI) -> None:

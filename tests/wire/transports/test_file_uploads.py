@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
@@ -185,10 +184,3 @@ def test_what_is_not_there(client: httpx.Client, file_id: str) -> None:
         answer = client.request(method, f"/files/{file_id}{path}")
         assert answer.status_code == 404, answer.text
         assert json.loads(answer.content)["error"]["type"] == "invalid_request_error"
-
-
-def test_methods_that_are_not_there(client: httpx.Client) -> None:
-    wanted: Any = {"/files": "GET, POST", "/files/file-1": "GET, DELETE", "/files/file-1/content": "GET"}
-    for path, allowed in wanted.items():
-        answer = client.put(path)
-        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)

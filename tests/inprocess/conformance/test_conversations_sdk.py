@@ -11,9 +11,9 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.conversations import Conversation, ConversationItemList
 
 from tests.kit.clients import http_client, read_error_answer
+from tests.kit.inprocess import Server
 from tests.kit.oracle import validate_conversation, validate_conversation_items
-from tests.kit.sdk import MODEL, PATIENCE, async_sdk_of
-from tests.kit.server import Server
+from tests.kit.sdk import MODEL, async_sdk_of
 
 HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}
 
@@ -53,14 +53,6 @@ def test_create_retrieve_update_delete(client: OpenAI) -> None:
     for again in (client.conversations.retrieve, client.conversations.delete, client.conversations.items.list):
         with pytest.raises(openai.NotFoundError):
             again(made.id)
-
-
-def test_an_empty_conversation(client: OpenAI) -> None:
-    made = client.conversations.create()
-    assert made.metadata == {}
-    raw = client.conversations.items.with_raw_response.list(made.id)
-    assert validate_conversation_items(json.loads(raw.text)) == []
-    assert list(raw.parse()) == []
 
 
 def test_title_and_status_are_kept_beside(client: OpenAI) -> None:
@@ -165,23 +157,6 @@ def test_an_output_item_of_a_response_can_be_referred_to(client: OpenAI) -> None
     raw = client.conversations.items.with_raw_response.list(made.id)
     validate_conversation_items(json.loads(raw.text))
     assert texts(raw.parse()) == ["1 2 3"]
-
-
-async def test_everything_works_with_async(async_client: AsyncOpenAI) -> None:
-    made = await async_client.conversations.create(items=saying("One"), metadata={"a": "1"})
-    await async_client.conversations.items.create(made.id, items=saying("Two"))
-    assert texts([item async for item in async_client.conversations.items.list(made.id, limit=1)]) == ["Two", "One"]
-    assert (await async_client.conversations.update(made.id, metadata={})).metadata == {}
-    page = await async_client.conversations.items.list(made.id)
-    await async_client.conversations.items.delete(page.data[0].id, conversation_id=made.id)
-    assert (await async_client.conversations.retrieve(made.id)).id == made.id
-    assert (await async_client.conversations.delete(made.id)).deleted
-
-
-def test_without_v1(demo_server: Server) -> None:
-    with OpenAI(base_url=demo_server.url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
-        conversation = new_conversation(client, "One")
-        assert texts(client.conversations.items.list(conversation)) == ["One"]
 
 
 def test_hello_goes_in_and_out_as_it_is(client: OpenAI) -> None:

@@ -1,30 +1,79 @@
-"""`client.responses` of OpenAI's Python SDK by id: read, delete, cancel, list the input, run in the background.
-
-On SQLite and on PostgreSQL.
-"""
+"""`client.responses` of OpenAI's Python SDK by id: read, deleted, listed, run in the background, streamed again."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
+from openai.types.responses import Response
 
-from tests.kit.oracle import validate_response
-from tests.kit.scripts import WEATHER, gate, release
-from tests.kit.server import Server
-from tests.wire.conformance.state import (  # noqa: F401 - fixtures
-    MODEL,
-    RUNNING,
-    asked,
-    async_state_client,
-    in_background,
-    retrieved,
-    started_servers,
-    state_client,
-    state_server,
-    until,
-)
+from tests.kit.inprocess import Server
+from tests.kit.laws import assert_laws
+from tests.kit.oracle import validate_event, validate_response, validate_response_items
+from tests.kit.scripts import WEATHER, gate, main_script, release
+from tests.kit.sdk import PATIENCE, Chat, sdk_of, server_sent
+from tests.kit.waiting import looks
+
+MODEL = "test-model"
+RUNNING = ("queued", "in_progress")
+
+
+@pytest.fixture(scope="module")
+def server(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that runs one background response at a time."""
+    folder = tmp_path_factory.mktemp("state")
+    limits: dict[str, Any] = {"background_max_running": 1, "reconnect_grace_seconds": 30}
+    with Server(folder, script=main_script(folder), model_name=MODEL, **limits) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[OpenAI]:
+    """An unmodified SDK."""
+    with sdk_of(server) as client:
+        yield client
+
+
+def retrieved(client: OpenAI, response_id: str, **options: Any) -> Response:
+    """Read a response and hold it to OpenAI's types."""
+    raw = client.responses.with_raw_response.retrieve(response_id, **options)
+    validate_response(json.loads(raw.text))
+    return raw.parse()
+
+
+def until(client: OpenAI, response_id: str, *statuses: str) -> Response:
+    """Read a response until it has one of these states."""
+    for _ in looks(PATIENCE):
+        response = retrieved(client, response_id)
+        if response.status in statuses:
+            return response
+        assert response.status in RUNNING, response
+    raise AssertionError(response)
+
+
+@contextmanager
+def in_background(client: OpenAI, *inputs: str) -> Iterator[list[Response]]:
+    """Create background responses; those that still run at the end are cancelled, so that others have their turn."""
+    created = []
+    for text in inputs:
+        raw = client.responses.with_raw_response.create(model=MODEL, input=text, background=True)
+        validate_response(json.loads(raw.text))
+        created.append(raw.parse())
+    yield created
+    for response in created:
+        with suppress(openai.BadRequestError):  # it has ended
+            client.responses.cancel(response.id)
+
+
+def asked(client: OpenAI, response_id: str, **options: Any) -> list[Any]:
+    """List the first page of what a response was asked, and hold it to OpenAI's types."""
+    raw = client.responses.input_items.with_raw_response.list(response_id, **options)
+    validate_response_items(json.loads(raw.text))
+    return list(raw.parse().data)
+
 
 # Reading.
 
@@ -39,6 +88,7 @@ from tests.wire.conformance.state import (  # noqa: F401 - fixtures
     ],
     ids=["completed", "incomplete", "failed", "call"],
 )
+@pytest.mark.each_database
 def test_a_response_is_read_as_it_was_answered(client: OpenAI, fields: dict[str, Any], status: str) -> None:
     raw = client.responses.with_raw_response.create(model=MODEL, **fields)
     body = json.loads(raw.text)
@@ -57,36 +107,7 @@ def test_a_response_is_read_while_it_waits_and_while_it_runs(client: OpenAI) -> 
         assert [item.content[0].text for item in asked(client, second.id)] == ["Hello"]
 
 
-async def test_reading_with_async(async_client: AsyncOpenAI) -> None:
-    response = await async_client.responses.create(model=MODEL, input="Hello")
-    assert (await async_client.responses.retrieve(response.id)).to_dict() == response.to_dict()
-    items = [item async for item in async_client.responses.input_items.list(response.id)]
-    assert [item.type for item in items] == ["message"]
-    await async_client.responses.delete(response.id)
-    with pytest.raises(openai.NotFoundError):
-        await async_client.responses.retrieve(response.id)
-
-
 # Deleting.
-
-
-def test_what_is_deleted_is_gone(client: OpenAI) -> None:
-    response = client.responses.create(model=MODEL, input="Hello")
-    raw = client.responses.with_raw_response.delete(response.id)
-    assert json.loads(raw.text) == {"id": response.id, "object": "response", "deleted": True}
-    for gone in (
-        client.responses.retrieve,
-        client.responses.delete,
-        client.responses.cancel,
-        client.responses.input_items.list,
-        lambda response_id: client.responses.retrieve(response_id, stream=True),
-    ):
-        with pytest.raises(openai.NotFoundError) as raised:
-            gone(response.id)
-        assert (raised.value.type, raised.value.param) == ("invalid_request_error", "response_id")
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.create(model=MODEL, input="And?", previous_response_id=response.id)
-    assert refused.value.code == "previous_response_not_found"
 
 
 def test_what_continues_a_deleted_response_goes_on(client: OpenAI) -> None:
@@ -102,56 +123,7 @@ def test_what_continues_a_deleted_response_goes_on(client: OpenAI) -> None:
     client.responses.delete(third.id)
 
 
-def test_a_background_response_is_deleted_while_it_runs(client: OpenAI) -> None:
-    with in_background(client, "Hello") as (other,):
-        until(client, other.id, "completed")
-    created = client.responses.create(model=MODEL, input="[hang]", background=True)
-    until(client, created.id, "in_progress")
-    client.responses.delete(created.id)
-    with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(created.id)
-    with in_background(client, "Hello") as (next_one,):  # it has made room
-        until(client, next_one.id, "completed")
-    with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(created.id)
-
-
 # Cancelling.
-
-
-def test_a_background_response_is_cancelled_once_and_again(client: OpenAI) -> None:
-    response_id = ""
-    with client.responses.create(model=MODEL, input="[hang]", background=True, stream=True) as events:
-        for event in events:
-            if event.type == "response.created":
-                response_id = event.response.id
-            elif event.type == "response.output_text.delta":
-                break
-    raw = client.responses.with_raw_response.cancel(response_id)
-    validate_response(json.loads(raw.text))
-    response = raw.parse()
-    assert (response.status, response.background) == ("cancelled", True)
-    assert response.output_text.startswith(event.delta)
-    assert response.output[0].status == "incomplete"  # type: ignore[union-attr]
-    for again in (client.responses.cancel, client.responses.retrieve):
-        assert again(response_id).to_dict() == response.to_dict()
-
-
-def test_one_that_waits_is_cancelled(client: OpenAI) -> None:
-    with in_background(client, "[hang]", "Hello") as (_, waiting):
-        response = client.responses.cancel(waiting.id)
-        assert (response.status, response.output) == ("cancelled", [])
-        assert retrieved(client, waiting.id).to_dict() == response.to_dict()
-
-
-def test_what_has_ended_or_is_synchronous_cannot_be_cancelled(client: OpenAI) -> None:
-    with in_background(client, "Hello") as (ended,):
-        until(client, ended.id, "completed")
-    for response_id in (ended.id, client.responses.create(model=MODEL, input="Hello").id):
-        with pytest.raises(openai.BadRequestError) as refused:
-            client.responses.cancel(response_id)
-        assert refused.value.param == "response_id"
-        assert retrieved(client, response_id).status == "completed"
 
 
 # What a response was asked.
@@ -173,6 +145,7 @@ ITEMS: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.each_database
 def test_items_of_every_kind_are_listed_as_openai_has_them(client: OpenAI) -> None:
     response = client.responses.create(model=MODEL, input=ITEMS, tools=[WEATHER])
     items = asked(client, response.id, order="asc", include=["reasoning.encrypted_content"])
@@ -190,6 +163,7 @@ def test_a_string_is_a_message(client: OpenAI) -> None:
     assert item.id.startswith("msg_")
 
 
+@pytest.mark.each_database
 def test_pages(client: OpenAI) -> None:
     said = [str(number) for number in range(45)]
     response = client.responses.create(model=MODEL, input=[{"role": "user", "content": text} for text in said])
@@ -216,6 +190,7 @@ def test_only_what_is_new_is_listed_of_a_response_that_continues(client: OpenAI)
     assert asked(client, only.id) == []
 
 
+@pytest.mark.each_database
 def test_replayed_items_collide_with_nothing(client: OpenAI) -> None:
     """Agents keep the items themselves: those with our ids, with their own, and without any, again and again."""
     history: list[Any] = [{"role": "user", "content": "One"}, {"role": "user", "content": "Two", "id": "mine"}]
@@ -234,6 +209,7 @@ def test_replayed_items_collide_with_nothing(client: OpenAI) -> None:
         client.responses.retrieve(responses[0].id)
 
 
+@pytest.mark.each_database
 def test_an_item_is_referred_to_by_its_id(client: OpenAI) -> None:
     first = client.responses.create(model=MODEL, input="Hello")
     reference: Any = {"type": "item_reference", "id": first.output[-1].id}
@@ -264,13 +240,6 @@ def test_a_background_response_is_polled_to_its_end(client: OpenAI, server: Serv
     assert [item.content[0].text for item in asked(client, done.id)] == [gate("a0")]
 
 
-async def test_a_background_response_is_polled_with_async(async_client: AsyncOpenAI) -> None:
-    response = await async_client.responses.create(model=MODEL, input="Hello", background=True)
-    while response.status in RUNNING:
-        response = await async_client.responses.retrieve(response.id)
-    assert response.output_text == "Hello there, friend."
-
-
 def test_a_background_response_is_continued(client: OpenAI) -> None:
     with in_background(client, "[hang]") as (running,):
         until(client, running.id, "in_progress")
@@ -284,15 +253,7 @@ def test_a_background_response_is_continued(client: OpenAI) -> None:
     assert (done.previous_response_id, done.output_text) == (first.id, "Hello there, friend.")
 
 
-def test_one_that_was_cancelled_cannot_be_continued(client: OpenAI) -> None:
-    with in_background(client, "[hang]") as (running,):
-        until(client, running.id, "in_progress")
-        client.responses.cancel(running.id)
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.create(model=MODEL, input="And?", previous_response_id=running.id)
-    assert refused.value.code == "previous_response_not_found"
-
-
+@pytest.mark.each_database
 def test_a_background_response_in_a_conversation(client: OpenAI) -> None:
     conversation = client.conversations.create(items=[{"role": "user", "content": "One"}])
     raw = client.responses.with_raw_response.create(
@@ -303,3 +264,126 @@ def test_a_background_response_in_a_conversation(client: OpenAI) -> None:
     assert done.conversation.id == conversation.id
     items: list[Any] = list(client.conversations.items.list(conversation.id, order="asc"))
     assert [item.content[0].text for item in items] == ["One", "Two", done.output_text]
+
+
+# Streamed again.
+
+
+def test_a_streamed_response_is_read_as_its_last_event_told_it(client: OpenAI) -> None:
+    *_, last = client.responses.create(model=MODEL, input="Hello", stream=True)
+    assert last.type == "response.completed"
+    assert client.responses.retrieve(last.response.id).to_dict() == last.response.to_dict()
+    with client.responses.connect() as connection:
+        response = Chat(connection).ask("Hello", model=MODEL)
+    assert client.responses.retrieve(response.id).to_dict() == response.to_dict()
+
+
+def lines_of(client: OpenAI, response_id: str, **options: Any) -> list[Any]:
+    """Pick up a stream and return its events, each held to OpenAI's types."""
+    with client.responses.with_streaming_response.retrieve(response_id, stream=True, **options) as streamed:
+        assert streamed.headers["content-type"].startswith("text/event-stream")
+        events = server_sent(list(streamed.iter_lines()))
+    for event in events:
+        validate_event(event)
+    return events
+
+
+def test_a_background_response_is_streamed(client: OpenAI) -> None:
+    with client.responses.with_streaming_response.create(
+        model=MODEL, input="Hello", background=True, stream=True
+    ) as streamed:
+        events: list[Any] = server_sent(list(streamed.iter_lines()))
+    for event in events:
+        validate_event(event)
+    assert_laws(events)
+    assert [event["type"] for event in events[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    assert [event["response"]["status"] for event in events[:3]] == ["queued", "queued", "in_progress"]
+    assert client.responses.retrieve(events[0]["response"]["id"]).to_dict() == events[-1]["response"]
+
+
+@pytest.mark.parametrize("made", ["background", "sse", "websocket"])
+@pytest.mark.each_database
+def test_a_stream_is_picked_up_behind_any_event(client: OpenAI, made: str) -> None:
+    if made == "websocket":
+        with client.responses.connect() as connection:
+            response_id = Chat(connection).ask("Hello", model=MODEL).id
+    else:
+        background = made == "background"
+        with client.responses.create(model=MODEL, input="Hello", background=background, stream=True) as events:
+            response_id = next(events).response.id  # type: ignore[union-attr]
+            for _ in events:
+                pass
+    whole = lines_of(client, response_id)
+    assert_laws(whole)
+    assert whole[-1]["response"] == client.responses.retrieve(response_id).to_dict()
+    for number in range(len(whole)):
+        assert lines_of(client, response_id, starting_after=number) == whole[number + 1 :]
+
+
+def test_a_live_stream_is_picked_up_and_goes_on(client: OpenAI, server: Server) -> None:
+    text = gate("b0")
+    with client.responses.create(model=MODEL, input=text, background=True, stream=True) as events:
+        seen = []
+        for event in events:
+            seen.append(event)
+            if event.type == "response.output_text.delta":
+                break
+    response_id = seen[0].response.id  # type: ignore[union-attr]
+    resumed = client.responses.retrieve(response_id, stream=True, starting_after=seen[-1].sequence_number)
+    release(server, "b0")
+    with resumed:
+        seen += resumed
+    assert_laws([event.to_dict() for event in seen])  # type: ignore[misc]
+    assert seen[-1].response.status == "completed"  # type: ignore[union-attr]
+
+
+def test_the_stream_helper_picks_up_a_response(client: OpenAI) -> None:
+    with client.responses.stream(model=MODEL, input="Hello", background=True) as stream:
+        first = next(iter(stream))
+    with client.responses.stream(response_id=first.response.id) as again:  # type: ignore[union-attr]
+        said = "".join(event.delta for event in again if event.type == "response.output_text.delta")
+        final = again.get_final_response()
+    assert said == final.output_text == "Hello there, friend."
+
+
+# Without a store.
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    """A client of a server that stores no responses."""
+    folder = tmp_path_factory.mktemp("forgetful")
+    with (
+        Server(folder, script=main_script(folder), model_name=MODEL, responses_store="off") as server,
+        sdk_of(server) as client,
+    ):
+        yield client
+
+
+def test_without_a_store_nothing_is_found(forgetful: OpenAI) -> None:
+    response: Any = forgetful.responses.create(model=MODEL, input="Hello", store=True)
+    assert response.store is False
+    with forgetful.responses.stream(model=MODEL, input="Hello") as stream:
+        streamed = stream.get_final_response()
+    for response_id in (response.id, streamed.id):
+        for find in (forgetful.responses.retrieve, forgetful.responses.input_items.list, forgetful.responses.delete):
+            with pytest.raises(openai.NotFoundError):
+                find(response_id)
+        with pytest.raises(openai.BadRequestError) as refused:
+            forgetful.responses.create(model=MODEL, input="And?", previous_response_id=response_id)
+        assert refused.value.code == "previous_response_not_found"
+
+
+def test_without_a_store_there_is_no_background(forgetful: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="RESPONSES_STORE") as refused:
+        forgetful.responses.create(model=MODEL, input="Hello", background=True)
+    assert refused.value.param == "background"
+
+
+def test_without_a_store_a_connection_remembers(forgetful: OpenAI) -> None:
+    with forgetful.responses.connect() as connection:
+        chat = Chat(connection)
+        first = chat.ask("Hello", model=MODEL)
+        assert chat.ask("And?", model=MODEL).previous_response_id == first.id
+    with pytest.raises(openai.BadRequestError):
+        forgetful.responses.create(model=MODEL, input="And?", previous_response_id=first.id)
