@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kit.admin_fixtures import admin, raw, sdk  # noqa: F401 - fixtures
 from tests.kit.client_fixtures import Connect, http, open_socket, socket  # noqa: F401 - fixtures, and their type
 from tests.kit.inprocess import ClosedServer, Server
 from tests.kit.pool import ServerPool

@@ -1,6 +1,6 @@
 """Fixtures that a module of tests makes for itself, by one line."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from tests.kit.server import Server
 
 
-def module_server(name: str, make: type[Server] = Server, **settings: Any) -> Any:
+def module_server(name: str, make: Callable[..., Server] = Server, **settings: Any) -> Any:
     """Return a fixture: a server that all tests of a module share, in a folder of this name."""
 
     @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import re
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,6 +18,7 @@ from responses_app.protocol.organization import MAX_KEY_SECONDS
 from responses_app.web.endpoint import Endpoint
 from tests.kit.clients import Socket
 from tests.kit.closed import bearer, post
+from tests.kit.fixtures import module_server
 from tests.kit.inprocess import ClosedServer
 from tests.kit.stored import stored
 
@@ -30,31 +30,7 @@ ADMIN_KEYS = "/v1/organization/admin_api_keys"
 TRAIL = "SELECT action, actor_kind, actor_id, actor_name, project, subject FROM responses_app_auditrow ORDER BY number"
 
 
-@pytest.fixture(scope="module")
-def closed(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
-    """A server that asks everybody for a key, with a database of its own."""
-    with ClosedServer(tmp_path_factory.mktemp("organization"), auth="on", model_name="m") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def admin(closed: ClosedServer) -> str:
-    """An admin key."""
-    return closed.new_key("--admin", "--name", "first")
-
-
-@pytest.fixture(scope="module")
-def sdk(closed: ClosedServer, admin: str) -> Iterator[openai.OpenAI]:
-    """OpenAI's SDK with the admin key, and no other."""
-    with openai.OpenAI(base_url=closed.base_url, api_key="", admin_api_key=admin, max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def raw(closed: ClosedServer, admin: str) -> Iterator[httpx.Client]:
-    """A client that sends what no SDK would."""
-    with httpx.Client(base_url=closed.url, headers=bearer(admin), verify=False, timeout=30) as client:
-        yield client
+closed = module_server("organization", ClosedServer, auth="on", model_name="m")
 
 
 def is_out(server: ClosedServer, key: str) -> None:

@@ -1,6 +1,5 @@
 """The audit trail over the API, and how long projects keep data, by OpenAI's SDK."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from responses_app.api.organization.audit_logs import FAMILIES, OWN, TYPES, type_of
 from responses_app.stores.audit import Action
 from tests.kit.closed import bearer
+from tests.kit.fixtures import module_server
 from tests.kit.inprocess import ClosedServer
 
 LOGS = "/v1/organization/audit_logs"
@@ -44,11 +44,7 @@ print(user.pk)
 """
 
 
-@pytest.fixture(scope="module")
-def closed(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
-    """A server that asks everybody for a key."""
-    with ClosedServer(tmp_path_factory.mktemp("trail"), auth="on", model_name="m") as server:
-        yield server
+closed = module_server("trail", ClosedServer, auth="on", model_name="m")
 
 
 @pytest.fixture(scope="module")
@@ -61,20 +57,6 @@ def eve(closed: ClosedServer) -> str:
 def admin(closed: ClosedServer, eve: str) -> str:
     """An admin key."""
     return closed.new_key("--admin", "--name", "first")
-
-
-@pytest.fixture(scope="module")
-def sdk(closed: ClosedServer, admin: str) -> Iterator[openai.OpenAI]:
-    """OpenAI's SDK with the admin key."""
-    with openai.OpenAI(base_url=closed.base_url, api_key="", admin_api_key=admin, max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def raw(closed: ClosedServer, admin: str) -> Iterator[httpx.Client]:
-    """A client that sends what no SDK would."""
-    with httpx.Client(base_url=closed.url, headers=bearer(admin), verify=False, timeout=30) as client:
-        yield client
 
 
 def of_then(sdk: openai.OpenAI, **asked: Any) -> list[str]:

@@ -45,26 +45,6 @@ def closed(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield server
 
 
-@pytest.fixture(scope="module")
-def admin(closed: ClosedServer) -> str:
-    """An admin key."""
-    return closed.new_key("--admin", "--name", "first")
-
-
-@pytest.fixture(scope="module")
-def sdk(closed: ClosedServer, admin: str) -> Iterator[openai.OpenAI]:
-    """OpenAI's SDK with the admin key."""
-    with openai.OpenAI(base_url=closed.base_url, api_key="", admin_api_key=admin, max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def raw(closed: ClosedServer, admin: str) -> Iterator[httpx.Client]:
-    """A client that sends what no SDK would."""
-    with httpx.Client(base_url=closed.url, headers=bearer(admin), verify=False, timeout=30) as client:
-        yield client
-
-
 async def use(server: ClosedServer, key: str, said: Said, texts: int) -> None:
     """Use every API with a key, with inputs of so many words, and take down what answers said."""
     text = " ".join(["word"] * texts)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tests.kit.background import until
 from tests.kit.batches import batch_of, ended, line
 from tests.kit.clients import Socket
 from tests.kit.closed import bearer, limit, post
+from tests.kit.fixtures import module_server
 from tests.kit.inprocess import ClosedServer
 from tests.kit.scripts import gate, main_script, release
 from tests.kit.stored import stored
@@ -35,31 +36,7 @@ def new_server(folder: Path, **settings: object) -> ClosedServer:
     return ClosedServer(folder, models=json.dumps(models), **{"auth": "on", "prices": PRICES, **settings})  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="module")
-def closed(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
-    """A server that asks everybody for a key, and has prices."""
-    with new_server(tmp_path_factory.mktemp("spending")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def admin(closed: ClosedServer) -> str:
-    """An admin key."""
-    return closed.new_key("--admin", "--name", "first")
-
-
-@pytest.fixture(scope="module")
-def sdk(closed: ClosedServer, admin: str) -> Iterator[openai.OpenAI]:
-    """OpenAI's SDK with the admin key."""
-    with openai.OpenAI(base_url=closed.base_url, api_key="", admin_api_key=admin, max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def raw(closed: ClosedServer, admin: str) -> Iterator[httpx.Client]:
-    """A client that sends what no SDK would."""
-    with httpx.Client(base_url=closed.url, headers=bearer(admin), verify=False, timeout=30) as client:
-        yield client
+closed = module_server("spending", new_server)
 
 
 async def answers(server: ClosedServer, key: str | None, status: int) -> None:

@@ -1,28 +1,13 @@
 """What one worker revokes, another one with the same database does not take."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import httpx
 import openai
-import pytest
 
 from tests.inprocess.transports.test_organization import PROJECTS, is_out
 from tests.kit.closed import ClosedServer, bearer, post
+from tests.kit.fixtures import module_server
 
-
-@pytest.fixture
-def closed(folder: Path) -> Iterator[ClosedServer]:
-    with ClosedServer(folder, auth="on", model_name="m") as server:
-        yield server
-
-
-@pytest.fixture
-def sdk(closed: ClosedServer) -> Iterator[openai.OpenAI]:
-    """OpenAI's SDK with an admin key."""
-    admin = closed.new_key("--admin", "--name", "first")
-    with openai.OpenAI(base_url=closed.base_url, api_key="", admin_api_key=admin, max_retries=0) as client:
-        yield client
+closed = module_server("organization", ClosedServer, auth="on", model_name="m")
 
 
 def test_what_one_worker_revokes_is_out_on_the_other(closed: ClosedServer, sdk: openai.OpenAI) -> None:

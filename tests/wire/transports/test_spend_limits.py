@@ -1,32 +1,14 @@
 """A spend limit of all projects together, on two servers with one database."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import openai
 import pytest
 
 from tests.inprocess.transports.test_spend_limits import PRICES, answers, is_refused
 from tests.kit.closed import ClosedServer, post
+from tests.kit.fixtures import module_server
 
-
-def new_server(folder: Path) -> ClosedServer:
-    """Return a server with prices, not started."""
-    return ClosedServer(folder, auth="on", prices=PRICES)
-
-
-@pytest.fixture
-def closed(folder: Path) -> Iterator[ClosedServer]:
-    with new_server(folder) as server:
-        yield server
-
-
-@pytest.fixture
-def sdk(closed: ClosedServer) -> Iterator[openai.OpenAI]:
-    """OpenAI's SDK with an admin key."""
-    admin = closed.new_key("--admin", "--name", "first")
-    with openai.OpenAI(base_url=closed.base_url, api_key="", admin_api_key=admin, max_retries=0) as client:
-        yield client
+SETTINGS = {"auth": "on", "prices": PRICES}
+closed = module_server("spending", ClosedServer, **SETTINGS)
 
 
 async def test_all_together_are_limited_on_all_workers(closed: ClosedServer, sdk: openai.OpenAI) -> None:
@@ -41,7 +23,7 @@ async def test_all_together_are_limited_on_all_workers(closed: ClosedServer, sdk
     assert spend_limit.retrieve() == set_
     await answers(closed, key, 429)
     is_refused(post(closed, key), "the spend limit of this server for ")
-    with new_server(closed.folder) as other:
+    with ClosedServer(closed.folder, **SETTINGS) as other:
         is_refused(post(other, key), "is 5.00 USD, and it is spent.")
         assert spend_limit.delete().deleted
         await answers(other, key, 200)
