@@ -6,16 +6,18 @@ does by itself are not counted. All threads count. Each way is gone several time
 """
 
 import asyncio
-import json
 import os
 import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import django
+import httpx
 
 ROOT = Path(__file__).parent.parent
 OURS = tuple(f"{ROOT / package}/" for package in ("engine", "responses_app", "respsite"))
@@ -32,7 +34,6 @@ SCRIPT = [
     {"say": f"{BEGIN}Hello.{END}"},
 ]
 INTERPRETER = {"tools": [{"type": "code_interpreter", "container": {"type": "auto"}}]}
-RESPONSES = "/v1/responses"
 
 
 class Counter:
@@ -86,70 +87,81 @@ class Counter:
 
 
 class Ways:
-    """The ways, each over one application."""
+    """The ways, each over one server in this process."""
 
-    def __init__(self, app: Any, counter: Counter) -> None:
-        self.app = app
+    def __init__(self, server: Any, counter: Counter) -> None:
+        from tests.kit.clients import Socket, http_client
+
+        self.server = server
         self.counter = counter
+        self.http = http_client(server)
+        self.open_socket = Socket.open
+        self.ends_with = b"nothing"  # what the application sends last that is counted
+        self.listen()
+
+    def listen(self) -> None:
+        """Look at all that the application sends."""
+        running = self.server.activate()
+        app = running.app
+
+        async def listening(scope: Any, receive: Any, send: Any) -> None:
+            async def heard(message: dict[str, Any]) -> None:
+                if self.ends_with in (message["type"].encode(), *message.get("body", b"").split()):
+                    self.counter.end()
+                await send(message)
+
+            await app(scope, receive, heard)
+
+        running.app = listening
+
+    async def whole(self, path: str, **body: Any) -> httpx.Response:
+        """Ask, until the application has nothing more to do with it."""
+        answer: httpx.Response = await self.http.post(path, json=body)
+        assert await asyncio.to_thread(self.server.activate().is_idle)
+        return answer
 
     async def accepted(self) -> None:
         """A background response, until its answer begins: it is accepted, and committed."""
-
-        def heard(message: dict[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                self.counter.end()
-
+        self.ends_with = b"http.response.start"
         self.counter.begin()
-        body = {"input": "[silence]", "background": True}
-        answer = await self.app.request("POST", RESPONSES, body, heard=heard)
-        await self.app.request("POST", f"{RESPONSES}/{answer.json()['id']}/cancel")
+        made = (await self.whole("/responses", input="[silence]", background=True)).json()
+        await self.whole(f"/responses/{made['id']}/cancel")
 
     async def reader(self) -> None:
         """A streamed response, until its reader has the first event."""
-        begun = asyncio.Event()
-
-        def heard(message: dict[str, Any]) -> None:
-            if b"response.created" in message.get("body", b""):
-                self.counter.end()
-                begun.set()
-
+        self.ends_with = b"response.created"
         self.counter.begin()
-        body = {"input": "[silence]", "stream": True}
-        asking = asyncio.create_task(self.app.request("POST", RESPONSES, body, heard=heard))
-        await begun.wait()
-        asking.cancel()
-        await asyncio.wait([asking])
+        async with self.http.stream("POST", "/responses", json={"input": "[silence]", "stream": True}) as stream:
+            await anext(stream.aiter_lines())
+        assert await asyncio.to_thread(self.server.activate().is_idle)
 
     async def socket(self, word: str) -> None:
         """A whole response over a WebSocket, whose connection is there."""
-        async with self.app.socket(RESPONSES) as socket:
-            await socket.send({"type": "response.create", "input": "hi"})
-            await socket.until("response.completed")
+        async with await self.open_socket(self.server.ws_url) as socket:
+            await socket.ask("hi")
             with self.counter.counting():
-                await socket.send({"type": "response.create", "input": word})
-                await socket.until("response.completed")
+                await socket.ask(word)
 
     async def chat(self, word: str) -> None:
         """A whole streamed chat completion."""
-        body = {"model": "scripted", "messages": [{"role": "user", "content": word}], "stream": True}
+        said = [{"role": "user", "content": word}]
         with self.counter.counting():
-            answer = await self.app.request("POST", "/v1/chat/completions", body)
-        assert answer.body.endswith(b"data: [DONE]\n\n"), answer
+            answer = await self.whole("/chat/completions", model="scripted", messages=said, stream=True)
+        assert answer.content.endswith(b"data: [DONE]\n\n"), answer
 
     async def stored(self) -> None:
         """A GET of a stored response."""
-        made = (await self.app.request("POST", RESPONSES, {"input": "hi"})).json()
+        made = (await self.whole("/responses", input="hi")).json()
         with self.counter.counting():
-            answer = await self.app.request("GET", f"{RESPONSES}/{made['id']}")
+            answer = await self.http.get(f"/responses/{made['id']}")
         assert answer.json() == made, answer
 
     async def interpreter(self) -> None:
         """A call of the code interpreter: from the end of the turn that calls to the begin of the next one."""
-        first = (await self.app.request("POST", RESPONSES, {"input": "[code]", **INTERPRETER})).json()
+        first = (await self.whole("/responses", input="[code]", **INTERPRETER)).json()
         assert [item["type"] for item in first["output"]] == ["code_interpreter_call", "message"], first
-        again = {"input": "[code]", "previous_response_id": first["id"], **INTERPRETER}  # its container is warm
-        with _between_generations(self.counter):
-            await self.app.request("POST", RESPONSES, again)
+        with _between_generations(self.counter):  # its container is warm
+            await self.whole("/responses", input="[code]", previous_response_id=first["id"], **INTERPRETER)
 
     async def takeover(self) -> None:
         """A response whose worker is gone, until another one generates: with stores in memory."""
@@ -210,46 +222,32 @@ async def fewest(counter: Counter, way: Callable[[], Awaitable[None]]) -> tuple[
     return min(counted)
 
 
-@asynccontextmanager
-async def application() -> AsyncIterator[Any]:
-    """Return the application with a database and a script of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder, "script.json")
-        script.write_text(json.dumps(SCRIPT))  # noqa: ASYNC240 (before anything else runs)
-        os.environ |= {
-            **{"DJANGO_SETTINGS_MODULE": "respsite.settings", "DATA_DIR": folder, "LOG_LEVEL": "error"},
-            **{"ENGINE": "scripted", "ENGINE_SCRIPT": str(script), "STREAM_FIRST_WORD_MS": "0"},
-            **{"SHUTDOWN_GRACE_SECONDS": "0"},
-        }
-        import django
-        from django.core.management import call_command
-
-        from tests.inprocess.goldens.asgi import Application
-
-        django.setup(set_prefix=False)
-        await asyncio.to_thread(call_command, "migrate", verbosity=0)
-        async with Application() as app:
-            yield app
-
-
 async def measured() -> list[tuple[str, str, str]]:
     """Return each way with its calls and its modules."""
     counter = Counter()
     counter.install()
-    async with application() as app:
-        ways = Ways(app, counter)
+    os.environ["DJANGO_SETTINGS_MODULE"] = "respsite.settings"
+    django.setup(set_prefix=False)
+    from tests.kit.inprocess import Server
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Server(Path(folder), script=SCRIPT, log_level="error", stream_first_word_ms=0) as server,
+    ):
+        ways = Ways(server, counter)
         whole: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             ("create, until it is accepted", ways.accepted),
             ("create, until its reader has the first event", ways.reader),
             ("GET of a stored response", ways.stored),
             ("one call of the code interpreter", ways.interpreter),
-            ("a takeover, until the first generation", ways.takeover),
         ]
         rows = [(name, *map(str, await fewest(counter, way))) for name, way in whole]
         for name, way in (("a token over a WebSocket", ways.socket), ("a token over chat", ways.chat)):
             few, _ = await fewest(counter, lambda way=way: way("[few]"))  # type: ignore[misc]
             many, _ = await fewest(counter, lambda way=way: way("[many]"))  # type: ignore[misc]
             rows.append((name, f"{(many - few) / (MANY - FEW):.1f}", ""))
+    # Behind the server, which does something now and then by itself.
+    rows.append(("a takeover, until the first generation", *map(str, await fewest(counter, ways.takeover))))
     return [(name, calls, modules) for name, calls, modules in rows]
 
 

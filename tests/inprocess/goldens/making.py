@@ -1,7 +1,6 @@
-"""Makes the goldens. Each part is made in a process of its own: settings are read when a process begins."""
+"""Makes the goldens. Each part is made in a process of its own, so that they are made at the same time."""
 
 import asyncio
-import json
 import subprocess
 import sys
 import tempfile
@@ -9,8 +8,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from difflib import unified_diff
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import django
+from django.core.management import call_command
 
 from tests.kit.server import PYTHON_WARNINGS, ROOT, clean_environ
+
+if TYPE_CHECKING:
+    from tests.inprocess.goldens.streams import Group
 
 FILES = Path(__file__).parent / "files"
 MAKE_SECONDS = 600  # bound of each part, on a busy machine too
@@ -45,15 +51,8 @@ def make(folder: Path) -> None:
 
 
 def _begun(part: str, folder: Path, data: str) -> "subprocess.Popen[bytes]":
-    settings, _ = PARTS[part]
-    environ = clean_environ(DATA_DIR=data, PYTHONWARNINGS=PYTHON_WARNINGS, **FIXED, **settings)
-    if part == "streams":
-        from tests.inprocess.goldens.streams import SCRIPT
-
-        script = Path(data, "script.json")
-        script.write_text(json.dumps(SCRIPT))
-        environ |= {"ENGINE": "scripted", "ENGINE_SCRIPT": str(script)}
-    command = [sys.executable, "-m", "tests.inprocess.goldens.making", part, str(folder)]
+    environ = clean_environ(DATA_DIR=data, PYTHONWARNINGS=PYTHON_WARNINGS, **FIXED)
+    command = [sys.executable, "-m", "tests.inprocess.goldens.making", part, str(folder), data]
     return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
@@ -64,66 +63,47 @@ def _tell_the_difference(plain: Path, other: Path) -> None:
     other.with_suffix(".diff").write_text("".join(list(unified_diff(before, now, n=3))[2:]))
 
 
-def plain() -> Texts:
-    """What needs no engine: the OpenAPI document, what the reference shows, commands, the schema, the admin."""
+def plain(data: Path) -> Texts:
+    """What needs no engine: commands, the schema, the admin, what the reference shows, OpenAPI documents."""
     from tests.inprocess.goldens import site
 
-    _migrate()
+    call_command("migrate", verbosity=0)
     yield "admin.txt", site.admin_headings()  # while no worker has registered itself
     yield "schema.sql", site.schema()
     yield from site.reference()
-    yield "openapi.json", asyncio.run(site.openapi())
+    yield "openapi.json", site.openapi(data / "plain", **_settings({}))
+    yield "openapi_with_tools.json", site.openapi(data / "tools", **_settings(WITH_TOOLS))
 
 
-def tools() -> Texts:
-    """The OpenAPI document of a server with every tool and every field, where everybody needs a key."""
-    from tests.inprocess.goldens import site
-
-    _migrate()
-    yield "openapi_with_tools.json", asyncio.run(site.openapi())
-
-
-def streams() -> Texts:
+def streams(data: Path) -> Texts:
     """Scripted exchanges."""
-    _migrate()
-    yield from asyncio.run(_streams()).items()
+    from tests.inprocess.goldens.streams import GROUPS, SCRIPT
+    from tests.kit.inprocess import Server
+
+    async def texts(group: "Group") -> list[str]:
+        return [record.text() async for record in group(server)]
+
+    with Server(data / "scripted", script=SCRIPT, **_settings(PATIENT)) as server:
+        for name, group in GROUPS.items():
+            yield f"stream_{name}.txt", "\n".join(asyncio.run(texts(group)))
 
 
-async def _streams() -> dict[str, str]:
-    from tests.inprocess.goldens.asgi import Application
-    from tests.inprocess.goldens.streams import GROUPS
-
-    async with Application() as app:
-        return {
-            f"stream_{name}.txt": "\n".join([record.text() async for record in group(app)])
-            for name, group in GROUPS.items()
-        }
-
-
-def takeovers() -> Texts:
+def takeovers(data: Path) -> Texts:
     """Responses that other workers go on with."""
     from tests.inprocess.goldens.takeovers import cuts
 
     yield "takeover.txt", asyncio.run(cuts())
 
 
-def _migrate() -> None:
-    import django
-    from django.core.management import call_command
-
-    django.setup(set_prefix=False)
-    call_command("migrate", verbosity=0)
+def _settings(chosen: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in {**FIXED, **chosen}.items()}
 
 
-PARTS: Mapping[str, tuple[Mapping[str, str], Callable[[], Texts]]] = {
-    "streams": (PATIENT, streams),
-    "takeovers": ({}, takeovers),
-    "plain": ({}, plain),
-    "tools": (WITH_TOOLS, tools),
-}
+PARTS: Mapping[str, Callable[[Path], Texts]] = {"streams": streams, "takeovers": takeovers, "plain": plain}
 
 
 if __name__ == "__main__":
-    part, folder = sys.argv[1:]
-    for name, text in PARTS[part][1]():
+    part, folder, data = sys.argv[1:]
+    django.setup(set_prefix=False)
+    for name, text in PARTS[part](Path(data)):
         Path(folder, name).write_text(text)

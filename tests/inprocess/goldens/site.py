@@ -4,19 +4,23 @@ import html
 import json
 import re
 from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
 
 from docs.extension import GENERATED
-from tests.inprocess.goldens.asgi import Application
 
 SHOWN = re.compile(r"<(title|h1|h2|h3|legend|th|caption)\b[^>]*>(.*?)</\1>", re.DOTALL)
 NOT_SEEN = ("modules", "make-targets")  # of those who change the server, not of those who use it
 
 
-async def openapi() -> str:
-    """Return the OpenAPI document that is served."""
-    async with Application() as app:
-        answer = await app.request("GET", "/openapi.json")
-    assert answer.status == 200
+def openapi(folder: Path, **settings: str) -> str:
+    """Return the OpenAPI document that a server with these settings has."""
+    from tests.kit.inprocess import Server
+
+    with Server(folder, **settings) as server:
+        answer = httpx.get(f"{server.url}/openapi.json", headers={"host": "localhost"})
+    assert answer.status_code == 200
     return json.dumps(answer.json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 

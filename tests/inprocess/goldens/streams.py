@@ -4,6 +4,7 @@ An id is written as its prefix and its number within an exchange, a moment as `<
 every day. All else stands as it was sent.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -11,9 +12,12 @@ from dataclasses import dataclass, field
 from difflib import unified_diff
 from typing import Any
 
+import httpx
+
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from responses_app.protocol.events.dialects import PRESETS, Switch
-from tests.inprocess.goldens.asgi import Answer, Application
+from tests.kit.clients import WAIT_SECONDS, Socket
+from tests.kit.inprocess import Server
 from tests.kit.scripts import BEGIN, CALL, CALLS, HELLO, SPOKEN, TWICE, WEATHER, call_of
 
 THOUGHT = "<|channel|>analysis<|message|>Hm, Paris.<|end|><|start|>assistant"
@@ -125,6 +129,7 @@ PATHS = (
     *("/v1/files/file-0", "/v1/uploads/upload_0", "/v1/containers", "/v1/vector_stores"),
 )
 TERMINAL = ("response.completed", "response.failed", "response.incomplete", "error")
+HOST = {"host": "localhost"}
 UNSTEADY = ("openai-processing-ms", "date", "content-length")
 _ID = re.compile(r"\b([a-z]+[_-])([0-9a-f]{32})\b")
 _TIME = re.compile(r'("(?:\w+_at|created|timestamp)":\s?)\d{10}(?:\.\d+)?')
@@ -146,11 +151,13 @@ class Record:
         if body is not None:
             self.lines.append(f"> {json.dumps(body, ensure_ascii=False)}")
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: httpx.Response) -> None:
         """Note what is answered."""
-        self.lines.append(f"< {answer.status}")
-        self.lines += [f"< {name}: {value}" for name, value in answer.headers if name not in UNSTEADY]
-        self.lines.append(answer.body.decode().rstrip("\n"))
+        self.lines.append(f"< {answer.status_code}")
+        self.lines += [
+            f"< {name}: {value}" for name, value in sorted(answer.headers.multi_items()) if name not in UNSTEADY
+        ]
+        self.lines.append(answer.content.decode().rstrip("\n"))
 
     def text(self) -> str:
         """Return it, with its ids numbered."""
@@ -167,148 +174,178 @@ class Record:
         return f"=== {self.name}\n{text}\n"
 
 
+async def request(
+    server: Server, method: str, target: str, body: object = None, headers: Mapping[str, str] | None = None
+) -> httpx.Response:
+    """Send a request with no header but these, and read its answer to the end."""
+    given: Any = {"content": body} if isinstance(body, bytes) else {"json": body}
+    asked = httpx.Request(method, f"{server.url}{target}", headers={**HOST, **(headers or {})}, **given)
+    async with httpx.AsyncClient(verify=False) as client:
+        return await client.send(asked)
+
+
+async def connected(server: Server, headers: Mapping[str, str] | None = None) -> Socket:
+    """Open a WebSocket."""
+    return await Socket.open(server.ws_url, additional_headers={**HOST, **(headers or {})})
+
+
+async def next_of(socket: Socket) -> str:
+    """Return the text of the next frame."""
+    return str(await asyncio.wait_for(socket.raw.recv(), WAIT_SECONDS))
+
+
+async def until(socket: Socket, *ends: str) -> list[str]:
+    """Return the texts of the frames up to one of these types."""
+    frames = [await next_of(socket)]
+    while json.loads(frames[-1])["type"] not in ends:
+        frames.append(await next_of(socket))
+    return frames
+
+
 class Exchange:
     """What happens in one record: each request is sent and noted."""
 
-    def __init__(self, app: Application, name: str) -> None:
-        self.app = app
+    def __init__(self, server: Server, name: str) -> None:
+        self.server = server
         self.record = Record(name)
 
     async def ask(
         self, method: str, target: str, body: object = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> httpx.Response:
         """Send a request; note it and its answer."""
         self.record.asked(f"{method} {target}", body, headers)
-        answer = await self.app.request(method, target, body, headers)
+        answer = await request(self.server, method, target, body, headers)
         self.record.answered(answer)
         return answer
 
 
-Group = Callable[[Application], AsyncIterator[Record]]
+Group = Callable[[Server], AsyncIterator[Record]]
 
 
-async def whole(app: Application) -> AsyncIterator[Record]:
+async def whole(server: Server) -> AsyncIterator[Record]:
     """Each request, answered as JSON."""
     for name, body in ASKS.items():
-        exchange = Exchange(app, f"JSON: {name}")
+        exchange = Exchange(server, f"JSON: {name}")
         await exchange.ask("POST", RESPONSES, body)
         yield exchange.record
 
 
-async def streamed(app: Application) -> AsyncIterator[Record]:
+async def streamed(server: Server) -> AsyncIterator[Record]:
     """Each request, answered as server-sent events."""
     for name, body in ASKS.items():
-        exchange = Exchange(app, f"SSE: {name}")
+        exchange = Exchange(server, f"SSE: {name}")
         await exchange.ask("POST", RESPONSES, {**body, "stream": True})
         yield exchange.record
 
 
-async def sockets(app: Application) -> AsyncIterator[Record]:
+async def sockets(server: Server) -> AsyncIterator[Record]:
     """Each request over a WebSocket, and what only a WebSocket has."""
     for name, body in ASKS.items():
-        yield await talked(app, name, [{"type": "response.create", **body}])
+        yield await talked(server, name, [{"type": "response.create", **body}])
     lane = {"type": "response.create", "stream_id": "a", "input": "[think]", "tools": [WEATHER]}
-    yield await talked(app, "a lane", [lane])
-    yield await talked(app, "a warm-up", [{"type": "response.create", "generate": False, "instructions": "Be brief."}])
-    yield await talked(app, "no JSON", ["{"])
-    yield await talked(app, "an unknown frame", [{"type": "response.dance"}])
+    yield await talked(server, "a lane", [lane])
+    yield await talked(
+        server, "a warm-up", [{"type": "response.create", "generate": False, "instructions": "Be brief."}]
+    )
+    yield await talked(server, "no JSON", ["{"])
+    yield await talked(server, "an unknown frame", [{"type": "response.dance"}])
     steering = {"type": "response.steer", "previous_response_id": "resp_0", "input": "x"}
-    yield await talked(app, "steering of nothing", [steering], ends=("response.steer.failed", "error"))
-    yield await _continued_on_a_socket(app)
-    yield await _cancelled_on_a_socket(app)
-    yield await _waited(app)
+    yield await talked(server, "steering of nothing", [steering], ends=("response.steer.failed", "error"))
+    yield await _continued_on_a_socket(server)
+    yield await _cancelled_on_a_socket(server)
+    yield await _waited(server)
 
 
 async def talked(
-    app: Application, name: str, frames: list[Any], headers: Mapping[str, str] | None = None, *,
+    server: Server, name: str, frames: list[Any], headers: Mapping[str, str] | None = None, *,
     ends: tuple[str, ...] = TERMINAL,
 ) -> Record:  # fmt: skip
     """Send frames one after the other, each with its answer."""
     record = Record(f"WebSocket: {name}")
     record.asked(f"GET {RESPONSES}", None, headers)
-    async with app.socket(RESPONSES, headers) as socket:
+    async with await connected(server, headers) as socket:
         for frame in frames:
             record.asked(frame if isinstance(frame, str) else json.dumps(frame, ensure_ascii=False))
             await socket.send(frame)
-            record.lines += await socket.until(*ends)
+            record.lines += await until(socket, *ends)
     return record
 
 
-async def _continued_on_a_socket(app: Application) -> Record:
+async def _continued_on_a_socket(server: Server) -> Record:
     record = Record("WebSocket: a call and its output")
-    async with app.socket(RESPONSES) as socket:
+    async with await connected(server) as socket:
         await socket.send({"type": "response.create", "input": "[think]", "tools": [WEATHER], "store": False})
-        record.lines += await socket.until(*TERMINAL)
+        record.lines += await until(socket, *TERMINAL)
         response = json.loads(record.lines[-1])["response"]
         given = {"type": "function_call_output", "call_id": response["output"][-1]["call_id"], "output": "18 °C"}
         frame = {"type": "response.create", "previous_response_id": response["id"], "input": [given], "store": False}
         record.asked(json.dumps(frame, ensure_ascii=False))
         await socket.send(frame)
-        record.lines += await socket.until(*TERMINAL)
+        record.lines += await until(socket, *TERMINAL)
     return record
 
 
-async def _cancelled_on_a_socket(app: Application) -> Record:
+async def _cancelled_on_a_socket(server: Server) -> Record:
     record = Record("WebSocket: cancelled")
-    async with app.socket(RESPONSES) as socket:
+    async with await connected(server) as socket:
         await socket.send({"type": "response.create", "input": "[hang]"})
-        frames = [await socket.receive()]
+        frames = [await next_of(socket)]
         while "".join(json.loads(frame).get("delta", "") for frame in frames) != SAID_BEFORE_IT_HANGS:
-            frames.append(await socket.receive())
+            frames.append(await next_of(socket))
         record.lines += frames
         record.asked("response.cancel")
         await socket.send({"type": "response.cancel", "response_id": json.loads(frames[0])["response"]["id"]})
-        record.lines += await socket.until(*TERMINAL)
+        record.lines += await until(socket, *TERMINAL)
     return record
 
 
-async def _waited(app: Application) -> Record:
+async def _waited(server: Server) -> Record:
     record = Record("WebSocket: a response that waits for an output")
     headers = {"Respsite-Tool-Mode": "wait"}
-    async with app.socket(RESPONSES, headers) as socket:
+    async with await connected(server, headers) as socket:
         await socket.send({"type": "response.create", "input": "[think]", "tools": [WEATHER]})
         record.asked(f"GET {RESPONSES}", None, headers)
         frames: list[str] = []
         while not frames or '"function_call"' not in frames[-1] or '"response.output_item.done"' not in frames[-1]:
-            frames.append(await socket.receive())
+            frames.append(await next_of(socket))
         response_id = json.loads(frames[0])["response"]["id"]
         call_id = json.loads(frames[-1])["item"]["call_id"]
         record.lines += frames
         given = {"tool_call_id": call_id, "output": "18 °C"}
         target = f"{RESPONSES}/{response_id}/tool_outputs"
         record.asked(f"POST {target}", given)
-        record.answered(await app.request("POST", target, given))
-        record.lines += await socket.until(*TERMINAL)
+        record.answered(await request(server, "POST", target, given))
+        record.lines += await until(socket, *TERMINAL)
     return record
 
 
-async def chats(app: Application) -> AsyncIterator[Record]:
+async def chats(server: Server) -> AsyncIterator[Record]:
     """Chat completions and completions, whole and streamed."""
     for stream in (False, True):
         kind = "streamed" if stream else "whole"
         for name, body in CHATS.items():
             if "stream_options" in body and not stream:
                 continue
-            exchange = Exchange(app, f"chat, {kind}: {name}")
+            exchange = Exchange(server, f"chat, {kind}: {name}")
             await exchange.ask("POST", CHAT, {**body, "model": "scripted", "stream": stream})
             yield exchange.record
         for name, fields in COMPLETED.items():
-            exchange = Exchange(app, f"completion, {kind}: {name}")
+            exchange = Exchange(server, f"completion, {kind}: {name}")
             given = {"model": "scripted", "prompt": "Once [words]", "max_tokens": 12, "stream": stream, **fields}
             await exchange.ask("POST", COMPLETIONS, given)
             yield exchange.record
 
 
-async def replays(app: Application) -> AsyncIterator[Record]:
+async def replays(server: Server) -> AsyncIterator[Record]:
     """Stored responses, read and streamed again, from each place on, and in other dialects."""
     for name in ("thought and call", "engine dies", "few tokens"):
-        exchange = Exchange(app, f"stored: {name}")
+        exchange = Exchange(server, f"stored: {name}")
         created = await exchange.ask("POST", RESPONSES, {**ASKS[name], "stream": True})
         kept = _id_of(created)
         await exchange.ask("GET", f"{RESPONSES}/{kept}")
         await exchange.ask("GET", f"{RESPONSES}/{kept}/input_items")
         await exchange.ask("GET", f"{RESPONSES}/{kept}?stream=true")
-        last = created.body.count(b"\nevent: ") + (created.body.startswith(b"event: ")) - 1
+        last = created.content.count(b"\nevent: ") + (created.content.startswith(b"event: ")) - 1
         for after in sorted({0, 2, last // 2, last - 1, last, last + 7}):
             await exchange.ask("GET", f"{RESPONSES}/{kept}?stream=true&starting_after={after}")
         await exchange.ask(
@@ -317,25 +354,25 @@ async def replays(app: Application) -> AsyncIterator[Record]:
         await exchange.ask("DELETE", f"{RESPONSES}/{kept}")
         await exchange.ask("GET", f"{RESPONSES}/{kept}")
         yield exchange.record
-    yield await _background(app)
-    yield await _chain(app)
+    yield await _background(server)
+    yield await _chain(server)
 
 
-async def _background(app: Application) -> Record:
-    exchange = Exchange(app, "stored: background, followed, cancelled")
-    kept = _id_of(await exchange.app.request("POST", RESPONSES, {"input": "[silence]", "background": True}))
-    while b"in_progress" not in (await app.request("GET", f"{RESPONSES}/{kept}")).body:
+async def _background(server: Server) -> Record:
+    exchange = Exchange(server, "stored: background, followed, cancelled")
+    kept = _id_of(await request(server, "POST", RESPONSES, {"input": "[silence]", "background": True}))
+    while b"in_progress" not in (await request(server, "GET", f"{RESPONSES}/{kept}")).content:
         pass
     await exchange.ask("POST", f"{RESPONSES}/{kept}/cancel")
     await exchange.ask("POST", f"{RESPONSES}/{kept}/cancel")
-    done = _id_of(await exchange.app.request("POST", RESPONSES, {"input": "hi", "background": True}))
+    done = _id_of(await request(server, "POST", RESPONSES, {"input": "hi", "background": True}))
     await exchange.ask("GET", f"{RESPONSES}/{done}?stream=true")
     await exchange.ask("GET", f"{RESPONSES}/{done}")
     return exchange.record
 
 
-async def _chain(app: Application) -> Record:
-    exchange = Exchange(app, "stored: a call, its output, and one more turn")
+async def _chain(server: Server) -> Record:
+    exchange = Exchange(server, "stored: a call, its output, and one more turn")
     first = (await exchange.ask("POST", RESPONSES, ASKS["thought and call"])).json()
     given = {"type": "function_call_output", "call_id": first["output"][-1]["call_id"], "output": "18 °C"}
     body = {"input": [given], "previous_response_id": first["id"], "tools": [WEATHER]}
@@ -346,12 +383,12 @@ async def _chain(app: Application) -> Record:
     return exchange.record
 
 
-async def dialects(app: Application) -> AsyncIterator[Record]:
+async def dialects(server: Server) -> AsyncIterator[Record]:
     """The same exchanges in each dialect; behind the first one, only the lines that differ from it."""
     standard: list[str] = []
     for name in (*PRESETS, *Switch):
         headers = {"Respsite-Dialect": str(name)}
-        exchange = Exchange(app, f"dialect {name}")
+        exchange = Exchange(server, f"dialect {name}")
         for ask in ("thought and call", "engine dies"):
             await exchange.ask("POST", RESPONSES, {**ASKS[ask], "stream": True}, headers)
         sealed = {**ASKS["sealed thought"], "stream": True}
@@ -361,14 +398,14 @@ async def dialects(app: Application) -> AsyncIterator[Record]:
         exchange.record.lines = list(unified_diff(standard, lines, n=0, lineterm=""))[2:] if standard else lines[1:]
         standard = standard or lines
         yield exchange.record
-    unknown = Exchange(app, "dialect unknown")
+    unknown = Exchange(server, "dialect unknown")
     await unknown.ask("POST", RESPONSES, {"input": "hi"}, {"Respsite-Dialect": "klingon"})
     yield unknown.record
 
 
-async def resources(app: Application) -> AsyncIterator[Record]:
+async def resources(server: Server) -> AsyncIterator[Record]:
     """What is kept beside responses, and what the server says of itself."""
-    exchange = Exchange(app, "conversations")
+    exchange = Exchange(server, "conversations")
     made = await exchange.ask(
         "POST", "/v1/conversations", {"metadata": {"a": "b"}, "items": [{"type": "message", **USER[0]}]}
     )
@@ -381,24 +418,24 @@ async def resources(app: Application) -> AsyncIterator[Record]:
     await exchange.ask("DELETE", place)
     await exchange.ask("GET", place)
     yield exchange.record
-    yield await _stored_chat(app)
-    yield await _vector_stores(app)
+    yield await _stored_chat(server)
+    yield await _vector_stores(server)
     for target in PATHS:
-        exchange = Exchange(app, f"GET {target}")
+        exchange = Exchange(server, f"GET {target}")
         await exchange.ask("GET", target)
         await exchange.ask("PATCH", target)
         yield exchange.record
-    exchange = Exchange(app, "a decision")
+    exchange = Exchange(server, "a decision")
     await exchange.ask("POST", "/v1/decisions", {"model": "scripted", "input": "[yes]", "labels": ["yes", "no"]})
     yield exchange.record
-    exchange = Exchange(app, "another page, another host")
+    exchange = Exchange(server, "another page, another host")
     await exchange.ask("GET", "/v1/models", None, {"origin": "http://evil.example"})
     await exchange.ask("GET", "/v1/models", None, {"host": "evil.example"})
     yield exchange.record
 
 
-async def _stored_chat(app: Application) -> Record:
-    exchange = Exchange(app, "a stored chat completion")
+async def _stored_chat(server: Server) -> Record:
+    exchange = Exchange(server, "a stored chat completion")
     body = {**CHATS["thought and call"], "model": "scripted", "store": True, "metadata": {"a": "b"}}
     place = f"{CHAT}/{_id_of(await exchange.ask('POST', CHAT, body))}"
     await exchange.ask("GET", place)
@@ -410,8 +447,8 @@ async def _stored_chat(app: Application) -> Record:
     return exchange.record
 
 
-async def _vector_stores(app: Application) -> Record:
-    exchange = Exchange(app, "files and vector stores")
+async def _vector_stores(server: Server) -> Record:
+    exchange = Exchange(server, "files and vector stores")
     boundary = {"content-type": "multipart/form-data; boundary=xx"}
     form = (
         b'--xx\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nassistants\r\n--xx\r\n'
@@ -419,17 +456,17 @@ async def _vector_stores(app: Application) -> Record:
         b"Rome is warm.\r\n--xx--\r\n"
     )
     exchange.record.asked("POST /v1/files", None, boundary)
-    uploaded = await app.request("POST", "/v1/files", form, {**boundary, "content-length": str(len(form))})
+    uploaded = await request(server, "POST", "/v1/files", form, boundary)
     exchange.record.answered(uploaded)
     file_id = uploaded.json()["id"]
     await exchange.ask("GET", f"/v1/files/{file_id}")
     await exchange.ask("GET", f"/v1/files/{file_id}/content")
     await exchange.ask("GET", "/v1/files?limit=1")
     made = await exchange.ask("POST", "/v1/vector_stores", {"name": "Cities", "metadata": {"a": "b"}})
-    if made.status == 200:
+    if made.status_code == 200:
         place = f"/v1/vector_stores/{made.json()['id']}"
         await exchange.ask("POST", f"{place}/files", {"file_id": file_id, "attributes": {"year": 2026}})
-        while b"in_progress" in (await app.request("GET", f"{place}/files/{file_id}")).body:
+        while b"in_progress" in (await request(server, "GET", f"{place}/files/{file_id}")).content:
             pass
         await exchange.ask("GET", f"{place}/files/{file_id}")
         await exchange.ask("GET", f"{place}/files")
@@ -441,9 +478,9 @@ async def _vector_stores(app: Application) -> Record:
     return exchange.record
 
 
-def _id_of(answer: Answer) -> str:
+def _id_of(answer: httpx.Response) -> str:
     """Return the id of the first object in an answer."""
-    found = re.search(rb'"id":\s?"((?:resp_|chatcmpl-)\w+)"', answer.body)
+    found = re.search(rb'"id":\s?"((?:resp_|chatcmpl-)\w+)"', answer.content)
     assert found, answer
     return found[1].decode()
 
