@@ -23,28 +23,12 @@ def wrong(param: str, code: str | None = "invalid_type", status: int = 400) -> d
 NOT_JSON = {"status": 400, "code": "invalid_json"}
 BAD_BODIES: dict[str, tuple[object, dict[str, Any]]] = {
     "malformed": ("{", NOT_JSON),
-    "empty": ("", NOT_JSON),
-    "not-a-number": ('{"input": NaN}', NOT_JSON),
     "bytes": (b"\xff\xfe", NOT_JSON),
     "array": ("[1]", NOT_JSON),
-    "null": ("null", NOT_JSON),
     "no-input": ({}, wrong("input", "missing_required_parameter")),
-    "null-input": ({"input": None}, wrong("input", "missing_required_parameter")),
-    "input-number": ({"input": 5}, wrong("input")),
     "item-number": ({"input": [{"role": "user", "content": "x"}, 5]}, wrong("input[1]")),
-    "content-number": ({"input": [{"role": "user", "content": 5}]}, wrong("input[0].content")),
     "model-unknown": ({"input": "Hi", "model": "gpt-99"}, wrong("model", "model_not_found", 404)),
-    "model-number": ({"input": "Hi", "model": 5}, wrong("model")),
-    "stream-text": ({"input": "Hi", "stream": "yes"}, wrong("stream")),
-    "store-number": ({"input": "Hi", "store": 1}, wrong("store")),
-    "instructions-list": ({"input": "Hi", "instructions": []}, wrong("instructions")),
-    "metadata-list": ({"input": "Hi", "metadata": []}, wrong("metadata")),
-    "metadata-number": ({"input": "Hi", "metadata": {"a": 1}}, wrong("metadata.a")),
     "top-p": ({"input": "Hi", "top_p": 2}, wrong("top_p", "invalid_value")),
-    "tokens-float": ({"input": "Hi", "max_output_tokens": 1.5}, wrong("max_output_tokens")),
-    "truncation": ({"input": "Hi", "truncation": "some"}, wrong("truncation", "invalid_value")),
-    "tools-text": ({"input": "Hi", "tools": "all"}, wrong("tools")),
-    "tool-text": ({"input": "Hi", "tools": ["all"]}, wrong("tools[0]")),
     "parent-unknown": (
         {"input": "Hi", "previous_response_id": "resp_nobody"},
         wrong("previous_response_id", "previous_response_not_found"),
@@ -57,10 +41,6 @@ BAD_BODIES: dict[str, tuple[object, dict[str, Any]]] = {
     "context": ({"input": "word " * 5000}, wrong("input", "context_length_exceeded")),
     "background": ({"input": "Hi", "background": True, "store": False}, wrong("background", "invalid_value")),
     "conversation": ({"input": "Hi", "conversation": "conv_1"}, wrong("conversation", None, 404)),
-    "format": (
-        {"input": "Hi", "text": {"format": {"type": "json_schema"}}},
-        wrong("text.format.name", "missing_required_parameter"),
-    ),
 }
 
 
@@ -77,15 +57,6 @@ async def test_bad_input_is_told(http: httpx.AsyncClient, case: str) -> None:
     body, expected = BAD_BODIES[case]
     for stream in (False, True):  # a stream that cannot start answers with JSON, too
         read_error_answer(await post(http, body, stream=stream), **expected)
-
-
-async def test_every_error_message_reads_well(http: httpx.AsyncClient) -> None:
-    messages = {}
-    for case, (body, expected) in BAD_BODIES.items():
-        messages[case] = read_error_answer(await post(http, body), **expected)
-        read_message(messages[case], expected.get("param"))
-    assert len(set(messages.values())) > len(messages) / 2
-    assert "test-model" in messages["model-unknown"], "says what there is"
 
 
 async def test_a_body_over_the_limit(http: httpx.AsyncClient) -> None:
