@@ -1,6 +1,5 @@
-"""Chat Completions over real sockets: what a replayed history is read as, how streams break, who is let in."""
+"""Chat Completions over HTTP: what a replayed history is read as, how streams break, who is let in."""
 
-import asyncio
 from typing import Any
 
 import httpx
@@ -8,10 +7,8 @@ import orjson
 import pytest
 
 from tests.kit.chats import put_together, sent
-from tests.kit.clients import http_client, ready
-from tests.kit.inprocess import ClosedServer, Server
-from tests.kit.scripts import WEATHER, aborted_prompts, as_history, generations
-from tests.kit.waiting import eventually
+from tests.kit.inprocess import Server
+from tests.kit.scripts import WEATHER, as_history, generations
 
 TOOL = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
 
@@ -94,24 +91,6 @@ async def test_what_the_engine_read_and_sampled_is_told_in_vllms_fields(
     assert "token_ids" not in usual["choices"][0]
 
 
-async def test_a_stop_string_ends_an_engine_that_would_not_end(server: Server, http: httpx.AsyncClient) -> None:
-    answer = await post(http, asked("[hang]", stop=["1 "], n=2))
-    assert [choice["message"]["content"] for choice in answer.json()["choices"]] == ["0 ", "0 "]
-    await eventually(lambda: {each["finish"] for each in generations(server, response_of(answer))} == {"abort"})
-
-
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(("text", "status"), [("[away]", 503), ("[full]", 429), ("[no]", 500)])
-async def test_what_fails_before_anything_was_said_has_its_status(
-    http: httpx.AsyncClient, text: str, status: int, stream: bool
-) -> None:
-    answer = await post(http, asked(text, stream=stream, n=2))
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.json()["error"]["type"] in ("server_error", "rate_limit_error")
-    assert ("retry-after" in answer.headers) == (status != 500)
-
-
 async def test_a_stream_that_breaks_says_so_and_ends(http: httpx.AsyncClient) -> None:
     answer = await post(http, asked("[break]", stream=True))
     assert answer.status_code == 200
@@ -123,56 +102,6 @@ async def test_a_stream_that_breaks_says_so_and_ends(http: httpx.AsyncClient) ->
     whole = await post(http, asked("[break]"))
     assert whole.status_code == 500
     assert whole.json()["error"] == last["error"] | {"message": whole.json()["error"]["message"]}
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_goes_away_ends_all_choices(server: Server, stream: bool) -> None:
-    marker = f"goes away {stream}"
-
-    async def ask() -> None:
-        async with http_client(server) as http:
-            await post(http, asked(f"[hang] {marker}", n=3, stream=stream))
-
-    await eventually(lambda: _in_flight(server, 0))  # what other tests have left ends
-    asking = asyncio.create_task(ask())
-    await eventually(lambda: _in_flight(server, 3))
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    await eventually(lambda: sum(marker in prompt for prompt in aborted_prompts(server)) == 3)
-
-
-async def _in_flight(server: Server, count: int) -> bool:
-    return int((await ready(server))["responses_in_flight"]) == count
-
-
-async def test_a_silent_stream_has_a_heartbeat(strict_server: Server) -> None:
-    """Also before its first chunk: else nobody knew that it was taken."""
-    async with http_client(strict_server) as http:
-        async with http.stream("POST", "/chat/completions", json=asked("[silence]", stream=True)) as answer:
-            assert answer.status_code == 200
-            pings = 0
-            async for line in answer.aiter_lines():
-                assert line in ("", ": ping")
-                pings += line == ": ping"
-                if pings == 3:
-                    break
-        paused = await post(http, asked("[pauses]", stream=True))
-        assert ": ping" in paused.text
-        said: Any = put_together([each for each in data_of(paused.text) if each["choices"]])
-        assert said["message"]["content"] == "So."
-
-
-async def test_a_key_opens_it(closed: ClosedServer) -> None:
-    async with http_client(closed) as http:
-        assert (await post(http, asked("Hello"))).status_code == 401
-        http.headers["authorization"] = f"Bearer {closed.key}"
-        answer = await post(http, asked("Hello"))
-        assert answer.json()["choices"][0]["finish_reason"] == "stop"
-        foreign = await http.post(
-            "/chat/completions", content=orjson.dumps(asked("Hello")), headers={"origin": "https://evil.example"}
-        )
-        assert foreign.status_code == 403
 
 
 async def test_who_waits_for_a_chat_that_is_deleted_is_told_so(http: httpx.AsyncClient) -> None:

@@ -236,14 +236,6 @@ def test_offsets_are_places_in_the_text(server: Server) -> None:
         assert text[offset:].startswith(token)
 
 
-@pytest.mark.parametrize(("word", "status"), [("[away]", 503), ("[full]", 429), ("[no]", 500)])
-@pytest.mark.parametrize("stream", [False, True])
-def test_an_engine_that_fails_at_once_is_an_http_error(server: Server, word: str, status: int, stream: bool) -> None:
-    answer = server.post("/completions", prompt=harmony(word), stream=stream)
-    assert answer.status_code == status
-    assert answer.json()["error"]["message"]
-
-
 def test_an_engine_that_fails_later_is_told_in_the_stream(server: Server) -> None:
     assert server.post("/completions", prompt=harmony("[die]"), max_tokens=100).status_code == 503
     with sdk_of(server) as client, pytest.raises(openai.APIError, match="engine is away"):

@@ -1,6 +1,5 @@
-"""Anthropic's Messages API over real sockets: what a replayed history is read as, how streams break, who is let in."""
+"""Anthropic's Messages API over HTTP: what a replayed history is read as, how streams break, who is let in."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,12 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kit.clients import http_client, ready
-from tests.kit.closed import ClosedServer
-from tests.kit.messages import put_together, sent
-from tests.kit.scripts import LIMIT, WEATHER, aborted_prompts, as_history, generations, main_script
-from tests.kit.server import Server
-from tests.kit.waiting import eventually
+from tests.kit.clients import http_client
+from tests.kit.inprocess import ClosedServer, Server
+from tests.kit.messages import sent
+from tests.kit.scripts import LIMIT, WEATHER, as_history, generations, main_script
 
 MODEL = "test-model"
 TOOL = {"name": WEATHER["name"], "description": "Tell the weather.", "input_schema": WEATHER["parameters"]}
@@ -105,26 +102,6 @@ async def test_a_changed_thought_is_read_as_it_is_now(server: Server, claude: ht
     assert "'messages[1].content[0].signature'" in refused.json()["error"]["message"]
 
 
-async def test_a_stop_sequence_ends_an_engine_that_would_not_end(server: Server, claude: httpx.AsyncClient) -> None:
-    answer = await post(claude, asked("[hang]", stop_sequences=["1 "]))
-    told = answer.json()
-    assert (told["content"], told["stop_reason"]) == ([{"type": "text", "text": "0 "}], "stop_sequence")
-    await eventually(lambda: {each["finish"] for each in generations(server, response_of(answer))} == {"abort"})
-
-
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(
-    ("text", "status", "kind"),
-    [("[away]", 529, "overloaded_error"), ("[full]", 429, "rate_limit_error"), ("[no]", 500, "api_error")],
-)
-async def test_what_fails_before_anything_was_said_has_its_status(
-    claude: httpx.AsyncClient, text: str, status: int, kind: str, stream: bool
-) -> None:
-    answer = await post(claude, asked(text, stream=stream))
-    assert (answer.status_code, answer.json()["error"]["type"]) == (status, kind)
-    assert ("retry-after" in answer.headers) == (status != 500)
-
-
 async def test_an_engine_that_goes_away_in_mid_stream_is_overloaded(claude: httpx.AsyncClient) -> None:
     answer = await post(claude, asked("[die]", stream=True))
     *events, last = sent(answer.content)
@@ -132,37 +109,22 @@ async def test_an_engine_that_goes_away_in_mid_stream_is_overloaded(claude: http
     assert last["request_id"] == answer.headers["request-id"]
 
 
-async def test_a_worker_that_is_killed_cuts_its_stream_and_its_turns_go_on_elsewhere(folder: Path) -> None:
+async def test_turns_go_on_on_a_worker_that_knows_nothing_of_them(folder: Path) -> None:
     """Nothing of a message is stored: what the client holds is enough for whichever worker is asked next."""
-    body = asked("[think] before the kill", tools=[TOOL], thinking=THINKING)
-    with Server(folder, script=main_script(folder), journal=True, model_name=MODEL) as server:
-        async with http_client(server) as http:
-            http.headers.update(VERSION)
-            first = await post(http, body)
-            seen: list[str] = []
+    body = asked("[think] before the restart", tools=[TOOL], thinking=THINKING)
 
-            async def kill_once_it_speaks() -> None:
-                async with http_client(server) as http:
-                    http.headers.update(VERSION)
-                    async with http.stream("POST", "/messages", json=asked("[hang]", stream=True)) as answer:
-                        async for line in answer.aiter_lines():
-                            seen.append(line)
-                            if "text_delta" in line:
-                                server.kill()
+    async def told(body: dict[str, Any]) -> tuple[Any, Any]:
+        with Server(folder, script=main_script(folder), journal=True, model_name=MODEL) as server:
+            async with http_client(server) as http:
+                http.headers.update(VERSION)
+                answer = await post(http, body)
+            [generation] = generations(server, response_of(answer))
+        return answer.json()["content"], generation
 
-            with pytest.raises(httpx.TransportError):
-                await kill_once_it_speaks()
-        assert seen[0] == "event: message_start"
-        assert not {"event: message_delta", "event: message_stop", "event: error"} & set(seen)
-        history = as_history(generations(server, response_of(first))[0])
-        server.start()
-        said = first.json()["content"]
-        again = [*body["messages"], {"role": "assistant", "content": said}, user(result(said[-1]))]
-        async with http_client(server) as http:
-            http.headers.update(VERSION)
-            second = await post(http, {**body, "messages": again})
-        [after] = generations(server, response_of(second))
-        assert after["prompt_tokens"][: len(history)] == history
+    said, before = await told(body)
+    again = [*body["messages"], {"role": "assistant", "content": said}, user(result(said[-1]))]
+    _, after = await told({**body, "messages": again})
+    assert after["prompt_tokens"][: len(as_history(before))] == as_history(before)
 
 
 async def test_limits_are_told_in_anthropics_headers(closed: ClosedServer) -> None:
@@ -194,47 +156,6 @@ async def test_a_stream_that_breaks_says_so_and_ends(claude: httpx.AsyncClient) 
     assert last["request_id"] == answer.headers["request-id"]
     assert "Traceback" not in answer.text
     assert (await post(claude, asked("[break]"))).status_code == 500
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_goes_away_ends_it(server: Server, stream: bool) -> None:
-    marker = f"whoever asked left {stream}"
-
-    async def ask() -> None:
-        async with http_client(server) as http:
-            http.headers.update(VERSION)
-            await post(http, asked(f"[hang] {marker}", stream=stream))
-
-    async def in_flight(count: int) -> bool:
-        return int((await ready(server))["responses_in_flight"]) == count
-
-    await eventually(lambda: in_flight(0))  # what other tests have left ends
-    asking = asyncio.create_task(ask())
-    await eventually(lambda: in_flight(1))
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    await eventually(lambda: any(marker in prompt for prompt in aborted_prompts(server)))
-
-
-async def test_a_silent_stream_has_pings(strict_server: Server) -> None:
-    """Also before its first event: else nobody knew that it was taken."""
-    async with http_client(strict_server) as http:
-        http.headers.update(VERSION)
-        models = (await http.get("/models")).json()["data"]
-        body = {**asked("[silence]", stream=True), "model": models[0]["id"]}
-        async with http.stream("POST", "/messages", json=body) as answer:
-            assert answer.status_code == 200
-            pings = 0
-            async for line in answer.aiter_lines():
-                assert line in ("", "event: ping", 'data: {"type":"ping"}')
-                pings += line == "event: ping"
-                if pings == 3:
-                    break
-        paused = await post(http, {**body, "messages": [user("[pauses]")]})
-        events = sent(paused.content)
-        assert "ping" in {each["type"] for each in events}
-        assert put_together(events)["content"] == [{"type": "text", "text": "So."}]
 
 
 async def test_a_body_that_is_too_large_is_refused_in_anthropics_words(claude: httpx.AsyncClient) -> None:

@@ -1,0 +1,111 @@
+"""What holds for each API that has a model write: its failures, its heartbeats, and clients that go away."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.kit import chats, messages
+from tests.kit.clients import http_client, ready
+from tests.kit.inprocess import Server
+from tests.kit.scripts import aborted_prompts, generations
+from tests.kit.waiting import eventually
+
+CHAT, MESSAGES, COMPLETIONS = "/chat/completions", "/messages", "/completions"
+
+
+async def ask(server: Server, path: str, text: str, **fields: Any) -> httpx.Response:
+    """Send a request to one of the APIs, and read its answer to the end."""
+    async with http_client(server) as http:
+        return await http.post(path, json=asked(path, text, **fields), headers=headers_of(path))
+
+
+def headers_of(path: str) -> dict[str, str]:
+    """Return what says which API is spoken."""
+    return {"anthropic-version": "2023-06-01"} if path == MESSAGES else {}
+
+
+def asked(path: str, text: str, **fields: Any) -> dict[str, Any]:
+    """Return the body of a request."""
+    if path == COMPLETIONS:
+        return {"prompt": f"<|start|>user<|message|>{text}<|end|><|start|>assistant", **fields}
+    needed = {"max_tokens": 2000} if path == MESSAGES else {}
+    return {"model": "test-model", "messages": [{"role": "user", "content": text}], **needed, **fields}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize(
+    ("path", "fields", "expected"),
+    [
+        (CHAT, {"n": 2}, ((503, "server_error"), (429, "rate_limit_error"), (500, "server_error"))),
+        (COMPLETIONS, {}, ((503, "server_error"), (429, "rate_limit_error"), (500, "server_error"))),
+        (MESSAGES, {}, ((529, "overloaded_error"), (429, "rate_limit_error"), (500, "api_error"))),
+    ],
+)
+async def test_what_fails_before_anything_was_said_has_its_status(
+    server: Server, path: str, fields: dict[str, Any], expected: tuple[tuple[int, str], ...], place: int, stream: bool
+) -> None:
+    answer = await ask(server, path, ("[away]", "[full]", "[no]")[place], stream=stream, **fields)
+    assert (answer.status_code, answer.json()["error"]["type"]) == expected[place]
+    assert answer.headers["content-type"] == "application/json"
+    assert ("retry-after" in answer.headers) == (answer.status_code != 500)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("path", "fields", "count"), [(CHAT, {"n": 3}, 3), (MESSAGES, {}, 1)])
+async def test_a_client_that_goes_away_ends_all_choices(
+    server: Server, path: str, fields: dict[str, Any], count: int, stream: bool
+) -> None:
+    marker = f"{path} goes away {stream}"
+
+    async def in_flight(count: int) -> bool:
+        return int((await ready(server))["responses_in_flight"]) == count
+
+    await eventually(lambda: in_flight(0))  # what other tests have left ends
+    asking = asyncio.create_task(ask(server, path, f"[hang] {marker}", stream=stream, **fields))
+    await eventually(lambda: in_flight(count))
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await eventually(lambda: sum(marker in prompt for prompt in aborted_prompts(server)) == count)
+
+
+@pytest.mark.parametrize(
+    ("path", "beat"), [(CHAT, [": ping"]), (MESSAGES, ["event: ping", 'data: {"type":"ping"}'])], ids=["chat", "claude"]
+)
+async def test_a_silent_stream_has_a_heartbeat(strict_server: Server, path: str, beat: list[str]) -> None:
+    """Also before its first event: else nobody knew that it was taken."""
+    async with http_client(strict_server) as http:
+        model = (await http.get("/models")).json()["data"][0]["id"]
+        body = asked(path, "[silence]", stream=True, model=model)
+        async with http.stream("POST", path, json=body, headers=headers_of(path)) as answer:
+            assert answer.status_code == 200
+            pings = 0
+            async for line in answer.aiter_lines():
+                assert line in ("", *beat)
+                pings += line == beat[0]
+                if pings == 3:
+                    break
+    paused = await ask(strict_server, path, "[pauses]", stream=True, model=model)
+    assert beat[0] in paused.text
+    if path == CHAT:
+        said: Any = chats.put_together([each for each in chats.sent(paused.content) if each["choices"]])
+        assert said["message"]["content"] == "So."
+    else:
+        said = messages.put_together(messages.sent(paused.content))
+        assert said["content"] == [{"type": "text", "text": "So."}]
+
+
+@pytest.mark.parametrize(("path", "fields"), [(CHAT, {"stop": ["1 "], "n": 2}), (MESSAGES, {"stop_sequences": ["1 "]})])
+async def test_a_stop_string_ends_an_engine_that_would_not_end(
+    server: Server, path: str, fields: dict[str, Any]
+) -> None:
+    told = (await ask(server, path, "[hang]", **fields)).json()
+    if path == CHAT:
+        assert [choice["message"]["content"] for choice in told["choices"]] == ["0 ", "0 "]
+    else:
+        assert (told["content"], told["stop_reason"]) == ([{"type": "text", "text": "0 "}], "stop_sequence")
+    response_id = "resp_" + told["id"].removeprefix("chatcmpl-").removeprefix("msg_")
+    await eventually(lambda: {each["finish"] for each in generations(server, response_id)} == {"abort"})
