@@ -11,7 +11,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from openai import AsyncOpenAI
 
 from tests.kit.clients import Socket, http_client, read_error_frame, server_sent, text_of
 from tests.kit.scripts import gate, main_script, release
@@ -131,31 +130,6 @@ async def test_a_client_that_leaves_the_queue_makes_room(server: Server, http: h
         await in_flight(server, http, 2)
         release(server, "d0")
         assert (await later).status_code == 200
-
-
-async def test_openais_sdk_takes_it(server: Server, http: httpx.AsyncClient) -> None:
-    async with (
-        busy(server, http, "e0"),
-        AsyncOpenAI(base_url=server.base_url, api_key="none", max_retries=0) as client,
-        client.responses.stream(model="scripted", input="Hello") as stream,
-    ):
-        types = []
-        async for event in stream:
-            types.append(event.type)
-            if event.type == "response.queued":
-                assert event.response.status == "queued"
-                release(server, "e0")
-        assert types[:3] == BEGINNING
-        assert (await stream.get_final_response()).output_text == "Hello there, friend."
-
-
-async def test_background_responses_wait_with_the_others(server: Server, http: httpx.AsyncClient) -> None:
-    async with busy(server, http, "f0"):
-        begun = (await http.post("/responses", json={"input": "Hello", "background": True})).json()
-        await in_flight(server, http, 2)
-        assert (await http.get(f"/responses/{begun['id']}")).json()["status"] == "queued"
-        cancelled = (await http.post(f"/responses/{begun['id']}/cancel")).json()
-        assert cancelled["status"] == "cancelled"
 
 
 def test_a_stop_while_some_wait_tells_them_to_come_back(tmp_path: Path) -> None:

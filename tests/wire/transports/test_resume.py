@@ -1,6 +1,5 @@
 """Streams that are picked up again: clients die at any moment, and miss nothing and get nothing twice."""
 
-import asyncio
 import random
 import time
 from collections.abc import Iterator
@@ -151,46 +150,6 @@ async def test_a_client_that_is_killed_again_and_again_sees_everything_once(serv
     assert client.events[-1]["type"] == "response.completed"
 
 
-@pytest.mark.parametrize("made", MADE)
-async def test_two_readers_at_once_and_then_one(server: Server, made: str) -> None:
-    first = Client(server, made)
-    await first.begin("[slow]", 5)
-    second, third = Client(server, made), Client(server, made)
-    second.events, third.events = list(first.events), list(first.events)
-    readers = [first.finish(), second.finish(), third.go_on(20)]
-    await asyncio.gather(*readers)
-    assert first.events == second.events
-    assert third.events == first.events[: len(third.events)]
-    await hold_to_the_laws(first)
-
-
-async def test_the_end_is_picked_up_by_whoever_comes_late(server: Server) -> None:
-    client = Client(server, "background")
-    await client.begin("[break]", 1)
-    await eventually(lambda: _has_ended(client))
-    await client.finish()
-    assert client.events[-1]["type"] == "response.failed"
-    assert client.events == await replayed(server, client.response_id)
-    nothing = await RawStream.resume(server, client.response_id, client.events[-1]["sequence_number"])
-    assert await nothing.rest() == []
-
-
-async def _has_ended(client: Client) -> bool:
-    return (await stored(client.server, client.response_id))["status"] not in ("queued", "in_progress")
-
-
-async def test_a_cancelled_response_ends_its_streams(server: Server) -> None:
-    client = Client(server, "background")
-    await client.begin("[hang]", 5)
-    stream = await RawStream.resume(server, client.response_id, client.events[-1]["sequence_number"])
-    rest = asyncio.create_task(stream.rest())
-    async with http_client(server) as http:
-        await http.post(f"/responses/{client.response_id}/cancel")
-    client.events += await rest
-    assert client.events[-1]["response"]["status"] == "cancelled"
-    await hold_to_the_laws(client)
-
-
 async def test_a_slow_reader_is_dropped_and_costs_nobody_anything(server: Server) -> None:
     client = Client(server, "background")
     await client.begin("[heavy]", 4)
@@ -261,16 +220,6 @@ async def _keeps_none(server: Server) -> bool:
     said = await ready(server)
     assert (said["streams_kept"] == 0) == (said["streams_kept_bytes"] == 0)
     return bool(said["streams_kept"] == 0)
-
-
-async def test_no_more_streams_are_kept_than_the_maximum(small: Server) -> None:
-    clients = [Client(small, made) for made in ("sse", "background", "websocket", "sse", "sse")]
-    for client in clients:
-        await client.begin("Hello", 3)
-        await client.finish()
-    assert (await ready(small))["streams_kept"] == 3
-    for client in clients:
-        await hold_to_the_laws(client)
 
 
 async def test_streams_that_are_read_are_never_given_up_for_others(small: Server) -> None:

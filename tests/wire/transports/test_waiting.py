@@ -8,9 +8,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from openai import AsyncOpenAI
 
-from tests.kit.background import begin, get, until
+from tests.kit.background import begin, get
 from tests.kit.clients import Frame, http_client, read_error_answer, server_sent, text_of
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_response
@@ -75,6 +74,7 @@ async def test_a_stream_goes_on_where_it_waited(waiting_server: Server, http: ht
     assert_laws(events)
     response = events[-1]["response"]
     assert [item["type"] for item in response["output"]] == ["function_call", "function_call_output", "message"]
+    validate_response(response)
     kept = await get(http, response_id)
     assert kept == response
     again = [event async for _, event in server_sent_of(http, response_id)]
@@ -107,40 +107,20 @@ async def test_over_the_websocket_with_two_calls(
     assert text_of(following) == "Hello there, friend."
 
 
-async def test_in_the_background(waiting_server: Server, http: httpx.AsyncClient) -> None:
-    http.headers.update(WAIT)
-    response = await begin(http, "[weather]", tools=TOOLS)
-    found = await called(http, response["id"])
-    assert (await give(http, response["id"], found)).status_code == 200
-    done = await until(http, response["id"], "completed")
-    validate_response(done)
-    async with AsyncOpenAI(base_url=waiting_server.base_url, api_key="none") as client:
-        read = await client.responses.retrieve(response["id"])
-    assert [item.type for item in read.output] == ["function_call", "function_call_output", "message"]
-
-
-async def called(http: httpx.AsyncClient, response_id: str) -> str:
-    """Wait until a response has made a call; return the call's id."""
-    found: list[str] = []
-
-    async def has_called() -> bool:
-        response = await get(http, response_id)
-        found[:] = [item["call_id"] for item in response["output"] if item["type"] == "function_call"]
-        return bool(found)
-
-    await eventually(has_called)
-    return found[0]
-
-
-async def test_a_plain_answer_and_a_stream_without_the_mode_end_with_their_calls(http: httpx.AsyncClient) -> None:
+async def test_what_does_not_wait(waiting_server: Server, http: httpx.AsyncClient, open_socket: Connect) -> None:
+    """A plain answer, a stream without the mode, and turns of one id: they end with their calls."""
     body = {"input": "[weather]", "tools": TOOLS}
     plain = (await http.post("/responses", json=body, headers=WAIT)).json()
     assert plain["status"] == "completed"
     call_id = plain["output"][0]["call_id"]
     refused = await give(http, plain["id"], call_id)
     assert "does not wait" in read_error(refused, 409, "response_id")
-    streamed = await http.post("/responses", json={**body, "stream": True}, headers={"Respsite-Tool-Mode": "Complete"})
-    assert "response.completed" in streamed.text
+    one_id = {**WAIT, "Respsite-Dialect": "codex-turn"}
+    for headers in ({"Respsite-Tool-Mode": "Complete"}, one_id):
+        streamed = await http.post("/responses", json={**body, "stream": True}, headers=headers)
+        assert "response.completed" in streamed.text
+    socket = await open_socket(waiting_server, additional_headers=one_id)
+    assert (await socket.ask("[weather]", tools=TOOLS))["output"][-1]["type"] == "function_call"
 
 
 def read_error(answer: httpx.Response, status: int, param: str) -> str:
@@ -150,17 +130,6 @@ def read_error(answer: httpx.Response, status: int, param: str) -> str:
     types = {404: "invalid_request_error", 409: "conflict_error"}
     assert (error["type"], error["code"], error["param"]) == (types[status], None, param)
     return str(error["message"])
-
-
-async def test_a_turn_of_one_id_does_not_wait(
-    waiting_server: Server, http: httpx.AsyncClient, open_socket: Connect
-) -> None:
-    headers = {**WAIT, "Respsite-Dialect": "codex-turn"}
-    body = {"input": "[weather]", "tools": TOOLS, "stream": True}
-    answer = await http.post("/responses", json=body, headers=headers)
-    assert answer.text.endswith("data: [DONE]\n\n")
-    socket = await open_socket(waiting_server, additional_headers=headers)
-    assert (await socket.ask("[weather]", tools=TOOLS))["output"][-1]["type"] == "function_call"
 
 
 async def test_bad_input(waiting_server: Server, http: httpx.AsyncClient, open_socket: Connect) -> None:
@@ -198,16 +167,6 @@ async def test_an_unknown_mode_is_refused(
     frame = await socket.error()
     assert (frame["status"], frame["error"]["param"]) == (400, "Respsite-Tool-Mode")
     assert await socket.closed() == 1000
-
-
-async def test_a_socket_that_closes_ends_what_waits(
-    waiting_server: Server, http: httpx.AsyncClient, open_socket: Connect
-) -> None:
-    socket = await open_socket(waiting_server, additional_headers=WAIT)
-    await socket.create("[weather]", tools=TOOLS)
-    events = await socket.until("response.output_item.done")
-    await socket.raw.close()
-    await until(http, events[0]["response"]["id"], "cancelled")
 
 
 async def test_the_time_is_a_setting(folder: Path) -> None:
