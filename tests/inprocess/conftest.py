@@ -6,6 +6,7 @@ import pytest
 
 from tests.kit.admin_fixtures import admin, raw, sdk  # noqa: F401 - fixtures
 from tests.kit.client_fixtures import Connect, http, open_socket, socket  # noqa: F401 - fixtures, and their type
+from tests.kit.collector import Collector
 from tests.kit.inprocess import ClosedServer, Server
 from tests.kit.pool import ServerPool
 
@@ -60,6 +61,16 @@ def closed(pool: ServerPool) -> ClosedServer:
     server = _of(pool, "closed")
     assert isinstance(server, ClosedServer)
     return server
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """A collector on loopback, to which servers that are made from now on send their spans."""
+    with Collector() as collector:
+        for name, value in collector.environ.items():
+            monkeypatch.setenv(name, value)
+        yield collector
+        collector.shutdown()
 
 
 def _of(pool: ServerPool, name: str) -> Server:

@@ -21,18 +21,8 @@ NOTE = "A turtle is an animal with a shell."
 
 
 @pytest.fixture
-def collector() -> Iterator[Collector]:
-    """A collector on loopback."""
-    with Collector() as server:
-        yield server
-        server.shutdown()
-
-
-@pytest.fixture
-def server(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> Server:
+def server(tmp_path: Path, collector: Collector) -> Server:
     """A server that sends its spans there, and is not started."""
-    for name, value in collector.environ.items():
-        monkeypatch.setenv(name, value)
     return Server(tmp_path, traces="on")
 
 
@@ -246,11 +236,7 @@ async def test_metrics_have_the_conventions_names_labels_and_buckets(tmp_path: P
     assert counts == {"chat": 10, "text_completion": 1, "embeddings": 1}
 
 
-async def test_decisions_are_one_chat_and_have_no_contents(
-    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in collector.environ.items():
-        monkeypatch.setenv(name, value)
+async def test_decisions_are_one_chat_and_have_no_contents(tmp_path: Path, collector: Collector) -> None:
     script = [{"when": "[no]", "fault": "failed"}, {"when": "[yes]", "say": "<|channel|>final<|message|>yes<|return|>"}]
     settings = {"traces": "on", "traces_content": "*", "model_name": "test-model"}
 
@@ -275,9 +261,7 @@ async def test_decisions_are_one_chat_and_have_no_contents(
     assert bad["error.type"] == "GenerationFailed"
 
 
-async def test_a_failure_has_its_error(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in collector.environ.items():
-        monkeypatch.setenv(name, value)
+async def test_a_failure_has_its_error(tmp_path: Path, collector: Collector) -> None:
     script = [{"when": "[no]", "fault": "failed"}]
 
     def run() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,19 +24,9 @@ POSTED, OPENED = "b7ad6b7169203331", "00f067aa0ba902b7"
 SECRET = "the hidden word is xylophone"
 
 
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    """A collector on loopback."""
-    with Collector() as server:
-        yield server
-        server.shutdown()
-
-
 async def test_a_trace_goes_from_the_client_through_the_response_to_its_turns(
-    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, collector: Collector
 ) -> None:
-    for name, value in collector.environ.items():
-        monkeypatch.setenv(name, value)
     with Server(tmp_path, traces="on") as server:
         answer = await asyncio.to_thread(
             httpx.post,
@@ -100,9 +89,7 @@ async def test_a_trace_goes_from_the_client_through_the_response_to_its_turns(
     assert {turn.kind for turn in by_name["turn"]} == {turn.SPAN_KIND_CLIENT for turn in by_name["turn"]}, "of engines"
 
 
-async def test_a_vllm_server_is_told_which_span_it_works_for(
-    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_vllm_server_is_told_which_span_it_works_for(tmp_path: Path, collector: Collector) -> None:
     """What the front end sends, a second server receives: its requests are vLLM's own."""
     seen: list[str] = []
 
@@ -117,7 +104,6 @@ async def test_a_vllm_server_is_told_which_span_it_works_for(
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
     from engine.backends.client import ServerClient, Timeouts, open_session
     from engine.backends.vllm.wire import GENERATE, TokenStream
     from engine.errors import EngineUnavailable
