@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.pairs import Pair
 from tests.kit.postgres_server import DURABLE, PostgresServer
 from tests.kit.served import Supervised
 from tests.kit.server import manage
@@ -20,7 +21,6 @@ from tests.system.cluster.load import Tally, under_load
 from tests.system.cluster.small_disk import full, small_disk
 from tests.wire.transports.effects import hearing
 from tests.wire.transports.test_effects import AT_ONCE, SETTINGS, House
-from tests.wire.transports.test_takeover import Pair
 
 FULL_SECONDS = 10.0
 REFUSED_SECONDS = 60.0

@@ -14,11 +14,11 @@ from tests.kit.background import until
 from tests.kit.clients import http_client
 from tests.kit.mcp_program import READS
 from tests.kit.mcp_servers import serving
+from tests.kit.pairs import two_workers
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.scripts import Entry
 from tests.kit.stored import end_lease, owner_of
 from tests.wire.transports.test_programs import program
-from tests.wire.transports.test_takeover import two_workers
 
 pytestmark = needs_bubblewrap
 

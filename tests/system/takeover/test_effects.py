@@ -16,12 +16,12 @@ import pytest
 
 from tests.kit.background import is_idle, until
 from tests.kit.clients import http_client
+from tests.kit.pairs import LEASE
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.server import Server
 from tests.kit.stored import stored
 from tests.kit.waiting import eventually
 from tests.wire.transports.test_effects import AT_ONCE, KILLS, PATIENCE, STOPS, House, two_workers
-from tests.wire.transports.test_takeover import LEASE
 
 AROUND = 0.05  # seconds behind the release of the calls
 TRIES = 5

@@ -17,10 +17,10 @@ import httpx
 from tests.kit.background import begin
 from tests.kit.clients import http_client
 from tests.kit.laws import assert_laws
+from tests.kit.pairs import LEASE, Pair, Reader
 from tests.kit.redis_server import RedisServer
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
-from tests.wire.transports.test_takeover import LEASE, Pair, Reader
 from tests.wire.transports.test_waiting import TOOLS, calls_of, give, pair_of
 
 RESPONSES = 8

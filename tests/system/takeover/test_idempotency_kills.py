@@ -16,13 +16,13 @@ from engine.formats.harmony.encoding import encode_harmony
 from tests.kit.balancer import Balancer
 from tests.kit.clients import http_client, ready, text_of
 from tests.kit.laws import assert_laws
+from tests.kit.pairs import LONG, NUMBERS, REDIS, Pair, two_workers
 from tests.kit.redis_server import RedisServer
 from tests.kit.scripts import BEGIN
 from tests.kit.server import Server
 from tests.kit.stored import stored
 from tests.kit.waiting import eventually
 from tests.wire.transports.test_idempotency import CHAT, events_of, key, read_until
-from tests.wire.transports.test_takeover import LONG, NUMBERS, REDIS, Pair, two_workers
 
 TIMES = 3  # that a worker is killed at some moment
 TO_20 = len(encode_harmony(LONG[: LONG.index("20 21") + 2]))  # tokens

@@ -16,12 +16,12 @@ import pytest
 from tests.kit.background import begin
 from tests.kit.clients import http_client
 from tests.kit.databases import postgres_url
+from tests.kit.pairs import Reader, epoch_of, hold_to_the_laws, two_workers
 from tests.kit.raw_streams import RawStream
 from tests.kit.redis_server import RedisServer
 from tests.kit.server import manage
 from tests.kit.stored import stop_beside_its_writes, stored
 from tests.kit.waiting import eventually
-from tests.wire.transports.test_takeover import Reader, epoch_of, hold_to_the_laws, two_workers
 
 KILLS = int(os.environ.get("TAKEOVER_KILLS", "2"))
 RUNNING = 6  # responses at once

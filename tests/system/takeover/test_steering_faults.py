@@ -18,11 +18,11 @@ from tests.inprocess.transports.test_steering import THOUGHT, begin, steer
 from tests.kit.background import until
 from tests.kit.clients import Frame, Socket, http_client, text_of
 from tests.kit.closed import bearer
+from tests.kit.pairs import Pair
 from tests.kit.scripts import BEGIN, HELLO
 from tests.kit.server import Server, manage
 from tests.kit.stored import locked, stop_beside_its_writes, stored_statuses
 from tests.wire.transports.conftest import Connect
-from tests.wire.transports.test_takeover import Pair
 
 NUMBERS = " ".join(map(str, range(300)))
 SCRIPT = [

@@ -19,6 +19,7 @@ import pytest
 from tests.kit.background import until
 from tests.kit.clients import Frame, http_client
 from tests.kit.databases import postgres_url
+from tests.kit.pairs import Pair
 from tests.kit.raw_streams import RawStream
 from tests.kit.sandboxes import host_process
 from tests.kit.server import Server, manage
@@ -26,7 +27,6 @@ from tests.kit.stored import end_lease, owner_of
 from tests.kit.threads import in_a_thread
 from tests.kit.waiting import eventually
 from tests.wire.transports.effects import Hearing, call_of, hearing, nothing
-from tests.wire.transports.test_takeover import Pair
 
 KILLS = int(os.environ.get("EFFECT_KILLS", "2"))
 STOPS = int(os.environ.get("EFFECT_STOPS", "1"))

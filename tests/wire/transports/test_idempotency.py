@@ -12,9 +12,9 @@ import pytest
 
 from tests.kit.clients import Frame, http_client, text_of
 from tests.kit.laws import assert_laws
+from tests.kit.pairs import LONG, NUMBERS, Pair
 from tests.kit.scripts import gate, generations, journal, main_script, release
 from tests.kit.stored import stored
-from tests.wire.transports.test_takeover import LONG, NUMBERS, Pair
 
 AT_ONCE = 50  # equal requests
 WAITING = 10  # equal requests, that are refused

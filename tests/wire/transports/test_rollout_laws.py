@@ -11,12 +11,12 @@ from engine.formats.harmony.encoding import encode_harmony
 from tests.kit.background import begin, get
 from tests.kit.clients import Socket, http_client, server_sent
 from tests.kit.fake_vllm import MODEL
+from tests.kit.pairs import LONG, SHORT_LEASE, seen, two_workers
 from tests.kit.rollouts import assert_laws_of_trees, assert_tree_is_the_engines, of_engine, path_tokens, tree_of
 from tests.kit.scripts import HELLO, WEATHER
 from tests.kit.server import Server
 from tests.kit.vllm_process import VllmProcess
 from tests.kit.waiting import eventually
-from tests.wire.transports.test_takeover import LONG, SHORT_LEASE, seen, two_workers
 from tests.wire.transports.test_waiting import WAIT, calls_of, give
 
 HEADER = "x-rollout-id"
