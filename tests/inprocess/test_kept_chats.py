@@ -11,6 +11,7 @@ import pytest
 
 from tests.kit.clients import Frame
 from tests.kit.closed import bearer
+from tests.kit.fixtures import module_server
 from tests.kit.inprocess import ClosedServer
 from tests.kit.people import PASSWORD, in_the_database, log_in
 from tests.kit.pictures import data_url, picture
@@ -25,11 +26,7 @@ PASS = {"Respsite-Session": "default"}
 CHATS, PROMPTS = "/playground/chats", "/playground/prompts"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
-    options = json.dumps({"tokens_per_second": 400})
-    with ClosedServer(tmp_path_factory.mktemp("kept"), auth="on", engine_options=options) as server:
-        yield server
+server = module_server("kept", ClosedServer, auth="on", engine_options={"tokens_per_second": 400})
 
 
 @pytest.fixture(scope="module")
@@ -277,10 +274,7 @@ def test_a_project_is_forgotten_with_its_titles_and_prompts(server: ClosedServer
         assert stored(server, f"SELECT id FROM responses_app_{table} WHERE project = 'gone'") == []
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
-    with ClosedServer(tmp_path_factory.mktemp("shared"), auth="on", playground_sharing="on") as server:
-        yield server
+shared = module_server("shared", ClosedServer, auth="on", playground_sharing="on")
 
 
 @pytest.mark.parametrize(("which", "sharing"), [("server", False), ("shared", True)])

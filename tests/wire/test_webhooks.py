@@ -11,6 +11,7 @@ from openai import APIStatusError, BadRequestError, NotFoundError, OpenAI
 from responses_app.tools.webhooks.recent_tests import TESTS_A_MINUTE
 from tests.kit.batches import batch_of, line
 from tests.kit.databases import postgres_url
+from tests.kit.fixtures import module_server
 from tests.kit.redis_server import RedisServer
 from tests.kit.sdk import sdk_of
 from tests.kit.server import Server, manage
@@ -21,10 +22,7 @@ SECONDS = 30.0  # that a receiver may take, on a machine that is busy; a dead wo
 SETTINGS: Any = {"engine": "demo", "webhook_allowed_hosts": "127.0.0.1", "webhook_seconds": SECONDS}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("webhooks"), **SETTINGS) as server:
-        yield server
+server = module_server("webhooks", **SETTINGS)
 
 
 @pytest.fixture

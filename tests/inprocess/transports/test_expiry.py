@@ -1,22 +1,16 @@
 """A response past its time to live is unknown from that second on, also to the connection that made it."""
 
-from collections.abc import Iterator
-
 import httpx
 import pytest
 
 from tests.kit.clients import Socket, http_client, read_error_frame
+from tests.kit.fixtures import module_server
 from tests.kit.inprocess import Server
 from tests.kit.scripts import main_script
 from tests.kit.waiting import eventually
 
-
-@pytest.fixture(scope="module")
-def server(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that forgets after two seconds; nothing is purged while these tests run."""
-    folder = tmp_path_factory.mktemp("expiry")
-    with Server(folder, script=main_script(folder), responses_store_ttl=2) as started:
-        yield started
+# It forgets after two seconds; nothing is purged while these tests run.
+server = module_server("expiry", Server, script=main_script, responses_store_ttl=2)
 
 
 async def is_unknown(http: httpx.AsyncClient, response_id: str) -> bool:

@@ -1,7 +1,7 @@
 """No field of a body is dropped silently: it is carried out, refused, named, or without effect by design."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -10,6 +10,7 @@ from openai.types.chat import ParsedChatCompletionMessage, ParsedFunction, Parse
 from openai.types.responses import FunctionTool, ResponseFunctionToolCall
 
 from tests.kit.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, server_sent, text_of
+from tests.kit.fixtures import module_server
 from tests.kit.inprocess import Server
 from tests.kit.laws import assert_laws
 
@@ -23,11 +24,7 @@ async def http(demo_server: Server) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server as strict as OpenAI's."""
-    with Server(tmp_path_factory.mktemp("refusing"), unknown_fields="refuse") as server:
-        yield server
+refusing = module_server("refusing", Server, unknown_fields="refuse")  # as strict as OpenAI's
 
 
 async def created(http: httpx.AsyncClient, **fields: Any) -> httpx.Response:

@@ -1,7 +1,6 @@
 """A stream over HTTP begins with the engine's first word: what the engine refuses by then has a status of its own."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.kit.clients import http_client, read_error_answer, server_sent
+from tests.kit.fixtures import module_server
 from tests.kit.inprocess import Server
 from tests.kit.scripts import BEGIN, gate, main_script, release
 from tests.kit.stored import stored_statuses
@@ -28,14 +28,15 @@ SCRIPT: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that waits for the first word as long as a busy machine needs, and generates one at a time."""
-    folder = tmp_path_factory.mktemp("server")
-    script = [*SCRIPT, *main_script(folder)]
-    options = {"stream_first_word_ms": LONG_MS, "engine_max_running": 1}
-    with Server(folder, script=script, model_name="m", **options) as server:
-        yield server
+# It waits for the first word as long as a busy machine needs, and generates one at a time.
+server = module_server(
+    "server",
+    Server,
+    script=lambda folder: [*SCRIPT, *main_script(folder)],
+    model_name="m",
+    stream_first_word_ms=LONG_MS,
+    engine_max_running=1,
+)
 
 
 def asked(text: str, **fields: object) -> dict[str, object]:

@@ -1,12 +1,12 @@
 """A connection's life: the warning, the end when idle, the end when something still runs."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from tests.inprocess.conftest import Connect
 from tests.kit.clients import Socket, http_client, read_error_frame
+from tests.kit.fixtures import module_server
 from tests.kit.inprocess import Server
 from tests.kit.scripts import gate, main_script, release, was_aborted
 from tests.kit.waiting import eventually
@@ -16,14 +16,16 @@ LIFETIME, WARNED_BEFORE, LAST_GRACE = 3600.0, 110.0, 900.0  # seconds, of which 
 SLACK = 25.0  # seconds: more than a test takes, and few beside the times of a connection
 
 
-@pytest.fixture(scope="module")
-def impatient_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose connections live for `LIFETIME`, and for `LAST_GRACE` more with a response running."""
-    folder = tmp_path_factory.mktemp("impatient")
-    times = {"lifetime": LIFETIME, "warning": LIFETIME - WARNED_BEFORE, "grace": LAST_GRACE}
-    settings = {f"websocket_{name}_seconds": seconds for name, seconds in times.items()}
-    with Server(folder, script=main_script(folder), journal=True, **settings) as server:
-        yield server
+# Its connections live for `LIFETIME`, and for `LAST_GRACE` more with a response running.
+impatient_server = module_server(
+    "impatient",
+    Server,
+    script=main_script,
+    journal=True,
+    websocket_lifetime_seconds=LIFETIME,
+    websocket_warning_seconds=LIFETIME - WARNED_BEFORE,
+    websocket_grace_seconds=LAST_GRACE,
+)
 
 
 async def end_of_life(server: Server, socket: Socket) -> None:

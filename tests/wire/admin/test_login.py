@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from tests.kit.fixtures import two_of
 from tests.kit.people import NAME, PASSWORD, make_superuser, settings_of, token
 from tests.kit.server import Server, manage
 
@@ -15,9 +16,7 @@ LIMIT = 3
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
     """Two workers on one database."""
-    folder = tmp_path_factory.mktemp("pair")
-    first, second = (Server(folder, admin_login_failures=LIMIT, admin_login_lock_seconds=300) for _ in range(2))
-    second.log = folder / "second.log"
+    first, second = two_of(tmp_path_factory.mktemp("pair"), admin_login_failures=LIMIT, admin_login_lock_seconds=300)
     make_superuser(first)
     with first, second:
         yield first, second

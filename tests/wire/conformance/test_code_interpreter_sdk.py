@@ -1,7 +1,6 @@
 """The code interpreter through the SDK, as an agent's client uses it: the demo engine runs what it is told to."""
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -9,9 +8,8 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.kit.fixtures import module_server
+from tests.kit.fixtures import module_sdk, module_server
 from tests.kit.sandboxes import needs_bubblewrap
-from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
 
 pytestmark = [needs_bubblewrap]
@@ -23,11 +21,7 @@ ASKED: Any = {"model": "demo", "tools": [TOOL], "include": ["code_interpreter_ca
 server = module_server("interpreter", sandbox_memory_bytes=256 * 1024 * 1024)
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[OpenAI]:
-    """Return an unmodified SDK."""
-    with sdk_of(server) as client:
-        yield client
+client = module_sdk()
 
 
 def call_of(response: Any) -> Any:

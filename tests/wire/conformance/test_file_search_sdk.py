@@ -1,7 +1,6 @@
 """Vector stores and `file_search` through the SDK: files of all kinds go in, are found, cited, and gone."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from openai import OpenAI
 from openai.types import VectorStore
 
-from tests.kit.fixtures import module_server
+from tests.kit.fixtures import module_sdk, module_server
 from tests.kit.sdk import Chat, sdk_of
 from tests.kit.server import Server
 from tests.unit.tools.documents.samples import docx_file, pdf_file
@@ -23,11 +22,7 @@ MS = 100  # between looks of the SDK
 server = module_server("file-search", vector_store_max_files=6)
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[OpenAI]:
-    """Return an unmodified SDK."""
-    with sdk_of(server) as client:
-        yield client
+client = module_sdk()
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,11 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from tests.kit.balancer import Balancer
+from tests.kit.fixtures import two_of
 from tests.kit.laws import assert_laws
 from tests.kit.scripts import BEGIN
 from tests.kit.sdk import PATIENCE
-from tests.kit.server import KINDS, Server
+from tests.kit.server import KINDS
 from tests.project.test_readme import blocks
 
 MODEL = "test-model"
@@ -34,9 +35,7 @@ class Pair:
 
     def __init__(self, folder: Path, kind: str) -> None:
         limits: dict[str, Any] = {"worker_lease_seconds": 1, "shutdown_grace_seconds": 0}
-        workers = [Server(folder, kind=kind, script=SCRIPT, model_name=MODEL, **limits) for _ in range(2)]
-        self.owner, self.other = workers
-        self.other.log = folder / "other.log"
+        self.owner, self.other = two_of(folder, kind=kind, script=SCRIPT, model_name=MODEL, **limits)
 
     def end(self, how: str) -> None:
         """Kill the owner, or tell it to stop."""

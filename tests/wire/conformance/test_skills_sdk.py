@@ -2,7 +2,6 @@
 
 import io
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ import pytest
 from openai import OpenAI
 from openai.types import Skill
 
-from tests.kit.fixtures import module_server
+from tests.kit.fixtures import module_sdk, module_server
 from tests.kit.sandboxes import needs_bubblewrap
-from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
 from tests.kit.skills import FILES, MANIFEST, SCRIPT, inline, manifest, zipped
 
@@ -26,11 +24,7 @@ LOOK = f"python: import os; print(*sorted(os.listdir('{FOLDER}')), sep=chr(10))"
 server = module_server("skills", skill_max_bytes=100_000, skill_max_unpacked_bytes=BOUND)
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[OpenAI]:
-    """Return an unmodified SDK."""
-    with sdk_of(server) as client:
-        yield client
+client = module_sdk()
 
 
 @pytest.fixture(scope="module")

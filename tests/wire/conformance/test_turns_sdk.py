@@ -10,6 +10,7 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import Response
 
+from tests.kit.fixtures import two_of
 from tests.kit.scripts import BEGIN, CALL, journal
 from tests.kit.sdk import PATIENCE, WEATHER
 from tests.kit.server import KINDS, Server
@@ -37,8 +38,7 @@ class Workers:
         settings |= {"script": SCRIPT, "journal": True}
         settings["engine_options"] = {"max_model_len": 4000}
         settings["stream_first_word_ms"] = 20_000  # it is busy where tests run
-        self.one, self.other = (Server(folder, kind=kind, model_name="m", **settings) for _ in range(2))
-        self.other.log = folder / "other.log"
+        self.one, self.other = two_of(folder, kind=kind, model_name="m", **settings)
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -7,6 +7,7 @@ import pytest
 from tests.kit.admin_fixtures import admin, raw, sdk  # noqa: F401 - fixtures
 from tests.kit.client_fixtures import Connect, http, open_socket, socket  # noqa: F401 - fixtures, and their type
 from tests.kit.closed import ClosedServer
+from tests.kit.fixtures import one, two  # noqa: F401 - fixtures
 from tests.kit.pool import ServerPool
 from tests.kit.server import KINDS, Server
 

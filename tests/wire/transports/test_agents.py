@@ -5,7 +5,6 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -213,13 +212,7 @@ async def test_the_agents_sdk_runs_its_tools_for_agents(server: Server, *, strea
     assert result.final_output.count("it returned: sunny.") == 2
 
 
-@pytest.fixture(scope="module")
-def slow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that is killed."""
-    folder: Path = tmp_path_factory.mktemp("slow-agents")
-    options = {"tokens_per_second": 40}
-    with Server(folder / "server", engine_options=options, worker_lease_seconds=1) as started:
-        yield started
+slow_server = module_server("slow-agents", engine_options={"tokens_per_second": 40}, worker_lease_seconds=1)
 
 
 def test_a_kill_in_the_middle_of_agents_is_not_seen_in_the_stream(slow_server: Server) -> None:

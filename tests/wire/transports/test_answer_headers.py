@@ -1,28 +1,24 @@
 """The headers that every answer has: JSON, streams, errors of all kinds, and the handshake of a WebSocket."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.kit.clients import Socket
+from tests.kit.fixtures import server_of_each_kind
 from tests.kit.server import KINDS, Server
 
 OURS = ("openai-organization", "openai-version", "x-ms-region", "x-ms-request-id", "api-supported-versions")
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def named(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp(f"named-{request.param}")
-    settings = {
-        "default_openai_organization": "org-default",
-        "default_openai_version": "2020-10-01",
-        "azure_region": "Sweden Central",
-        "max_body_bytes": 2000,
-    }
-    with Server(folder, kind=request.param, **settings) as server:
-        yield server
+named = server_of_each_kind(
+    "named",
+    default_openai_organization="org-default",
+    default_openai_version="2020-10-01",
+    azure_region="Sweden Central",
+    max_body_bytes=2000,
+)
 
 
 ASKED = {

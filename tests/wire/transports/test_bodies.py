@@ -5,7 +5,7 @@ import json
 import socket as sockets
 import subprocess
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,9 +14,10 @@ import orjson
 import pytest
 
 from tests.kit.clients import RAW_UPGRADE, raw_connection, read_error, read_error_answer
-from tests.kit.heartbeat import APPLICATION, tries
+from tests.kit.fixtures import measured_server, server_of_each_kind
+from tests.kit.heartbeat import tries
 from tests.kit.pictures import noise
-from tests.kit.server import KINDS, Server
+from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
 MIB = 1024 * 1024
@@ -24,24 +25,10 @@ JSON = {"content-type": "application/json"}
 PART = b"x" * MIB
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with the default limits, warm, that measures itself."""
-    kind = str(request.param)
-    with Server(tmp_path_factory.mktemp(kind), kind=kind, application=APPLICATION) as server:
-        httpx.post(f"{server.base_url}/responses", json={"input": "Hello"}, verify=False)
-        yield server
-        assert "Traceback" not in server.output
-        assert "Unhandled" not in server.output
+served = measured_server("served")
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def brisk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that waits one second for a request."""
-    kind = str(request.param)
-    with Server(tmp_path_factory.mktemp(kind), kind=kind, request_arrival_seconds=1) as server:
-        yield server
-        assert "Traceback" not in server.output
+brisk = server_of_each_kind("brisk", request_arrival_seconds=1)
 
 
 async def chunks(size: int) -> AsyncIterator[bytes]:

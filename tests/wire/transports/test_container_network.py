@@ -11,8 +11,9 @@ from agents import Agent, ModelSettings, OpenAIResponsesModel, Runner, ShellTool
 from openai import OpenAI
 
 from tests.kit.echo_host import EchoHost, certificate, echo_host
+from tests.kit.fixtures import module_sdk
 from tests.kit.sandboxes import needs_bubblewrap
-from tests.kit.sdk import async_sdk_of, sdk_of
+from tests.kit.sdk import async_sdk_of
 from tests.kit.server import Server
 
 pytestmark = [needs_bubblewrap]
@@ -50,11 +51,7 @@ def server(hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     assert [each for each in written if VALUE.encode() in each.read_bytes()] == []
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[OpenAI]:
-    """Return an unmodified SDK."""
-    with sdk_of(server) as client:
-        yield client
+client = module_sdk()
 
 
 def policy(hosts: Hosts, *more: str, value: str = VALUE, secrets: bool = True) -> dict[str, Any]:

@@ -1,17 +1,16 @@
 """`/v1/engine` on the demo engine, over two workers: pauses, updates of weights, and what may not be done."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import httpx
 import pytest
 
 from tests.kit.clients import Frame, Socket, http_client, read_error_answer, ready, text_of
 from tests.kit.closed import ClosedServer, bearer
+from tests.kit.fixtures import module_pair
 from tests.kit.raw_streams import RawStream
-from tests.kit.redis_server import RedisServer
 from tests.kit.server import Server
 from tests.kit.stored import end_lease, owner_of
 from tests.kit.waiting import eventually
@@ -23,28 +22,17 @@ SAYS = " ".join([WORDS] * 8)  # two seconds
 LONG = " ".join([SAYS] * 4)  # for whatever is done meanwhile
 
 
-@pytest.fixture(scope="module")
-def pair(
-    database: str, tmp_path_factory: pytest.TempPathFactory, redis: RedisServer
-) -> Iterator[tuple[Server, Server]]:
-    """Two workers of one folder, with Redis: without, each step takes up to a second (`test_rollout_weights`)."""
-    folder = tmp_path_factory.mktemp("engines")
-    options = {"tokens_per_second": 40}
-    settings: dict[str, Any] = {
-        "worker_lease_seconds": LEASE,
-        "engine_pause_seconds": MOST,
-        "responses_ping_interval_seconds": 0.2,
-    }
-    settings |= {"redis_url": redis.url}
-    first, second = (
-        Server(folder, engine="demo", engine_options=options, engine_weights="on", **settings) for _ in range(2)
-    )
-    second.log = folder / "second.log"
-    with first, second:
-        yield first, second
-    for server in (first, second):
-        for noise in ("Traceback", "was never", " ERROR "):
-            assert noise not in server.output, server.output[-3000:]
+# With Redis: without, each step takes up to a second (`test_rollout_weights`).
+pair = module_pair(
+    "engines",
+    redis=True,
+    engine="demo",
+    engine_weights="on",
+    engine_options={"tokens_per_second": 40},
+    worker_lease_seconds=LEASE,
+    engine_pause_seconds=MOST,
+    responses_ping_interval_seconds=0.2,
+)
 
 
 @pytest.fixture
@@ -57,13 +45,6 @@ async def one(pair: tuple[Server, Server]) -> AsyncIterator[httpx.AsyncClient]:
             await done(http, "weights", action="cancel")
         if state["pause"]:
             await done(http, "resume")
-
-
-@pytest.fixture
-async def two(pair: tuple[Server, Server]) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the second."""
-    async with http_client(pair[1]) as http:
-        yield http
 
 
 async def done(http: httpx.AsyncClient, what: str, **fields: object) -> Frame:

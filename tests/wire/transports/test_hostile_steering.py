@@ -1,13 +1,13 @@
 """Hostile words to responses that run: huge ones, floods, and types that no client sends. The connection stays."""
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
 from tests.inprocess.transports.test_steering import begin, script, steer
 from tests.kit.clients import Frame, Socket
-from tests.kit.server import KINDS, Server
+from tests.kit.fixtures import server_of_each_kind
+from tests.kit.server import Server
 from tests.wire.transports.conftest import Connect
 
 LAG = 256 * 1024  # bytes: STREAM_MAX_LAG_BYTES
@@ -15,13 +15,7 @@ FLOOD = 1000
 MAX_STEERS = 16
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def hostile_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that drops readers soon."""
-    folder = tmp_path_factory.mktemp(request.param)
-    with Server(folder, kind=request.param, script=script(folder), journal=True, stream_max_lag_bytes=LAG) as server:
-        yield server
-        assert "Traceback" not in server.output
+hostile_server = server_of_each_kind("hostile", script=script, journal=True, stream_max_lag_bytes=LAG)
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 """Images on every way in: the demo engine sees, and says what it was shown."""
 
-import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -12,6 +11,7 @@ from engine.formats.harmony.encoding import PICTURE
 from tests.kit.background import begin, until
 from tests.kit.clients import Frame, Socket, http_client, read_error_answer, text_of
 from tests.kit.closed import ClosedServer
+from tests.kit.fixtures import module_server, two_of
 from tests.kit.pictures import animation, data_url, picture, png_head
 from tests.kit.server import Server
 from tests.kit.stored import stored
@@ -22,11 +22,7 @@ LIME, RED, BLUE = picture("#00ff00"), picture("#ff0000"), picture("#0000ff", (20
 SAYS_RED, SAYS_BLUE = "PNG, 8 × 8, mostly #ff0000.", "JPEG, 20 × 10, mostly #0000fe."
 
 
-@pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with the demo engine, which may fetch from 127.0.0.1."""
-    with Server(tmp_path_factory.mktemp("seeing"), input_images_allowed_hosts="127.0.0.1") as server:
-        yield server
+seeing = module_server("seeing", input_images_allowed_hosts="127.0.0.1")  # may fetch from there
 
 
 @pytest.fixture
@@ -197,13 +193,10 @@ async def test_a_model_that_cannot_see(tmp_path_factory: pytest.TempPathFactory,
 async def test_another_worker_goes_on_with_the_images_of_one_that_died(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    folder = tmp_path_factory.mktemp("takeover")
-    options = {"tokens_per_second": 15}
     settings: Any = {"worker_lease_seconds": 1.0, "input_images_allowed_hosts": "127.0.0.1"}
-    first, second = (Server(folder, engine_options=options, **settings) for _ in range(2))
-    first.log, second.log = folder / "a.log", folder / "b.log"
-    try:
-        await asyncio.to_thread(first.start)
+    folder = tmp_path_factory.mktemp("takeover")
+    first, second = two_of(folder, engine_options={"tokens_per_second": 15}, **settings)
+    with first:
         async with http_client(first) as http, web_server() as web:
             web.pages["/red"] = answer(RED)
             file = (await http.post("/files", files={"file": ("x", BLUE)}, data={"purpose": "vision"})).json()["id"]
@@ -215,19 +208,14 @@ async def test_another_worker_goes_on_with_the_images_of_one_that_died(
             await http.delete(f"/files/{file}")
         # Nothing is left of where two of them came from.
         first.kill()
-        await asyncio.to_thread(second.start)
+    with second:
         async with http_client(second) as http:
             ended = await until(http, response["id"], "completed")
             says = f"Image 1: {SAYS_RED} Image 2: {SAYS_BLUE} Image 3: PNG, 8 × 8, mostly #00ff00."
             assert text_of(ended) == says
             again = await asked(http, previous_response_id=response["id"])
             assert text_of(again) == says
-        await asyncio.to_thread(second.stop)
-        assert "Traceback" not in second.output
-    finally:
-        for server in (first, second):
-            if server.process is not None and server.is_running:
-                server.kill()
+    assert "Traceback" not in second.output
 
 
 async def test_nobody_reaches_the_images_of_another_project(tmp_path_factory: pytest.TempPathFactory) -> None:

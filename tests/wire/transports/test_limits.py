@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -100,20 +101,11 @@ class Pair:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Started once for the tests below; each leaves both running and nothing open."""
-    redis = RedisServer()
-    redis.start()
-    servers = [
-        Server(tmp_path_factory.mktemp(name), script=[{"say": HELLO}], redis_url=redis.url, max_websocket_connections=4)
-        for name in ("one", "two")
-    ]
-    try:
-        for server in servers:
-            server.start()
-        yield Pair(redis, *servers)
-    finally:
-        for server in servers:
-            server.stop()
-        redis.close()
+    with RedisServer() as redis:
+        settings: Any = {"script": [{"say": HELLO}], "redis_url": redis.url, "max_websocket_connections": 4}
+        one, two = (Server(tmp_path_factory.mktemp(name), **settings) for name in ("one", "two"))
+        with one, two:
+            yield Pair(redis, one, two)
 
 
 async def open_four(pair: Pair, open_socket: Connect) -> list[Socket]:

@@ -1,28 +1,20 @@
 """Heads of requests that say one thing and mean another: nothing gets past the limits, under both servers."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 
-import httpx
 import pytest
 
 from tests.kit.clients import raw_connection
-from tests.kit.heartbeat import APPLICATION, tries
-from tests.kit.server import KINDS, Server
+from tests.kit.fixtures import measured_server
+from tests.kit.heartbeat import tries
+from tests.kit.server import Server
 
 MIB = 1024 * 1024
 UPGRADE = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
 KEY = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that measures itself, and waits one second for a request."""
-    folder = tmp_path_factory.mktemp(str(request.param))
-    with Server(folder, kind=str(request.param), application=APPLICATION, request_arrival_seconds=1) as server:
-        httpx.post(f"{server.base_url}/responses", json={"input": "Hello"}, verify=False)
-        yield server
-        assert "Traceback" not in server.output
+server = measured_server("lying", request_arrival_seconds=1)
 
 
 def ask(server: Server, head: str, body: bytes = b"") -> bytes:

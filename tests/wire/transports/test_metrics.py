@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kit.clients import Socket
 from tests.kit.closed import ClosedServer, bearer
+from tests.kit.fixtures import server_of_each_kind
 from tests.kit.server import START_SECONDS, Server
 from tests.kit.waiting import eventually
 from tests.wire.transports.conftest import Connect
@@ -39,11 +40,7 @@ class Numbers:
         )
 
 
-@pytest.fixture(scope="module", params=["daphne", "uvicorn"])
-def counting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of these tests' own, of each kind."""
-    with Server(tmp_path_factory.mktemp(f"metrics-{request.param}"), kind=request.param, engine_options=PACE) as server:
-        yield server
+counting = server_of_each_kind("metrics", engine_options=PACE)
 
 
 def ask(server: Server, **fields: object) -> httpx.Response:

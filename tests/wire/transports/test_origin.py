@@ -1,7 +1,6 @@
 """Who may open a WebSocket: browsers on our own pages, and everything that is not a browser."""
 
 import socket
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -9,6 +8,7 @@ from websockets.exceptions import InvalidStatus
 
 from responses_app.web.middleware import Source
 from tests.kit.clients import RAW_UPGRADE, Socket, http_client, read_error_answer
+from tests.kit.fixtures import module_server
 from tests.kit.server import Server
 from tests.wire.transports.conftest import Connect
 
@@ -16,11 +16,7 @@ LISTED = "http://localhost:3000"
 FOREIGN = ["http://evil.example", "http://localhost.evil.example", "http://localhost:1", "https://127.0.0.1", "null"]
 
 
-@pytest.fixture(scope="module")
-def listing_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that takes requests of a page of another server."""
-    with Server(tmp_path_factory.mktemp("listing"), allowed_origins=LISTED) as server:
-        yield server
+listing_server = module_server("listing", allowed_origins=LISTED)  # takes requests of a page of another server
 
 
 @pytest.mark.parametrize("own", [None, "http://127.0.0.1:PORT", "HTTP://127.0.0.1:PORT"])

@@ -4,12 +4,11 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import pytest
 
+from tests.kit.fixtures import module_server
 from tests.kit.mcp_servers import PROGRAM as MCP_PROGRAM
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.scripts import Entry
@@ -44,12 +43,13 @@ TOOLS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    servers = {"sums": shlex.join([sys.executable, "-m", MCP_PROGRAM])}
-    folder = tmp_path_factory.mktemp("programs")
-    with Server(folder, script=SCRIPT, journal=True, sandbox="bubblewrap", mcp_servers=json.dumps(servers)) as server:
-        yield server
+server = module_server(
+    "programs",
+    script=SCRIPT,
+    journal=True,
+    sandbox="bubblewrap",
+    mcp_servers=json.dumps({"sums": shlex.join([sys.executable, "-m", MCP_PROGRAM])}),
+)
 
 
 def asked(server: Server, question: str, **fields: object) -> httpx.Response:

@@ -5,14 +5,14 @@ The engine does one turn at a time here, and something has it until a test lets 
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.kit.clients import Socket, http_client, read_error_frame, server_sent, text_of
+from tests.kit.fixtures import module_server
 from tests.kit.scripts import gate, main_script, release
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
@@ -20,19 +20,14 @@ from tests.kit.waiting import eventually
 BEGINNING = ["response.created", "response.queued", "response.in_progress"]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One for all of them."""
-    folder = tmp_path_factory.mktemp("queued") / "server"
-    with Server(
-        folder,
-        script=main_script(folder),
-        journal=True,
-        engine_max_running=1,
-        engine_max_queued="2,flex=1",
-        responses_ping_interval_seconds=0.1,
-    ) as started:
-        yield started
+server = module_server(
+    "queued",
+    script=main_script,
+    journal=True,
+    engine_max_running=1,
+    engine_max_queued="2,flex=1",
+    responses_ping_interval_seconds=0.1,
+)
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -13,8 +13,8 @@ from redis import Redis
 
 from tests.kit.clients import Socket
 from tests.kit.closed import ClosedServer, bearer, limit, post
+from tests.kit.fixtures import server_of_each_kind
 from tests.kit.redis_server import RedisServer
-from tests.kit.server import KINDS
 from tests.kit.waiting import PATIENCE, eventually
 
 KNOWN_WITHIN = 2.0  # seconds until a changed limit holds
@@ -22,12 +22,9 @@ SLACK = 8.0  # seconds, on a machine that is busy
 NAMES = ("limit", "remaining", "reset")
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def closed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
-    folder = tmp_path_factory.mktemp(f"limited-{request.param}")
-    slow = json.dumps({"tokens_per_second": 100, "chunk_tokens": 1})
-    with ClosedServer(folder, kind=request.param, auth="on", engine_options=slow) as server:
-        yield server
+closed = server_of_each_kind(
+    "limited", ClosedServer, auth="on", engine_options={"tokens_per_second": 100, "chunk_tokens": 1}
+)
 
 
 def get(server: ClosedServer, path: str, key: str) -> httpx.Response:

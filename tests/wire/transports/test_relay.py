@@ -10,19 +10,12 @@ import pytest
 
 from responses_app.wiring.relay import Relay
 from tests.kit.clients import Socket, http_client
+from tests.kit.fixtures import two_of
 from tests.kit.redis_server import RedisServer
 from tests.kit.server import Server
 from tests.kit.waiting import looks
 
 SLOW = [{"say": "<|channel|>final<|message|>" + "word " * 500 + "<|return|>", "delay": 0.05}]
-
-
-def pair(folder: Path, **settings: str) -> tuple[Server, Server]:
-    """Return two workers that share a database."""
-    first = Server(folder, script=SLOW, **settings)
-    second = Server(folder, script=SLOW, **settings)
-    second.log = folder / "second.log"
-    return first, second
 
 
 def eventually_logged(server: Server, line: str) -> None:
@@ -46,7 +39,7 @@ def begun(server: Server) -> str:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> Iterator[tuple[Server, Server]]:
     """Two workers with Redis; a test leaves them running."""
-    first, second = pair(tmp_path_factory.mktemp("both"), redis_url=redis.url)
+    first, second = two_of(tmp_path_factory.mktemp("both"), script=SLOW, redis_url=redis.url)
     with first, second:
         yield first, second
 
@@ -77,7 +70,7 @@ async def test_a_deletion_is_heard_by_the_other_worker(both: tuple[Server, Serve
 
 
 def test_without_redis_it_says_what_is_missing(folder: Path) -> None:
-    first, second = pair(folder)
+    first, second = two_of(folder, script=SLOW)
     with first, second:
         response_id = begun(first)
         answer = httpx.post(f"{second.base_url}/responses/{response_id}/cancel", timeout=20)
@@ -89,10 +82,8 @@ def test_without_redis_it_says_what_is_missing(folder: Path) -> None:
 
 
 def test_redis_away_delays_only_the_word(folder: Path) -> None:
-    redis = RedisServer()
-    redis.start()
-    first, second = pair(folder, redis_url=redis.url)
-    try:
+    with RedisServer() as redis:
+        first, second = two_of(folder, script=SLOW, redis_url=redis.url)
         with first, second:
             response_id = begun(first)
             redis.kill()
@@ -109,8 +100,6 @@ def test_redis_away_delays_only_the_word(folder: Path) -> None:
                 eventually_logged(server, "the channel layer is back")
                 assert server.output.count("the channel layer is away") == 1
                 assert "Traceback" not in server.output
-    finally:
-        redis.close()
 
 
 class DeadLayer:
@@ -142,12 +131,7 @@ async def test_listening_stops_while_redis_is_away() -> None:
 
 
 def test_a_server_stops_while_redis_is_away(folder: Path) -> None:
-    redis = RedisServer()
-    redis.start()
-    try:
-        with Server(folder, script=SLOW, redis_url=redis.url) as server:
-            redis.kill()
-            eventually_logged(server, "the channel layer is away")
-            assert server.stop() == 0
-    finally:
-        redis.close()
+    with RedisServer() as redis, Server(folder, script=SLOW, redis_url=redis.url) as server:
+        redis.kill()
+        eventually_logged(server, "the channel layer is away")
+        assert server.stop() == 0

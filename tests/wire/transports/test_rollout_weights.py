@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -11,7 +10,8 @@ import pytest
 from openai import OpenAI
 
 from tests.kit.batches import batch_of, ended, line, output_of
-from tests.kit.clients import Frame, Socket, http_client, read_error_answer
+from tests.kit.clients import Frame, Socket, read_error_answer
+from tests.kit.fixtures import module_pair
 from tests.kit.rollouts import tree_of
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
@@ -36,35 +36,9 @@ LONG = {
 }
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
-    """Two workers of one folder, without Redis."""
-    folder = tmp_path_factory.mktemp("weights")
-    options = {"tokens_per_second": 60}
-    first, second = (
-        Server(folder, engine="demo", engine_options=options, worker_lease_seconds=LEASE, engine_weights="on")
-        for _ in range(2)
-    )
-    second.log = folder / "second.log"
-    with first, second:
-        yield first, second
-    for server in (first, second):
-        for noise in ("Traceback", "was never", " ERROR "):
-            assert noise not in server.output, server.output[-3000:]
-
-
-@pytest.fixture
-async def one(pair: tuple[Server, Server]) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the first."""
-    async with http_client(pair[0]) as http:
-        yield http
-
-
-@pytest.fixture
-async def two(pair: tuple[Server, Server]) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the second."""
-    async with http_client(pair[1]) as http:
-        yield http
+pair = module_pair(
+    "weights", engine="demo", engine_weights="on", engine_options={"tokens_per_second": 60}, worker_lease_seconds=LEASE
+)
 
 
 async def updated(http: httpx.AsyncClient, seed: int = 0) -> str:

@@ -1,13 +1,13 @@
 """Patterns, grammars and choices that take long to read or to match: no worker stands still for them."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.kit.heartbeat import APPLICATION, tries
-from tests.kit.server import KINDS, Server
+from tests.kit.fixtures import measured_server
+from tests.kit.heartbeat import tries
+from tests.kit.server import Server
 
 SLOW = "(a*)*" * 1600
 MANY = [f"c{number}" for number in range(90_000)]
@@ -38,13 +38,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that measures itself."""
-    with Server(tmp_path_factory.mktemp(request.param), kind=request.param, application=APPLICATION) as server:
-        warm = {"input": "Hello", "structured_outputs": {"regex": "a"}}
-        httpx.post(f"{server.base_url}/responses", json=warm, verify=False, timeout=60)
-        yield server
+server = measured_server("patterns", warm={"input": "Hello", "structured_outputs": {"regex": "a"}})
 
 
 @pytest.mark.parametrize("asked", REQUESTS.values(), ids=REQUESTS)

@@ -3,33 +3,26 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 
-import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
 from tests.kit.clients import RAW_UPGRADE, Socket, raw_connection, read_error_frame
-from tests.kit.heartbeat import APPLICATION, tries
-from tests.kit.server import KINDS, Server
+from tests.kit.fixtures import measured_server
+from tests.kit.heartbeat import tries
+from tests.kit.server import Server
 
 MIB = 1024 * 1024
 BEGIN, GO_ON, EMPTY, PING = b"\x01\x80aaaa", b"\x00\x80aaaa", b"\x81\x80aaaa", b"\x89\x80aaaa"
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that measures itself, waits two seconds for a message, and has little room for unfinished ones."""
-    settings = {"request_arrival_seconds": 2, "websocket_max_message_bytes": MIB, "websocket_max_unfinished_bytes": MIB}
-    folder = tmp_path_factory.mktemp(str(request.param))
-    with Server(folder, kind=str(request.param), application=APPLICATION, **settings) as server:
-        httpx.post(f"{server.base_url}/responses", json={"input": "Hello"}, verify=False)
-        yield server
-        assert "Traceback" not in server.output
-        assert "Unhandled" not in server.output
+# It waits two seconds for a message, and has little room for unfinished ones.
+server = measured_server(
+    "frames", request_arrival_seconds=2, websocket_max_message_bytes=MIB, websocket_max_unfinished_bytes=MIB
+)
 
 
 MANY = 500_000

@@ -4,7 +4,7 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import h11
@@ -13,8 +13,9 @@ import pytest
 
 from responses_app.web.servers.inflow import AVERAGE_BYTES
 from tests.kit.clients import raw_connection, read_error
-from tests.kit.heartbeat import APPLICATION, tries
-from tests.kit.server import KINDS, Server
+from tests.kit.fixtures import measured_server
+from tests.kit.heartbeat import tries
+from tests.kit.server import Server
 
 HEAD = "POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
 JSON_HEAD = f"{HEAD}Content-Type: application/json\r\n\r\n".encode()
@@ -24,15 +25,7 @@ TIMES = 100  # that TINY is sent: a million chunks
 NOTICEABLE = 0.5  # seconds; where everybody waited for the floods it was 3 to 5
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that measures itself."""
-    folder = tmp_path_factory.mktemp(str(request.param))
-    with Server(folder, kind=str(request.param), application=APPLICATION) as server:
-        httpx.post(f"{server.base_url}/responses", json={"input": "Hello"}, verify=False)
-        yield server
-        assert "Traceback" not in server.output
-        assert "Unhandled" not in server.output
+server = measured_server("pieces")
 
 
 def in_chunks(body: bytes, size: int) -> bytes:

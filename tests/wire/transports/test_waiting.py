@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -11,16 +11,17 @@ import pytest
 
 from tests.kit.background import begin, get
 from tests.kit.clients import Frame, http_client, read_error_answer, server_sent, text_of
+from tests.kit.fixtures import server_of_each_kind
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_response
+from tests.kit.pairs import LONG_LEASE, Pair, Reader
 from tests.kit.raw_streams import RawStream
 from tests.kit.redis_server import RedisServer
 from tests.kit.scripts import CALL, HELLO, TWICE, WEATHER
-from tests.kit.server import KINDS, Server
+from tests.kit.server import Server
 from tests.kit.stored import stored
 from tests.kit.waiting import eventually
 from tests.wire.transports.conftest import Connect
-from tests.wire.transports.test_takeover import LONG_LEASE, Pair, Reader
 
 WAIT = {"Respsite-Tool-Mode": "wait"}
 SCRIPT = [{"when": "[weather]", "say": CALL}, {"when": "[twice]", "say": TWICE}, {"say": HELLO}]
@@ -28,13 +29,10 @@ TOOLS = [WEATHER]
 MAX_OUTPUT = 2048
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def waiting_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with a short patience for silence and a small bound of outputs."""
-    settings = {"responses_max_tool_output_bytes": MAX_OUTPUT, "responses_ping_interval_seconds": 0.1}
-    with Server(tmp_path_factory.mktemp(request.param), kind=request.param, script=SCRIPT, **settings) as server:
-        yield server
-        assert "Traceback" not in server.output
+# It has a short patience for silence and a small bound of outputs.
+waiting_server = server_of_each_kind(
+    "waiting", script=SCRIPT, responses_max_tool_output_bytes=MAX_OUTPUT, responses_ping_interval_seconds=0.1
+)
 
 
 @pytest.fixture

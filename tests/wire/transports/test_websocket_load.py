@@ -2,7 +2,6 @@
 
 import json
 import socket as sockets
-from collections.abc import Iterator
 from contextlib import suppress
 
 import httpx
@@ -10,23 +9,16 @@ import orjson
 import pytest
 
 from tests.kit.clients import RAW_UPGRADE, Socket, raw_connection, raw_frame, read_error_frame
-from tests.kit.heartbeat import APPLICATION, tries
-from tests.kit.server import KINDS, Server
+from tests.kit.fixtures import measured_server
+from tests.kit.heartbeat import tries
+from tests.kit.server import Server
 from tests.kit.waiting import eventually
 from tests.wire.transports.conftest import Connect
 
 MIB = 1024 * 1024
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with the default limits, warm, that measures itself."""
-    kind = str(request.param)
-    with Server(tmp_path_factory.mktemp(kind), kind=kind, application=APPLICATION) as server:
-        httpx.post(f"{server.base_url}/responses", json={"input": "Hello"}, verify=False)
-        yield server
-        assert "never retrieved" not in server.output
-        assert "RuntimeError" not in server.output
+served = measured_server("load")
 
 
 def upgraded(server: Server) -> sockets.socket:

@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kit.browser import browser  # noqa: F401 - a fixture
+from tests.kit.browser import browser, page  # noqa: F401 - fixtures
 from tests.kit.clients import http_client
+from tests.kit.fixtures import two_of
 from tests.kit.redis_server import RedisServer
 from tests.kit.scripts import BEGIN, CALL, HELLO
 from tests.kit.server import Server
@@ -33,8 +34,7 @@ def two_workers(folder: Path, redis: RedisServer, **settings: Any) -> Iterator[t
         {"when": "[weather]", "say": f"{THOUGHT}{CALL}"},
         {"say": HELLO},
     ]
-    first, second = (Server(folder, script=script, redis_url=redis.url, **settings) for _ in range(2))
-    second.log = folder / "second.log"
+    first, second = two_of(folder, script=script, redis_url=redis.url, **settings)
     with first, second:
         yield first, second
         assert "Traceback" not in first.output + second.output
