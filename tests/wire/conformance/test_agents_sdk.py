@@ -1,15 +1,15 @@
 """OpenAI's Agents SDK, as it is: an agent with a tool over JSON, over server-sent events, and over its WebSocket."""
 
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
+from tests.kit.agents_sdk import model_of, no_tracing, run_of  # noqa: F401 - a fixture
 from tests.kit.fixtures import module_server
 from tests.kit.scripts import Entry, as_history, journal
-from tests.kit.sdk import async_sdk_of
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 from tests.kit.wiretap import Wiretap
@@ -82,12 +82,7 @@ class Desk:
 
     async def run(self, input: Any, **options: Any) -> "RunResultBase":
         """Run the agent: at once over JSON, else streamed."""
-        import agents
-
-        if self.transport == "json":
-            return await agents.Runner.run(self.agent, input, **options)
-        result = agents.Runner.run_streamed(self.agent, input, **options)
-        self.events = [event async for event in result.stream_events()]
+        result, self.events = await run_of(self.agent, input, streamed=self.transport != "json", **options)
         return result
 
 
@@ -105,29 +100,14 @@ def weather_tool(cities: list[str]) -> "Tool":
     return get_weather
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_tracing() -> Iterator[None]:
-    """Traces would go to OpenAI."""
-    import agents
-
-    agents.set_tracing_disabled(True)
-    yield
-    agents.set_tracing_disabled(False)
-
-
 server = module_server("agents", script=[*SCRIPT, *SEARCHES], model_name=MODEL, journal=True)
 
 
 @pytest.fixture(params=["json", "sse", "websocket"])
 async def desk(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Desk]:
     """An agent over each transport."""
-    import agents
-
-    async with async_sdk_of(server) as client:
-        kind = agents.OpenAIResponsesWSModel if request.param == "websocket" else agents.OpenAIResponsesModel
-        model = kind(model=MODEL, openai_client=client)
+    async with model_of(server, MODEL, request.param) as model:
         yield Desk(server, request.param, model)
-        await model.close()
 
 
 only_streamed = pytest.mark.parametrize("desk", ["sse", "websocket"], indirect=True)

@@ -1,14 +1,13 @@
 """Programs that call functions of the client's, through OpenAI's SDK and its Agents SDK, with real containers."""
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.kit.fixtures import module_server
+from tests.kit.agents_sdk import model_of, no_tracing, run_of  # noqa: F401 - a fixture
+from tests.kit.fixtures import module_sdk, module_server
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.scripts import Entry
-from tests.kit.sdk import async_sdk_of, sdk_of
 from tests.kit.server import Server
 
 if TYPE_CHECKING:  # importing it takes seconds, which all who collect tests would wait for
@@ -41,16 +40,6 @@ def script() -> list[Entry]:
 server = module_server("programs_sdk", script=script(), model_name=MODEL, sandbox="bubblewrap")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_tracing() -> Iterator[None]:
-    """Traces would go to OpenAI."""
-    import agents
-
-    agents.set_tracing_disabled(True)
-    yield
-    agents.set_tracing_disabled(False)
-
-
 @pytest.mark.parametrize("by_id", [False, True], ids=["replayed", "by id"])
 @pytest.mark.parametrize("transport", ["json", "sse", "websocket"])
 async def test_an_agents_program_makes_nine_calls_at_once(server: Server, transport: str, *, by_id: bool) -> None:
@@ -60,17 +49,9 @@ async def test_an_agents_program_makes_nine_calls_at_once(server: Server, transp
     from tests.wire.conformance.programs_example import PROGRAM, QUESTION, agent, calls
 
     calls.clear()
-    async with async_sdk_of(server) as client:
-        kind = agents.OpenAIResponsesWSModel if transport == "websocket" else agents.OpenAIResponsesModel
-        model = kind(model=MODEL, openai_client=client)
+    async with model_of(server, MODEL, transport) as model:
         config: Any = {"run_config": agents.RunConfig(model=model), "auto_previous_response_id": by_id}
-        if transport == "json":
-            result: Any = await agents.Runner.run(agent, QUESTION, **config)
-        else:
-            result = agents.Runner.run_streamed(agent, QUESTION, **config)
-            async for _ in result.stream_events():
-                pass
-        await model.close()
+        result, _ = await run_of(agent, QUESTION, streamed=transport != "json", **config)
     assert result.final_output == "Order 19 units."
     assert len(calls) == len(set(calls)) == 9
     assert len(result.raw_responses) == 2, "the program pauses once"
@@ -79,11 +60,7 @@ async def test_an_agents_program_makes_nine_calls_at_once(server: Server, transp
     assert sum(getattr(item, "caller", None) is not None and item.caller.type == "program" for item in raw) == 9
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator["OpenAI"]:
-    """Return an unmodified SDK."""
-    with sdk_of(server) as client:
-        yield client
+client = module_sdk()
 
 
 def outputs_of(response: Any) -> list[Any]:

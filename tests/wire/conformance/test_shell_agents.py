@@ -4,12 +4,13 @@ Each is made as an example of the SDK makes its own (`examples/tools`), with the
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.kit.agents_sdk import model_of, no_tracing, run_of  # noqa: F401 - a fixture
 from tests.kit.fixtures import module_server
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.sdk import async_sdk_of
@@ -18,7 +19,6 @@ from tests.kit.skills import MANIFEST, inline, zipped
 
 if TYPE_CHECKING:  # importing it takes seconds, which all who collect tests would wait for
     from agents import OpenAIResponsesModel, ShellCommandRequest, ShellResult
-    from agents.result import RunResultBase
 
 FOLDER = "/mnt/skills"
 ADD = f"shell: {FOLDER}/basic-math-*/add.sh 20 22 | tee sum.txt"
@@ -27,40 +27,11 @@ ASK = "Run 'pwd; echo to-out; echo to-err >&2; exit 3' in a shell."
 server = module_server("shell_agents", sandbox_memory_bytes=256 * 1024 * 1024)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_tracing() -> Iterator[None]:
-    """Traces would go to OpenAI."""
-    import agents
-
-    agents.set_tracing_disabled(True)
-    yield
-    agents.set_tracing_disabled(False)
-
-
 @pytest.fixture(params=["json", "websocket"])
 async def model(server: Server, request: pytest.FixtureRequest) -> AsyncIterator["OpenAIResponsesModel"]:
     """The server's model, over HTTP and over a WebSocket."""
-    import agents
-
-    async with async_sdk_of(server) as client:
-        if request.param == "json":
-            yield agents.OpenAIResponsesModel(model="demo", openai_client=client)
-        else:
-            over_socket = agents.OpenAIResponsesWSModel(model="demo", openai_client=client)
-            yield over_socket
-            await over_socket.close()
-
-
-async def run(agent: Any, input: Any, *, streamed: bool) -> "RunResultBase":
-    """Run an agent to its end."""
-    import agents
-
-    if not streamed:
-        return await agents.Runner.run(agent, input)
-    result = agents.Runner.run_streamed(agent, input)
-    async for _ in result.stream_events():
-        pass
-    return result
+    async with model_of(server, "demo", request.param) as model:
+        yield model
 
 
 class Executor:
@@ -114,7 +85,7 @@ async def test_a_shell_of_the_client_asks_before_it_runs(
         tools=[agents.ShellTool(executor=executor, needs_approval=True, on_approval=on_approval)],
         model_settings=agents.ModelSettings(tool_choice="required"),
     )
-    result = await run(agent, ASK, streamed=streamed)
+    result, _ = await run_of(agent, ASK, streamed=streamed)
     command = "pwd; echo to-out; echo to-err >&2; exit 3"
     assert asked == [[command]]
     assert executor.ran == ([command] if approve else [])
@@ -137,13 +108,13 @@ async def test_a_run_that_waits_for_a_person_goes_on_from_its_state(
         tools=[agents.ShellTool(executor=executor, needs_approval=True)],
         model_settings=agents.ModelSettings(tool_choice="required"),
     )
-    result = await run(agent, ASK, streamed=streamed)
+    result, _ = await run_of(agent, ASK, streamed=streamed)
     (interruption,) = result.interruptions
     assert (len(commands_of(interruption)), executor.ran) == (1, [])
     state: Any = await agents.RunState.from_string(agent, result.to_state().to_string())  # type: ignore[attr-defined]
     (interruption,) = state.get_interruptions()
     state.approve(interruption, always_approve=True)
-    result = await run(agent, state, streamed=streamed)
+    result, _ = await run_of(agent, state, streamed=streamed)
     assert result.interruptions == []
     assert len(executor.ran) == 1
     assert str(tmp_path) in result.final_output
@@ -164,7 +135,7 @@ async def test_a_shell_of_the_client_is_told_its_skills(model: "OpenAIResponsesM
         tools=[agents.ShellTool(environment={"type": "local", "skills": [skill]}, executor=executor)],
         model_settings=agents.ModelSettings(tool_choice="required"),
     )
-    result = await run(agent, f"Run 'cat {tmp_path}/math/SKILL.md'.", streamed=False)
+    result, _ = await run_of(agent, f"Run 'cat {tmp_path}/math/SKILL.md'.", streamed=False)
     assert executor.ran == [f"cat {tmp_path}/math/SKILL.md"]
     assert "Run calculate.py." in result.final_output
 
@@ -191,7 +162,7 @@ async def test_a_container_has_a_skill_and_a_second_agent_works_in_it(
         tools=[agents.ShellTool(environment=environment)],
         model_settings=agents.ModelSettings(tool_choice="auto"),
     )
-    result = await run(first, ADD, streamed=streamed)
+    result, _ = await run_of(first, ADD, streamed=streamed)
     assert "42" in result.final_output
     call = next(item.raw_item for item in result.new_items if item.type == "tool_call_item")
     container_id = call["environment"]["container_id"]  # type: ignore[index, call-overload]
@@ -202,6 +173,6 @@ async def test_a_container_has_a_skill_and_a_second_agent_works_in_it(
         tools=[agents.ShellTool(environment={"type": "container_reference", "container_id": container_id})],
         model_settings=agents.ModelSettings(tool_choice="auto"),
     )
-    seen = await run(second, f"shell: cat sum.txt; ls {FOLDER}", streamed=streamed)
+    seen, _ = await run_of(second, f"shell: cat sum.txt; ls {FOLDER}", streamed=streamed)
     assert "42" in seen.final_output
     assert "basic-math-" in seen.final_output

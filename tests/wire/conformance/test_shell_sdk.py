@@ -1,19 +1,16 @@
-"""The hosted shell through the SDK and the Agents SDK: the demo engine runs the commands that it is told to."""
+"""The hosted shell through the SDK: the demo engine runs the commands that it is told to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import openai
 import pytest
-from agents import Agent, ModelSettings, OpenAIResponsesModel, Runner, ShellTool, set_tracing_disabled
 from openai import OpenAI
 from openai.types import responses as types
 
-from tests.kit.fixtures import module_server
+from tests.kit.fixtures import module_sdk, module_server
 from tests.kit.laws import assert_laws
 from tests.kit.sandboxes import needs_bubblewrap
-from tests.kit.sdk import async_sdk_of, sdk_of
-from tests.kit.server import Server
 
 pytestmark = [needs_bubblewrap]
 
@@ -23,11 +20,7 @@ ASKED: Any = {"model": "demo", "tools": [TOOL]}
 server = module_server("shell", sandbox_memory_bytes=256 * 1024 * 1024)
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[OpenAI]:
-    """Return an unmodified SDK."""
-    with sdk_of(server) as client:
-        yield client
+client = module_sdk()
 
 
 def called(response: Any) -> tuple[Any, Any]:
@@ -167,35 +160,3 @@ def test_a_shell_can_be_chosen(client: OpenAI) -> None:
     assert called(chosen)[1].output[0].stdout == "chosen\n"
     none = client.responses.create(input="shell: echo x", tool_choice="none", **ASKED)
     assert [item.type for item in none.output if item.type.startswith("shell")] == []
-
-
-async def test_the_agents_sdk_has_a_hosted_shell(server: Server) -> None:
-    """As `examples/tools/container_shell_inline_skill.py` of the Agents SDK makes its tool, without the skill."""
-    set_tracing_disabled(True)
-    async with async_sdk_of(server) as client:
-        agent = Agent(
-            name="Container shell",
-            model=OpenAIResponsesModel(model="demo", openai_client=client),
-            instructions="Use the available container skill to answer user requests.",
-            tools=[ShellTool(environment={"type": "container_auto", "network_policy": {"type": "disabled"}})],
-            model_settings=ModelSettings(tool_choice="auto"),
-        )
-        first = await Runner.run(agent, "shell: echo from the agent | tee note.txt")
-        assert "from the agent" in first.final_output
-        kinds = [item.type for item in first.new_items]
-        assert kinds == [
-            "reasoning_item",
-            "tool_call_item",
-            "tool_call_output_item",
-            "reasoning_item",
-            "message_output_item",
-        ]
-        container = next(item.raw_item for item in first.new_items if item.type == "tool_call_item")["environment"]
-        reference = {"type": "container_reference", "container_id": container["container_id"]}
-        again = agent.clone(tools=[ShellTool(environment=reference)])
-        streamed = Runner.run_streamed(
-            again, [*first.to_input_list(), {"role": "user", "content": "shell: cat note.txt"}]
-        )
-        names = [event.name async for event in streamed.stream_events() if event.type == "run_item_stream_event"]
-        assert {"tool_called", "tool_output", "message_output_created"} <= set(names)
-        assert "from the agent" in streamed.final_output
