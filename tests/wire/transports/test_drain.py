@@ -6,7 +6,8 @@ import signal
 import socket
 import sqlite3
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from types import MethodType, SimpleNamespace
@@ -52,6 +53,14 @@ def assert_quiet(server: Server) -> None:
         assert noise not in server.output, server.output[-3000:]
 
 
+@contextmanager
+def served(folder: Path, **settings: Any) -> Iterator[Server]:
+    """Run a server; nothing breaks on the way."""
+    with new_server(folder, **settings) as server:
+        yield server
+    assert_quiet(server)
+
+
 async def in_flight(server: Server, count: int) -> bool:
     """Say whether so many responses run."""
     return bool((await ready(server))["responses_in_flight"] == count)
@@ -69,8 +78,7 @@ async def refuses(http: httpx.AsyncClient) -> bool:
 
 @pytest.mark.each_server
 async def test_what_ends_within_the_grace_is_waited_for(folder: Path, kind: str) -> None:
-    server = new_server(folder, kind=kind, shutdown_grace_seconds=30).start()
-    try:
+    with served(folder, kind=kind, shutdown_grace_seconds=30) as server:
         async with http_client(server) as http, await Socket.open(server.ws_url) as socket:
             background = await begin(http, "[dumb a]")
             streamed = await RawStream.create(server, input="[dumb a]")
@@ -94,7 +102,6 @@ async def test_what_ends_within_the_grace_is_waited_for(folder: Path, kind: str)
             assert (await json_body).json()["status"] == "completed"
             assert (await socket.closed(), socket.raw.close_reason) == GOODBYE
         assert await asyncio.to_thread(server.ended) in STATUSES
-        assert_quiet(server)
         ids = [
             background["id"],
             json_body.result().json()["id"],
@@ -104,15 +111,12 @@ async def test_what_ends_within_the_grace_is_waited_for(folder: Path, kind: str)
             async with http_client(server) as http:
                 for response_id in ids:
                     assert text_of(await get(http, response_id)) == ANSWER
-    finally:
-        server.stop()
 
 
 @pytest.mark.each_server
 async def test_who_reads_late_still_reads_the_end(folder: Path, kind: str) -> None:
     """Autobahn by itself cuts who does not answer a close frame within a second."""
-    server = new_server(folder, kind=kind, shutdown_grace_seconds=300, responses_ping_interval_seconds=0.5).start()
-    try:
+    with served(folder, kind=kind, shutdown_grace_seconds=300, responses_ping_interval_seconds=0.5) as server:
         async with http_client(server) as http, await Socket.open(server.ws_url) as other:
             await other.create("[dumb b]")
             await other.until("response.in_progress")
@@ -133,9 +137,6 @@ async def test_who_reads_late_still_reads_the_end(folder: Path, kind: str) -> No
             speak(server, "b")
             assert (await other.answer())[-1]["type"] == "response.completed"
         assert await asyncio.to_thread(server.ended) in STATUSES
-        assert_quiet(server)
-    finally:
-        server.stop()
 
 
 def read_to_the_close(raw: socket.socket) -> bytes:
@@ -151,8 +152,7 @@ def read_to_the_close(raw: socket.socket) -> bytes:
 @pytest.mark.parametrize(("kind", "grace"), [("daphne", 0), ("uvicorn", 0), ("daphne", 0.3)], indirect=["kind"])
 @pytest.mark.each_server
 async def test_what_does_not_end_goes_on_after_the_next_start_or_fails(folder: Path, kind: str, grace: float) -> None:
-    server = new_server(folder, kind=kind, shutdown_grace_seconds=grace).start()
-    try:
+    with served(folder, kind=kind, shutdown_grace_seconds=grace) as server:
         async with http_client(server) as http, await Socket.open(server.ws_url) as socket:
             foreground = await RawStream.create(server, input="[hang]")
             spoken = await foreground.until("response.output_text.delta")
@@ -172,7 +172,6 @@ async def test_what_does_not_end_goes_on_after_the_next_start_or_fails(folder: P
             for stream in (said, watched):
                 assert await stream.rest_until_cut() == []  # it is not over: it goes on after the next start
             assert await stopping in STATUSES
-        assert_quiet(server)
         for events in (spoken, frames):
             assert_stopped(events)
         for name in "abc":
@@ -193,9 +192,6 @@ async def test_what_does_not_end_goes_on_after_the_next_start_or_fails(folder: P
                 again = await RawStream.resume(server, dumb["id"], 2)
                 assert (await again.rest())[0]["sequence_number"] == 3
                 assert (await http.get(f"/responses/{dumb['id']}/input_items")).json() == items
-        assert_quiet(server)
-    finally:
-        server.stop()
 
 
 def assert_stopped(events: list[Frame]) -> None:
@@ -210,8 +206,7 @@ def assert_stopped(events: list[Frame]) -> None:
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.each_server
 async def test_a_second_signal_or_ctrl_c_ends_the_wait(folder: Path, kind: str, sent: signal.Signals) -> None:
-    server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
-    try:
+    with served(folder, kind=kind, shutdown_grace_seconds=300) as server:
         stream = await RawStream.create(server, input="[hang]")
         events = await stream.until("response.output_text.delta")
         if sent == signal.SIGTERM:
@@ -223,15 +218,11 @@ async def test_a_second_signal_or_ctrl_c_ends_the_wait(folder: Path, kind: str, 
         assert_stopped(events)
         assert await stopping in (*STATUSES, -sent)
         assert time.monotonic() - begun < AT_ONCE
-        assert_quiet(server)
-    finally:
-        server.stop()
 
 
 @pytest.mark.each_server
 async def test_what_is_being_accepted_is_answered_and_no_key_is_lost(folder: Path, kind: str) -> None:
     """SQLite is locked, so nothing is accepted; the server is told to stop, and the lock is released."""
-    server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
     chat = {"model": "scripted", "messages": [{"role": "user", "content": "Hello"}]}
     asked: dict[str, dict[str, object]] = {
         "/v1/responses": {"input": "Hello"},
@@ -239,7 +230,7 @@ async def test_what_is_being_accepted_is_answered_and_no_key_is_lost(folder: Pat
         "/v1/chat/completions": chat,
         "/v1/completions": {"model": "scripted", "prompt": "Hello", "max_tokens": 5},
     }
-    try:
+    with served(folder, kind=kind, shutdown_grace_seconds=300) as server:
         with closing(sqlite3.connect(folder / "respsite.sqlite3", isolation_level=None)) as database:
             async with http_client(server) as http:
                 database.execute("BEGIN IMMEDIATE")
@@ -254,15 +245,12 @@ async def test_what_is_being_accepted_is_answered_and_no_key_is_lost(folder: Pat
                     assert answer.status == 200 or answer.getheader("retry-after"), path
                     connection.close()
         assert await asyncio.to_thread(server.ended) in STATUSES
-        assert_quiet(server)
         with server:
             for path, body in asked.items():
                 connection = sent(server, path, body)
                 again = await asyncio.to_thread(connection.getresponse)
                 assert again.status == 200, (path, again.read())
                 connection.close()
-    finally:
-        server.stop()
 
 
 def sent(server: Server, path: str, body: dict[str, object]) -> HTTPConnection:
@@ -281,8 +269,7 @@ async def has_begun_to_stop(http: httpx.AsyncClient, server: Server) -> bool:
 @pytest.mark.each_server
 async def test_who_reads_slowly_reads_to_the_end(folder: Path, kind: str) -> None:
     """Nothing runs any more: what was answered is on its way."""
-    server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
-    try:
+    with served(folder, kind=kind, shutdown_grace_seconds=300) as server:
         async with http_client(server) as http:
             content = b"0123456789abcdef" * 500_000
             made = await http.post("/files", files={"file": ("a.bin", content)}, data={"purpose": "user_data"})
@@ -295,21 +282,17 @@ async def test_who_reads_slowly_reads_to_the_end(folder: Path, kind: str) -> Non
                     said += part
             assert said.partition(b"\r\n\r\n")[2] == content
         assert await asyncio.to_thread(server.ended) in STATUSES
-        assert_quiet(server)
-    finally:
-        server.stop()
 
 
 @pytest.mark.each_server
 async def test_who_does_nothing_stops_at_once(folder: Path, kind: str) -> None:
-    server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
-    async with await Socket.open(server.ws_url) as socket:
-        await socket.ask("Hello")
-        begun = time.monotonic()
-        assert await asyncio.to_thread(server.stop) in STATUSES
-        assert time.monotonic() - begun < AT_ONCE
-        assert (await socket.closed(), socket.raw.close_reason) == GOODBYE
-    assert_quiet(server)
+    with served(folder, kind=kind, shutdown_grace_seconds=300) as server:
+        async with await Socket.open(server.ws_url) as socket:
+            await socket.ask("Hello")
+            begun = time.monotonic()
+            assert await asyncio.to_thread(server.stop) in STATUSES
+            assert time.monotonic() - begun < AT_ONCE
+            assert (await socket.closed(), socket.raw.close_reason) == GOODBYE
 
 
 @pytest.mark.each_server
@@ -317,8 +300,7 @@ async def test_an_idle_socket_and_a_kept_connection_are_let_go_of_while_another_
     folder: Path, kind: str
 ) -> None:
     """Their clients connect again, and reach a server that does not stop, where there is one."""
-    server = new_server(folder, kind=kind, shutdown_grace_seconds=300).start()
-    try:
+    with served(folder, kind=kind, shutdown_grace_seconds=300) as server:
         async with http_client(server) as http, await Socket.open(server.ws_url) as idle:
             await begin(http, "[dumb a]")
             kept = await http.get(f"{server.url}/health")
@@ -332,9 +314,6 @@ async def test_an_idle_socket_and_a_kept_connection_are_let_go_of_while_another_
                 assert (await late.closed(), late.raw.close_reason) == GOODBYE
             speak(server, "a")
         assert await asyncio.to_thread(server.ended) in STATUSES
-        assert_quiet(server)
-    finally:
-        server.stop()
 
 
 @pytest.mark.each_server

@@ -74,8 +74,7 @@ async def talk_over_http(server: Server, seen: list[Frame], *, stream: bool) -> 
 
 @pytest.mark.each_database
 async def test_kill_under_load_loses_nothing_that_was_seen_completed(kind: str, folder: Path) -> None:
-    server = new_server(folder, kind).start()
-    try:
+    with new_server(folder, kind) as server:
         seen: list[Frame] = []
         talks = [asyncio.create_task(talk_over_websocket(server, seen)) for _ in range(4)]
         talks += [asyncio.create_task(talk_over_http(server, seen, stream=bool(n % 2))) for n in range(4)]
@@ -86,8 +85,6 @@ async def test_kill_under_load_loses_nothing_that_was_seen_completed(kind: str, 
         server.start()
         await asyncio.gather(*(check_continues(server, parent) for parent in _batches(seen)))
         await assert_ends(server, signal.SIGINT)
-    finally:
-        server.stop()
 
 
 def _batches(seen: list[Frame], size: int = 25) -> list[list[Frame]]:
@@ -138,8 +135,5 @@ async def assert_ends(server: Server, with_signal: int) -> None:
 
 
 async def test_sigterm_ends_the_server_at_once(kind: str, folder: Path) -> None:
-    server = new_server(folder, kind).start()
-    try:
+    with new_server(folder, kind) as server:
         await assert_ends(server, signal.SIGTERM)
-    finally:
-        server.stop()
