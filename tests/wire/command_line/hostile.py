@@ -2,11 +2,10 @@
 
 import asyncio
 import gzip
-import threading
-from collections.abc import Awaitable, Callable
-from types import TracebackType
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
-from tests.kit.server import free_port
+from tests.kit.threads import in_a_thread
 
 Way = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ESCAPES = (
@@ -90,51 +89,23 @@ WAYS: dict[str, Way] = {
 }
 
 
-class HostileServer:
-    """It runs in a thread with an event loop of its own."""
+@contextmanager
+def hostile_server(way: Way) -> Iterator[str]:
+    """Run one; yield what a client takes as its base URL."""
 
-    def __init__(self, way: Way) -> None:
-        self._way = way
-        self._port = free_port()
-        self._loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await way(reader, writer)
+        except OSError:
+            pass  # the client has left
+        finally:
+            writer.close()
 
-    @property
-    def base_url(self) -> str:
-        """What a client takes as its base URL."""
-        return f"http://127.0.0.1:{self._port}/v1"
-
-    def __enter__(self) -> "HostileServer":
-        started = threading.Event()
-        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve(started)))
-        self._thread.start()
-        assert started.wait(30)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-        self._loop.close()
-
-    async def _serve(self, started: threading.Event) -> None:
-        handling: set[asyncio.Task[None]] = set()
-
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            handling.add(task)
-            try:
-                await self._way(reader, writer)
-            except OSError:
-                pass  # the client has left
-            finally:
-                handling.discard(task)
-                writer.close()
-
-        server = await asyncio.start_server(handle, "127.0.0.1", self._port, reuse_address=True)
-        started.set()
-        await self._stop.wait()
+    @asynccontextmanager
+    async def serving() -> AsyncIterator[str]:
+        server = await asyncio.start_server(handle, "127.0.0.1", 0)
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         server.close()
-        for task in list(handling):
-            task.cancel()
-        await asyncio.gather(*handling, return_exceptions=True)
+
+    with in_a_thread(serving()) as base_url:
+        yield base_url

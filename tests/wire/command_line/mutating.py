@@ -1,23 +1,23 @@
 """A server between a client and ours, which changes what is said: what a check is for is done wrong there.
 
-with MutatingServer(server, Mutation(json=without("usage"))) as wrong:
-    ...  # wrong.base_url
+with mutating_server(server, Mutation(request=without("usage"))) as base_url:
+    ...
 """
 
 import asyncio
 import contextlib
 import io
 import json
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import aiohttp
 from aiohttp import web
 
 from tests.kit.server import Server, free_port
+from tests.kit.threads import in_a_thread
 
 Json = dict[str, Any]
 FRAMING = ("content-length", "transfer-encoding", "content-encoding", "connection", "date", "server")
@@ -37,49 +37,31 @@ class Mutation:
     binary: bool = False  # frames are binary
 
 
-class MutatingServer:
-    """It runs in a thread with an event loop of its own."""
+@contextmanager
+def mutating_server(server: Server, mutation: Mutation) -> Iterator[str]:
+    """Run one; yield what a client takes as its base URL."""
 
-    def __init__(self, server: Server, mutation: Mutation) -> None:
-        self._server, self._mutation = server, mutation
-        self._port = free_port()
-        self._loop = asyncio.new_event_loop()
-        self._stop: asyncio.Event | None = None
-
-    @property
-    def base_url(self) -> str:
-        """What a client takes as its base URL."""
-        return f"http://127.0.0.1:{self._port}/v1"
-
-    def __enter__(self) -> "MutatingServer":
-        started = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(started,))
-        self._thread.start()
-        assert started.wait(30)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        assert self._stop is not None
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    def _run(self, started: threading.Event) -> None:
-        self._loop.run_until_complete(self._serve(started))
-        self._loop.close()
-
-    async def _serve(self, started: threading.Event) -> None:
-        self._stop = asyncio.Event()
-        async with aiohttp.ClientSession() as self._session:
+    @asynccontextmanager
+    async def serving() -> AsyncIterator[str]:
+        async with aiohttp.ClientSession() as session:
             app = web.Application(client_max_size=64 * 1024 * 1024)
-            app.router.add_route("*", "/{rest:.*}", self._handle)
+            app.router.add_route("*", "/{rest:.*}", _Between(server, mutation, session).handle)
             runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=1)
             await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", self._port, reuse_address=True).start()
-            started.set()
-            await self._stop.wait()
+            site = web.TCPSite(runner, "127.0.0.1", port := free_port(), reuse_address=True)
+            await site.start()
+            yield f"http://127.0.0.1:{port}/v1"
             await runner.cleanup()
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    with in_a_thread(serving()) as base_url:
+        yield base_url
+
+
+class _Between:
+    def __init__(self, server: Server, mutation: Mutation, session: aiohttp.ClientSession) -> None:
+        self._server, self._mutation, self._session = server, mutation, session
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
         if "websocket" in request.headers.get("upgrade", "").lower():
             return await self._relay(request)
         body: Any = await request.read()

@@ -14,7 +14,7 @@ from responses_app.command_line.conformance.table import CHECKS
 from responses_app.command_line.endpoint import RemoteServer
 from tests.kit.closed import ClosedServer
 from tests.kit.server import Server, free_port
-from tests.wire.command_line.hostile import WAYS, HostileServer
+from tests.wire.command_line.hostile import WAYS, hostile_server
 from tests.wire.command_line.program import respsite
 
 # What the demo engine does not have, or this server not by its defaults. Nothing else may be absent.
@@ -113,15 +113,15 @@ def test_failures_are_told_with_what_was_sent(daphne_server: Server, capsys: pyt
 @pytest.mark.parametrize("way", WAYS)
 def test_no_server_can_break_it(way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     junit = tmp_path / "junit.xml"
-    with HostileServer(WAYS[way]) as server:
+    with hostile_server(WAYS[way]) as base_url:
         # What hangs is cut; a whole answer has to be read within that.
         seconds = "0.3" if way == "hang" else "10"
-        asked = ("conformance", server.base_url, "--model", "m", "--seconds", seconds, "--at-once", "8")
+        asked = ("conformance", base_url, "--model", "m", "--seconds", seconds, "--at-once", "8")
         firsts = ("json.answer", "stream.answer", "models.list", "websocket.upgrade", "messages.answer", "chat.answer")
         only = [word for name in firsts for word in ("--only", name)]
         assert main([*asked, *only, "--junit", str(junit)]) == 1
         shown = capsys.readouterr()
-        assert main(["conformance", server.base_url, "--seconds", seconds]) == 1
+        assert main(["conformance", base_url, "--seconds", seconds]) == 1
         nameless = capsys.readouterr()
         assert main([*asked, "--only", "json.answer", "--only", "websocket.upgrade", "--json"]) == 1
         as_json = capsys.readouterr()

@@ -1,7 +1,7 @@
 """Each check of `respsite conformance` notices what it is for: a server that does it wrong fails it."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
 
@@ -16,7 +16,7 @@ from responses_app.command_line.conformance.table import GROUPS, chosen
 from responses_app.command_line.endpoint import RemoteServer
 from tests.kit.sdk import MODEL
 from tests.kit.server import Server
-from tests.wire.command_line.mutating import Json, MutatingServer, Mutation, answered, changed, replaced
+from tests.wire.command_line.mutating import Json, Mutation, answered, changed, mutating_server, replaced
 
 CREATE = "POST /v1/responses"
 CHAT = "POST /v1/chat/completions"
@@ -303,28 +303,22 @@ MUTATIONS: dict[str, tuple[Mutation, list[str]]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=MUTATIONS)
-def wrong(request: pytest.FixtureRequest, daphne_server: Server) -> Iterator[tuple[str, list[str]]]:
-    """A server that does something wrong, and which checks have to say so."""
-    mutation, names = MUTATIONS[request.param]
-    with MutatingServer(daphne_server, mutation) as server:
-        yield server.base_url, names
-
-
-def test_what_is_done_wrong_is_noticed(wrong: tuple[str, list[str]]) -> None:
-    url, names = wrong
-    for name in names:
-        [result] = results_of(url, [name])
-        assert (result.check.name, result.verdict) == (name, Verdict.FAILED), result.came
-        assert result.came
-        assert result.exchanges
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_what_is_done_wrong_is_noticed(daphne_server: Server, name: str) -> None:
+    mutation, names = MUTATIONS[name]
+    with mutating_server(daphne_server, mutation) as url:
+        for check in names:
+            [result] = results_of(url, [check])
+            assert (result.check.name, result.verdict) == (check, Verdict.FAILED), result.came
+            assert result.came
+            assert result.exchanges
 
 
 def test_what_is_passed_on_is_right(daphne_server: Server) -> None:
     """The server in between changes nothing by itself."""
     names = sorted({name for _, names in MUTATIONS.values() for name in names})
-    with MutatingServer(daphne_server, Mutation()) as server:
-        results = results_of(server.base_url, names)
+    with mutating_server(daphne_server, Mutation()) as url:
+        results = results_of(url, names)
     # On a busy machine the demo engine may have answered before it is cancelled, and then the check says so.
     wrong = {result.check.name: result.came for result in results if result.verdict is not Verdict.PASSED}
     assert wrong.keys() <= {result.check.name for result in results if result.verdict is Verdict.SKIPPED}
