@@ -105,3 +105,12 @@ def axe_finds_nothing(page: Page, *schemes: Literal["light", "dark"], everything
         told = page.evaluate(run, {**rules, "resultTypes": ["violations"]})
         found = AxeResults(told)
         assert found.violations_count == 0, found.generate_report()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page on which nothing may go wrong."""
+    with opened(browser) as page:
+        problems = problems_of(page)
+        yield page
+        assert problems == []

@@ -1,14 +1,13 @@
 """The pages in a real browser: live, at three widths, light and dark, by the keyboard, and clean for axe."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.kit.browser import SIZES, axe_finds_nothing, is_wider_than_its_window, needs_chromium, opened, problems_of
+from tests.kit.browser import SIZES, axe_finds_nothing, is_wider_than_its_window, needs_chromium
 from tests.kit.people import NAME, PASSWORD, make_superuser
 from tests.kit.scripts import WEATHER
 from tests.kit.server import Server
@@ -55,15 +54,6 @@ def sign_in(page: Page, server: Server) -> None:
     page.fill("#id_password", PASSWORD)
     page.click("[type=submit]")
     expect(page.locator("#user-tools")).to_contain_text(NAME)
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page on which nothing may go wrong."""
-    with opened(browser) as page:
-        problems = problems_of(page)
-        yield page
-        assert problems == []
 
 
 @pytest.mark.parametrize("name", [*FRAMES, "compare"])

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from responses_app.watch.rollouts.window import SIDE, WINDOW
-from tests.kit.browser import SIZES, axe_finds_nothing, is_wider_than_its_window, needs_chromium, opened, problems_of
+from tests.kit.browser import SIZES, axe_finds_nothing, is_wider_than_its_window, needs_chromium
 from tests.kit.people import settings_of
 from tests.kit.sample_rollouts import GROUP, MODEL
 from tests.kit.server import Server, manage
@@ -50,15 +50,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         )
         yield server
         assert "Traceback" not in server.output
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page on which nothing may go wrong."""
-    with opened(browser) as page:
-        problems = problems_of(page)
-        yield page
-        assert problems == []
 
 
 @pytest.mark.parametrize("name", PAGES)
