@@ -52,25 +52,15 @@ def user(text: str) -> Any:
     return {"role": "user", "content": text}
 
 
-def test_a_client_goes_on_from_what_compact_gives(client: OpenAI, chat: Chat) -> None:
-    item = compacted(client, input=[user("One"), user("Two")], instructions="Be brief.")
-    assert "Two" not in json.dumps(item)
-    asked: Any = [item, user("Three")]
-    by_http = client.responses.create(model=MODEL, input=asked)
-    by_socket = chat.ask(asked, store=False)
-    assert by_http.output_text == by_socket.output_text
-    assert "behind a summary of 2 before" in by_http.output_text
-    assert chat.ask("Four").output_text.endswith("user message 2 of this conversation, behind a summary of 2 before.")
-
-
 # The SDK's type of the output has no user's messages: its own serializer warns of them, and sends them all the same.
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 def test_all_ways_of_going_on_from_it_are_one_prompt(client: OpenAI, chat: Chat) -> None:
     """All of the output as it came, as JSON, the one item, in a conversation, on a socket: no message comes twice."""
     history: Any = [user("One"), {"role": "assistant", "content": "So?"}, user("Two")]
-    output = outcome(client, input=history)
+    output = outcome(client, input=history, instructions="Be brief.")
     assert [item.content[0].text for item in output[:-1]] == ["One", "Two"]
     as_json: list[Any] = [item.model_dump(exclude_unset=True) for item in output]
+    assert "Two" not in json.dumps(as_json[-1]), "it is sealed"
     conversation = client.conversations.create(items=as_json)
     ways = [
         client.responses.create(model=MODEL, input=[*output, user("Three")]),
@@ -88,6 +78,7 @@ def test_all_ways_of_going_on_from_it_are_one_prompt(client: OpenAI, chat: Chat)
     assert "user message 1 of this conversation, behind a summary of 3 before" in fourth.output_text
 
 
+@pytest.mark.each_database
 def test_a_chain_gives_its_users_messages(client: OpenAI) -> None:
     first = client.responses.create(model=MODEL, input="One")
     second = client.responses.create(model=MODEL, input="Two <|end|>", previous_response_id=first.id)
@@ -111,15 +102,6 @@ def test_a_chain_that_begins_with_a_compaction_gives_all_its_users_messages(clie
         assert [item.content[0].text for item in output[:-1]] == told
     after = client.responses.create(model=MODEL, input=[*output, user("Five")])
     assert f"user message 1 of this conversation, behind a summary of {len(told)} before" in after.output_text
-
-
-@pytest.mark.each_database
-def test_a_stored_chain_is_compacted(client: OpenAI) -> None:
-    first = client.responses.create(model=MODEL, input="One")
-    item = compacted(client, previous_response_id=first.id)
-    again = compacted(client, input=[item, user("Two")])
-    asked: Any = [again, user("Three")]
-    assert "behind a summary of 2 before" in client.responses.create(model=MODEL, input=asked).output_text
 
 
 def test_a_changed_item_is_refused(client: OpenAI, chat: Chat) -> None:

@@ -1,7 +1,6 @@
 """What a client can get wrong with conversations: each time it is told what, in OpenAI's shape."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -135,14 +134,3 @@ def test_a_body_that_is_not_json(http: httpx.Client, conversation: str) -> None:
 def test_head_is_a_get_without_a_body(http: httpx.Client, conversation: str) -> None:
     answer = http.head(f"/conversations/{conversation}")
     assert (answer.status_code, answer.content) == (200, b"")
-
-
-def test_a_database_that_cannot_be_used_is_a_503(folder: Path) -> None:
-    server = Server(folder, database_url=f"sqlite:///{folder}/never-migrated.sqlite3")
-    server.start(wait=False)
-    try:
-        with httpx.Client(base_url=server.base_url, timeout=PATIENCE, verify=False) as http:
-            for answer in (http.get("/conversations/conv_0"), http.post("/conversations", json={})):
-                read_error_answer(answer, status=503, code="server_is_overloaded")
-    finally:
-        server.stop()

@@ -59,14 +59,6 @@ def test_the_stream_helper_sums_the_events(client: OpenAI) -> None:
     assert said == final.output_text == "1 2 3 4 5 6 7"
 
 
-def test_a_chat_of_three_turns(client: OpenAI) -> None:
-    previous = None
-    for turn in (1, 2, 3):
-        response = client.responses.create(model=MODEL, input=f"Turn {turn}", previous_response_id=previous)
-        assert number_of_user_messages(response.output_text) == turn
-        previous = response.id
-
-
 def test_a_tool_loop_of_two_calls(client: OpenAI) -> None:
     response = client.responses.create(model=MODEL, input=TWO_CALLS, tools=[WEATHER])
     cities = []

@@ -10,6 +10,7 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import Response
 
+from tests.kit.fixtures import module_server
 from tests.kit.inprocess import Server
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event, validate_response, validate_response_items
@@ -21,13 +22,10 @@ MODEL = "test-model"
 RUNNING = ("queued", "in_progress")
 
 
-@pytest.fixture(scope="module")
-def server(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that runs one background response at a time."""
-    folder = tmp_path_factory.mktemp("state")
-    limits: dict[str, Any] = {"background_max_running": 1, "reconnect_grace_seconds": 30}
-    with Server(folder, script=main_script(folder), model_name=MODEL, **limits) as server:
-        yield server
+# It runs one background response at a time.
+server = module_server(
+    "state", Server, script=main_script, model_name=MODEL, background_max_running=1, reconnect_grace_seconds=30
+)
 
 
 @pytest.fixture
@@ -123,9 +121,6 @@ def test_what_continues_a_deleted_response_goes_on(client: OpenAI) -> None:
     client.responses.delete(third.id)
 
 
-# Cancelling.
-
-
 # What a response was asked.
 
 ITEMS: list[Any] = [
@@ -154,13 +149,6 @@ def test_items_of_every_kind_are_listed_as_openai_has_them(client: OpenAI) -> No
     assert [item.id for item in items][1:3] == ["mine", "msg_nobody_has_seen"]
     assert len({item.id for item in items}) == len(items)
     assert [item.id for item in asked(client, response.id)] == [item.id for item in items][::-1]
-
-
-def test_a_string_is_a_message(client: OpenAI) -> None:
-    response = client.responses.create(model=MODEL, input="Hello")
-    (item,) = asked(client, response.id)
-    assert (item.role, item.content[0].text) == ("user", "Hello")
-    assert item.id.startswith("msg_")
 
 
 @pytest.mark.each_database

@@ -1,7 +1,6 @@
 """Responses are steered, interrupted and cancelled while they run, over real servers and with the real SDK."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from engine.formats.harmony.encoding import encode_harmony
 from tests.inprocess.conftest import Connect
 from tests.kit.background import get
 from tests.kit.clients import Frame, Socket, http_client, text_of
+from tests.kit.fixtures import module_server
 from tests.kit.inprocess import Server
 from tests.kit.laws import assert_laws
 from tests.kit.scripts import BEGIN, CALL, GATES, HELLO, WEATHER, Entry, gate, generations, release
@@ -32,19 +32,12 @@ def script(folder: Path) -> list[Entry]:
         held(HELD_CALL, THOUGHT_CALL, len(encode_harmony(THOUGHT_CALL)) - 1),
         *(held(name, TALK, 6) for name in GATES if name != HELD_CALL),
         {"when": "[talk]", "say": TALK, "delay": 0.02},
-        {"when": "[call]", "say": THOUGHT_CALL},
         {"when": "[full]", "fault": "overloaded"},
         {"say": HELLO},
     ]
 
 
-@pytest.fixture(scope="module")
-def steered_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that speaks slowly, or only so far."""
-    folder = tmp_path_factory.mktemp("server")
-    with Server(folder, script=script(folder), journal=True) as server:
-        yield server
-        assert "Traceback" not in server.output
+steered_server = module_server("server", Server, script=script, journal=True)  # speaks slowly, or only so far
 
 
 @pytest.fixture
@@ -275,29 +268,6 @@ async def test_cancelling_over_the_socket(steered_server: Server, socket: Socket
     await socket.send({"type": "response.cancel", "response_id": "resp_nobody"})
     assert (await socket.error())["error"]["param"] == "response_id"
     assert (await socket.ask("Still here", "a"))["status"] == "completed"
-
-
-async def test_one_that_waits_for_its_tools_is_steered_behind_their_outputs(
-    steered_server: Server, open_socket: Connect
-) -> None:
-    socket = await open_socket(steered_server, additional_headers={"Respsite-Tool-Mode": "wait"})
-    await socket.create("[call]", tools=[WEATHER])
-    events = await socket.until("response.created")
-    while events[-1].get("item", {}).get("type") != "function_call" or "done" not in events[-1]["type"]:
-        events.append(await socket.next())
-    response_id, call_id = events[0]["response"]["id"], events[-1]["item"]["call_id"]
-    await steer(socket, response_id, "And be brief.")
-    assert (await socket.next())["type"] == "response.steer.accepted"
-    async with http_client(steered_server) as http:
-        given = await http.post(
-            f"/responses/{response_id}/tool_outputs", json={"tool_call_id": call_id, "output": "18"}
-        )
-        assert given.status_code == 200
-    events += await socket.answer()
-    assert_laws(events)
-    assert events[-1]["response"]["incomplete_details"] == {"reason": "steered"}
-    done = (await socket.answer())[-1]["response"]
-    assert (done["previous_response_id"], done["status"]) == (response_id, "completed")
 
 
 async def test_many_connections_steer_at_once(steered_server: Server, open_socket: Connect) -> None:

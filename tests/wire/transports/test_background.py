@@ -3,13 +3,14 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
 from tests.kit.background import RUNNING, WAITING, begin, cancel, get, is_idle, new_server, speak, until
 from tests.kit.clients import http_client, read_error_answer, ready, text_of
+from tests.kit.fixtures import module_server
 from tests.kit.laws import assert_laws
 from tests.kit.raw_streams import RawStream
 from tests.kit.scripts import SPOKEN, generations, was_aborted
@@ -17,13 +18,7 @@ from tests.kit.server import Server
 from tests.kit.stored import stored_statuses
 from tests.kit.waiting import eventually
 
-
-@pytest.fixture(scope="module")
-def server(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that runs two at once, while three wait."""
-    with new_server(tmp_path_factory.mktemp("background")) as started:
-        yield started
-    assert "Traceback" not in started.output
+server = module_server("background", new_server)  # runs two at once, while three wait
 
 
 @pytest.fixture
@@ -32,13 +27,6 @@ async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
     async with http_client(server) as client:
         yield client
         await eventually(lambda: is_idle(server))
-
-
-async def test_it_runs_though_nobody_waits(http: httpx.AsyncClient) -> None:
-    response = await begin(http, "Hello", metadata={"a": "b"})
-    done = await until(http, response["id"], "completed")
-    assert (done["metadata"], text_of(done)) == ({"a": "b"}, "Hello there, friend.")
-    assert done["created_at"] == response["created_at"]
 
 
 async def test_it_survives_its_client(server: Server, http: httpx.AsyncClient) -> None:
@@ -105,21 +93,6 @@ async def test_they_have_their_turns_in_order(server: Server, http: httpx.AsyncC
     lines = (server.folder / "journal.jsonl").read_text().splitlines()
     places = [lines.index(json.dumps(entry)) for entry in order]
     assert places == sorted(places)
-
-
-async def test_one_that_waits_is_cancelled_and_never_runs(server: Server, http: httpx.AsyncClient) -> None:
-    hanging = [await begin(http, "[hang]") for _ in range(RUNNING)]
-    waiting = await begin(http, "Hello")
-    stream = await RawStream.resume(server, waiting["id"])
-    for _ in range(2):
-        (cancelled,) = await cancel(http, waiting)
-        assert (cancelled["status"], cancelled["output"], cancelled["usage"]) == ("cancelled", [], None)
-    events = await stream.rest()
-    assert_laws(events)
-    assert [event["type"] for event in events] == ["response.created", "response.queued", "response.incomplete"]
-    assert events[-1]["response"] == cancelled == await get(http, waiting["id"])
-    await cancel(http, *hanging)
-    assert generations(server, waiting["id"]) == []
 
 
 @pytest.mark.each_database

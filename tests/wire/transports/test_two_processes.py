@@ -1,12 +1,11 @@
 """Two servers on one database: what one makes, the other reads, continues and deletes; neither ever finds it locked."""
 
-from collections.abc import AsyncIterator, Iterator
-
 import httpx
 import pytest
 
 from tests.kit.background import begin, get, is_idle, new_server, speak, until
-from tests.kit.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, text_of
+from tests.kit.clients import Frame, Socket, read_error_answer, read_error_frame, text_of
+from tests.kit.fixtures import module_pair
 from tests.kit.raw_streams import RawStream
 from tests.kit.scripts import as_history, generations
 from tests.kit.server import Server
@@ -18,32 +17,7 @@ ENOUGH = 60  # promises of each server
 LEASE = 8.0  # WORKER_LEASE_SECONDS: a busy machine lets no worker stand still for so long
 
 
-@pytest.fixture(scope="module")
-def pair(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
-    """Two servers of one folder."""
-    folder = tmp_path_factory.mktemp("pair")
-    limits = {"background_max_running": 5, "background_max_queued": 100, "worker_lease_seconds": LEASE}
-    first, second = (new_server(folder, **limits) for _ in range(2))
-    second.log = folder / "second.log"
-    with first, second:
-        yield first, second
-    for server in (first, second):
-        for noise in ("locked", "Traceback", "was never", " ERROR "):
-            assert noise not in server.output, server.output[-3000:]
-
-
-@pytest.fixture
-async def one(pair: tuple[Server, Server]) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the first."""
-    async with http_client(pair[0]) as http:
-        yield http
-
-
-@pytest.fixture
-async def two(pair: tuple[Server, Server]) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the second."""
-    async with http_client(pair[1]) as http:
-        yield http
+pair = module_pair("pair", new_server, background_max_running=5, background_max_queued=100, worker_lease_seconds=LEASE)
 
 
 async def create(http: httpx.AsyncClient, given: object, **fields: object) -> Frame:
@@ -83,18 +57,6 @@ async def test_a_chain_goes_from_one_to_the_other_token_by_token(
             history = as_history(generations(pair[0], parent["id"])[0])
             assert generation["prompt_tokens"][: len(history)] == history
         parent = response
-
-
-async def test_what_one_made_the_other_reads_and_deletes(one: httpx.AsyncClient, two: httpx.AsyncClient) -> None:
-    response = await create(one, "Hello", metadata={"a": "b"})
-    assert await get(two, response["id"]) == response
-    items = [(await http.get(f"/responses/{response['id']}/input_items")).json() for http in (one, two)]
-    assert items[0] == items[1]
-    assert (await two.delete(f"/responses/{response['id']}")).json()["deleted"] is True
-    for http in (one, two):
-        read_error_answer(await http.get(f"/responses/{response['id']}"), status=404, code=None, param="response_id")
-        answer = await http.post("/responses", json={"input": "And?", "previous_response_id": response["id"]})
-        read_error_answer(answer, status=400, code="previous_response_not_found", param="previous_response_id")
 
 
 async def test_a_response_is_known_everywhere_once_it_is_created(
