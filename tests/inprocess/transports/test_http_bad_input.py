@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kit.clients import Frame, read_error_answer, read_message, server_sent
+from tests.kit.clients import read_error_answer
 from tests.kit.inprocess import Server
 from tests.kit.scripts import LIMIT
 from tests.kit.stored import stored_statuses
@@ -85,16 +85,6 @@ async def test_json_with_a_charset_is_json(http: httpx.AsyncClient) -> None:
     assert (await http.post("/responses", content=b'{"input": "Hello"}', headers=headers)).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/nowhere", "/v1", "/v1/nothing", "/v1/responses/resp_1/more/parts"])
-async def test_a_path_that_is_not_served(server: Server, http: httpx.AsyncClient, path: str) -> None:
-    answer = await http.get(f"{server.url}{path}")
-    if path == "/nowhere":  # Django's own part, beside the admin
-        assert answer.status_code == 404
-    else:
-        message = read_error_answer(answer, status=404, code="not_found")
-        assert path in message
-
-
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
@@ -134,19 +124,6 @@ async def test_a_request_id_is_made(http: httpx.AsyncClient, given: str | None) 
     assert all(each.startswith("req_") for each in made)
 
 
-async def failed_stream(http: httpx.AsyncClient, word: str) -> Frame:
-    """Return the response of a stream that ends with `response.failed`."""
-    async with http.stream("POST", "/responses", json={"input": word, "stream": True}) as answer:
-        assert answer.status_code == 200
-        events = [event async for event in server_sent(answer)]
-    assert events[-1] == ("", "[DONE]")
-    name, last = events[-2]
-    assert isinstance(last, dict)
-    assert name == last["type"] == "response.failed"
-    response: Frame = last["response"]
-    return response
-
-
 @pytest.mark.parametrize(
     ("word", "status", "code"),
     [("[away]", 503, "server_is_overloaded"), ("[full]", 429, "rate_limit_exceeded"), ("[no]", 500, "server_error")],
@@ -170,29 +147,3 @@ async def test_a_background_response_fails_in_its_own_time(http: httpx.AsyncClie
         return bool(response["status"] == "failed" and response["error"]["code"] == "rate_limit_exceeded")
 
     await eventually(ended)
-
-
-@pytest.mark.parametrize("word", ["[die]", "[crash]", "[break]"])
-async def test_an_engine_that_dies(http: httpx.AsyncClient, word: str) -> None:
-    """A stream ends with `response.failed`; a JSON body is the same response."""
-    answer = await post(http, {"input": word})
-    assert answer.status_code == 200, "something was said"
-    for response in (answer.json(), await failed_stream(http, word)):
-        assert response["status"] == "failed"
-        assert response["error"]["code"] == "server_error"
-        read_message(response["error"]["message"])
-    assert (await post(http, {"input": "Hello"})).json()["status"] == "completed"
-
-
-async def test_a_stream_is_what_the_body_is(http: httpx.AsyncClient) -> None:
-    async with http.stream("POST", "/responses", json={"input": "Hello", "stream": True}) as answer:
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        events = [event async for event in server_sent(answer)]
-    frames: list[Frame] = [data for _, data in events if isinstance(data, dict)]
-    assert [name for name, _ in events] == [*(frame["type"] for frame in frames), ""]
-    assert [frame["sequence_number"] for frame in frames] == list(range(len(frames)))
-    body = (await post(http, {"input": "Hello"})).json()
-    streamed = frames[-1]["response"]
-    assert set(body) == set(streamed)
-    assert body["output"][0]["content"] == streamed["output"][0]["content"]
-    assert body["usage"] == streamed["usage"]

@@ -93,23 +93,13 @@ async def test_an_id_with_a_slash_is_not_a_path_of_ours(http: httpx.AsyncClient,
 
 BAD_QUERIES: dict[str, tuple[str, Mapping[str, str], str]] = {
     "limit 0": ("/input_items", {"limit": "0"}, "limit"),
-    "limit 101": ("/input_items", {"limit": "101"}, "limit"),
-    "limit text": ("/input_items", {"limit": "ten"}, "limit"),
-    "limit empty": ("/input_items", {"limit": ""}, "limit"),
-    "limit negative": ("/input_items", {"limit": "-1"}, "limit"),
-    "limit float": ("/input_items", {"limit": "1.5"}, "limit"),
-    "limit huge": ("/input_items", {"limit": "9" * 5000}, "limit"),
     "order": ("/input_items", {"order": "up"}, "order"),
-    "order empty": ("/input_items", {"order": ""}, "order"),
     "after": ("/input_items", {"after": "msg_0"}, "after"),
     "after NUL": ("/input_items", {"after": "\0"}, "after"),
-    "after long": ("/input_items", {"after": "x" * 5000}, "after"),
     "include of items": ("/input_items", {"include": "all"}, "include[0]"),
     "include of items, as a list": ("/input_items", {"include[]": "all"}, "include[0]"),
-    "include": ("", {"include": "everything"}, "include[0]"),
     "include as a list": ("", {"include[]": ""}, "include[0]"),
     "stream": ("", {"stream": "yes"}, "stream"),
-    "stream empty": ("", {"stream": ""}, "stream"),
     "starting_after text": ("", {"stream": "true", "starting_after": "first"}, "starting_after"),
     "starting_after empty": ("", {"stream": "true", "starting_after": ""}, "starting_after"),
     "starting_after negative": ("", {"stream": "true", "starting_after": "-1"}, "starting_after"),
@@ -184,23 +174,11 @@ async def test_one_that_runs_cannot_be_continued(http: httpx.AsyncClient, runnin
     assert running in message
 
 
-CONTRADICTIONS: dict[str, tuple[Frame, str, str]] = {
-    "background without a store": ({"background": True, "store": False}, "background", "invalid_value"),
-    "background of a wrong type": ({"background": "yes"}, "background", "invalid_type"),
-    "conversation and previous response": (
-        {"conversation": "conv_1", "previous_response_id": NOBODY},
-        "conversation",
-        "mutually_exclusive_parameters",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CONTRADICTIONS)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_excludes_each_other(http: httpx.AsyncClient, case: str, stream: bool) -> None:
-    fields, param, code = CONTRADICTIONS[case]
-    answer = await http.post("/responses", json={"input": "Hello", "stream": stream, **fields})
-    read_error_answer(answer, status=400, code=code, param=param)
+async def test_a_conversation_and_a_previous_response_exclude_each_other(http: httpx.AsyncClient, stream: bool) -> None:
+    body = {"input": "Hello", "stream": stream, "conversation": "conv_1", "previous_response_id": NOBODY}
+    answer = await http.post("/responses", json=body)
+    read_error_answer(answer, status=400, code="mutually_exclusive_parameters", param="conversation")
 
 
 async def test_a_body_of_a_cancel_or_delete_is_not_read(http: httpx.AsyncClient, running: str) -> None:

@@ -94,16 +94,6 @@ async def test_an_end_of_text_ends_the_message(socket: Socket) -> None:
     assert again["status"] == "completed"
 
 
-async def test_the_name_of_an_unknown_channel_is_not_text(socket: Socket) -> None:
-    assert text_of(await socket.ask("[weird]")) == "text here"
-
-
-async def test_a_function_that_was_not_declared_is_the_clients(socket: Socket) -> None:
-    response = await socket.ask("[undeclared]")
-    assert kinds(response) == ["function_call"]
-    assert response["output"][0]["name"] == "somewhere.else"
-
-
 @pytest.mark.parametrize(
     ("kind", "code", "hint"),
     [

@@ -5,7 +5,7 @@ import pytest
 
 from engine.formats.harmony.encoding import decode_tokens
 from tests.inprocess.conftest import Connect
-from tests.kit.clients import Frame, Socket, read_error_frame, text_of
+from tests.kit.clients import Frame, Socket, read_error_frame
 from tests.kit.inprocess import Server
 from tests.kit.scripts import WEATHER, as_history, gate, generations, release
 
@@ -23,25 +23,6 @@ def assert_continues(server: Server, child: Frame, parent: Frame) -> None:
     """Check that a response was sampled from exactly the tokens of its parent, and more."""
     history = as_history(generations(server, parent["id"])[-1])
     assert generations(server, child["id"])[0]["prompt_tokens"][: len(history)] == history
-
-
-async def test_events_are_those_of_the_api(socket: Socket) -> None:
-    await socket.create("Hello")
-    events = await socket.answer()
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    kinds = [event["type"] for event in events if event["type"] != "response.output_text.delta"]
-    assert kinds == [
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.content_part.added",
-        "response.output_text.done",
-        "response.content_part.done",
-        "response.output_item.done",
-        "response.completed",
-    ]
-    assert text_of(events[-1]["response"]) == "Hello there, friend."
-    assert all("stream_id" not in event for event in events)
 
 
 @pytest.mark.parametrize("store", [True, False])
