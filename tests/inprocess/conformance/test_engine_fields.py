@@ -1,7 +1,6 @@
 """Fields that reach into the engine, through OpenAI's SDK: log probabilities, cache keys, tiers, and vLLM's own."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ import pytest
 from openai import OpenAI
 
 from engine.formats.harmony.encoding import decode_tokens
+from tests.kit.fixtures import module_sdk, module_server
 from tests.kit.inprocess import Server
 from tests.kit.pictures import data_url, picture
-from tests.kit.sdk import sdk_of
 
 THINKS = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>So.<|return|>"
 SCRIPT = [
@@ -21,23 +20,15 @@ SCRIPT = [
 ]
 
 
-@pytest.fixture(scope="module")
-def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+TIERS = "auto,default,flex,priority"  # all but `scale`
+server = module_server("fields", Server, script=SCRIPT, journal=True, responses_allowed_service_tiers=TIERS)
+client = module_sdk()
+
+
+@pytest.fixture
+def journal(server: Server) -> Path:
     """Where the engine writes what it was asked for."""
-    return tmp_path_factory.mktemp("journal") / "journal.jsonl"
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory, journal: Path) -> Iterator[OpenAI]:
-    """A client of a server that takes no `scale` tier."""
-    options = json.dumps({"journal": str(journal)})
-    folder = tmp_path_factory.mktemp("fields")
-    tiers = "auto,default,flex,priority"
-    with (
-        Server(folder, script=SCRIPT, engine_options=options, responses_allowed_service_tiers=tiers) as server,
-        sdk_of(server) as client,
-    ):
-        yield client
+    return server.folder / "journal.jsonl"
 
 
 def test_logprobs_over_http_and_in_a_stream(client: OpenAI) -> None:
@@ -82,23 +73,16 @@ OPEN = {
 }
 
 
-@pytest.fixture(scope="module")
-def open_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+# It takes vLLM's own fields.
+OPENED = {"responses_compatibility_mode": "false", "enable_computer_call": "on"}
+open_server = module_server("open-fields", Server, script=SCRIPT, journal=True, **OPENED)
+open_client = module_sdk("open_server")
+
+
+@pytest.fixture
+def open_journal(open_server: Server) -> Path:
     """Where the engine of `open_client` writes what it was asked for."""
-    return tmp_path_factory.mktemp("open-journal") / "journal.jsonl"
-
-
-@pytest.fixture(scope="module")
-def open_client(tmp_path_factory: pytest.TempPathFactory, open_journal: Path) -> Iterator[OpenAI]:
-    """A client of a server that takes vLLM's own fields."""
-    options = json.dumps({"journal": str(open_journal)})
-    folder = tmp_path_factory.mktemp("open-fields")
-    more = {"responses_compatibility_mode": "false", "enable_computer_call": "on"}
-    with (
-        Server(folder, script=SCRIPT, engine_options=options, **more) as server,
-        sdk_of(server) as client,
-    ):
-        yield client
+    return open_server.folder / "journal.jsonl"
 
 
 def asked_of(journal: Path) -> dict[str, Any]:

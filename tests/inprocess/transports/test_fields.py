@@ -300,13 +300,6 @@ async def test_an_empty_list_of_models_is_not_read_out(http: httpx.AsyncClient) 
     assert "serves: ." not in answer.json()["error"]["message"]
 
 
-async def test_what_excludes_each_other_is_told_so(http: httpx.AsyncClient) -> None:
-    body = {"input": "Hi", "conversation": "conv_1", "previous_response_id": "resp_1"}
-    answer = await http.post("/responses", json=body)
-    message = read_error_answer(answer, status=400, code="mutually_exclusive_parameters", param="conversation")
-    assert message.startswith("Mutually exclusive parameters:")
-
-
 CHATS: dict[str, Frame] = {
     "/chat/completions": {"messages": [{"role": "user", "content": "count to 9"}]},
     "/completions": {"prompt": "count to 9", "max_tokens": 30},
