@@ -108,6 +108,13 @@ class Driver:
         self.events += events
         return command
 
+    def tell_all(self, inputs: Iterable[Input]) -> Command | None:
+        """Tell these inputs; return what the last one commands."""
+        command = None
+        for each in inputs:
+            command = self.tell(each)
+        return command
+
     def run(self, first: Input, turns: Iterable[Sequence[Sampled]], tools: Iterable[ToolReturned] = ()) -> None:
         """Go on from `first` to the end; a turn that is missing is aborted, a tool without an answer fails."""
         waiting, answers = iter(turns), iter(tools)
@@ -196,10 +203,7 @@ def count(text: str) -> int:
 def told(*inputs: Input, hosted: bool = False, one_call: bool = False) -> tuple[Driver, Command | None]:
     """Tell a new machine these inputs; return its driver and the last command."""
     driver = Driver(machine(HarmonyFormat(), hosted=hosted, one_call=one_call))
-    command = None
-    for each in inputs:
-        command = driver.tell(each)
-    return driver, command
+    return driver, driver.tell_all(inputs)
 
 
 def types_of(driver: Driver) -> list[str]:

@@ -1,5 +1,7 @@
 """What the tests of steering share: a response that runs, what is said to it, and how it ends."""
 
+from typing import Any
+
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.session.session import Command, WebSocketSession
@@ -25,6 +27,13 @@ def steer(
 ) -> list[Command]:
     frame = {"type": "response.steer", "previous_response_id": response_id, "input": given, **more}
     return connection.receive(frame, 100)
+
+
+def steered(connection: WebSocketSession, **fields: Any) -> Create:
+    """Let a response run, and say something to it."""
+    first = begun(connection, **fields)
+    steer(connection)
+    return first
 
 
 def types(commands: list[Command]) -> list[object]:

@@ -11,8 +11,6 @@ from responses_app.protocol.files.batches import InputLines, NewLine
 
 
 def lines_of(max_lines: int = 100, max_line_bytes: int = 1000) -> InputLines:
-    """Return a reader of inputs."""
-
     def check(model: str | None) -> None:
         if model == "none":
             raise model_not_found(model, [])
@@ -23,7 +21,6 @@ def lines_of(max_lines: int = 100, max_line_bytes: int = 1000) -> InputLines:
 
 
 def raw(custom_id: str, **body: object) -> bytes:
-    """Return a line."""
     return json.dumps({"custom_id": custom_id, "method": "POST", "url": "/v1/responses", "body": body}).encode()
 
 

@@ -49,20 +49,52 @@ def tokens_of(link: ChainLink) -> list[int]:
     return list(link.prompt_tokens())
 
 
-def test_thoughts_are_kept_while_a_tool_loop_goes_on() -> None:
-    turns = [
-        [message(U, 1), message(A, 2), message(C, 3)],
-        [message(O, 4), message(A, 5), message(C, 6)],
-        [message(O, 7)],
-    ]
-    assert tokens_of(chain(*turns)) == [1, 2, 3, 4, 5, 6, 7]
+def said(words: str) -> list[RenderedMessage]:
+    """Return messages of a token each, which are written as their kinds and tokens."""
+    return [message(MessageKind(word[0]), int(word[1:])) for word in words.split()]
 
 
-def test_thoughts_before_an_answer_are_dropped_once_a_user_goes_on() -> None:
-    turns = [[message(U, 1), message(A, 2), message(C, 3)], [message(O, 4), message(A, 5), message(F, 6)]]
-    assert tokens_of(chain(*turns)) == [1, 2, 3, 4, 5, 6]
-    assert tokens_of(chain(*turns, [message(U, 7)])) == [1, 3, 4, 6, 7]
-    assert tokens_of(chain(*turns, [message(U, 7), message(A, 8), message(C, 9)])) == [1, 3, 4, 6, 7, 8, 9]
+LOOP = ("u1 a2 c3", "o4 a5 f6")
+
+
+@pytest.mark.parametrize(
+    ("turns", "tokens"),
+    [
+        (("u1 a2 c3", "o4 a5 c6", "o7"), [1, 2, 3, 4, 5, 6, 7]),
+        (LOOP, [1, 2, 3, 4, 5, 6]),
+        ((*LOOP, "u7"), [1, 3, 4, 6, 7]),
+        ((*LOOP, "u7 a8 c9"), [1, 3, 4, 6, 7, 8, 9]),
+        (("u1 a2 c3", "u4 o5"), [1, 2, 3, 4, 5]),
+        (("u1 a2 f3", "o4"), [1, 2, 3, 4]),
+        (("u1 a2 f3 u4 a5 c6 o7",), [1, 3, 4, 5, 6, 7]),
+        (("u1 f2 a3 c4", "u5"), [1, 2, 3, 4, 5]),
+    ],
+    ids=[
+        *("in a loop", "before a user goes on", "once a user goes on", "and in the next loop"),
+        *("a user interrupts a loop", "a developer goes on", "a whole history at once", "thoughts after an answer"),
+    ],
+)
+def test_thoughts_before_an_answer_are_dropped_once_a_user_goes_on(turns: Sequence[str], tokens: list[int]) -> None:
+    assert tokens_of(chain(*map(said, turns))) == tokens
+
+
+@pytest.mark.parametrize(
+    ("turns", "limit", "tokens"),
+    [
+        (("u1 c2 o3 f4 u5 f6",), 4, [5, 6]),  # no output without its call
+        (("u1 c2 o3 f4 u5 f6",), 1, [6]),
+        (("u1 c2 o3 f4 u5 f6",), 6, [1, 2, 3, 4, 5, 6]),
+        (("u1 c2 o3 c4 o5 f6",), 4, [4, 5, 6]),  # an output without its call is dropped too
+        (("u1 c2 o3 c4 o5 f6 o7 o8",), 2, [8]),
+        *((turns, limit, [last]) for turns, last in ((("u1", "f2 u3"), 3), (("u1",), 1)) for limit in (-1, 0)),
+        ((*LOOP, "u7", "a8 c9"), 7, [1, 3, 4, 6, 7, 8, 9]),  # without thoughts that were settled
+        ((*LOOP, "u7", "a8 c9"), 6, [7, 8, 9]),
+    ],
+)
+def test_what_remains_begins_with_a_user_or_what_the_model_said_and_has_the_last_message(
+    turns: Sequence[str], limit: int, tokens: list[int]
+) -> None:
+    assert list(drop_oldest(chain(*map(said, turns)), limit)) == tokens
 
 
 def test_a_link_that_is_rewritten_weighs_what_its_tokens_weigh() -> None:
@@ -72,31 +104,6 @@ def test_a_link_that_is_rewritten_weighs_what_its_tokens_weigh() -> None:
     assert (tokens_of(same), same.total_bytes) == (tokens_of(link), link.total_bytes)
     twice = rewritten(link, parent=first, rewrite=lambda each: [each, each] if each.kind is U else [each])
     assert twice.total_bytes == link.total_bytes + 2 * 4 * 1000, "as they are, and once its thoughts are dropped"
-
-
-def test_a_user_who_interrupts_a_tool_loop_drops_nothing() -> None:
-    turns = [[message(U, 1), message(A, 2), message(C, 3)], [message(U, 4), message(O, 5)]]
-    assert tokens_of(chain(*turns)) == [1, 2, 3, 4, 5]
-
-
-def test_a_developer_message_after_an_answer_drops_nothing() -> None:
-    assert tokens_of(chain([message(U, 1), message(A, 2), message(F, 3)], [message(O, 4)])) == [1, 2, 3, 4]
-
-
-def test_a_whole_history_in_one_input_follows_the_same_rule() -> None:
-    history = [message(U, 1), message(A, 2), message(F, 3), message(U, 4), message(A, 5), message(C, 6), message(O, 7)]
-    assert tokens_of(chain(history)) == [1, 3, 4, 5, 6, 7]
-
-
-def test_thoughts_after_an_answer_are_of_the_next_turn() -> None:
-    """An answer that the model went on after is not the end of a turn."""
-    assert tokens_of(chain([message(U, 1), message(F, 2), message(A, 3), message(C, 4)], [message(U, 5)])) == [
-        1,
-        2,
-        3,
-        4,
-        5,
-    ]
 
 
 def test_forks_share_their_links() -> None:
@@ -233,32 +240,19 @@ def last_messages(link: ChainLink) -> list[tuple[str, Sequence[int]]]:
     return messages
 
 
-def test_what_remains_begins_with_a_user_message() -> None:
-    turns = [message(U, 1), message(C, 2), message(O, 3), message(F, 4), message(U, 5), message(F, 6)]
-    assert list(drop_oldest(chain(turns), 4)) == [5, 6], "no output without its call"
-    assert list(drop_oldest(chain(turns), 1)) == [6], "the last message always remains"
-    assert list(drop_oldest(chain(turns), 6)) == [1, 2, 3, 4, 5, 6]
+# --- the example in the docstring of `protocol.prompt.chain` ---
+
+LINKS = ("u10 a30 c15", "o12 a20 f25", "u8 a40 f5", "u9 a10 f6")
+FORMS = [(55, 25, False, False), (57, 37, False, True), (53, 13, True, True), (25, 15, True, True)]
 
 
-def test_where_no_user_message_remains_it_begins_with_what_the_model_said() -> None:
-    turns = [message(U, 1), message(C, 2), message(O, 3), message(C, 4), message(O, 5), message(F, 6)]
-    assert list(drop_oldest(chain(turns), 4)) == [4, 5, 6], "an output without its call is dropped too"
-    assert list(drop_oldest(chain([*turns, message(O, 7), message(O, 8)]), 2)) == [8], "the last message remains"
-
-
-@pytest.mark.parametrize("limit", [-1, 0])
-def test_where_nothing_fits_the_last_message_remains(limit: int) -> None:
-    assert list(drop_oldest(chain([message(U, 1)], [message(F, 2), message(U, 3)]), limit)) == [3]
-    assert list(drop_oldest(chain([message(U, 1)]), limit)) == [1]
-
-
-def test_what_remains_has_no_thoughts_that_were_settled() -> None:
-    link = chain(
-        [message(U, 1), message(A, 2), message(C, 3)], [message(O, 4), message(A, 5), message(F, 6)], [message(U, 7)]
-    )
-    on = chain([message(A, 8), message(C, 9)], parent=link)
-    assert list(drop_oldest(on, 7)) == [1, 3, 4, 6, 7, 8, 9]
-    assert list(drop_oldest(on, 6)) == [7, 8, 9]
+@pytest.mark.parametrize(("length", "prompt"), [(1, 55), (2, 112), (3, 115), (4, 100)])
+def test_the_example(length: int, prompt: int) -> None:
+    links = [[message(MessageKind(w[0]), *range(int(w[1:]))) for w in words.split()] for words in LINKS[:length]]
+    link = chain(*links)
+    own = link.own
+    assert (len(own.tokens), len(link.settled), own.settles, own.ends_final) == FORMS[length - 1]
+    assert len(link.prompt_tokens()) == prompt
 
 
 # --- prompts ---
@@ -316,12 +310,6 @@ def test_auto_leaves_room_for_the_answer() -> None:
         tokens = prompt_of(asked, link, max_model_len=600)
         assert len(tokens) <= 600 - min(asked.max_output_tokens or 150, 300)
         assert decode_tokens(tokens).endswith("last<|end|><|start|>assistant")
-
-
-def test_links_are_immutable() -> None:
-    link = chain([message(U, 1)])
-    with pytest.raises(AttributeError):
-        link.response_id = "other"  # type: ignore[misc]
 
 
 def test_what_a_caller_does_with_a_prompt_does_not_touch_the_chain() -> None:

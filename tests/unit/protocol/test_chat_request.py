@@ -11,6 +11,7 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.stop_strings import MAX_STOPS
 from tests.kit.chats import chat
+from tests.unit.protocol.refusals import refusal
 
 USER = {"role": "user", "content": "What is the weather?"}
 CALLED = {
@@ -173,22 +174,18 @@ def test_nothing_is_said_twice_that_is_there_as_null() -> None:
     ],
 )
 def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        chat(**fields)
-    assert refused.value.status == 400
-    assert refused.value.param == param
-    assert "input" not in refused.value.message.replace("input_", "")
+    error = refusal(chat, **fields)
+    assert error.status == 400
+    assert error.param == param
+    assert "input" not in error.message.replace("input_", "")
 
 
 def test_what_moves_caches_is_taken_where_the_operator_lets_clients_send_it() -> None:
     transfer = {"do_remote_decode": True, "remote": {"blocks": [1, 2]}}
     body = {"messages": [USER], "kv_transfer_params": transfer}
-    with pytest.raises(ApiError) as refused:
-        parse_chat(body, parse_create)
-    assert refused.value.param == "kv_transfer_params"
+    assert refusal(parse_chat, body, parse_create).param == "kv_transfer_params"
     asked = parse_chat(body, parse_create, engine_fields=True)
     details = asked.details(0)
-    assert details is not None
     assert (details.given_transfer, details.wanted_logprobs) == (transfer, None)
     details.take(TokenChunk(token_ids=[7], finish_reason=FinishReason.STOP, kv_transfer_params={"blocks": [3]}))
     completion = {"choices": [{"index": 0}]}

@@ -42,7 +42,6 @@ def read(*parts: str) -> list[Piece]:
 
 
 def annotations(pieces: list[Piece]) -> list[dict[str, object]]:
-    """Return the annotations of pieces."""
     found, length = [], 0
     for piece in pieces:
         if piece.cites:

@@ -26,105 +26,80 @@ from tests.kit.oracle import validate_conversation, validate_conversation_item
 HELLO: JsonObject = {"role": "user", "content": "Hello"}
 DEEP = orjson.loads("[" * 1010 + "]" * 1010)
 SHELL = {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+
+
+def item(type: str, **fields: object) -> JsonObject:
+    return {"type": type, **fields}
+
+
+CALLED = {"id": "x_1", "call_id": "call_1"}
 AS_CLIENTS_SEND_THEM: dict[str, JsonObject] = {  # with what OpenAI requires of input, and nothing else
     "message": {"role": "developer", "content": "Be brief."},
-    "message of parts": {
-        "type": "message",
-        "role": "user",
-        "content": [
-            {"type": "input_text", "text": "Look:"},
-            {"type": "input_image", "image_url": "data:image/png;base64,AA=="},
-            {"type": "input_file", "file_id": "file_1"},
+    "message of parts": item(
+        "message",
+        role="user",
+        content=[
+            item("input_text", text="Look:"),
+            item("input_image", image_url="data:image/png;base64,AA=="),
+            item("input_file", file_id="file_1"),
         ],
-    },
+    ),
     "answer": {"role": "assistant", "content": "Hi.", "phase": "final_answer"},
-    "answer of parts": {
-        "type": "message",
-        "role": "assistant",
-        "status": None,
-        "content": [{"type": "output_text", "text": "Hi."}, {"type": "refusal", "refusal": "No."}],
+    "answer of parts": item(
+        "message",
+        role="assistant",
+        status=None,
+        content=[item("output_text", text="Hi."), item("refusal", refusal="No.")],
+    ),
+    "reasoning without a summary": item("reasoning", content=[item("reasoning_text", text="Hm.")]),
+    "output of parts": item(
+        "function_call_output",
+        call_id="call_1",
+        output=[item("input_text", text="1"), item("input_image", image_url="x")],
+    ),
+    **{
+        str(each["type"]): each
+        for each in (
+            item("reasoning", id="rs_1", summary=[]),
+            item("function_call", call_id="call_1", name="f", arguments="{}"),
+            item("function_call_output", call_id="call_1", output="1"),
+            item("file_search_call", id="fs_1", queries=[], status="completed"),
+            item("web_search_call", id="ws_1", action={"type": "search", "query": "x"}),
+            item("image_generation_call", id="ig_1"),
+            item("computer_call", **CALLED, pending_safety_checks=[], status="completed"),
+            item("computer_call_output", call_id="call_1", output=item("computer_screenshot", image_url="x")),
+            item("tool_search_call", arguments={}),
+            item("tool_search_output", tools=[]),
+            item("additional_tools", role="developer", tools=[]),
+            item("configuration_update"),
+            item("program", **CALLED, code="1", fingerprint="x"),
+            item("program_output", **CALLED, result="1"),
+            item("compaction", encrypted_content="x"),
+            item("code_interpreter_call", id="ci_1", container_id="c", code="1"),
+            item("local_shell_call", **CALLED, action=item("exec", command=["ls"], env={})),
+            item("local_shell_call_output", id="lsho_1", output="{}"),
+            item("multi_agent_call", **CALLED, action="list_agents", arguments="{}"),
+            item(
+                "multi_agent_call_output",
+                **CALLED,
+                action="list_agents",
+                output=[item("output_text", text="{}", annotations=[])],
+            ),
+            item(
+                "agent_message", id="a_1", author="/root/a", recipient="/root", content=[item("input_text", text="42")]
+            ),
+            item("shell_call", call_id="call_1", action={"commands": ["ls"]}),
+            item("shell_call_output", call_id="call_1", output=[SHELL]),
+            item("apply_patch_call", call_id="call_1", operation=item("delete_file", path="a"), status="completed"),
+            item("apply_patch_call_output", call_id="call_1", status="completed"),
+            item("mcp_list_tools", id="mcpl_1", server_label="s", tools=[]),
+            item("mcp_approval_request", id="mcpr_1", arguments="{}", name="t", server_label="s"),
+            item("mcp_approval_response", approval_request_id="mcpr_1", approve=True),
+            item("mcp_call", id="mcp_1", arguments="{}", name="t", server_label="s"),
+            item("custom_tool_call", call_id="call_1", name="t", input="x"),
+            item("custom_tool_call_output", call_id="call_1", output="x"),
+        )
     },
-    "reasoning": {"type": "reasoning", "id": "rs_1", "summary": []},
-    "reasoning without a summary": {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]},
-    "function_call": {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"},
-    "function_call_output": {"type": "function_call_output", "call_id": "call_1", "output": "1"},
-    "output of parts": {
-        "type": "function_call_output",
-        "call_id": "call_1",
-        "output": [{"type": "input_text", "text": "1"}, {"type": "input_image", "image_url": "x"}],
-    },
-    "file_search_call": {"type": "file_search_call", "id": "fs_1", "queries": [], "status": "completed"},
-    "web_search_call": {"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": "x"}},
-    "image_generation_call": {"type": "image_generation_call", "id": "ig_1"},
-    "computer_call": {
-        "type": "computer_call",
-        "id": "cu_1",
-        "call_id": "call_1",
-        "pending_safety_checks": [],
-        "status": "completed",
-    },
-    "computer_call_output": {
-        "type": "computer_call_output",
-        "call_id": "call_1",
-        "output": {"type": "computer_screenshot", "image_url": "x"},
-    },
-    "tool_search_call": {"type": "tool_search_call", "arguments": {}},
-    "tool_search_output": {"type": "tool_search_output", "tools": []},
-    "additional_tools": {"type": "additional_tools", "role": "developer", "tools": []},
-    "configuration_update": {"type": "configuration_update"},
-    "program": {"type": "program", "id": "p_1", "call_id": "call_1", "code": "1", "fingerprint": "x"},
-    "program_output": {"type": "program_output", "id": "po_1", "call_id": "call_1", "result": "1"},
-    "compaction": {"type": "compaction", "encrypted_content": "x"},
-    "code_interpreter_call": {"type": "code_interpreter_call", "id": "ci_1", "container_id": "c", "code": "1"},
-    "local_shell_call": {
-        "type": "local_shell_call",
-        "id": "lsh_1",
-        "call_id": "call_1",
-        "action": {"type": "exec", "command": ["ls"], "env": {}},
-    },
-    "multi_agent_call": {
-        "type": "multi_agent_call",
-        "id": "mac_1",
-        "call_id": "call_1",
-        "action": "list_agents",
-        "arguments": "{}",
-    },
-    "multi_agent_call_output": {
-        "type": "multi_agent_call_output",
-        "id": "maco_1",
-        "call_id": "call_1",
-        "action": "list_agents",
-        "output": [{"type": "output_text", "text": "{}", "annotations": []}],
-    },
-    "agent_message": {
-        "type": "agent_message",
-        "id": "amsg_1",
-        "author": "/root/a",
-        "recipient": "/root",
-        "content": [{"type": "input_text", "text": "42"}],
-    },
-    "local_shell_call_output": {"type": "local_shell_call_output", "id": "lsho_1", "output": "{}"},
-    "shell_call": {"type": "shell_call", "call_id": "call_1", "action": {"commands": ["ls"]}},
-    "shell_call_output": {"type": "shell_call_output", "call_id": "call_1", "output": [SHELL]},
-    "apply_patch_call": {
-        "type": "apply_patch_call",
-        "call_id": "call_1",
-        "operation": {"type": "delete_file", "path": "a"},
-        "status": "completed",
-    },
-    "apply_patch_call_output": {"type": "apply_patch_call_output", "call_id": "call_1", "status": "completed"},
-    "mcp_list_tools": {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "s", "tools": []},
-    "mcp_approval_request": {
-        "type": "mcp_approval_request",
-        "id": "mcpr_1",
-        "arguments": "{}",
-        "name": "t",
-        "server_label": "s",
-    },
-    "mcp_approval_response": {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
-    "mcp_call": {"type": "mcp_call", "id": "mcp_1", "arguments": "{}", "name": "t", "server_label": "s"},
-    "custom_tool_call": {"type": "custom_tool_call", "call_id": "call_1", "name": "t", "input": "x"},
-    "custom_tool_call_output": {"type": "custom_tool_call_output", "call_id": "call_1", "output": "x"},
 }
 
 
@@ -156,8 +131,7 @@ def test_every_type_is_among_the_examples() -> None:
 @pytest.mark.parametrize("name", AS_CLIENTS_SEND_THEM)
 def test_what_a_client_sends_is_read_back_as_openai_has_it(name: str) -> None:
     given = AS_CLIENTS_SEND_THEM[name]
-    (item,) = kept(given)
-    whole = item_object(item, created_at=7)
+    whole = item_object(*kept(given), created_at=7)
     if name not in OF_AGENTS:
         validate_conversation_item(whole)
     assert whole["created_at"] == 7
@@ -213,13 +187,7 @@ WRONG_ITEMS: dict[str, tuple[object, str]] = {
     "no type": ([{"content": "Hello"}], "items[0].type"),
     "unknown type": ([HELLO, {"type": "nonsense"}], "items[1].type"),
     "a trigger": ([{"type": "compaction_trigger"}], "items[0].type"),
-    "no content": ([{"role": "user"}], "items[0].content"),
-    "content": ([HELLO, HELLO, HELLO, {"role": "user", "content": 5}], "items[3].content"),
-    "part": ([{"role": "user", "content": [{"type": "input_text"}]}], "items[0].content[0].text"),
-    "role": ([{"role": "tool", "content": "x"}], "items[0].role"),
-    "call": ([{"type": "function_call", "call_id": "c", "name": "f"}], "items[0].arguments"),
     "status": ([{**HELLO, "status": "done"}], "items[0].status"),
-    "status number": ([{**HELLO, "status": 5}], "items[0].status"),
     "id": ([{**HELLO, "id": 5}], "items[0].id"),
     "reference": ([{"type": "item_reference"}], "items[0].id"),
     "deep": ([{**HELLO, "own": DEEP}], "items[0].own"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.formats.harmony.encoding import encode_harmony
 from engine.types import FinishReason
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.dialects import (
     OBFUSCATED_TO,
     OPENAI,
@@ -31,6 +31,7 @@ from responses_app.protocol.usage import TurnUsage, usage
 from responses_app.runs.log.journal import EventJournal, JournalReader
 from tests.kit.server import ROOT
 from tests.unit.protocol.machines import AT, BROKEN, told
+from tests.unit.protocol.refusals import refusal
 from tests.unit.protocol.wordings import RESPONSE_ID, in_dialect
 
 RENAMED = {
@@ -80,9 +81,7 @@ def test_a_response_has_the_usage_of_each_turn_where_that_is_asked_for(text: str
 
 @pytest.mark.parametrize("name", ["legacy", "nonsense", "x" * 500, "\xe4"])
 def test_what_is_unknown_is_refused_with_what_is_known(name: str) -> None:
-    with pytest.raises(ApiError) as raised:
-        requested_dialect(f"open-responses,{name}", OPENAI)
-    error = raised.value
+    error = refusal(requested_dialect, f"open-responses,{name}", OPENAI)
     assert (error.status, error.code, error.param) == (400, "invalid_value", "Respsite-Dialect")
     assert [known for known in (*PRESETS, *Switch) if known not in error.message] == []
     assert name[:80] in error.message
@@ -92,7 +91,6 @@ def test_what_is_unknown_is_refused_with_what_is_known(name: str) -> None:
 def worded(names: str, type: str, number: int = 7, **fields: object) -> list[JsonObject]:
     """Return what an event is in a dialect; the line of each one's name agrees with its type."""
     reader = in_dialect(names, CALLED, limits=LIMITS)
-    assert reader is not None
     found = reader.of(type, number, Event(type, number, fields).as_json())  # type: ignore[arg-type]
     events = [orjson.loads(json) for _, json in found]
     assert [name for name, _ in found] == [event["type"] for event in events]
@@ -106,7 +104,6 @@ def test_an_event_keeps_everything_but_its_name(type: EventType) -> None:
     event = Event(type, 7, {"delta": "response.reasoning_text.delta", "type_of": {"type": "response.created"}})
     for names in ("open-responses", "reasoning-names,ping-events"):
         reader = in_dialect(names)
-        assert reader is not None
         [(name, json)] = reader.of(event.type, 7, event.as_json())
         assert name == RENAMED.get(type, type)
         assert orjson.loads(json) == {**orjson.loads(event.as_json()), "type": name}
@@ -118,7 +115,6 @@ def test_deltas_are_filled_up(text: str) -> None:
     filling = delta.pop("obfuscation")
     assert delta == {"type": "response.output_text.delta", "delta": text, "sequence_number": 7}
     reader = in_dialect("obfuscation,reasoning-names")
-    assert reader is not None
     sizes = set()
     for type in ("response.reasoning_text.delta", "response.function_call_arguments.delta"):
         event = Event(type, 7, {"delta": text})  # type: ignore[arg-type]
@@ -244,7 +240,6 @@ def test_images_of_the_input_are_told_behind_the_start() -> None:
     scene = Scene(RESPONSE_ID, {}, lambda: LIMITS, urls)
     event = Event(EventType.IN_PROGRESS, 1, {"response": {}})
     reader = wording(parse_dialect("context-events"), scene)
-    assert reader is not None
     _, (name, told) = reader.of(event.type, 1, event.as_json())
     assert orjson.loads(told) == {"type": name, "context": {"image_urls": urls}, "sequence_number": 1}
     assert len(worded("context-events", "response.in_progress", 1, response={})) == 1, "there are none"
@@ -252,7 +247,6 @@ def test_images_of_the_input_are_told_behind_the_start() -> None:
 
 def test_without_limits_nothing_is_told_of_them() -> None:
     reader = in_dialect("rate-limit-events")
-    assert reader is not None
     event = Event(EventType.IN_PROGRESS, 1, {"response": {}})
     assert reader.of(event.type, 1, event.as_json()) == ((event.type, event.as_json()),)
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.server_tools import SentImage, newest_images, parse_server_tool, sent_images
+from tests.unit.protocol.refusals import refusal
 
 DRAW: JsonObject = {"type": "image_generation"}
 
@@ -30,10 +31,9 @@ DRAW: JsonObject = {"type": "image_generation"}
     ],
 )
 def test_what_it_does_not_take_is_named(field: str, value: object) -> None:
-    with pytest.raises(ApiError) as refused:
-        parse_server_tool({**DRAW, field: value}, "tools[0]")
-    assert (refused.value.param or "").startswith(f"tools[0].{field}")
-    assert refused.value.status == 400
+    error = refusal(parse_server_tool, {**DRAW, field: value}, "tools[0]")
+    assert (error.param or "").startswith(f"tools[0].{field}")
+    assert error.status == 400
 
 
 def test_the_newest_images_come_first_and_what_has_none_is_passed_over() -> None:

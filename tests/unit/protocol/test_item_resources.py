@@ -1,4 +1,4 @@
-"""What an `include` gives of the items of a list, and what a list without it leaves out."""
+"""The response object at its start, an echo of its request; and what an `include` gives of the items of a list."""
 
 from copy import deepcopy
 
@@ -7,6 +7,9 @@ import pytest
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.resources import with_included
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES
+from responses_app.protocol.requests.requests import new_response, parse_create
+from tests.kit.laws import new_stream
+from tests.kit.oracle import validate_response
 
 LOGPROB = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
 
@@ -86,3 +89,27 @@ def test_it_is_there_for_who_asks_for_it_and_only_then(name: str, whole: JsonObj
 )
 def test_everything_else_stays_as_it_is(item: JsonObject) -> None:
     assert with_included(item, []) == item
+
+
+def test_the_new_response_is_what_the_sdk_calls_one() -> None:
+    request = parse_create(
+        {
+            "input": "hi",
+            "model": "m",
+            "instructions": "x",
+            "metadata": {"a": "b"},
+            "tools": [{"type": "function", "name": "f"}],
+            "reasoning": {"effort": "xhigh", "summary": "auto"},
+            "truncation": "auto",
+            "temperature": 1,
+            "max_output_tokens": 5,
+            "text": {"verbosity": "low"},
+        }
+    )
+    validate_response(new_response(request, response_id="resp_1", created_at=1, model="m", store=True))
+    validate_response(new_response(parse_create({}), response_id="resp_1", created_at=1, model="m", store=True))
+
+
+def test_a_response_echoes_and_does_not_share_with_its_request() -> None:
+    stream = new_stream()
+    assert stream.snapshot()["metadata"] == {"a": "b"}

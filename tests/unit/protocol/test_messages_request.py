@@ -9,6 +9,7 @@ from responses_app.protocol.messages.errors import error_answer, messages_status
 from responses_app.protocol.messages.request import parse_count
 from responses_app.protocol.requests.requests import parse_create
 from tests.kit.messages import THINKING, USER, message
+from tests.unit.protocol.refusals import refusal
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 TOOL = {"name": "f", "description": "Does it.", "input_schema": SCHEMA}
@@ -186,9 +187,8 @@ def test_nothing_of_it_is_stored() -> None:
     ],
 )
 def test_what_is_wrong_is_named(fields: Any, param: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        message(**fields)
-    assert (refused.value.status, refused.value.param) == (400, param)
+    error = refusal(message, **fields)
+    assert (error.status, error.param) == (400, param)
 
 
 def test_a_run_s_error_names_the_block() -> None:

@@ -77,22 +77,18 @@ def test_one_domain_may_include_another() -> None:
 
 
 def policy(*secrets: Any, domains: Any = ("api.example.com", "*.example.org")) -> dict[str, Any]:
-    """Return an allowlist."""
     return {"type": "allowlist", "allowed_domains": list(domains), "domain_secrets": list(secrets)}
 
 
 def secret(**fields: Any) -> dict[str, Any]:
-    """Return a secret."""
     return {"domain": "api.example.com", "name": "API_KEY", "value": VALUE, **fields}
 
 
 def shell(network: Any) -> dict[str, Any]:
-    """Return a shell in a container."""
     return {"type": "shell", "environment": {"type": "container_auto", "network_policy": network}}
 
 
 def interpreter(network: Any) -> dict[str, Any]:
-    """Return a code interpreter."""
     return {"type": "code_interpreter", "container": {"type": "auto", "network_policy": network}}
 
 
@@ -142,7 +138,6 @@ def test_tools_in_items_are_kept_without_values() -> None:
 
 
 def mcp_of(label: str) -> dict[str, Any]:
-    """Return a tool of MCP."""
     return {"type": "mcp", "server_label": label}
 
 

@@ -1,9 +1,11 @@
-"""Files that code has written, as messages cite them."""
+"""Files that code has written, and those that searches have found, as messages cite them."""
 
 import orjson
 
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.files.vector_stores import MAX_RESULTS
 from responses_app.protocol.output.citations import MAX_CITATIONS, MAX_FILES, ProducedFiles, state_of
+from responses_app.protocol.requests.server_tools import MAX_KEPT, FoundFiles
 from responses_app.tools.base import MAX_STATE_BYTES
 
 STATE = state_of("cntr_1", None, [("table.csv", "cfile_1"), ("plots/a.png", "cfile_2")])
@@ -70,3 +72,25 @@ def test_it_is_bounded_and_takes_any_state() -> None:
     for odd in ({}, {"files": 5}, {"files": [["a"], [1, 2], None]}, {"container_id": None, "written": {}}):
         files.learn(odd)  # type: ignore[arg-type]
         assert files.cite("/mnt/data/a", is_last=True) == []
+
+
+def test_the_latest_searches_can_be_cited_as_many_as_a_state_may_hold() -> None:
+    name = "ü" * 255
+    found = FoundFiles(None)
+    for search in range(20):
+        found = FoundFiles(found.as_json())
+        assert found.next_search == search
+        found.add([(f"file-{search}", name)] * MAX_RESULTS)
+        assert len(orjson.dumps(found.as_json())) <= MAX_STATE_BYTES
+        assert found.file(search, MAX_RESULTS - 1) == (f"file-{search}", name)
+    assert found.file(0, 0) is None
+
+
+def test_of_short_names_more_searches_are_kept() -> None:
+    found = FoundFiles(None)
+    for search in range(20):
+        found.add([(f"file-{search}", "a.txt")] * 10)
+    assert found.file(0, 9) == ("file-0", "a.txt")
+    found.add([("file-20", "a.txt")])
+    assert (found.file(0, 0), found.file(1, 0)) == (None, ("file-1", "a.txt"))
+    assert MAX_KEPT == 200

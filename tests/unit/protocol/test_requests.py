@@ -414,16 +414,24 @@ def test_any_json_is_a_request_or_a_400(fields: dict[str, object], items: object
         {"structured_outputs": {"choice": ["a", "b"]}, "stop": "x", "stop_token_ids": [1], "logit_bias": {"5": 1.5}},
         {"background": True, "background_options": {"completion_window": "2h", "continuation_id": "c"}},
         {"reasoning": {"generate_summary": "concise"}, "seed": 3, "top_k": 2, "min_p": 0.5, "ignore_eos": True},
+        {
+            "input": [{"role": "user", "content": "hi"}, {"type": "local_shell_call", "x": 1}],
+            "tools": [FUNCTION, {"type": "web_search"}],
+            **{"tool_choice": "none", "conversation": "conv_1", "background": True, "max_output_tokens": 7},
+            "include": ["message.output_text.logprobs"],
+        },
     ],
 )
 def test_a_request_that_is_kept_is_read_as_the_same_one(fields: JsonObject) -> None:
     request = parse_create({"input": "hi", **fields})
     again = parse_create(request.as_json())
+    assert again.as_json() == request.as_json()
     assert {name: getattr(again, name) for name in Fields.model_fields} == {
         name: getattr(request, name) for name in Fields.model_fields
     }
     assert again.answer.content == request.answer.content
     assert again.reasoning is None or again.reasoning.wanted_summary == "concise"
+    assert (again.tools_json, again.conversation_id) == (request.tools_json, fields.get("conversation"))
 
 
 def test_what_was_kept_is_read_as_it_is_and_only_a_clients_slips_are_told() -> None:
@@ -457,3 +465,8 @@ def test_the_skills_of_a_shell_are_told_to_the_model() -> None:
     tool = {"type": "shell", "environment": {"type": "local", "skills": [skill]}}
     (shell,) = parse_create({"input": "hi", "tools": [tool]}).offered_functions
     assert "- pdf (/skills/pdf): Reads PDFs." in shell.description
+
+
+def test_an_error_does_not_give_a_long_name_back_whole() -> None:
+    error = refusal(input="hi", logit_bias={"9" * 100_000: 1})
+    assert len(str(error)) + len(error.param or "") < 500

@@ -10,12 +10,10 @@ from engine.formats.base import ModelFormat
 from engine.formats.harmony.encoding import encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
-from responses_app.protocol.output.stream import LocalProtocolError
 from responses_app.protocol.response import summaries
 from responses_app.protocol.response.input_codec import BrokenLog, decode, encode
 from responses_app.protocol.response.steps import (
     Asked,
-    CallTool,
     Ended,
     Enqueued,
     Failed,
@@ -108,8 +106,7 @@ def replayed(driver: Driver, log: Iterable[Input]) -> Driver:
     """Feed a log to a new machine with the same tools."""
     stream = driver.machine.stream
     again = Driver(machine(driver.machine._format, hosted=stream.called.hosts, one_call=driver.machine.reader.one_call))
-    for each in log:
-        again.tell(each)
+    again.tell_all(log)
     return again
 
 
@@ -141,8 +138,7 @@ class TestLaws:
             begun = len(SummaryTurns(FORMATS[model], "auto")._beginning()) if due.aside else 0
             count = len(due.sampled) - begun
             assert list(due.sampled)[begun:] == sampled[len(sampled) - count :]
-        for each in driver.log[cut:]:
-            heir.tell(each)
+        heir.tell_all(driver.log[cut:])
         assert heir.bytes == driver.bytes
         assert heir.machine.due is None
 
@@ -198,52 +194,18 @@ class TestTools:
         driver.run(Started(), [turn_of(list(turn), [100]) for turn in turns], tools)
         return driver
 
-    def test_its_item_is_open_while_it_runs_and_the_result_stands_between_two_turns(self) -> None:
-        driver = Driver(machine(PLAIN, hosted=True))
-        driver.tell(Started())
-        driver.tell(TurnBegan(9))
-        command = driver.tell(Sampled(b"server.python(1+1)\n", FinishReason.STOP))
-        assert is_call(command, "python", "1+1")
-        types = [event["type"] for event in driver.seen]
-        assert "response.output_item.added" in types
-        assert "response.output_item.done" not in types
-        command = driver.tell(ToolReturned("2"))
-        assert isinstance(command, Generate)
-        assert bytes(command.said[-1].tokens.tolist()) == b"Tool python: 2\n"
-        assert driver.items[0]["status"] == "completed"
-
     def test_a_failure_is_told_to_the_model_which_goes_on(self) -> None:
         driver = self.ask(ToolReturned("It took too long.", failed=True))
         assert [item.get("status") for item in driver.items] == ["failed", "completed"]
         assert driver.seen[-1]["type"] == "response.completed"
-
-    def test_one_that_is_not_there_is_told_once(self) -> None:
-        driver = Driver(machine(PLAIN))
-        calls = [turn_of(list(b"server.python(1)\n"), [100])] * 3
-        driver.run(Started(), calls)
-        assert [item["type"] for item in driver.items] == ["reasoning", "reasoning"]
 
     def test_a_call_that_ends_with_a_token_which_stops_no_engine_is_run(self) -> None:
         said = PYTHON.replace("<|call|>", "<|endoftext|><|start|>assistant<|channel|>final<|message|>No.<|return|>")
         _, command = told(Started(), TurnBegan(9), sampled(said), hosted=True)
         assert is_call(command, "python", "1+1")
 
-    def test_a_call_that_is_cut_runs_nothing(self) -> None:
-        driver = Driver(machine(PLAIN, hosted=True))
-        driver.tell(Started())
-        driver.tell(TurnBegan(9))
-        command = driver.tell(Sampled(b"server.python(1", FinishReason.LENGTH))
-        assert isinstance(command, CallTool | Finish)
-
 
 class TestCodec:
-    @given(st.lists(st.one_of(st.builds(Sampled, st.lists(st.integers(0, 2**32 - 1), max_size=300)), beginnings)))
-    def test_what_is_written_is_read(self, inputs: list[Input]) -> None:
-        assert list(decode(encode(inputs))) == inputs
-
-    def test_a_token_takes_four_bytes(self) -> None:
-        assert len(encode([Sampled([201_087])])) == 4
-
     @given(st.binary(max_size=40))
     def test_what_is_not_a_log_says_so(self, data: bytes) -> None:
         try:
@@ -254,10 +216,3 @@ class TestCodec:
     def test_two_logs_make_one(self) -> None:
         first, second = [Started(), TurnBegan(3)], [Sampled([1, 2]), Ended(AT)]
         assert list(decode(encode(first) + encode(second))) == first + second
-
-
-def test_an_input_that_cannot_come_is_a_bug() -> None:
-    with pytest.raises(LocalProtocolError):
-        machine(PLAIN).receive(TurnBegan(1))
-    with pytest.raises(LocalProtocolError):
-        machine(PLAIN).receive(ToolReturned("2"))

@@ -12,7 +12,7 @@ from engine.formats.base import ItemKind, ModelFormat, RenderedMessage
 from engine.formats.harmony.encoding import CALL, END, RETURN, decode_tokens, encode_harmony, encode_text
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.items import parse_input
 from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.prompt.prompt import Items, render_items
@@ -22,6 +22,7 @@ from responses_app.protocol.response.steps import Asked, Started, Summaries, Too
 from responses_app.runs.planning.reading import UNREADABLE_THOUGHT, Unsealing
 from tests.kit.plain_format import FORMAT as PLAIN
 from tests.unit.protocol.machines import RESPONSE_ID, SEALER, Driver, machine, turn_of
+from tests.unit.protocol.refusals import refusal
 from tests.unit.protocol.test_response_machine import FORMATS, TURNS
 
 HARMONY = HarmonyFormat()
@@ -205,11 +206,10 @@ class TestBrokenSeals:
 
     @pytest.mark.parametrize("why", BROKEN)
     def test_in_a_request_it_is_refused_and_named(self, why: str) -> None:
-        with pytest.raises(ApiError) as refused:
-            read([HI, {**self.THOUGHT, "encrypted_content": self.BROKEN[why]}])
-        assert (refused.value.status, refused.value.code) == (400, "invalid_encrypted_content")
-        assert refused.value.param == "input[1].encrypted_content"
-        assert "leave 'encrypted_content' out" in refused.value.message
+        error = refusal(read, [HI, {**self.THOUGHT, "encrypted_content": self.BROKEN[why]}])
+        assert (error.status, error.code) == (400, "invalid_encrypted_content")
+        assert error.param == "input[1].encrypted_content"
+        assert "leave 'encrypted_content' out" in error.message
 
     @pytest.mark.parametrize("value", [None, ""])
     def test_without_a_seal_the_text_is_read(self, value: str | None) -> None:
@@ -255,13 +255,11 @@ STRANGE = {
 @pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
 def test_a_seal_with_content_of_another_version_is_a_broken_one(content: bytes) -> None:
     sealed = SEALER.seal_again(PURPOSE, "default", content, place="x")
-    with pytest.raises(ApiError) as refused:
-        read([HI, {"type": "reasoning", "summary": [], "encrypted_content": sealed}])
-    assert refused.value.code == "invalid_encrypted_content"
+    error = refusal(read, [HI, {"type": "reasoning", "summary": [], "encrypted_content": sealed}])
+    assert error.code == "invalid_encrypted_content"
     compacted = SEALER.seal("compaction", "default", content)
-    with pytest.raises(ApiError) as refused:
-        read([HI, {"type": "compaction", "encrypted_content": compacted}])
-    assert refused.value.code == "invalid_encrypted_content"
+    error = refusal(read, [HI, {"type": "compaction", "encrypted_content": compacted}])
+    assert error.code == "invalid_encrypted_content"
 
 
 def test_a_token_of_any_size_comes_back() -> None:

@@ -1,4 +1,4 @@
-"""`WebSocketSession`: lanes, parents and limits."""
+"""`WebSocketSession`: lanes, parents, limits, and the end of a connection's life, with time as an argument."""
 
 import json
 import re
@@ -17,8 +17,14 @@ from responses_app.protocol.errors import (
 from responses_app.protocol.events.frames import reply_frame
 from responses_app.protocol.ids import PublicId
 from responses_app.protocol.requests.resources import Status
-from responses_app.protocol.session.session import SessionSettings, WebSocketSession
+from responses_app.protocol.session.session import (
+    CancelRuns,
+    Close,
+    SessionSettings,
+    WebSocketSession,
+)
 from responses_app.protocol.session.steering import Reply, Send
+from responses_app.protocol.transport import lifetime_over
 from tests.unit.protocol.sessions import DEEP, SETTINGS, codes, create, frames, link, run, session, started
 
 FOR_GOOD = [invalid_request("No."), server_error("req_1"), ApiError("Too large.", status=413)]
@@ -79,16 +85,14 @@ class TestFrames:
 
 
 class TestForgetting:
-    def test_what_is_deleted_is_forgotten_in_every_lane(self) -> None:
-        connection = session()
+    def test_what_is_deleted_is_forgotten_in_every_lane(self, connection: WebSocketSession) -> None:
         for name, lane in (("resp_1", None), ("resp_2", "a"), ("resp_3", "b")):
             run(connection, name, lane)
         connection.forget({"resp_1", "resp_3", "resp_9"})
         recalled = [connection.recall(name) for name in ("resp_1", "resp_2", "resp_3")]
         assert [each and each.response_id for each in recalled] == [None, "resp_2", None]
 
-    def test_what_waits_to_continue_it_has_to_find_it_elsewhere(self) -> None:
-        connection = session()
+    def test_what_waits_to_continue_it_has_to_find_it_elsewhere(self, connection: WebSocketSession) -> None:
         run(connection, "resp_1")
         run(connection, "resp_2", "a")
         [busy] = started(connection.receive(*create()))
@@ -102,8 +106,7 @@ class TestForgetting:
 
 
 class TestLanes:
-    def test_a_lane_is_first_in_first_out_and_one_at_a_time(self) -> None:
-        connection = session()
+    def test_a_lane_is_first_in_first_out_and_one_at_a_time(self, connection: WebSocketSession) -> None:
         [first] = started(connection.receive(*create("a", n=1)))
         assert connection.receive(*create("a", n=2)) == []
         assert connection.receive(*create("a", n=3)) == []
@@ -114,21 +117,18 @@ class TestLanes:
         assert connection.ended(third, Status.CANCELLED, None) == []
         assert connection.in_flight == 0
 
-    def test_lanes_run_side_by_side_and_the_default_lane_is_one(self) -> None:
-        connection = session()
+    def test_lanes_run_side_by_side_and_the_default_lane_is_one(self, connection: WebSocketSession) -> None:
         for lane in (None, "a", "b"):
             assert [begun.lane for begun in started(connection.receive(*create(lane)))] == [lane]
         assert connection.in_flight == 3
 
-    def test_over_the_limit_the_oldest_waiting_goes_first(self) -> None:
-        connection = session()
+    def test_over_the_limit_the_oldest_waiting_goes_first(self, connection: WebSocketSession) -> None:
         running = [started(connection.receive(*create(lane)))[0] for lane in (None, "a", "b")]
         assert connection.receive(*create("c")) == []
         assert connection.receive(*create("a")) == []
         assert [begun.lane for begun in started(connection.ended(running[1], Status.COMPLETED, link("r")))] == ["c"]
 
-    def test_a_busy_lane_holds_up_no_other(self) -> None:
-        connection = session()
+    def test_a_busy_lane_holds_up_no_other(self, connection: WebSocketSession) -> None:
         connection.receive(*create("a"))
         connection.receive(*create("a"))
         assert [begun.lane for begun in started(connection.receive(*create("b")))] == ["b"]
@@ -147,8 +147,7 @@ class TestLanes:
         assert started(connection.receive(*create_on(0)))
         assert started(connection.receive(*create()))
 
-    def test_the_queue_is_bounded(self) -> None:
-        connection = session()
+    def test_the_queue_is_bounded(self, connection: WebSocketSession) -> None:
         connection.receive(*create("a"))
         for _ in range(SETTINGS.websocket_max_queued):
             assert connection.receive(*create("a")) == []
@@ -171,8 +170,7 @@ class TestLanes:
         assert codes(connection.receive(*create())) == [(429, "rate_limit_exceeded", None)]
         assert connection.ended(begun, Status.COMPLETED, None) == []
 
-    def test_a_refused_create_lets_the_next_begin(self) -> None:
-        connection = session()
+    def test_a_refused_create_lets_the_next_begin(self, connection: WebSocketSession) -> None:
         [first] = started(connection.receive(*create("a", n=1)))
         connection.receive(*create("a", n=2))
         commands = connection.refused(first, overloaded("The model is loading.", retry_after=5))
@@ -181,8 +179,7 @@ class TestLanes:
         assert [begun.fields["n"] for begun in started(commands)] == [2]
         assert isinstance(commands[0], Send), "the error first, then what comes next"
 
-    def test_equal_creates_are_still_two(self) -> None:
-        connection = session()
+    def test_equal_creates_are_still_two(self, connection: WebSocketSession) -> None:
         [first] = started(connection.receive(*create("a")))
         connection.receive(*create("a"))
         connection.receive(*create("a"))
@@ -195,8 +192,7 @@ def create_on(number: int) -> tuple[dict[str, object], int]:
 
 
 class TestParents:
-    def test_a_lane_remembers_its_latest_response(self) -> None:
-        connection = session()
+    def test_a_lane_remembers_its_latest_response(self, connection: WebSocketSession) -> None:
         run(connection, "resp_1")
         run(connection, "resp_2")
         assert connection.recall("resp_1") is None
@@ -210,32 +206,29 @@ class TestParents:
         assert connection.recall("resp_2") is None
         assert connection.recall("resp_1") is not None, "it named no parent, so nothing is evicted"
 
-    def test_incomplete_responses_are_remembered(self) -> None:
-        connection = session()
+    def test_incomplete_responses_are_remembered(self, connection: WebSocketSession) -> None:
         run(connection, "resp_1", status=Status.INCOMPLETE)
         assert connection.recall("resp_1") is not None
 
-    def test_the_parent_is_bound_when_the_create_arrives(self) -> None:
-        connection = session()
+    def test_the_parent_is_bound_when_the_create_arrives(self, connection: WebSocketSession) -> None:
         run(connection, "resp_1")
         [busy] = started(connection.receive(*create("b")))
         connection.receive(*create("b", previous_response_id="resp_1"))
         run(connection, "resp_2")
         assert connection.recall("resp_1") is None
         [fork] = started(connection.ended(busy, Status.COMPLETED, None))
-        assert fork.parent is not None
         assert fork.parent.response_id == "resp_1"
 
-    def test_of_a_turn_that_several_lanes_went_on_with_the_newest_leg_is_found(self) -> None:
-        connection = session()
+    def test_of_a_turn_that_several_lanes_went_on_with_the_newest_leg_is_found(
+        self, connection: WebSocketSession
+    ) -> None:
         for lane, leg in (("a", 2), ("b", 3), ("c", 1)):
             [begun] = started(connection.receive(*create(lane)))
             its_link = replace(link(f"resp_{leg}"), public=PublicId("resp_all", leg))
             connection.ended(begun, Status.COMPLETED, its_link)
         assert connection.recall("resp_all").response_id == "resp_3"  # type: ignore[union-attr]
 
-    def test_a_fork_leaves_the_source_lane_where_it_is(self) -> None:
-        connection = session()
+    def test_a_fork_leaves_the_source_lane_where_it_is(self, connection: WebSocketSession) -> None:
         run(connection, "resp_1", "a")
         run(connection, "resp_2", "b", previous_response_id="resp_1")
         assert connection.recall("resp_1") is not None
@@ -279,16 +272,14 @@ class TestParents:
         [again] = started(connection.receive(*create("a", previous_response_id="resp_1")))
         assert again.parent is not None
 
-    def test_an_unknown_parent_evicts_nothing(self) -> None:
-        connection = session()
+    def test_an_unknown_parent_evicts_nothing(self, connection: WebSocketSession) -> None:
         run(connection, "resp_1", "a")
         [begun] = started(connection.receive(*create("a", previous_response_id="resp_9")))
         connection.refused(begun, previous_response_not_found("resp_9"))
         assert connection.recall("resp_1") is not None
 
     @pytest.mark.parametrize("by_frame", [True, False])
-    def test_a_fork_that_fails_keeps_the_parent(self, by_frame: bool) -> None:
-        connection = session()
+    def test_a_fork_that_fails_keeps_the_parent(self, by_frame: bool, connection: WebSocketSession) -> None:
         run(connection, "resp_1", "a")
         [fork] = started(connection.receive(*create("b", previous_response_id="resp_1")))
         if by_frame:
@@ -297,8 +288,7 @@ class TestParents:
             connection.ended(fork, Status.FAILED, None)
         assert connection.recall("resp_1") is not None
 
-    def test_a_cancelled_continuation_keeps_its_parent(self) -> None:
-        connection = session()
+    def test_a_cancelled_continuation_keeps_its_parent(self, connection: WebSocketSession) -> None:
         run(connection, "resp_1", "a")
         run(connection, "resp_2", "a", status=Status.CANCELLED, previous_response_id="resp_1")
         assert connection.recall("resp_1") is not None
@@ -353,3 +343,155 @@ class TestReject:
         connection.receive(*create("a"))
         connection.ended(begun, Status.COMPLETED, None)
         assert started(connection.receive(*create("b")))
+
+
+CLOSE = Close(1000, "websocket_connection_limit_reached")
+GOODBYE = Close(1012, "the server stops: connect again")
+
+
+class TestLifetime:
+    def test_nothing_is_due_before_the_warning(self, connection: WebSocketSession) -> None:
+        assert connection.deadline() == 1050
+        assert connection.tick(1049.9) == []
+
+    def test_the_warning_comes_once_and_is_not_an_error(self, connection: WebSocketSession) -> None:
+        [frame] = frames(connection.tick(1050.0))
+        assert frame == {
+            "type": "connection_expiring",
+            "message": "Connection will close in 10 seconds",
+            "seconds_left": 10,
+            "closes_at": 1_700_001_060,
+        }
+        assert connection.tick(1051.0) == []
+        assert connection.deadline() == 1060
+
+    def test_the_warning_of_the_defaults(self) -> None:
+        connection = WebSocketSession(SessionSettings(), opened=0, new_id=str, unix_offset=1_000)
+        assert connection.deadline() == 3300
+        [frame] = frames(connection.tick(3300))
+        assert (frame["message"], frame["seconds_left"]) == ("Connection will close in 5 minutes", 300)
+        assert frame["closes_at"] == 4600
+
+    def test_no_warning_where_it_would_come_after_the_end(self) -> None:
+        connection = session(websocket_warning_seconds=100)
+        assert connection.deadline() == 1060
+        assert codes(connection.tick(1060)) == [(400, "websocket_connection_limit_reached", None)]
+
+    def test_an_idle_connection_ends_with_a_frame_and_a_close(self) -> None:
+        connection = session(websocket_lifetime_seconds=3600, websocket_warning_seconds=3300)
+        commands = connection.tick(4600.0)
+        [frame] = frames(commands)
+        assert (frame["type"], frame["status"]) == ("error", 400)
+        assert "(60 minutes)" in frame["error"]["message"]  # type: ignore[index]
+        assert commands[-1] == CLOSE
+        assert connection.deadline() is None
+
+    @pytest.mark.parametrize(
+        ("lifetime", "said"), [(1, "1 second"), (29.5, "29.5 seconds"), (90, "90 seconds"), (120, "2 minutes")]
+    )
+    def test_a_short_life_is_told_in_seconds(self, lifetime: float, said: str) -> None:
+        assert f"({said})" in lifetime_over(lifetime).message
+
+    def test_nothing_is_sent_after_the_close(self, connection: WebSocketSession) -> None:
+        connection.tick(1060)
+        assert connection.tick(2000) == []
+        assert connection.receive(*create()) == []
+        assert connection.receive("nonsense", 8) == []
+        assert connection.receive({"type": "response.steer"}, 8) == []
+
+    def test_what_runs_may_finish_and_only_then_the_frame_comes(self, connection: WebSocketSession) -> None:
+        """Clients drop the connection at that frame, so it must not come while another lane still runs."""
+        [a] = started(connection.receive(*create("a")))
+        [b] = started(connection.receive(*create("b")))
+        connection.receive(*create("a", n=2))
+        assert connection.tick(1060) == [], "the warning would come too late"
+        assert connection.deadline() == 1070
+        assert connection.receive(*create("c")) == []
+        assert connection.receive(*create()) == []
+        assert connection.ended(a, Status.COMPLETED, link("resp_1")) == [], "its lane starts nothing more"
+        commands = connection.ended(b, Status.COMPLETED, link("resp_2"))
+        assert codes(commands) == [
+            (400, "websocket_connection_limit_reached", "a"),
+            (400, "websocket_connection_limit_reached", "c"),
+            (400, "websocket_connection_limit_reached", None),
+        ]
+        assert commands[-1] == CLOSE
+
+    def test_a_refusal_of_the_last_one_ends_it_too(self, connection: WebSocketSession) -> None:
+        [a] = started(connection.receive(*create("a")))
+        connection.tick(1060)
+        commands = connection.refused(a, overloaded("No.", retry_after=1))
+        assert [code for _, code, _ in codes(commands)] == [
+            "server_is_overloaded",
+            "websocket_connection_limit_reached",
+        ]
+        assert commands[-1] == CLOSE
+
+    def test_the_queue_stays_bounded_in_the_grace(self) -> None:
+        connection = session(websocket_max_queued=1)
+        connection.receive(*create("a"))
+        connection.tick(1060)
+        assert connection.receive(*create("b")) == []
+        assert codes(connection.receive(*create("c"))) == [(429, "rate_limit_exceeded", "c")]
+
+    def test_what_still_runs_after_the_grace_is_cancelled_and_says_so_before_the_frame(self) -> None:
+        connection = session()
+        [a] = started(connection.receive(*create("a")))
+        [b] = started(connection.receive(*create("b")))
+        connection.tick(1060)
+        assert connection.receive(*create("a")) == []
+        assert connection.tick(1069.9) == []
+        assert connection.tick(1070) == [CancelRuns()]
+        assert connection.ended(a, Status.CANCELLED, None) == []
+        commands = connection.ended(b, Status.CANCELLED, None)
+        assert codes(commands) == [(400, "websocket_connection_limit_reached", "a")]
+        assert commands[-1] == CLOSE
+
+    def test_what_was_cancelled_and_never_ends_holds_nothing_up(self) -> None:
+        connection = session(last_words=5)
+        [a] = started(connection.receive(*create("a")))
+        connection.tick(1060)
+        assert connection.tick(1071) == [CancelRuns()]
+        assert connection.deadline() == 1076
+        assert connection.tick(1075.9) == []
+        commands = connection.tick(1076)
+        assert codes(commands) == [(400, "websocket_connection_limit_reached", None)]
+        assert commands[-1] == CLOSE
+        assert connection.ended(a, Status.CANCELLED, None) == []
+        assert connection.deadline() is None
+
+    def test_a_late_tick_lets_the_last_words_be_said(self, connection: WebSocketSession) -> None:
+        [a] = started(connection.receive(*create("a")))
+        assert connection.tick(5000) == [CancelRuns()]
+        assert [type(command) for command in connection.ended(a, Status.CANCELLED, None)] == [Send, Close]
+
+    def test_an_idle_connection_that_is_looked_at_long_after_its_end_only_closes(self) -> None:
+        commands = session().tick(5000)
+        assert [type(command) for command in commands] == [Send, Close], "there is nothing to cancel"
+
+
+class TestLeaving:
+    def test_an_idle_connection_closes_at_once_and_once(self, connection: WebSocketSession) -> None:
+        assert connection.leave() == [GOODBYE]
+        assert connection.leave() == []
+        assert connection.receive(*create()) == []
+        assert connection.deadline() is None
+
+    def test_what_runs_ends_first_and_what_comes_is_left_to_who_starts_it(self, connection: WebSocketSession) -> None:
+        [running] = started(connection.receive(*create()))
+        assert connection.receive(*create()) == [], "it waits for the first"
+        assert connection.leave() == []
+        [late] = started(connection.receive(*create("other")))
+        assert codes(connection.refused(late, overloaded("the server stops", retry_after=1))) == [
+            (503, "server_is_overloaded", "other")
+        ]
+        [waited] = started(connection.ended(running, Status.COMPLETED, link("resp_1")))
+        commands = connection.refused(waited, overloaded("the server stops", retry_after=1))
+        assert codes(commands) == [(503, "server_is_overloaded", None)]
+        assert commands[-1] == GOODBYE
+
+    def test_a_life_that_is_over_ends_as_it_would_have(self, connection: WebSocketSession) -> None:
+        [running] = started(connection.receive(*create()))
+        connection.tick(1060.0)
+        assert connection.leave() == []
+        assert connection.ended(running, Status.COMPLETED, link("resp_1"))[-1] == CLOSE

@@ -5,6 +5,12 @@ import pytest
 from responses_app.protocol.rollouts.requests import ref_of
 from responses_app.protocol.sessions import MAX_NAME, NO_HARNESS, HarnessSession, harness_session
 
+
+def claude(**ids: str) -> dict[str, str]:
+    names = {"agent": "x-claude-code-agent-id", "parent": "x-claude-code-parent-agent-id"}
+    return {"x-claude-code-session-id": "s", **{names[kind]: value for kind, value in ids.items()}}
+
+
 CASES = {
     "nobody": ({}, NO_HARNESS, "main"),
     "an empty header": ({"session-id": " "}, NO_HARNESS, "main"),
@@ -16,22 +22,10 @@ CASES = {
         HarnessSession("s", "t", "p"),
         "s/t",
     ),
-    "Claude Code": ({"x-claude-code-session-id": "s"}, HarnessSession("s"), "s"),
-    "Claude Code's first agent": (
-        {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "s", "x-claude-code-parent-agent-id": "p"},
-        HarnessSession("s"),
-        "s",
-    ),
-    "an agent of Claude Code": (
-        {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"},
-        HarnessSession("s", "a", "s"),
-        "s/a",
-    ),
-    "an agent of an agent of Claude Code": (
-        {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a", "x-claude-code-parent-agent-id": "p"},
-        HarnessSession("s", "a", "p"),
-        "s/a",
-    ),
+    "Claude Code": (claude(), HarnessSession("s"), "s"),
+    "Claude Code's first agent": (claude(agent="s", parent="p"), HarnessSession("s"), "s"),
+    "an agent of Claude Code": (claude(agent="a"), HarnessSession("s", "a", "s"), "s/a"),
+    "an agent of an agent of Claude Code": (claude(agent="a", parent="p"), HarnessSession("s", "a", "p"), "s/a"),
     "an agent without a session": ({"x-claude-code-agent-id": "a"}, HarnessSession("", "a"), "a"),
     "OpenCode": ({"x-session-id": "s"}, HarnessSession("s"), "s"),
     "an agent of OpenCode": ({"x-session-id": "t", "x-parent-session-id": "s"}, HarnessSession("t", "", "s"), "t"),

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from responses_app.protocol import sizes
-from responses_app.protocol.errors import ApiError
 from responses_app.protocol.sizes import check_lengths, has_more_values, loads_bounded
+from tests.unit.protocol.refusals import refusal
 
 TEXTS = st.text(st.sampled_from('\\",[{}]:aé\n'), max_size=12)
 VALUES = st.recursive(
@@ -39,17 +39,15 @@ def test_the_count_is_that_of_the_parsed_text(value: object, piece: int, ascii_o
 
 def test_what_holds_too_much_is_never_parsed() -> None:
     assert loads_bounded(b'["a,[{", 1]', max_values=2) == ["a,[{", 1]
-    with pytest.raises(ApiError) as caught:
-        loads_bounded(b"[1, 2, 3, and no JSON", max_values=2)
-    assert caught.value.code == "request_too_complex"
-    assert "MAX_JSON_VALUES" in caught.value.message
+    error = refusal(loads_bounded, b"[1, 2, 3, and no JSON", max_values=2)
+    assert error.code == "request_too_complex"
+    assert "MAX_JSON_VALUES" in error.message
 
 
 @pytest.mark.parametrize("name", ["input", "tools"])
 def test_long_arrays_are_named(name: str) -> None:
     check_lengths({name: [{}] * 10}, max_items=10)
-    with pytest.raises(ApiError) as caught:
-        check_lengths({name: [{}] * 5000}, max_items=10)
-    assert caught.value.param == name
-    assert "5000" in caught.value.message
+    error = refusal(check_lengths, {name: [{}] * 5000}, max_items=10)
+    assert error.param == name
+    assert "5000" in error.message
     check_lengths({name: "text"}, max_items=1)

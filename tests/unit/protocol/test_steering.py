@@ -4,15 +4,13 @@ from typing import Any
 
 import pytest
 
-from responses_app.protocol.errors import invalid_request, overloaded
+from responses_app.protocol.errors import JsonObject, invalid_request, overloaded
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.steps import StopReason
-from responses_app.protocol.session.session import Close, SessionSettings
+from responses_app.protocol.session.session import Close, SessionSettings, WebSocketSession
 from responses_app.protocol.session.steering import Reply, Stop
 from tests.unit.protocol.sessions import codes, create, frames, session, started
-from tests.unit.protocol.steers import begun, end, failed, steer, types
-
-OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "18"}
+from tests.unit.protocol.steers import CALL, OUTPUT, STUB, begun, end, failed, steer, steered, types
 
 
 class TestAccepted:
@@ -28,7 +26,6 @@ class TestAccepted:
         ]
         [successor] = started(end(connection, first))
         assert successor.lane == "a"
-        assert successor.parent is not None
         assert successor.parent.response_id == "resp_1"
         assert successor.fields == {
             **first.fields,
@@ -36,22 +33,18 @@ class TestAccepted:
             "input": [{"type": "message", "role": "user", "content": "Faster!"}],
         }
 
-    def test_what_was_of_the_first_alone_is_not_its_successors(self) -> None:
-        connection = session()
-        first = begun(connection, request_id="my-id", previous_input_messages=[{"role": "user", "content": "x"}])
-        steer(connection)
+    def test_what_was_of_the_first_alone_is_not_its_successors(self, connection: WebSocketSession) -> None:
+        first = steered(connection, request_id="my-id", previous_input_messages=[{"role": "user", "content": "x"}])
         [successor] = started(end(connection, first))
         assert not successor.fields.keys() & {"request_id", "previous_input_messages"}
 
     @pytest.mark.parametrize("status", [Status.COMPLETED, Status.INCOMPLETE])
     def test_one_that_ends_by_itself_first_has_a_successor_all_the_same(self, status: Status) -> None:
         connection = session()
-        first = begun(connection)
-        steer(connection)
+        first = steered(connection)
         assert len(started(end(connection, first, status=status))) == 1
 
-    def test_several_go_into_one_successor_in_order_and_stop_it_once(self) -> None:
-        connection = session()
+    def test_several_go_into_one_successor_in_order_and_stop_it_once(self, connection: WebSocketSession) -> None:
         first = begun(connection)
         steer(connection, "one")
         parts = [{"type": "input_text", "text": "two"}]
@@ -62,8 +55,7 @@ class TestAccepted:
         given = successor.fields["input"]
         assert [message["content"] for message in given] == ["one", parts, "three"]  # type: ignore[attr-defined, index]
 
-    def test_a_successor_is_steered_itself(self) -> None:
-        connection = session()
+    def test_a_successor_is_steered_itself(self, connection: WebSocketSession) -> None:
         first = begun(connection)
         steer(connection, "one")
         [second] = started(end(connection, first))
@@ -73,8 +65,7 @@ class TestAccepted:
         assert third.previous_response_id == "resp_2"
         assert [message["content"] for message in third.fields["input"]] == ["two"]  # type: ignore[attr-defined, index]
 
-    def test_it_goes_before_what_waits_on_its_lane_and_elsewhere(self) -> None:
-        connection = session()
+    def test_it_goes_before_what_waits_on_its_lane_and_elsewhere(self, connection: WebSocketSession) -> None:
         first, *others = [begun(connection, f"resp_{number}", f"l{number}") for number in range(3)]
         connection.receive(*create("l0", input="later"))
         connection.receive(*create(None, input="also later"))
@@ -86,8 +77,7 @@ class TestAccepted:
 
     def test_in_reject_mode_nothing_comes_between(self) -> None:
         connection = session(websocket_busy="reject")
-        first = begun(connection)
-        steer(connection)
+        first = steered(connection)
         [successor] = started(end(connection, first))
         assert codes(connection.receive(*create(input="x"))) == [(409, "concurrent_request", None)]
         assert started(end(connection, successor, "resp_2")) == []
@@ -120,8 +110,7 @@ BAD = [
 
 class TestFailed:
     @pytest.mark.parametrize(("fields", "named"), BAD)
-    def test_invalid_input(self, fields: dict[str, object], named: str) -> None:
-        connection = session()
+    def test_invalid_input(self, fields: dict[str, object], named: str, connection: WebSocketSession) -> None:
         begun(connection)
         frame = {"type": "response.steer", "previous_response_id": "resp_1", **fields}
         commands = connection.receive(frame, 100)
@@ -129,8 +118,7 @@ class TestFailed:
         assert f"'{named}'" in frames(commands)[0]["error"]["message"]  # type: ignore[index]
         assert not any(isinstance(command, Stop) for command in commands)
 
-    def test_a_response_that_this_connection_does_not_know(self) -> None:
-        connection = session()
+    def test_a_response_that_this_connection_does_not_know(self, connection: WebSocketSession) -> None:
         begun(connection)
         connection.receive(*create(input="it waits, and has no id yet"))
         assert failed(steer(connection, response_id="resp_other")) == [("response_not_found", None, "Faster!")]
@@ -144,8 +132,7 @@ class TestFailed:
             (Status.CANCELLED, "response_not_active"),
         ],
     )
-    def test_one_that_has_ended(self, status: Status, code: str) -> None:
-        connection = session()
+    def test_one_that_has_ended(self, status: Status, code: str, connection: WebSocketSession) -> None:
         end(connection, begun(connection), status=status)
         assert failed(steer(connection)) == [(code, None, "Faster!")]
 
@@ -159,8 +146,7 @@ class TestFailed:
             {"prompt_cache_options": {"prewarm": True}},
         ],
     )
-    def test_what_cannot_be_steered(self, fields: dict[str, object]) -> None:
-        connection = session()
+    def test_what_cannot_be_steered(self, fields: dict[str, object], connection: WebSocketSession) -> None:
         begun(connection, **fields)
         assert failed(steer(connection)) == [("steering_not_supported", None, "Faster!")]
 
@@ -190,8 +176,7 @@ class TestFailed:
     @pytest.mark.parametrize("error", [invalid_request("Too long."), overloaded("Away.", retry_after=1)])
     def test_a_successor_that_cannot_be_created_gives_it_back_and_the_parent_stays(self, error: object) -> None:
         connection = session()
-        first = begun(connection)
-        steer(connection)
+        first = steered(connection)
         [successor] = started(end(connection, first))
         connection.receive(*create(input="next"))
         commands = connection.refused(successor, error)  # type: ignore[arg-type]
@@ -201,8 +186,7 @@ class TestFailed:
         assert connection.recall("resp_1") is not None
         assert len(started(commands)) == 1, "the lane goes on"
 
-    def test_at_the_end_of_the_connections_life(self) -> None:
-        connection = session()
+    def test_at_the_end_of_the_connections_life(self, connection: WebSocketSession) -> None:
         first = begun(connection)
         steer(connection, "in time")
         connection.tick(1060)
@@ -218,16 +202,14 @@ class TestInterrupt:
         ("mode", "reason"), [({}, StopReason.INTERRUPTED), ({"mode": "discard_partial_items"}, StopReason.DISCARDED)]
     )
     def test_it_stops_the_response_and_says_so_if_it_was_in_time(
-        self, mode: dict[str, str], reason: StopReason
+        self, mode: dict[str, str], reason: StopReason, connection: WebSocketSession
     ) -> None:
-        connection = session()
         first = begun(connection, lane="a")
         frame = {"type": "response.interrupt", "response_id": "resp_1", **mode}
         [stop] = connection.receive(frame, 10)
         assert isinstance(stop, Stop)
         assert (stop.lane, stop.reason) == ("a", reason)
         assert stop.accepted == {"type": "response.interrupt.accepted", "response_id": "resp_1"}
-        assert stop.failed is not None
         assert stop.failed["error"]["code"] == "response_already_completed"  # type: ignore[index]
         [again] = frames(connection.receive(frame, 10))
         assert again["error"]["code"] == "response_not_active"  # type: ignore[index]
@@ -236,10 +218,8 @@ class TestInterrupt:
         [following] = started(connection.receive(*create("a", previous_response_id="resp_1")))
         assert following.parent is not None
 
-    def test_what_was_said_before_is_applied_behind_it(self) -> None:
-        connection = session()
-        first = begun(connection)
-        steer(connection)
+    def test_what_was_said_before_is_applied_behind_it(self, connection: WebSocketSession) -> None:
+        first = steered(connection)
         connection.receive({"type": "response.interrupt", "response_id": "resp_1"}, 10)
         assert len(started(end(connection, first))) == 1
 
@@ -253,8 +233,7 @@ class TestInterrupt:
             ({"response_id": "resp_0"}, "response_already_completed"),
         ],
     )
-    def test_it_fails(self, fields: dict[str, object], code: str) -> None:
-        connection = session()
+    def test_it_fails(self, fields: dict[str, object], code: str, connection: WebSocketSession) -> None:
         end(connection, begun(connection, "resp_0"), "resp_0", Status.COMPLETED)
         begun(connection)
         [answer] = frames(connection.receive({"type": "response.interrupt", **fields}, 10))
@@ -263,14 +242,12 @@ class TestInterrupt:
 
 
 class TestCancel:
-    def test_it_stops_the_response(self) -> None:
-        connection = session()
+    def test_it_stops_the_response(self, connection: WebSocketSession) -> None:
         begun(connection, lane="a")
         frame = {"type": "response.cancel", "response_id": "resp_1"}
         assert connection.receive(frame, 10) == [Stop("a", StopReason.CANCELLED)]
 
-    def test_one_that_has_just_ended_is_not_an_error(self) -> None:
-        connection = session()
+    def test_one_that_has_just_ended_is_not_an_error(self, connection: WebSocketSession) -> None:
         end(connection, begun(connection), status=Status.COMPLETED)
         assert connection.receive({"type": "response.cancel", "response_id": "resp_1"}, 10) == []
 
@@ -282,8 +259,7 @@ class TestCancel:
             ({"response_id": "resp_9"}, (404, None, None)),
         ],
     )
-    def test_it_is_refused(self, fields: dict[str, object], expected: object) -> None:
-        connection = session()
+    def test_it_is_refused(self, fields: dict[str, object], expected: object, connection: WebSocketSession) -> None:
         begun(connection)
         assert codes(connection.receive({"type": "response.cancel", **fields}, 10)) == [expected]
 
@@ -300,8 +276,7 @@ class TestInject:
             ({"response_id": "resp_1", "input": [{"role": "user"}]}, (400, "invalid_value", "input[0].type")),
         ],
     )
-    def test_it_is_refused(self, fields: dict[str, object], expected: object) -> None:
-        connection = session()
+    def test_it_is_refused(self, fields: dict[str, object], expected: object, connection: WebSocketSession) -> None:
         begun(connection)
         (answer,) = frames(connection.receive({"type": "response.inject", **fields}, 10))
         error: Any = answer["error"]
@@ -314,3 +289,128 @@ def test_only_so_many_ended_responses_are_remembered() -> None:
         end(connection, begun(connection, f"resp_{number}"), f"resp_{number}", Status.COMPLETED)
     assert failed(steer(connection, response_id="resp_69"))[0][0] == "response_already_completed"
     assert failed(steer(connection, response_id="resp_0"))[0][0] == "response_not_found"
+
+
+class TestPending:
+    def test_it_waits_for_what_the_client_has_to_give(self, connection: WebSocketSession) -> None:
+        first = begun(connection, lane="a")
+        for given in ("one", "two"):
+            steer(connection, given)
+        commands = end(connection, first, status=Status.COMPLETED, output=(CALL,))
+        assert started(commands) == []
+        assert frames(commands) == [
+            {
+                "type": "response.steer.pending",
+                "reason": "waiting_for_required_input",
+                "required_input": [STUB],
+                "steer": {"id": f"steer_{number}", "previous_response_id": "resp_1"},
+            }
+            for number in (1, 2)
+        ]
+        own = {"input": [OUTPUT], "previous_response_id": "resp_1", "temperature": 0.1}
+        [following] = started(connection.receive(*create("a", **own)))
+        assert not following.is_successor
+        assert following.fields["temperature"] == 0.1
+        *steered, output = following.fields["input"]  # type: ignore[misc]
+        assert [message["content"] for message in steered] == ["one", "two"]
+        assert output == OUTPUT
+        connection.started(following, "resp_2")
+        assert started(end(connection, following, "resp_2")) == [], "it is applied once"
+
+    @pytest.mark.parametrize(
+        ("lane", "fields"),
+        [
+            ("b", {"previous_response_id": "resp_1"}),
+            ("a", {"previous_response_id": "resp_0"}),
+            ("a", {}),
+        ],
+    )
+    def test_another_create_does_not_get_it(self, lane: str, fields: dict[str, object]) -> None:
+        connection = session()
+        first = steered(connection, lane="a")
+        end(connection, first, status=Status.COMPLETED, output=(CALL,))
+        [other] = started(connection.receive(*create(lane, input=[OUTPUT], **fields)))
+        assert other.fields["input"] == [OUTPUT]
+        assert other.steers == ()
+
+    def test_a_create_that_came_first_gets_it_and_nothing_is_pending(self, connection: WebSocketSession) -> None:
+        first = steered(connection)
+        connection.receive(*create(input=[OUTPUT], previous_response_id="resp_1"))
+        commands = end(connection, first, status=Status.COMPLETED, output=(CALL,))
+        assert frames(commands) == []
+        [following] = started(commands)
+        assert len(following.fields["input"]) == 2  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("given", ["as a string", None])
+    def test_input_that_is_not_a_list(self, given: object) -> None:
+        connection = session()
+        first = steered(connection)
+        end(connection, first, status=Status.COMPLETED, output=(CALL,))
+        named = {} if given is None else {"input": given}
+        [following] = started(connection.receive(*create(previous_response_id="resp_1", **named)))
+        contents = [message["content"] for message in following.fields["input"]]  # type: ignore[attr-defined, index]
+        assert contents == ["Faster!", *([given] if given else [])]
+
+    def test_a_create_that_is_refused_leaves_it_for_the_next(self, connection: WebSocketSession) -> None:
+        first = steered(connection)
+        end(connection, first, status=Status.COMPLETED, output=(CALL,))
+        for _ in range(2):
+            [following] = started(connection.receive(*create(input=[OUTPUT], previous_response_id="resp_1")))
+            assert len(following.fields["input"]) == 2  # type: ignore[arg-type]
+            commands = connection.refused(following, invalid_request("No.", param="input"))
+            assert types(commands) == ["error"]
+
+    def test_a_full_queue_leaves_it_too(self) -> None:
+        connection = session(websocket_max_queued=0)
+        first = steered(connection)
+        end(connection, first, status=Status.COMPLETED, output=(CALL,))
+        blocking = begun(connection, "resp_2")
+        own = create(input=[OUTPUT], previous_response_id="resp_1")
+        assert codes(connection.receive(*own)) == [(429, "rate_limit_exceeded", None)]
+        end(connection, blocking, "resp_2")
+        [following] = started(connection.receive(*own))
+        assert len(following.fields["input"]) == 2  # type: ignore[arg-type]
+
+    def test_one_response_a_lane_so_an_older_one_comes_back(self, connection: WebSocketSession) -> None:
+        for number in (1, 2):
+            each = begun(connection, f"resp_{number}")
+            steer(connection, f"of {number}", f"resp_{number}")
+            commands = end(connection, each, f"resp_{number}", Status.COMPLETED, (CALL,))
+        assert failed(commands) == [("response_not_active", "steer_1", "of 1")]
+        assert types(commands)[-1] == "response.steer.pending"
+
+    @pytest.mark.parametrize(
+        ("call", "stub"),
+        [
+            ({"type": "custom_tool_call", "name": "sql"}, {"type": "custom_tool_call_output"}),
+            ({"type": "shell_call"}, {"type": "shell_call_output"}),
+            ({"type": "local_shell_call"}, {"type": "local_shell_call_output"}),
+            ({"type": "apply_patch_call"}, {"type": "apply_patch_call_output"}),
+            ({"type": "tool_search_call"}, {"type": "tool_search_output", "execution": "client"}),
+        ],
+    )
+    def test_the_stub_of_each_kind(self, call: JsonObject, stub: JsonObject, connection: WebSocketSession) -> None:
+        first = steered(connection)
+        whole = {**call, "call_id": "call_2", "status": "completed"}
+        [pending] = frames(end(connection, first, status=Status.COMPLETED, output=(whole,)))
+        assert pending["required_input"] == [{**stub, "call_id": "call_2"}]
+
+    def test_a_call_that_the_user_is_to_approve_is_waited_for(self, connection: WebSocketSession) -> None:
+        first = steered(connection)
+        asked: JsonObject = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "s", "name": "f"}
+        [pending] = frames(end(connection, first, status=Status.COMPLETED, output=(asked,)))
+        assert pending["required_input"] == [{"type": "mcp_approval_response", "approval_request_id": "mcpr_1"}]
+
+    @pytest.mark.parametrize(
+        "output",
+        [
+            (CALL, OUTPUT),
+            ({**CALL, "status": "incomplete"},),
+            ({**CALL, "async": True},),
+            ({"type": "web_search_call", "id": "ws_1", "status": "completed"},),
+            ({"type": "message", "status": "completed"},),
+        ],
+    )
+    def test_what_requires_nothing(self, output: tuple[JsonObject, ...], connection: WebSocketSession) -> None:
+        first = steered(connection)
+        assert len(started(end(connection, first, status=Status.COMPLETED, output=output))) == 1

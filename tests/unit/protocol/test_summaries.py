@@ -1,5 +1,6 @@
 """Summaries of what the model thinks: when the model is asked for one, what it reads then, and what becomes of it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -42,10 +43,16 @@ SUMMARY_EVENTS = [
 def thinking(said: str = LONG, *, asked: Asked = BY_MODEL, budget: int | None = None, **options: object) -> Driver:
     """Return the driver of a response whose model has just thought."""
     driver = Driver(machine(HarmonyFormat(), **options))  # type: ignore[arg-type]
-    driver.tell(asked)
-    driver.tell(Started(budget=budget))
-    driver.tell(TurnBegan(9))
+    driver.tell_all((asked, Started(budget=budget), TurnBegan(9)))
     driver.tell(sampled(f"{said}{NEXT}{ANSWER}"))
+    return driver
+
+
+def played(first: Started, turns: Sequence[Sequence[Sampled]]) -> Driver:
+    """Return the driver of a whole response whose model sums up."""
+    driver = Driver(machine(HarmonyFormat()))
+    driver.tell(BY_MODEL)
+    driver.run(first, turns)
     return driver
 
 
@@ -78,9 +85,7 @@ def test_the_model_sums_up_in_a_turn_of_its_own_and_goes_on_behind_its_thought()
     assert decode_tokens(aside.said[0].tokens) == f"{NEXT}{LONG}"
     assert REQUEST in decode_tokens(aside.said[1].tokens)
     assert decode_tokens(aside.sampled) == "<|channel|>final<|message|>"
-    driver.tell(TurnBegan(120))
-    driver.tell(sampled("**Every side**\n\n"))
-    driver.tell(sampled("I looked."))
+    driver.tell_all((TurnBegan(120), sampled("**Every side**\n\n"), sampled("I looked.")))
     command = driver.tell(sampled("<|return|>", FinishReason.STOP))
     assert isinstance(command, Generate)
     assert (command.turn, command.said, command.aside) == (2, aside.said[:1], False), "nothing of the aside is read"
@@ -104,7 +109,6 @@ def test_its_tokens_are_counted_and_what_it_read_is_not_a_tools_output() -> None
     used = usage([replace(turn) for turn in turns[:1]] + [replace(turn, input_tokens=500) for turn in turns[1:]])
     assert used["output_tokens"] == thought + aside + answer
     details = used["output_tokens_details"]
-    assert isinstance(details, dict)
     assert details["reasoning_tokens"] < thought, "the summary is not reasoning"
     assert details["tool_output_tokens"] == 0
 
@@ -129,19 +133,14 @@ def test_else_its_own_text_is_its_summary(why: str) -> None:
     assert isinstance(due, Generate)
     assert not due.aside
     content = driver.items[0]["content"]
-    assert isinstance(content, list)
     assert summary_of(driver) == first_sentences(content[0]["text"]) != ""
     assert driver.items[-1]["type"] == "message", "and the model goes on at once"
 
 
 def test_a_thought_that_ends_the_generation_is_its_own_summary() -> None:
-    driver = Driver(machine(HarmonyFormat()))
-    driver.tell(BY_MODEL)
-    driver.run(Started(), [[sampled(LONG.replace("<|end|>", "<|return|>"), FinishReason.STOP)]])
+    driver = played(Started(), [[sampled(LONG.replace("<|end|>", "<|return|>"), FinishReason.STOP)]])
     assert summary_of(driver) == first_sentences(SENTENCE * 30)
-    driver = Driver(machine(HarmonyFormat()))
-    driver.tell(BY_MODEL)
-    driver.run(Started(), [[sampled(LONG.removesuffix("<|end|>"), FinishReason.LENGTH)]])
+    driver = played(Started(), [[sampled(LONG.removesuffix("<|end|>"), FinishReason.LENGTH)]])
     assert (driver.items[0]["status"], summary_of(driver)) == ("incomplete", first_sentences(SENTENCE * 30))
     assert_laws(driver.seen)
 
@@ -179,29 +178,23 @@ def test_a_turn_that_is_cut_has_said_what_it_has_said(finish: FinishReason) -> N
 
 
 def test_a_response_has_so_many_turns_for_summaries_and_no_more() -> None:
-    driver = Driver(machine(HarmonyFormat()))
-    driver.tell(BY_MODEL)
     thought = sampled(f"{LONG}{NEXT}")
     summary = sampled("So.<|return|>", FinishReason.STOP)
     turns = [turn for _ in range(MAX_ASIDES) for turn in ([thought], [summary])]
-    driver.run(Started(), [*turns, [sampled(f"{LONG}{NEXT}{ANSWER}", FinishReason.STOP)]])
+    driver = played(Started(), [*turns, [sampled(f"{LONG}{NEXT}{ANSWER}", FinishReason.STOP)]])
     assert [summary_of(driver, place) for place in range(MAX_ASIDES)] == ["So."] * MAX_ASIDES
     assert summary_of(driver, MAX_ASIDES) == first_sentences(SENTENCE * 30)
     assert_laws(driver.seen)
 
 
 def test_no_summary_is_summed_up() -> None:
-    driver = Driver(machine(HarmonyFormat()))
-    driver.tell(BY_MODEL)
-    driver.run(Started(Mode.COMPACT), [[sampled(f"{LONG}{NEXT}{ANSWER}", FinishReason.STOP)]])
+    driver = played(Started(Mode.COMPACT), [[sampled(f"{LONG}{NEXT}{ANSWER}", FinishReason.STOP)]])
     assert [item["type"] for item in driver.items] == ["compaction"]
 
 
 def test_a_call_of_a_tool_that_is_not_there_is_no_thought() -> None:
-    driver = Driver(machine(HarmonyFormat()))
-    driver.tell(BY_MODEL)
     call = f"<|channel|>commentary to=browser.open code<|message|>{SENTENCE * 30}<|call|>"
-    driver.run(Started(), [[sampled(call, FinishReason.STOP)], [sampled(ANSWER, FinishReason.STOP)]])
+    driver = played(Started(), [[sampled(call, FinishReason.STOP)], [sampled(ANSWER, FinishReason.STOP)]])
     assert driver.items[0]["summary"] == []
 
 
@@ -211,8 +204,7 @@ class TestStops:
     def test_a_stop_inside_of_it_ends_the_item(self, reason: StopReason, said: tuple[Sampled, ...]) -> None:
         driver = thinking()
         driver.tell(TurnBegan(100))
-        for each in said:
-            driver.tell(each)
+        driver.tell_all(said)
         status, _ = ending_of(driver.tell(Stopped(reason)))
         driver.run_end()
         assert status == ("cancelled" if reason is StopReason.CANCELLED else "incomplete")
@@ -257,8 +249,7 @@ def test_what_is_long_enough_is_said_where_it_is_needed() -> None:
     (word,) = encode_harmony(" stone")
     for count, due in ((MIN_TOKENS - 1, False), (MIN_TOKENS, True)):
         driver = Driver(machine(HarmonyFormat()))
-        for each in (BY_MODEL, Started(), TurnBegan(9)):
-            driver.tell(each)
+        driver.tell_all((BY_MODEL, Started(), TurnBegan(9)))
         driver.tell(Sampled([*encode_harmony("<|channel|>analysis<|message|>"), *[word] * count]))
         command = driver.tell(sampled("<|end|>"))
         assert isinstance(command, Generate) is due, "the header's last token counts, as it does for vLLM"

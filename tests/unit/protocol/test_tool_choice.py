@@ -16,6 +16,7 @@ from responses_app.protocol.requests.requests import (
     rules_of_turns,
 )
 from tests.kit.oracle import validate_response
+from tests.unit.protocol.refusals import refusal
 
 CITY: JsonObject = {
     "type": "object",
@@ -56,6 +57,13 @@ HOSTED = {
 }
 NAMES = ["weather", "loose", "bare", "sql", "days", "sum", "crm.find", "crm.note", "shell"]
 FUNCTION = {"type": "function", "name": "weather"}
+SHELL = {"type": "shell"}
+CHOSEN_SQL = {"type": "custom", "name": "sql"}
+NAMESPACE = {"type": "namespace", "name": "crm"}
+
+
+def allowed(mode: str, *tools: object) -> JsonObject:
+    return {"type": "allowed_tools", "mode": mode, "tools": list(tools)}
 
 
 def request_with(choice: object = None, tools: object = TOOLS, **fields: object) -> CreateRequest:
@@ -83,35 +91,15 @@ def echo_of(request: CreateRequest) -> JsonObject:
         (FUNCTION, FUNCTION, ["weather"], True),
         ({"type": "function", "function": {"name": "weather"}}, FUNCTION, ["weather"], True),
         ({"type": "function", "name": "crm.find"}, {"type": "function", "name": "crm.find"}, ["crm.find"], True),
-        ({"type": "custom", "name": "sql"}, {"type": "custom", "name": "sql"}, ["sql"], True),
-        ({"type": "shell"}, {"type": "shell"}, ["shell"], True),
+        (CHOSEN_SQL, CHOSEN_SQL, ["sql"], True),
+        (SHELL, SHELL, ["shell"], True),
+        (allowed("auto", FUNCTION, SHELL), allowed("auto", FUNCTION, SHELL), ["weather", "shell"], False),
         (
-            {"type": "allowed_tools", "mode": "auto", "tools": [FUNCTION, {"type": "shell"}]},
-            {"type": "allowed_tools", "mode": "auto", "tools": [FUNCTION, {"type": "shell"}]},
-            ["weather", "shell"],
-            False,
+            {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [CHOSEN_SQL]}},
+            *(allowed("required", CHOSEN_SQL), ["sql"], True),
         ),
-        (
-            {
-                "type": "allowed_tools",
-                "allowed_tools": {"mode": "required", "tools": [{"type": "custom", "name": "sql"}]},
-            },
-            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "sql"}]},
-            ["sql"],
-            True,
-        ),
-        (
-            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "namespace", "name": "crm"}]},
-            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "namespace", "name": "crm"}]},
-            ["crm.find", "crm.note"],
-            False,
-        ),
-        (
-            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]},
-            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]},
-            [],
-            False,
-        ),
+        (allowed("auto", NAMESPACE), allowed("auto", NAMESPACE), ["crm.find", "crm.note"], False),
+        (allowed("auto", {"type": "web_search"}), allowed("auto", {"type": "web_search"}), [], False),
     ],
 )
 def test_a_choice_is_which_tools_can_be_called_and_whether_one_must(
@@ -119,7 +107,6 @@ def test_a_choice_is_which_tools_can_be_called_and_whether_one_must(
 ) -> None:
     request = request_with(choice)
     rules = rules_of(request)
-    assert rules is not None
     assert ([rule.name for rule in rules.calls], rules.must_call) == (names, must)
     assert echo_of(request)["tool_choice"] == echo
     assert parse_create(request.as_json()).tool_choice == request.tool_choice
@@ -130,7 +117,6 @@ def test_a_choice_is_which_tools_can_be_called_and_whether_one_must(
 def test_what_is_demanded_is_demanded_once() -> None:
     request = request_with("required")
     rules = rules_of_turns(request, request.tools)
-    assert rules is not None
     assert (rules.first.must_call, rules.after_call.must_call) == (True, False)
     assert rules.first.calls == rules.after_call.calls
 
@@ -149,11 +135,11 @@ def test_what_is_demanded_is_demanded_once() -> None:
         ({"type": "mcp", "server_label": "x"}, "'x' is not in 'tools'"),
         ({"type": "code_interpreter"}, "'code_interpreter' is not in 'tools'"),
         ({"type": "computer_use_preview"}, "cannot see a screen"),
-        ({"type": "allowed_tools", "mode": "none", "tools": []}, "'mode'"),
+        (allowed("none"), "'mode'"),
         ({"type": "allowed_tools", "mode": "auto"}, "an array of tools"),
-        ({"type": "allowed_tools", "mode": "auto", "tools": ["weather"]}, "an object with a 'type'"),
-        ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "nope"}]}, "'nope'"),
-        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "file_search"}]}, "none of the allowed"),
+        (allowed("auto", "weather"), "an object with a 'type'"),
+        (allowed("auto", {"type": "function", "name": "nope"}), "'nope'"),
+        (allowed("required", {"type": "file_search"}), "none of the allowed"),
         ("always", "Supported values"),
         (5, "an integer"),
     ],
@@ -167,14 +153,11 @@ def test_a_wrong_choice_is_named(choice: object, said: str) -> None:
 
 def test_nothing_can_be_required_where_there_is_nothing() -> None:
     for tools in ([], [{"type": "computer"}], None):
-        with pytest.raises(ApiError) as refused:
-            request_with("required", tools=tools)
-        assert refused.value.param == "tool_choice"
+        assert refusal(request_with, "required", tools=tools).param == "tool_choice"
 
 
 def test_what_may_stand_in_a_call() -> None:
     rules = rules_of(request_with())
-    assert rules is not None
     contents = {rule.name: rule.content for rule in rules.calls}
     city = JsonSchema('{"type":"object","properties":{"city":{"type":"string"}},"required":["city"],'
                       '"additionalProperties":false}')  # fmt: skip
@@ -208,7 +191,6 @@ def test_a_choice_may_name_tools_of_the_server() -> None:
 
     def called(choice: object) -> tuple[list[str], bool]:
         rules = rules_of(request_with(choice, tools=tools), hosted=HOSTED.values())
-        assert rules is not None
         return [rule.name for rule in rules.calls], rules.must_call
 
     everything = ["weather", "python", "wiki.ask", "wiki.read", "other.ask"]
@@ -241,7 +223,6 @@ SCHEMA: JsonObject = {"type": "json_schema", "name": "answer", "schema": CITY}
 def test_a_format_is_what_the_answer_is(form: JsonObject, echo: JsonObject, content: object) -> None:
     request = request_with(text={"format": form})
     rules = rules_of(request)
-    assert rules is not None
     assert rules.answer == content
     assert len(rules.calls) == len(NAMES), "it may call before it answers"
     assert echo_of(request)["text"] == {"format": echo, "verbosity": "medium"}
@@ -262,9 +243,8 @@ def test_a_format_is_what_the_answer_is(form: JsonObject, echo: JsonObject, cont
     ],
 )
 def test_a_wrong_format_is_named(form: object, param: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        request_with(text={"format": form})
-    assert (refused.value.status, refused.value.param) == (400, param)
+    error = refusal(request_with, text={"format": form})
+    assert (error.status, error.param) == (400, param)
 
 
 @pytest.mark.parametrize(
@@ -275,8 +255,8 @@ def test_a_wrong_format_is_named(form: object, param: str) -> None:
         ({"choice": "none"}, None),
         ({"choice": "required"}, "tool_choice"),
         ({"choice": FUNCTION}, "tool_choice"),
-        ({"choice": {"type": "allowed_tools", "mode": "required", "tools": [FUNCTION]}}, "tool_choice"),
-        ({"choice": {"type": "allowed_tools", "mode": "auto", "tools": [FUNCTION]}}, "tool_choice"),
+        ({"choice": allowed("required", FUNCTION)}, "tool_choice"),
+        ({"choice": allowed("auto", FUNCTION)}, "tool_choice"),
         ({"tools": [], "text": {"format": {"type": "json_object"}}}, "text.format"),
         ({"tools": [], "text": {"format": {"type": "text"}}}, None),
     ],
@@ -317,7 +297,6 @@ def test_what_can_be_looked_for_is_not_shown_until_it_is_found() -> None:
         request = request_with(tools=tools)
         assert [function.name for function in request.offered_functions] == shown
         rules = rules_of(request)
-        assert rules is not None
         assert [rule.name for rule in rules.calls] == shown
     request = request_with(tools=[deferred, search])
     found = request.tools.joined(read_tools([deferred]))

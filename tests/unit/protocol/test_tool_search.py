@@ -88,7 +88,6 @@ def test_what_is_found_and_told_is_bounded() -> None:
     assert 0 < sizes < 2 * MAX_FOUND_BYTES
     told = [namespace(f"n{n}", function("f"), description="a\n- b: " * 9_000) for n in range(300)]
     offer = search_offer([*told, SEARCH])
-    assert offer is not None
     lines = offer.namespace.description.splitlines()
     assert len(lines) == MAX_TOLD + 3
     assert max(map(len, lines)) < MAX_TOLD_CHARACTERS + 20

@@ -94,8 +94,7 @@ class TestOneCall:
             "output": "18 °C",
         }
         assert str(item["id"]).startswith("fco_")
-        for each in turn(ANSWER, prompt=40):
-            command = driver.tell(each)
+        command = driver.tell_all(turn(ANSWER, prompt=40))
         assert ending_of(command) == ("completed", None)
         driver.tell(Ended(AT))
         assert_laws(driver.seen)
@@ -117,8 +116,7 @@ class TestOneCall:
     def test_a_second_round(self) -> None:
         driver, (first,) = waiting(CALL)
         driver.tell(output(first, "one"))
-        for each in turn(CALL):
-            command = driver.tell(each)
+        command = driver.tell_all(turn(CALL))
         assert isinstance(command, Await)
         assert command.until is None, "each wait has its own time"
         assert first not in command.call_ids
@@ -255,19 +253,16 @@ def test_a_takeover_at_every_input_gives_the_same_events(calls: int, order: list
     for index in [each for each in order if each < calls]:
         command = driver.tell(output(ids[index], data.draw(st.text(max_size=5))))
     assert isinstance(command, Generate)
-    for each in turn(ANSWER):
-        command = driver.tell(each)
+    command = driver.tell_all(turn(ANSWER))
     assert isinstance(command, Finish)
     driver.tell(Ended(AT))
     for cut in range(len(driver.log)):
         heir = Driver(machine(HarmonyFormat()))
-        for each in driver.log[:cut]:
-            heir.tell(each)
+        heir.tell_all(driver.log[:cut])
         due = heir.machine.due
         if isinstance(due, Await) and isinstance(driver.log[cut - 1], OutputGiven):
             assert due.until == BEGAN.until, "the time goes on"
-        for each in driver.log[cut:]:
-            heir.tell(each)
+        heir.tell_all(driver.log[cut:])
         assert heir.bytes == driver.bytes
     assert_laws(driver.seen)
 

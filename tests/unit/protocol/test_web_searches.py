@@ -2,9 +2,10 @@
 
 import pytest
 
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.server_tools import WEB_SEARCH
 from responses_app.protocol.requests.tools import parse_tools
+from tests.unit.protocol.refusals import refusal
 
 
 @pytest.mark.parametrize("kind", WEB_SEARCH)
@@ -38,6 +39,4 @@ def test_it_is_echoed_as_it_was_sent(kind: str, fields: JsonObject) -> None:
     ],
 )
 def test_what_is_wrong_is_named(fields: JsonObject, param: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        parse_tools([{"type": "web_search", **fields}])
-    assert refused.value.param == f"tools[0].{param}"
+    assert refusal(parse_tools, [{"type": "web_search", **fields}]).param == f"tools[0].{param}"

@@ -10,7 +10,6 @@ import orjson
 import pytest
 
 from engine.types import WeightsSpan
-from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rollouts.exports import harbor
 from responses_app.protocol.rollouts.exports.files import JsonLines, ParquetMissing, ParquetRows
 from responses_app.protocol.rollouts.exports.formats import FORMATS, Selection
@@ -19,6 +18,7 @@ from responses_app.protocol.rollouts.exports.rows import oldest_version
 from responses_app.protocol.rollouts.packing import as_logprobs
 from responses_app.protocol.rollouts.tree import RolloutTree
 from tests.kit.recorded import by_chance, head, recorded, tree
+from tests.unit.protocol.refusals import refusal
 
 REWARDS = [{"reward": {"tests": 1.0, "style": 0.25}, "turn": None, "at": 5}]
 
@@ -189,11 +189,10 @@ def test_the_query_of_an_export() -> None:
     ],
 )
 def test_a_wrong_parameter_is_named(name: str, value: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        parse_export({name: [value]})
+    error = refusal(parse_export, {name: [value]})
 
-    assert (refused.value.status, refused.value.param) == (400, name)
-    assert len(str(refused.value)) < 400
+    assert (error.status, error.param) == (400, name)
+    assert len(str(error)) < 400
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -234,7 +233,6 @@ JSON_TEXT = {"metrics", "rewards", "metadata", "extra"}
 
 
 def texts_read(value: Any) -> Any:
-    """Return a row with its columns of JSON read."""
     if isinstance(value, dict):
         return {
             name: orjson.loads(each) if name in JSON_TEXT and isinstance(each, str) else texts_read(each)

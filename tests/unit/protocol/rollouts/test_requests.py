@@ -7,6 +7,7 @@ import pytest
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rollouts.generations import RolloutRef
 from responses_app.protocol.rollouts.requests import named, parse_reward, parse_rollout, ref_of
+from tests.unit.protocol.refusals import refusal
 
 
 @pytest.mark.parametrize(
@@ -31,11 +32,8 @@ def test_a_request_of_two_rollouts_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a,b", "a\n", "export", "ä", "a" * 129, "a/b", "\0"])
 def test_what_is_no_id_is_refused(name: str) -> None:
-    with pytest.raises(ApiError) as by_header:
-        ref_of({"x-rollout-id": name}, "chat")
-    with pytest.raises(ApiError) as by_metadata:
-        named(None, {"rollout_id": name})
-    assert by_header.value.status == by_metadata.value.status == 400
+    assert refusal(ref_of, {"x-rollout-id": name}, "chat").status == 400
+    assert refusal(named, None, {"rollout_id": name}).status == 400
 
 
 @pytest.mark.parametrize(
@@ -46,9 +44,7 @@ def test_what_is_no_id_is_refused(name: str) -> None:
     ],
 )
 def test_what_is_no_version_and_no_number_of_them_is_refused(field: dict[str, object]) -> None:
-    with pytest.raises(ApiError) as refused:
-        parse_rollout({"id": "a", **field})
-    assert refused.value.param == next(iter(field))
+    assert refusal(parse_rollout, {"id": "a", **field}).param == next(iter(field))
     assert parse_rollout({"id": "a", **dict.fromkeys(field)}).id == "a"
 
 

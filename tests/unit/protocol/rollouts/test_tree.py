@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from engine.formats.base import as_tokens
 from engine.types import WeightsSpan
-from responses_app.protocol.rollouts.generations import EngineCall, Generation, Recorded
-from responses_app.protocol.rollouts.objects import RewardObject, RolloutObject
+from responses_app.protocol.rollouts.generations import Generation, Recorded
+from responses_app.protocol.rollouts.objects import RewardObject
 from responses_app.protocol.rollouts.packing import (
     as_logprobs,
     pack_logprobs,
@@ -24,39 +24,18 @@ from responses_app.protocol.rollouts.packing import (
 )
 from responses_app.protocol.rollouts.placing import Heads
 from responses_app.protocol.rollouts.tree import RolloutTree, tree_of
-
-HEAD: RolloutObject = {
-    "id": "task-1",
-    "object": "rollout",
-    "created_at": 1,
-    "ended_at": None,
-    "status": "open",
-    "group": None,
-    "metadata": {},
-    "model": None,
-    "sampling": {},
-    "weights_wanted": None,
-    "max_staleness": None,
-    "versions": ["1", "2"],
-    "staleness": 0,
-    "stale": None,
-    "rewards": [],
-    "usage": {"generations": 0, "prompt_tokens": 0, "sampled_tokens": 0, "bytes": 0},
-}
+from tests.kit import recorded as kit
+from tests.kit.recorded import head
 
 
 def recorded(prompt: Sequence[int], sampled: Sequence[int], **fields: Any) -> Recorded:
-    half = len(sampled) // 2
-    weights = [WeightsSpan("1", half), WeightsSpan("2", len(sampled) - half)]
-    call = EngineCall(
-        response_id=fields.pop("response_id", f"resp_{len(prompt)}"),
-        sampled=as_tokens(sampled),
-        logprobs=as_logprobs([-token / 8 for token in sampled]),
-        weights=[span for span in weights if span.tokens],
-        finish="stop",
-        **fields,
-    )
-    return Recorded(call, as_tokens(prompt))
+    """Return a call of the engine whose tokens are of two versions of its weights."""
+    spans = [WeightsSpan("1", half := len(sampled) // 2), WeightsSpan("2", len(sampled) - half)]
+    return kit.recorded(prompt, sampled, weights=[span for span in spans if span.tokens], **fields)
+
+
+def tree(*calls: Recorded) -> RolloutTree:
+    return kit.tree(calls)
 
 
 def kept(heads: Heads, number: int, each: Recorded) -> Generation:
@@ -64,15 +43,6 @@ def kept(heads: Heads, number: int, each: Recorded) -> Generation:
     generation = Generation(number=number, call=each.call, **placement._asdict(), tail=each.prompt[placement.shared :])
     heads.add(generation)
     return generation
-
-
-def placed(calls: Sequence[Recorded]) -> list[Generation]:
-    heads = Heads()
-    return [kept(heads, number, each) for number, each in enumerate(calls)]
-
-
-def tree(*calls: Recorded) -> RolloutTree:
-    return tree_of(HEAD, placed(calls))
 
 
 def path_tokens(of: RolloutTree, nodes: Sequence[int]) -> list[int]:
@@ -118,7 +88,7 @@ def test_masks_sum_to_sampled_tokens_in_nodes_and_in_sequences(calls: list[Recor
 
 @given(conversations())
 def test_nothing_shared_is_kept_twice(calls: list[Recorded]) -> None:
-    for generation, each in zip(placed(calls), calls, strict=True):
+    for generation, each in zip(kit.placed(calls), calls, strict=True):
         before = calls[: generation.number]
         longest = max((_common([*b.prompt, *b.call.sampled], each.prompt) for b in before), default=0)
         clean = [b for b in before if _starts_with(each.prompt, [*b.prompt, *b.call.sampled])]
@@ -127,7 +97,7 @@ def test_nothing_shared_is_kept_twice(calls: list[Recorded]) -> None:
 
 @given(conversations())
 def test_what_begins_with_the_whole_of_a_sequence_continues_it(calls: list[Recorded]) -> None:
-    generations = placed(calls)
+    generations = kit.placed(calls)
     for generation, each in zip(generations, calls, strict=True):
         before = generations[: generation.number]
         leaves = [b for b in before if not any(c.parent == b.number and c.shared == b.whole for c in before)]
@@ -152,7 +122,7 @@ def test_a_sequence_is_what_its_generations_read_and_sampled(calls: list[Recorde
 
 @given(conversations(), st.randoms(use_true_random=False))
 def test_heads_that_others_have_filled_are_the_same(calls: list[Recorded], random: object) -> None:
-    generations = placed(calls)
+    generations = kit.placed(calls)
     late = Heads(generations[: len(generations) // 2])
     for generation in generations:
         late.add(generation)
@@ -213,11 +183,11 @@ def test_a_long_prompt_is_placed_in_a_moment() -> None:
 
 def test_a_sequence_has_the_last_reward_that_is_of_it() -> None:
     calls = [recorded([1], [2], response_id="a"), recorded([1, 2], [3], response_id="b"), recorded([1], [4])]
-    generations = placed(calls)
+    generations = kit.placed(calls)
 
     def rewards(*given: tuple[float, str | None]) -> list[object]:
         told: list[RewardObject] = [{"reward": value, "turn": turn, "at": 1} for value, turn in given]
-        return [each.reward for each in tree_of({**HEAD, "rewards": told}, generations).sequences]
+        return [each.reward for each in tree_of(head(rewards=told), generations).sequences]
 
     assert rewards() == [None, None]
     assert rewards((1, None), (2, None)) == [2, 2]
