@@ -1,3 +1,20 @@
 """What tests of runs share beside `fakes`."""
 
+import asyncio
+
+import pytest
+
+from tests.kit.fakes import Site
 from tests.unit.runs.closing import all_sites_closed, closed  # noqa: F401 - fixtures
+
+
+@pytest.fixture
+def site() -> Site:
+    """A service whose model says hello, and nothing else."""
+    return Site()
+
+
+@pytest.fixture
+def gate() -> asyncio.Event:
+    """An event for a model to wait for."""
+    return asyncio.Event()

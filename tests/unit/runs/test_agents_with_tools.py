@@ -16,6 +16,7 @@ from responses_app.stores.base import AcceptedResponse
 from responses_app.tools.base import ToolCall
 from tests.kit.fakes import ANSWER, Site
 from tests.kit.waiting import eventually
+from tests.unit.runs.readers import id_of
 from tests.unit.runs.test_listed_tools import CALL, Servers
 from tests.unit.runs.test_programs import PROGRAM, PROGRAMS, Programs, twice, wiki
 from tests.unit.runs.test_takeover import TokenEngine, left_at, taken_over
@@ -62,7 +63,7 @@ async def run(case: str) -> tuple[Site, AcceptedResponse, list[JsonObject]]:
     """Let a response with agents run to its end; return its site, how it was accepted, and its events."""
     site = Site(AgentsEngine(CASES[case]), tools=[Servers(), Programs(twice)])
     reading = await site.begin(input="hi", background=True, multi_agent={"enabled": True}, **FIELDS[case])
-    kept = site.store._responses["default", reading.reader.source.response_id]
+    kept = site.store._responses["default", id_of(reading)]
     assert isinstance(kept.of, AcceptedResponse)
     return site, kept.of, await reading.to_the_end()
 

@@ -1,6 +1,8 @@
-"""Lines of a batch that the server refuses for a time, or as it stops."""
+"""Lines of a batch that are refused for a time, or as the server stops; files of one that another worker has ended."""
 
 import asyncio
+import logging
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -9,14 +11,22 @@ import orjson
 import pytest
 
 from responses_app.protocol.errors import rate_limited, stopping
-from responses_app.protocol.files.batches import CANCELLING, IN_PROGRESS, BatchSettings
+from responses_app.protocol.files.batches import CANCELLING, FINALIZING, IN_PROGRESS, BatchSettings
 from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer
 from responses_app.runs.batches.office import BatchOffice
 from responses_app.runs.batches.running import MAX_PAUSE, LineRunner
-from responses_app.runs.batches.work import BatchWork
+from responses_app.runs.batches.work import BatchWork, _Worked
 from responses_app.runs.queues.turns import FairTurns
-from responses_app.stores.base import Claim
-from responses_app.stores.batches import BaseBatchStore, BatchRecord, BegunLine, ClaimedBatch, Step
+from responses_app.stores.base import Claim, ClaimLost, StoreError
+from responses_app.stores.batches import (
+    SUCCEEDED,
+    BaseBatchStore,
+    BatchRecord,
+    BegunLine,
+    ClaimedBatch,
+    ResultLine,
+    Step,
+)
 from responses_app.web.endpoint import line_of
 from tests.kit.memory_files import MemoryFileStore
 
@@ -58,8 +68,7 @@ async def test_a_line_that_was_refused_holds_up_no_end(end: str) -> None:
         runner.stop()
     else:
         now.status = CANCELLING
-    async with asyncio.timeout(MAX_PAUSE / 4):
-        await running
+    await asyncio.wait_for(running, MAX_PAUSE / 4)
     await runner.give_back()
     assert store.give_back.await_args.kwargs == {"pending": [1]}, "nothing of it was done: others may run it"
 
@@ -90,8 +99,7 @@ async def test_a_stop_waits_for_lines_and_those_that_are_refused_are_left_to_oth
     await asyncio.sleep(0.01)
     assert not over.done()
     gate.set()
-    async with asyncio.timeout(5):
-        await over
+    await asyncio.wait_for(over, 5)
     await work.aclose()
     assert store.give_back.await_args.kwargs == {"pending": [1]}
 
@@ -114,3 +122,82 @@ async def test_a_stop_waits_for_lines_and_those_that_are_refused_are_left_to_oth
 )
 def test_what_calls_tools_is_not_repeated(path: str, body: dict[str, object], may: bool) -> None:
     assert line_of(path).may_repeat(body) is may
+
+
+PROJECT = RECORD.project
+FINAL = replace(RECORD, status=FINALIZING)
+LINES = [ResultLine(1, "a", SUCCEEDED, b"good\n"), ResultLine(2, "b", "errored", b"bad\n")]
+
+
+def store_of(**calls: Any) -> Any:
+    """Return a store that has a batch whose lines have ended, and that is another worker's by now."""
+
+    async def results(batch_id: str, *, after: int, limit: int, outcomes: Any) -> list[ResultLine]:
+        return [each for each in LINES if each.number > after and each.outcome in outcomes]
+
+    async def sizes(batch_id: str, outcomes: Any) -> tuple[int, int]:
+        found = [each.result for each in LINES if each.outcome in outcomes]
+        return len(found), sum(map(len, found))
+
+    store = AsyncMock(spec=BaseBatchStore)
+    store.get.return_value = FINAL
+    store.finalize.return_value = FINAL
+    given = {"results": results, "sizes": sizes, "end": ClaimLost("another's"), "step": ClaimLost("another's"), **calls}
+    for name, does in given.items():
+        getattr(store, name).side_effect = does
+    return store
+
+
+async def worked(store: Any) -> MemoryFileStore:
+    """Work on the batch to its end, and return the files."""
+    files, numbers = MemoryFileStore(), iter(range(100))
+    office = replace(office_of(store), files=files, new_id=lambda kind: f"{kind}{next(numbers)}")
+    claimed = ClaimedBatch(record=FINAL, claim=Claim("A", 1))
+    await asyncio.wait_for(_Worked(office, claimed, FairTurns(max_running=1), AsyncMock()).run(), 30)
+    return files
+
+
+async def files_of(files: MemoryFileStore) -> list[str]:
+    listed = await files.listed(PROJECT, purpose=None, after=None, descending=False, limit=10)
+    return [each.id for each in listed or ()]
+
+
+async def test_where_the_end_is_anothers_both_files_go(caplog: pytest.LogCaptureFixture) -> None:
+    store = store_of()
+    assert await files_of(await worked(store)) == []
+    assert store.end.await_count == 1
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+async def test_lines_that_go_while_they_are_written_say_that_it_is_anothers(caplog: pytest.LogCaptureFixture) -> None:
+    async def errors_are_gone(batch_id: str, *, after: int, limit: int, outcomes: Any) -> list[ResultLine]:
+        return [each for each in LINES if each.number > after and each.outcome in outcomes and each.number == 1]
+
+    store = store_of(results=errors_are_gone)
+    assert await files_of(await worked(store)) == []
+    assert store.step.await_count == 1
+    assert store.end.await_count == 0
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+async def test_files_of_an_earlier_try_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("responses_app.runs.batches.work.RETRY_SECONDS", 0)
+    store = store_of(end=StoreError("away"), finalize=[FINAL, ClaimLost("deleted")])
+    store.get.side_effect = [FINAL, FINAL, FINAL, None]
+    assert await files_of(await worked(store)) == []
+    assert store.finalize.await_count == 2
+
+
+async def test_files_that_the_batch_has_stay() -> None:
+    has = SimpleNamespace(output_file_id="", error_file_id="")
+
+    async def finalize(batch_id: str, claim: Claim, **fields: Any) -> BatchRecord:
+        has.output_file_id, has.error_file_id = fields["output_file_id"], fields["error_file_id"]
+        return FINAL
+
+    async def get(project: str, batch_id: str) -> Any:
+        return has if has.output_file_id else FINAL
+
+    # Its end was kept, and the answer that says so was lost.
+    store = store_of(finalize=finalize, get=get)
+    assert await files_of(await worked(store)) == [has.output_file_id, has.error_file_id]

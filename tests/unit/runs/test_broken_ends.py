@@ -7,7 +7,7 @@ import pytest
 
 from responses_app.api.responses import read_to_end
 from responses_app.observing.metrics import ModelMeter
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import TERMINAL, Event, EventType
 from responses_app.protocol.output.stream import ResponseStream
 from responses_app.runs.driving.persistence import RunPersistence
@@ -15,10 +15,11 @@ from responses_app.runs.driving.run import Run
 from responses_app.runs.log import run_log as log
 from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.run_log import RunLog
-from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site
+from tests.kit.fakes import Reading, Site
 from tests.kit.laws import assert_laws
 from tests.kit.memory_stores import MemoryResponseStore
 from tests.kit.waiting import eventually
+from tests.unit.runs.readers import hanging, id_of, idle, refused
 from tests.unit.runs.upkeep import kept, looked_after
 
 BUG = RuntimeError("bug: /secret")
@@ -86,17 +87,16 @@ async def end_of(site: Site, kind: str) -> tuple[Reading, JsonObject]:
     """Return a reader of a response whose run is over, and the last event that it got."""
     reading = await site.begin(input="hi", **KINDS[kind])
     events = await reading.to_the_end()
-    await eventually(lambda: len(site.registry) == 0)
+    await idle(site)
     assert "secret" not in str(events)
     return reading, events[-1]
 
 
 @pytest.mark.parametrize(("kind", "fault"), with_faults(BEFORE_IT_IS_KEPT))
 async def test_an_end_that_breaks_before_it_is_kept_is_a_failure(
-    kind: str, fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kind: str, fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, site: Site
 ) -> None:
     BEFORE_IT_IS_KEPT[fault](monkeypatch)
-    site = Site()
     async with looked_after(site, worker=""):
         reading, end = await end_of(site, kind)
         response: JsonObject = end["response"]  # type: ignore[assignment]
@@ -111,10 +111,9 @@ async def test_an_end_that_breaks_before_it_is_kept_is_a_failure(
 
 @pytest.mark.parametrize(("kind", "fault"), with_faults(AFTERWARDS))
 async def test_an_end_that_is_kept_is_told_as_it_was_kept(
-    kind: str, fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kind: str, fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, site: Site
 ) -> None:
     AFTERWARDS[fault](monkeypatch)
-    site = Site()
     reading, end = await end_of(site, kind)
     if fault == "its terminal event":  # it cannot be told, so the stream ends without it
         assert end["type"] == "response.output_item.done"
@@ -130,11 +129,10 @@ async def test_an_end_that_is_kept_is_told_as_it_was_kept(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_response_that_can_never_be_shown_ends_without_a_terminal_event(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, monkeypatch: pytest.MonkeyPatch, site: Site
 ) -> None:
     """It is kept as failed all the same, as far as it came."""
     monkeypatch.setattr(ResponseStream, "outcome", broken)
-    site = Site()
     async with looked_after(site, worker=""):
         reading, end = await end_of(site, kind)
         assert end["type"] == "response.output_item.done"
@@ -160,17 +158,16 @@ async def test_a_body_without_an_end_is_an_error(fault: str, monkeypatch: pytest
     else:
         AFTERWARDS[fault](monkeypatch)
     reading = await Site().begin(input="hi", transport="json")
-    with pytest.raises(ApiError) as refused:
-        await read_to_end(reading.reader)
-    assert (refused.value.status, refused.value.code) == (500, "server_error")
+    error = await refused(read_to_end(reading.reader))
+    assert (error.status, error.code) == (500, "server_error")
 
 
 @pytest.mark.parametrize("place", [0, 1])
 async def test_a_reader_that_breaks_costs_the_others_nothing(place: int, caplog: pytest.LogCaptureFixture) -> None:
     gate = asyncio.Event()
-    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]]))
+    site = hanging(gate)
     first = await site.begin(input="hi", transport="sse")
-    readings = [first, await site.follow(first.reader.source.response_id)]
+    readings = [first, await site.follow(id_of(first))]
     await site.engine.waits.wait()
     readings[place].reader.listen(broken)
     gate.set()
@@ -194,7 +191,7 @@ async def test_one_that_is_accepted_and_cannot_begin_ends(transport: str, monkey
 async def test_what_cannot_be_told_of_one_response_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them are kept in one transaction, and told behind it."""
     gate = asyncio.Event()
-    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]]))
+    site = hanging(gate)
     breaks(RunLog, "has_kept")(monkeypatch)
     readings = [await site.begin(input="hi", background=True) for _ in range(3)]
     told = [asyncio.create_task(reading.until("response.output_text.delta")) for reading in readings]
@@ -207,7 +204,7 @@ async def test_what_cannot_be_told_of_one_response_holds_up_no_other(monkeypatch
 
 async def test_what_a_store_that_broke_did_not_keep_is_kept_later(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = asyncio.Event()
-    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]]))
+    site = hanging(gate)
     monkeypatch.setattr(log, "RETRY_SECONDS", 0.01)
     breaks(MemoryResponseStore, "append")(monkeypatch)
     reading = await site.begin(input="hi", background=True)

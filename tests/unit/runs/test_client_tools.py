@@ -1,6 +1,5 @@
-"""Calls of the client's tools, from the model's tokens to items and back: each kind, streamed, kept and replayed."""
+"""Calls of the client's tools, from tokens to items and back: each kind, streamed, kept, replayed, chosen."""
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import orjson
@@ -13,6 +12,7 @@ from engine.types import AnyText, FinishReason, JsonSchema, TurnGrammar, TurnRul
 from responses_app.protocol.errors import ApiError, JsonObject
 from tests.kit.fakes import ANSWER, FakeEngine, Site, Turn
 from tests.kit.oracle import validate_event, validate_response
+from tests.unit.runs.readers import refused, rules_of
 
 PATCH = "*** Begin Patch\n*** End Patch"
 TOOLS: list[JsonObject] = [
@@ -54,6 +54,12 @@ def site_with(*turns: Turn, grammar: bool = False) -> Site:
     return Site((GrammarEngine if grammar else FakeEngine)([*turns, ANSWER]))
 
 
+@pytest.fixture
+def site() -> Site:
+    """A service whose engine can hold its model to grammars."""
+    return site_with(grammar=True)
+
+
 async def events_of(site: Site, **fields: object) -> list[JsonObject]:
     events = await site.events(**{"tools": TOOLS, **fields})
     for event in events:
@@ -81,20 +87,26 @@ LOCAL: JsonObject = {
     "user": None,
     "working_directory": None,
 }
+
+
+def function(name: str, arguments: str, **more: object) -> JsonObject:
+    return {"type": "function_call", "name": name, "arguments": arguments, **more}
+
+
+def custom(name: str, input: str, **more: object) -> JsonObject:
+    return {"type": "custom_tool_call", "name": name, "input": input, **more}
+
+
 ITEMS: list[tuple[str, JsonObject]] = [
-    (call("f", '{"a":1}'), {"type": "function_call", "name": "f", "arguments": '{"a":1}'}),
-    (call("apply", PATCH, " code"), {"type": "custom_tool_call", "name": "apply", "input": PATCH}),
-    (call("apply", PATCH, ""), {"type": "custom_tool_call", "name": "apply", "input": PATCH}),
-    (
-        call("apply", orjson.dumps({"input": PATCH}).decode()),
-        {"type": "custom_tool_call", "name": "apply", "input": PATCH},
-    ),
-    (call("apply", '{"input": 1}'), {"type": "custom_tool_call", "name": "apply", "input": '{"input": 1}'}),
-    (
-        call("crm.find", "{}"),
-        {"type": "function_call", "name": "find", "namespace": "crm", "arguments": "{}"},
-    ),
-    (call("crm.note", "Hm", ""), {"type": "custom_tool_call", "name": "note", "namespace": "crm", "input": "Hm"}),
+    (call("f", '{"a":1}'), function("f", '{"a":1}')),
+    (call("apply", PATCH, " code"), custom("apply", PATCH)),
+    (call("apply", PATCH, ""), custom("apply", PATCH)),
+    (call("apply", orjson.dumps({"input": PATCH}).decode()), custom("apply", PATCH)),
+    (call("apply", '{"input": 1}'), custom("apply", '{"input": 1}')),
+    (call("crm.find", "{}"), function("find", "{}", namespace="crm")),
+    (call("crm.find", '{ "a" : 1 }'), function("find", '{ "a" : 1 }', namespace="crm")),
+    (call("apply", '{"input": "a \\u00e9"}'), custom("apply", "a é")),
+    (call("crm.note", "Hm", ""), custom("note", "Hm", namespace="crm")),
     (call("local_shell", '{"command":["ls"],"timeout_ms":5}'), {"type": "local_shell_call", "action": LOCAL}),
     (
         call("shell", '{"commands":["ls","pwd"]}'),
@@ -119,15 +131,18 @@ ITEMS: list[tuple[str, JsonObject]] = [
     # What is said otherwise is the same call.
     (
         " to=functions.crm.find<|channel|>analysis <|constrain|>json<|message|>{}<|call|>",
-        {"type": "function_call", "name": "find", "namespace": "crm", "arguments": "{}"},
+        function("find", "{}", namespace="crm"),
     ),
     # What nobody declared is the client's function, and what does not fit is one that it can answer.
-    (call("some.where", "{}"), {"type": "function_call", "name": "some.where", "arguments": "{}"}),
-    (call("shell", '{"commands":"ls"}'), {"type": "function_call", "name": "shell", "arguments": '{"commands":"ls"}'}),
-    (call("local_shell", "ls -la"), {"type": "function_call", "name": "local_shell", "arguments": "ls -la"}),
-    (call("apply_patch", "[1]"), {"type": "function_call", "name": "apply_patch", "arguments": "[1]"}),
-    (call("f", "{oops"), {"type": "function_call", "name": "f", "arguments": "{oops"}),
+    (call("some.where", "{}"), function("some.where", "{}")),
+    (call("shell", '{"commands":"ls"}'), function("shell", '{"commands":"ls"}')),
+    (call("local_shell", "ls -la"), function("local_shell", "ls -la")),
+    (call("apply_patch", "[1]"), function("apply_patch", "[1]")),
+    (call("f", "{oops"), function("f", "{oops")),
 ]
+
+
+SAID = ITEMS[:15]
 
 
 @pytest.mark.parametrize(
@@ -147,25 +162,6 @@ async def test_what_does_not_fit_is_counted(caplog: pytest.LogCaptureFixture) ->
     assert [record.getMessage().count("misfit_calls=1") for record in caplog.records] == [1, 1, 0]
 
 
-async def test_the_events_of_each_kind() -> None:
-    def types(events: Sequence[JsonObject]) -> list[str]:
-        return [str(event["type"]).removeprefix("response.") for event in events][2:-1]
-
-    custom = types(await events_of(site_with([f"{call('apply', 'a', '')[:-9]}", "a", "b<|call|>"])))
-    delta = "custom_tool_call_input.delta"
-    assert custom == ["output_item.added", delta, delta, "custom_tool_call_input.done", "output_item.done"]
-    assert types(await events_of(site_with(call("shell", '{"commands":[]}')))) == [
-        "output_item.added",
-        "output_item.done",
-    ]
-    assert types(await events_of(site_with(call("shell", "{}")))) == [
-        "output_item.added",
-        "function_call_arguments.delta",
-        "function_call_arguments.done",
-        "output_item.done",
-    ]
-
-
 async def test_a_call_that_is_cut_is_incomplete_and_needs_no_output() -> None:
     site = site_with([call("shell", '{"commands":["ls')[:-8], FinishReason.LENGTH])
     events = await events_of(site)
@@ -176,18 +172,12 @@ async def test_a_call_that_is_cut_is_incomplete_and_needs_no_output() -> None:
     assert after["status"] == "completed"
 
 
-OUTPUTS = {
-    "function_call": "function_call_output",
-    "custom_tool_call": "custom_tool_call_output",
-    "local_shell_call": "local_shell_call_output",
-    "shell_call": "shell_call_output",
-    "apply_patch_call": "apply_patch_call_output",
-    "tool_search_call": "tool_search_output",
-}
+KINDS = ("function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call")
+OUTPUTS = {**{kind: f"{kind}_output" for kind in KINDS}, "tool_search_call": "tool_search_output"}
 
 
 @pytest.mark.parametrize("replays", [True, False], ids=["replayed", "continued"])
-@pytest.mark.parametrize(("said", "item"), ITEMS[:13], ids=[str(item["type"]) for _, item in ITEMS[:13]])
+@pytest.mark.parametrize(("said", "item"), SAID, ids=[str(item["type"]) for _, item in SAID])
 async def test_its_output_continues_with_exactly_the_sampled_tokens(said: str, item: JsonObject, replays: bool) -> None:
     site = site_with(said)
     events = await events_of(site)
@@ -225,7 +215,6 @@ class TestRules:
         site = site_with(call("f", "{}"), grammar=True)
         await events_of(site, tool_choice={"type": "function", "name": "f"})
         (asked,) = site.engine.requests
-        assert asked.grammar is not None
         rules: TurnRules = asked.grammar.rules
         assert ([rule.name for rule in rules.calls], rules.must_call) == (["f"], True)
         assert isinstance(rules.calls[0].content, JsonSchema)
@@ -251,9 +240,8 @@ class TestRules:
             ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
             ({"text": {"format": {"type": "json_object"}}}, "text.format"),
         ):
-            with pytest.raises(ApiError) as refused:
-                await site.ask(input="hi", **fields)
-            assert (refused.value.code, refused.value.param) == ("unsupported_parameter", param)
+            error = await site.refusal(input="hi", **fields)
+            assert (error.code, error.param) == ("unsupported_parameter", param)
         assert len(site.engine.requests) == 1
         assert await site.store.response("default", "resp_00000000000000000000000000000002") is None
 
@@ -279,16 +267,12 @@ class TestRules:
             ),
         ],
     )  # fmt: skip
-    async def test_what_cannot_be_enforced_is_named(self, fields: dict[str, object], param: str) -> None:
-        site = site_with(grammar=True)
-        with pytest.raises(ApiError) as refused:
-            await site.ask(input="hi", **fields)
-        assert (refused.value.status, refused.value.param) == (400, param), refused.value.message
+    async def test_what_cannot_be_enforced_is_named(self, fields: dict[str, object], param: str, site: Site) -> None:
+        error = await site.refusal(input="hi", **fields)
+        assert (error.status, error.param) == (400, param), error.message
         assert site.engine.requests == []
 
-    async def test_what_the_engine_refuses_is_named(self) -> None:
-        site = site_with(grammar=True)
-        assert isinstance(site.engine, GrammarEngine)
+    async def test_what_the_engine_refuses_is_named(self, site: Site) -> None:
         site.engine.refuses = "needle"
         schema = {"type": "object", "properties": {"needle": {"type": "string"}}, "required": ["needle"]}
         tools = [TOOLS[0], {"type": "function", "name": "g", "parameters": schema, "strict": True}]
@@ -296,30 +280,23 @@ class TestRules:
             await site.ask(input="hi", tools=tools)
         assert refused.value.param == "tools[1].parameters"
 
-    async def test_an_engine_that_goes_away_while_it_looks_at_a_grammar_is_told_as_that(self) -> None:
-        site = site_with(grammar=True)
-        assert isinstance(site.engine, GrammarEngine)
+    async def test_an_engine_that_goes_away_while_it_looks_at_a_grammar_is_told_as_that(self, site: Site) -> None:
         site.engine.is_away = True
-        with pytest.raises(ApiError) as refused:
-            await site.ask(input="hi", tools=TOOLS)
-        assert (refused.value.status, refused.value.code) == (503, "server_is_overloaded")
+        error = await site.refusal(input="hi", tools=TOOLS)
+        assert (error.status, error.code) == (503, "server_is_overloaded")
 
     async def test_what_the_engine_refuses_only_as_it_begins_is_told_too(self) -> None:
         site = Site(GrammarEngine([[GrammarRefused("It is too much.")]]))
         reading = await site.begin(input="hi", tools=TOOLS)
         await reading.to_the_end()
         problem = reading.run.problem
-        assert problem is not None
         assert (problem.status, problem.message) == (400, "It is too much.")
 
-    async def test_a_schema_that_cannot_be_enforced_is_only_shown_where_strict_is_not_said(self) -> None:
-        site = site_with(grammar=True)
+    async def test_a_schema_that_cannot_be_enforced_is_only_shown_where_strict_is_not_said(self, site: Site) -> None:
         odd = {"type": "function", "name": "g", "parameters": {"type": "object", "not": {"required": ["a"]}}}
         response = await site.ask(input="hi", tools=[odd])
         assert response["tools"][0]["strict"] is False  # type: ignore[index]
-        grammar = site.engine.requests[0].grammar
-        assert grammar is not None
-        assert grammar.rules.calls[0].content == AnyText()
+        assert rules_of(site, 0).calls[0].content == AnyText()
 
 
 class TestLateTools:
@@ -334,16 +311,14 @@ class TestLateTools:
     async def test_a_call_of_one_is_its_own_item_also_when_the_stream_is_made_again(self) -> None:
         site = site_with(call("late.sql", "SELECT 1", ""), grammar=True)
         item = await item_of(site, input=[self.MORE, {"role": "user", "content": "hi"}])
-        assert item == {"type": "custom_tool_call", "name": "sql", "namespace": "late", "input": "SELECT 1"}
-        grammar = site.engine.requests[0].grammar
-        assert grammar is not None
-        assert "late.sql" in [rule.name for rule in grammar.rules.calls]
+        assert item == custom("sql", "SELECT 1", namespace="late")
+        assert "late.sql" in [rule.name for rule in rules_of(site, 0).calls]
 
     async def test_a_chain_remembers_them(self) -> None:
         site = site_with(ANSWER, call("late.sql", "SELECT 1", ""))
         first = await site.ask(input=[self.MORE, {"role": "user", "content": "hi"}])
         item = await item_of(site, previous_response_id=first["id"], tools=[])
-        assert item == {"type": "custom_tool_call", "name": "sql", "namespace": "late", "input": "SELECT 1"}
+        assert item == custom("sql", "SELECT 1", namespace="late")
 
     async def test_what_a_search_has_found_can_be_called(self) -> None:
         site = site_with(call("tool_search", '{"query":"x"}'), call("found", "{}"), grammar=True)
@@ -355,9 +330,7 @@ class TestLateTools:
         }
         second = await site.ask(input=[found], previous_response_id=first["id"], tools=TOOLS)
         assert second["output"][0]["name"] == "found"  # type: ignore[index]
-        grammar = site.engine.requests[1].grammar
-        assert grammar is not None
-        assert "found" in [rule.name for rule in grammar.rules.calls]
+        assert "found" in [rule.name for rule in rules_of(site, 1).calls]
 
 
 class TestAsyncTools:
@@ -401,6 +374,74 @@ class TestAsyncTools:
 
     @pytest.mark.parametrize("kind", ["shell", "tool_search", "web_search", "namespace"])
     async def test_other_kinds_cannot(self, kind: str) -> None:
-        with pytest.raises(ApiError) as refused:
-            await site_with().ask(input="hi", tools=[{"type": kind, "name": "n", "tools": [], "async": True}])
-        assert (refused.value.code, refused.value.param) == ("unknown_parameter", "tools[0].async")
+        error = await refused(
+            site_with().ask(input="hi", tools=[{"type": kind, "name": "n", "tools": [], "async": True}])
+        )
+        assert (error.code, error.param) == ("unknown_parameter", "tools[0].async")
+
+
+LATE: JsonObject = {
+    "type": "additional_tools",
+    "role": "developer",
+    "tools": [
+        {"type": "function", "name": "late", "parameters": {"type": "object", "properties": {}}},
+        {"type": "namespace", "name": "crm", "tools": [{"type": "function", "name": "find"}]},
+    ],
+}
+CHOICES: list[JsonObject | str] = [
+    {"type": "function", "name": "late"},
+    {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "late"}]},
+    {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "namespace", "name": "crm"}]},
+    "required",
+]
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+async def test_those_in_the_input_can_be_chosen(choice: JsonObject | str, site: Site) -> None:
+    response = await site.ask(input=[LATE, {"role": "user", "content": "hi"}], tool_choice=choice)
+    assert response["tool_choice"] == choice
+    rules = rules_of(site, 0)
+    called = {rule.name for rule in rules.calls}
+    assert called <= {"late", "crm.find"}
+    assert rules.must_call is (choice == "required" or choice == CHOICES[0] or choice == CHOICES[1])
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+async def test_those_of_the_chain_can_be_chosen(choice: JsonObject | str, site: Site) -> None:
+    first = await site.ask(input=[LATE, {"role": "user", "content": "hi"}])
+    second = await site.ask(input="And?", previous_response_id=first["id"], tool_choice=choice)
+    assert second["tool_choice"] == choice
+    assert rules_of(site, 1).calls
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+async def test_what_neither_has_is_refused(choice: JsonObject | str, site: Site) -> None:
+    first = await site.ask(input="hi")
+    for before in ({}, {"previous_response_id": first["id"]}):
+        error = await site.refusal(input="And?", tool_choice=choice, **before)
+        assert (error.status, error.param) == (400, "tool_choice")
+        assert "is in 'tools'" in error.message or "is not in 'tools'" in error.message
+
+
+@pytest.mark.parametrize("strict", [None, False])
+async def test_a_schema_that_cannot_be_enforced_is_only_shown(strict: bool | None, site: Site) -> None:
+    tool = {"type": "function", "name": "late", "parameters": {"not": {"type": "integer"}}, "strict": strict}
+    await site.ask(input=[{**LATE, "tools": [tool]}, {"role": "user", "content": "hi"}])
+    assert [rule.content for rule in rules_of(site, 0).calls] == [AnyText()]
+
+
+async def test_a_schema_that_can_be_enforced_is(site: Site) -> None:
+    await site.ask(input=[LATE, {"role": "user", "content": "hi"}])
+    assert isinstance(rules_of(site, 0).calls[0].content, JsonSchema)
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_call_in_the_background_that_lost_its_mark_needs_no_output(late: bool) -> None:
+    later: JsonObject = {"type": "function", "name": "later", "async": True}
+    call: JsonObject = {"type": "function_call", "call_id": "call_1", "name": "later", "arguments": "{}"}
+    declared: list[JsonObject] = [{**LATE, "tools": [later]}] if late else []
+    tools = [] if late else [later]
+    site = site_with(ANSWER, grammar=True)
+    first = await site.ask(input=[*declared, call, {"role": "user", "content": "And?"}], tools=tools)
+    second = await site.ask(input="And now?", previous_response_id=first["id"], tools=tools)
+    assert second["status"] == "completed"

@@ -1,21 +1,17 @@
 """Compaction in a run: on request, by a trigger, and before an answer that would have too long a prompt."""
 
-import asyncio
-
 import pytest
 
 from engine.errors import EngineOverloaded
 from engine.formats.harmony.encoding import END, decode_tokens, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start, render_text, render_tool_output
-from engine.types import FinishReason
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.compaction import REQUEST, UNREADABLE, summary_message
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
-from responses_app.stores.stores import ConversationEntry, ConversationRecord
 from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Site
-from tests.kit.laws import assert_laws
+from tests.unit.runs.readers import converse, refused, response_of
 
 HARMONY = HarmonyFormat()
 SUMMARY = "They greet each other."
@@ -54,9 +50,7 @@ async def compaction_of(site: Site, **fields: object) -> JsonObject:
 class TestTrigger:
     async def test_the_whole_output_is_one_compaction(self) -> None:
         site = Site(FakeEngine([SUMS_UP]))
-        reading = await site.begin(input=[{"role": "user", "content": "hi"}, TRIGGER], tools=[TOOL_F])
-        events = await reading.to_the_end()
-        assert_laws(events)
+        events = await site.events(input=[{"role": "user", "content": "hi"}, TRIGGER], tools=[TOOL_F])
         assert [str(event["type"]).removeprefix("response.") for event in events] == [
             "created",
             "in_progress",
@@ -116,40 +110,11 @@ class TestTrigger:
         assert (error.code, error.param) == ("invalid_encrypted_content", "input[0].encrypted_content")
         assert content[10:30] not in error.message
 
-    @pytest.mark.parametrize("said", ["<|channel|>final<|message|><|return|>", "<|return|>"])
-    async def test_without_a_summary_it_fails(self, said: str) -> None:
-        site = Site(FakeEngine([said]))
-        reading = await site.begin(input=[{"role": "user", "content": "hi"}, TRIGGER])
-        events = await reading.to_the_end()
-        assert_laws(events)
-        response = events[-1]["response"]
-        assert (response["status"], response["error"]["code"]) == ("failed", "server_error")  # type: ignore[index]
-        assert response["output"] == []  # type: ignore[index]
-        assert reading.run.link is None
-
-    async def test_without_an_answer_thoughts_are_the_summary(self) -> None:
-        site = Site(FakeEngine([["<|channel|>analysis<|message|>They greet", FinishReason.LENGTH], ANSWER]))
-        first = await site.ask(input=[{"role": "user", "content": "hi"}, TRIGGER])
-        await site.ask(input="x", previous_response_id=first["id"])
-        assert chain(site.engine.prompts[1]) == [*rendered("They greet"), *user("x")]
-
     async def test_the_engine_may_fail(self) -> None:
         site = Site(FakeEngine([["<|channel|>final<|message|>They", EngineOverloaded("full", retry_after=1)]]))
-        events = await (await site.begin(input=[{"role": "user", "content": "hi"}, TRIGGER])).to_the_end()
-        assert_laws(events)
+        events = await site.events(input=[{"role": "user", "content": "hi"}, TRIGGER])
         assert events[-1]["type"] == "response.failed"
         assert "output_item.done" not in str(events)
-
-    async def test_it_can_be_cancelled(self) -> None:
-        site = Site(FakeEngine([["<|channel|>final<|message|>They", asyncio.Event(), ANSWER]]))
-        asked = [{"role": "user", "content": "hi"}, TRIGGER]
-        reading = await site.begin(input=asked, background=True)
-        await reading.until("response.compaction.compacting")
-        site.registry.cancel(reading.run, reason="test")
-        events = await reading.to_the_end()
-        assert_laws(events)
-        assert events[-1]["response"]["status"] == "cancelled"  # type: ignore[index]
-        assert events[-1]["response"]["output"] == []  # type: ignore[index]
 
     async def test_what_does_not_fit_is_left_out_oldest_first(self) -> None:
         site = Site(FakeEngine([ANSWER, CALL_F, SUMS_UP], max_model_len=2000))
@@ -186,15 +151,12 @@ class TestInLine:
         site = Site(FakeEngine([ANSWER, SUMS_UP, ANSWER, ANSWER]))
         first = await site.ask(input=LONG)
         reading = await site.begin(input="two", previous_response_id=first["id"], tools=[TOOL_F], **FROM_1000)
-        events = await reading.to_the_end()
-        assert_laws(events)
-        response = events[-1]["response"]
+        response = await response_of(reading)
         assert [item["type"] for item in response["output"]] == ["compaction", "message"]  # type: ignore[index]
         assert chain(site.engine.prompts[1]) == [*user(LONG), *sampled(), *user(REQUEST)]
         answered = site.engine.prompts[2]
         assert answered[-len(rendered()) - len(user("two")) - 2 :] == [*rendered(), *user("two"), *generation_start()]
         assert "namespace functions" in decode_tokens(answered)
-        assert reading.run.link is not None
         assert reading.run.link.parent is None
         await site.ask(input="three", previous_response_id=response["id"])  # type: ignore[index]
         assert chain(site.engine.prompts[3]) == [*rendered(), *user("two"), *sampled(), *user("three")]
@@ -261,17 +223,8 @@ class TestInLine:
         too_long = f"<|channel|>final<|message|>{'much ' * 3000}<|return|>"
         site = Site(FakeEngine([ANSWER, too_long], max_model_len=2000))
         first = await site.ask(input=LONG)
-        reading = await site.begin(input="two", previous_response_id=first["id"], **FROM_1000)
-        events = await reading.to_the_end()
-        assert_laws(events)
-        assert events[-1]["response"]["error"]["code"] == "invalid_prompt"  # type: ignore[index]
-
-    async def test_a_model_that_then_says_nothing_is_incomplete(self) -> None:
-        site = Site(FakeEngine([ANSWER, SUMS_UP, "<|return|>"]))
-        first = await site.ask(input=LONG)
-        response = await site.ask(input="two", previous_response_id=first["id"], **FROM_1000)
-        assert response["status"] == "incomplete"
-        assert [item["type"] for item in response["output"]] == ["compaction"]  # type: ignore[index, attr-defined]
+        response = await response_of(await site.begin(input="two", previous_response_id=first["id"], **FROM_1000))
+        assert response["error"]["code"] == "invalid_prompt"  # type: ignore[index]
 
     async def test_what_would_leave_no_room_for_an_answer_is_not_compacted(self) -> None:
         site = Site(FakeEngine([ANSWER], max_model_len=2000))
@@ -287,13 +240,9 @@ class TestInLine:
 
 
 class TestConversations:
-    async def test_a_broken_one_is_a_note(self, caplog: pytest.LogCaptureFixture) -> None:
-        site = Site()
+    async def test_a_broken_one_is_a_note(self, caplog: pytest.LogCaptureFixture, site: Site) -> None:
         broken: JsonObject = {"id": "cmp_1", "type": "compaction", "encrypted_content": "AAAA"}
-        site.conversations.records["conv_1"] = ConversationRecord(
-            id="conv_1", created_at=1, metadata={}, title="", status="", version=1, head="", head_position=0
-        )
-        site.conversations.kept["conv_1"] = [ConversationEntry(position=1, item=broken, created_at=1)]
+        converse(site, broken)
         response = await site.ask(input="hi", conversation="conv_1")
         assert response["status"] == "completed"
         assert chain(site.engine.prompts[0]) == [*rendered(UNREADABLE), *user("hi")]
@@ -301,12 +250,9 @@ class TestConversations:
 
     async def test_a_trigger_is_not_kept(self) -> None:
         site = Site(FakeEngine([SUMS_UP]))
-        site.conversations.records["conv_1"] = ConversationRecord(
-            id="conv_1", created_at=1, metadata={}, title="", status="", version=1, head="", head_position=0
-        )
+        converse(site)
         await site.ask(input=[{"role": "user", "content": "hi"}, TRIGGER], conversation="conv_1")
         append = site.store.saved[0].conversation
-        assert append is not None
         assert [item["type"] for item in append.items] == ["message", "compaction"]
 
 
@@ -335,9 +281,7 @@ class TestCounting:
         schema = {"type": "json_schema", "name": "answer", "schema": {"type": "object"}}
         fields = {"input": "hi", "text": {"format": schema}}  # this engine holds a model to nothing
         site = Site(FakeEngine())
-        with pytest.raises(ApiError) as refused:
-            await self.count(site, **fields)
-        assert refused.value.message == (await site.refusal(**fields)).message
+        assert (await refused(self.count(site, **fields))).message == (await site.refusal(**fields)).message
 
     async def test_truncation_counts_as_it_runs(self) -> None:
         site = Site(FakeEngine(max_model_len=2000))

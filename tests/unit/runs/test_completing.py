@@ -19,6 +19,8 @@ from responses_app.runs.stateless.completing import Completing
 from responses_app.runs.stateless.completions import LONG_PROMPTS, CompletionService
 from tests.kit.fakes import FakeEngine, Site, collect, run_settings
 from tests.kit.waiting import eventually
+from tests.unit.protocol.refusals import refusal
+from tests.unit.runs.readers import idle, refused
 
 PROMPT = "a" * (LONG_PROMPTS - 1)
 MANY = run_settings(responses_max_in_flight=128)
@@ -26,7 +28,6 @@ ORIGIN = Origin(transport="sse", project="p")
 
 
 async def begin(service: CompletionService, **body: object) -> Completing:
-    """Start completions."""
     return await service.create(parse_completion(body), ORIGIN)
 
 
@@ -58,9 +59,7 @@ def hanging(room: int) -> CompletionService:
 async def test_every_choice_takes_a_place() -> None:
     service = hanging(5)
     first = await begin(service, prompt=["a", "b"], n=2)
-    with pytest.raises(ApiError) as refused:
-        await begin(service, prompt="a", n=2)
-    assert refused.value.code == "server_is_overloaded"
+    assert (await refused(begin(service, prompt="a", n=2))).code == "server_is_overloaded"
     second = await begin(service, prompt="a")
     await first.aclose()
     third = await begin(service, prompt="a", n=4)
@@ -76,22 +75,19 @@ async def test_completions_and_responses_take_places_from_each_other() -> None:
     with pytest.raises(ApiError, match="RESPONSES_MAX_IN_FLIGHT"):
         await begin(service, prompt="a")
     reader.leave()
-    await eventually(lambda: len(site_service.registry) == 0)
+    await idle(site_service)
     further = await begin(service, prompt="a")
     with pytest.raises(ApiError, match="RESPONSES_MAX_IN_FLIGHT"):
         await site_service.create(parse_create({"input": "hi"}), origin)
     await completing.aclose()
     (await site_service.create(parse_create({"input": "hi"}), origin)).leave()
     await further.aclose()
-    await site_service.registry.aclose()
 
 
 async def test_one_that_is_refused_has_taken_no_place() -> None:
     service = hanging(1)
     for _ in range(2):
-        with pytest.raises(ApiError) as refused:
-            await begin(service, prompt="a", model="unknown")
-        assert refused.value.code == "model_not_found"
+        assert (await refused(begin(service, prompt="a", model="unknown"))).code == "model_not_found"
     await (await begin(service, prompt="a")).aclose()
 
 
@@ -102,9 +98,7 @@ async def test_what_has_no_room_in_the_context_is_not_reserved() -> None:
     origin = Origin(transport="sse", project="p", limited=limited)
     asked = parse_completion({"prompt": "a", "max_tokens": 10**30, "n": 2})
     both = [await service.create(asked, origin) for _ in range(2)]
-    with pytest.raises(ApiError) as refused:
-        await service.create(asked, origin)
-    assert refused.value.status == 429
+    assert (await refused(service.create(asked, origin))).status == 429
     for completing in both:
         await completing.aclose()
 
@@ -129,9 +123,7 @@ async def test_a_reader_that_takes_nothing_does_not_keep_the_engine() -> None:
     await eventually(lambda: completing.generating == 0)
     assert engine.running == 0
     assert completing.usage.completion_tokens < 200
-    with pytest.raises(ApiError) as told:
-        await completing.take()
-    assert told.value.code == "reader_too_slow"
+    assert (await refused(completing.take())).code == "reader_too_slow"
     await completing.aclose()
     assert not service.running
 
@@ -162,6 +154,5 @@ def test_what_the_engine_is_given_again_can_be_written() -> None:
     nested: object = 1
     for _ in range(250):
         nested = [nested]
-    with pytest.raises(ApiError) as refused:
-        parse_completion({"prompt": "a", "kv_transfer_params": {"a": nested}}, engine_fields=True)
-    assert (refused.value.status, refused.value.param) == (400, "kv_transfer_params.a")
+    error = refusal(parse_completion, {"prompt": "a", "kv_transfer_params": {"a": nested}}, engine_fields=True)
+    assert (error.status, error.param) == (400, "kv_transfer_params.a")

@@ -21,16 +21,16 @@ from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.response import summaries
-from responses_app.protocol.response.input_codec import decode, encode
+from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.steps import Sampled, StopReason
 from responses_app.runs.driving import generating
 from responses_app.runs.driving.generating import MAX_CUTS
 from responses_app.runs.plan.failures import BROKEN
 from responses_app.runs.plan.plan import Origin
 from tests.kit.fakes import Reading, Site
-from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
-from tests.unit.runs.test_takeover import ANSWER, CASES, TokenEngine, left_at, taken_over, undisturbed, unsealed
+from tests.unit.runs.readers import id_of, idle, response_of
+from tests.unit.runs.test_takeover import ANSWER, CASES, TokenEngine, gone_on, undisturbed, unsealed
 
 ERROR = GenerationCut("replica 1 died: /secret")
 
@@ -72,8 +72,7 @@ class CutEngine(TokenEngine):
 async def events_of(engine: TokenEngine, **fields: object) -> list[JsonObject]:
     """Let a response run to its end."""
     site = Site(engine)
-    events = await (await site.begin(**{"input": "hi", **fields})).to_the_end()
-    assert_laws(events)
+    events = await site.events(**{"input": "hi", **fields})
     assert engine.running == 0
     return events
 
@@ -155,11 +154,10 @@ async def test_who_takes_a_turn_over_waits_for_its_engine_as_who_began_it(monkey
     monkeypatch.setattr(generating, "RETRY_SECONDS", 0.01)
     accepted, events = await undisturbed([ANSWER], {})
     inputs = list(decode(accepted.log))
-    log = encode(inputs[: next(place for place, each in enumerate(inputs) if isinstance(each, Sampled)) + 3])
+    place = next(place for place, each in enumerate(inputs) if isinstance(each, Sampled)) + 3
     engine = CutEngine([ANSWER])
     engine.sampled, engine.refusals = 1, [EngineUnavailable("all away") for _ in range(3)]
-    site = Site(engine, await left_at(accepted, log))
-    reading = await taken_over(site, str(accepted.response["id"]))
+    _, reading = await gone_on(accepted, inputs[:place], engine)
     assert (await reading.to_the_end())[-1]["type"] == events[-1]["type"] == "response.completed"
     assert len(engine.requests) == 4
 
@@ -172,14 +170,18 @@ async def test_nothing_is_planned_while_no_replica_is_there(monkeypatch: pytest.
     assert (len(engine.requests), engine.away) == (2, 0)
 
 
-async def test_nor_is_it_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("full", [False, True], ids=["away", "full"])
+async def test_nor_is_it_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     monkeypatch.setattr(generating, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(generating, "GO_ON_SECONDS", 0.1)
     engine = CutEngine([ANSWER], [5])
-    engine.away = 10**6
+    engine.away, engine.refusals = (0, [EngineOverloaded("full")] * 1000) if full else (10**6, [])
     response = (await events_of(engine))[-1]["response"]
-    assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
-    assert len(engine.requests) == 1
+    assert (response["status"], response["error"]["code"]) == (
+        "failed",
+        "rate_limit_exceeded" if full else "server_error",
+    )
+    assert (len(engine.requests) > 1) is full
 
 
 async def test_what_breaks_under_a_grammar_is_tried_once_more_elsewhere() -> None:
@@ -192,14 +194,6 @@ async def test_what_breaks_under_a_grammar_is_tried_once_more_elsewhere() -> Non
         engine.refusals = [] if again is cut else [again]
         error = (await events_of(engine))[-1]["response"]["error"]
         assert (error["message"], len(engine.requests)) == (BROKEN, 2)
-
-
-async def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generating, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(generating, "GO_ON_SECONDS", 0.1)
-    engine = CutEngine([ANSWER], [5])
-    engine.refusals = [EngineOverloaded("full")] * 1000
-    assert (await events_of(engine))[-1]["response"]["error"]["code"] == "rate_limit_exceeded"
 
 
 async def test_what_breaks_on_every_replica_is_not_tried_again() -> None:
@@ -224,10 +218,10 @@ async def test_what_ends_a_response_ends_it_while_nobody_is_there_to_go_on(end: 
     await eventually(lambda: len(engine.requests) > 1)
     async with asyncio.timeout(1):
         if end == "cancel":
-            await site.responses.cancel("default", reading.reader.source.response_id)
+            await site.responses.cancel("default", id_of(reading))
         else:
             reading.leave()
-        await eventually(lambda: len(site.registry) == 0)
+        await idle(site)
     (stored,) = site.store.saved
     assert stored.response["status"] == "cancelled"
     assert engine.running == 0
@@ -240,7 +234,6 @@ async def test_an_end_that_comes_with_the_cut_itself() -> None:
     reading = await site.begin(input="hi")
     run = reading.run
     engine.when_cut = lambda: run.stop(StopReason.INTERRUPTED)
-    events = await reading.to_the_end()
-    assert_laws(events)
-    assert events[-1]["response"]["incomplete_details"] == {"reason": "interrupted"}
+    response = await response_of(reading)
+    assert response["incomplete_details"] == {"reason": "interrupted"}
     assert len(engine.requests) == 1

@@ -31,6 +31,7 @@ from tests.kit.fakes import FakeEngine, Site, run_settings
 from tests.kit.waiting import eventually
 from tests.system.fuzz import strategies
 from tests.system.fuzz.driver import as_bytes
+from tests.unit.runs.readers import refused
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 INPUT = [
@@ -43,12 +44,10 @@ OPTIONS = [{"value": str(number)} for number in range(255)]
 
 
 def asked(*questions: dict[str, Any]) -> DecisionsWanted:
-    """Return a request with these questions."""
     return parse_decisions({"input": INPUT, "questions": list(questions)})
 
 
 def whole(prompts: Prompts) -> list["Tokens[int]"]:
-    """Return all prompts."""
     made = [prompts.whole(number) for number in range(len(prompts.questions))]
     assert sum(map(len, made)) == prompts.tokens
     return made
@@ -132,9 +131,8 @@ async def test_what_is_decided_at_once_takes_places(built: list[int]) -> None:
 async def test_an_input_without_room_is_refused_before_a_prompt_is_built(built: list[int], room: int) -> None:
     questions = [{"type": "predicate", "instructions": "x " * 200}] * 400
     service = DecisionService(Site(Labelled(max_model_len=room)).service)
-    with pytest.raises(ApiError) as refused:
-        await service.decide(asked(*questions), Origin(transport="json", project="p"))
-    assert refused.value.code == "context_length_exceeded"
+    error = await refused(service.decide(asked(*questions), Origin(transport="json", project="p")))
+    assert error.code == "context_length_exceeded"
     assert not built
 
 
@@ -163,7 +161,6 @@ def test_options_have_letters_where_numbers_are_written_digit_by_digit() -> None
     assert labels(predicate, str.isdecimal) is None
     assert labels(few, is_one_token) == [(str(number),) for number in range(1, 10)]
     lettered = labels(many, is_one_token)
-    assert lettered is not None
     assert (lettered[0], lettered[-1]) == (("A",), ("z",))
     assert 'z: "51"\n\nAnswer with the letter' in question_text(many, lettered)
     assert labels(more, is_one_token) is None

@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,13 +20,14 @@ from responses_app.runs.driving import early, predicting
 from responses_app.runs.plan.served import MAX_EARLY, MAX_EARLY_OF_PROJECT, EarlyRoom
 from responses_app.stores.base import AcceptedResponse
 from responses_app.tools.base import ToolCall
-from tests.kit.fakes import ANSWER, TOOL_F, FakeEngine, Site, run_settings
+from tests.kit.fakes import ANSWER, TOOL_F, FakeEngine, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
 from tests.unit.formats.families import QWEN
 from tests.unit.formats.rendering import format_of
 from tests.unit.formats.test_chat_template import FamilyEngine
 from tests.unit.runs.early import WIKI, OnwardSite, Wiki, read, turn, write
+from tests.unit.runs.readers import id_of, response_of
 from tests.unit.runs.test_programs import PROGRAM, PROGRAMS, Programs, wiki
 from tests.unit.runs.test_takeover import left_at, taken_over
 
@@ -34,19 +36,35 @@ DONE = turn("Done.")
 THREE = [turn(read("a"), read("b"), read("c")), turn(read("b"), read("c")), turn(read("c")), DONE]
 
 
+@pytest.fixture
+def tool() -> Wiki:
+    return Wiki()
+
+
 def texts(events: Sequence[JsonObject]) -> list[object]:
     """Return what the calls of a response gave back."""
     response = events[-1]["response"]
-    assert isinstance(response, dict)
     return [item.get("output") for item in response["output"] if item["type"] == "mcp_call"]
+
+
+async def ahead(
+    turns: Sequence[str], *, held: str = "a", tools: Sequence[JsonObject] = TOOLS, **options: Any
+) -> tuple[Wiki, OnwardSite, Reading]:
+    """Begin a response whose read of "a" waits until two calls have begun; others that are `held` never end."""
+    tool = Wiki()
+    tool.holds = {name: asyncio.Event() for name in held}
+    site = OnwardSite(turns, tool)
+    reading = await site.begin(input="hi", tools=tools, **options)
+    await eventually(lambda: len(tool.calls) == 2)
+    tool.holds["a"].set()
+    return tool, site, reading
 
 
 # What the model goes on to write.
 
 
 async def test_calls_that_the_model_goes_on_to_write_run_beside_the_first() -> None:
-    tool = Wiki()
-    held = asyncio.Event()
+    tool, held = Wiki(), asyncio.Event()
     tool.holds = dict.fromkeys("abc", held)
     site = OnwardSite(THREE, tool)
     reading = await site.begin(input="hi", tools=TOOLS)
@@ -61,8 +79,7 @@ async def test_calls_that_the_model_goes_on_to_write_run_beside_the_first() -> N
 
 
 @pytest.mark.parametrize("setting", ["off", "known"])
-async def test_nothing_is_guessed_where_that_is_not_wanted(setting: str) -> None:
-    tool = Wiki()
+async def test_nothing_is_guessed_where_that_is_not_wanted(setting: str, tool: Wiki) -> None:
     site = OnwardSite(THREE, tool, setting)
     events = await site.events(tools=TOOLS)
     assert len(texts(events)) == 3
@@ -84,21 +101,15 @@ async def test_nothing_is_guessed_where_that_is_not_wanted(setting: str) -> None
     ids=["behind a write", "a write", "an approval", "a text", "max_tool_calls", "one a turn", "the client's", "alone"],
 )
 async def test_what_never_begins_early(
-    turns: list[str], fields: dict[str, object], begun: list[tuple[str, str]]
+    turns: list[str], fields: dict[str, object], begun: list[tuple[str, str]], tool: Wiki
 ) -> None:
-    tool = Wiki()
     site = OnwardSite(turns, tool)
     await site.events(**{"tools": TOOLS, **fields})
     assert tool.calls == begun
 
 
 async def test_what_is_not_asked_for_is_cancelled_and_not_recorded() -> None:
-    tool = Wiki()
-    tool.holds["a"], tool.holds["b"] = asyncio.Event(), asyncio.Event()
-    site = OnwardSite([turn(read("a"), read("b")), turn(read("other")), DONE], tool)
-    reading = await site.begin(input="hi", tools=TOOLS)
-    await eventually(lambda: len(tool.calls) == 2)
-    tool.holds["a"].set()
+    tool, site, reading = await ahead([turn(read("a"), read("b")), turn(read("other")), DONE], held="ab")
     events = await reading.to_the_end()
     assert texts(events) == ["a behind []", "other behind []"]
     await eventually(lambda: tool.running == 0)
@@ -107,12 +118,7 @@ async def test_what_is_not_asked_for_is_cancelled_and_not_recorded() -> None:
 
 
 async def test_a_write_makes_what_was_read_before_it_worthless() -> None:
-    tool = Wiki()
-    tool.holds["a"] = asyncio.Event()
-    site = OnwardSite([turn(read("a"), read("b")), turn(write("x")), turn(read("b")), DONE], tool)
-    reading = await site.begin(input="hi", tools=TOOLS)
-    await eventually(lambda: len(tool.calls) == 2)
-    tool.holds["a"].set()
+    tool, _, reading = await ahead([turn(read("a"), read("b")), turn(write("x")), turn(read("b")), DONE])
     events = await reading.to_the_end()
     assert texts(events) == ["a behind []", "done", "b behind ['x']"]
     assert tool.calls.count(("read", "b")) == 2
@@ -120,13 +126,8 @@ async def test_a_write_makes_what_was_read_before_it_worthless() -> None:
 
 
 async def test_so_does_an_output_of_the_client() -> None:
-    tool = Wiki()
-    tool.holds["a"] = asyncio.Event()
     turns = [turn(read("a"), read("b")), turn("f(1)"), turn(read("b")), DONE]
-    site = OnwardSite(turns, tool)
-    reading = await site.begin(input="hi", tools=[WIKI, TOOL_F], awaits_tools=True)
-    await eventually(lambda: len(tool.calls) == 2)
-    tool.holds["a"].set()
+    tool, _, reading = await ahead(turns, tools=[WIKI, TOOL_F], awaits_tools=True)
     await eventually(lambda: reading.run.waits)
     tool.written.append("by the client")
     (call,) = [item for item in reading.run.response()["output"] if item["type"] == "function_call"]
@@ -135,17 +136,15 @@ async def test_so_does_an_output_of_the_client() -> None:
     assert texts(events)[-1] == "b behind ['by the client']"
 
 
-async def test_what_is_too_old_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_too_old_is_read_again(monkeypatch: pytest.MonkeyPatch, tool: Wiki) -> None:
     monkeypatch.setattr(early, "FRESH_SECONDS", 0.0)
-    tool = Wiki()
     site = OnwardSite([turn(read("a"), read("b")), turn(read("b")), DONE], tool)
     events = await site.events(tools=TOOLS)
     assert texts(events) == ["a behind []", "b behind []"]
     assert (tool.calls.count(("read", "b")), site.count("used")) == (2, 0)
 
 
-async def test_what_failed_is_called_again() -> None:
-    tool = Wiki()
+async def test_what_failed_is_called_again(tool: Wiki) -> None:
     tool.holds["a"] = asyncio.Event()
     site = OnwardSite([turn(read("a"), read("bad")), turn(read("bad")), DONE], tool)
     reading = await site.begin(input="hi", tools=TOOLS)
@@ -217,8 +216,7 @@ async def test_nobody_guesses_while_others_wait_for_the_engine(monkeypatch: pyte
     assert len(texts(await reading.to_the_end())) == 3
 
 
-async def test_a_guess_goes_on_behind_a_turn_that_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = Wiki()
+async def test_a_guess_goes_on_behind_a_turn_that_was_cut(monkeypatch: pytest.MonkeyPatch, tool: Wiki) -> None:
     tool.holds["a"] = asyncio.Event()
     site = OnwardSite(THREE, tool)
     whole = site.engine.generate
@@ -240,9 +238,8 @@ async def test_a_guess_goes_on_behind_a_turn_that_was_cut(monkeypatch: pytest.Mo
 
 
 async def test_a_turn_that_is_cut_and_says_something_else_then_gets_what_it_says(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tool: Wiki
 ) -> None:
-    tool = Wiki()
     site = OnwardSite([turn(read("a"), read("b")), turn(read("b")), DONE], tool)
     whole, cut = site.engine.generate, asyncio.Event()
 
@@ -301,10 +298,9 @@ class TurnEngine(FamilyEngine):
 # Bounds and owners.
 
 
-async def test_a_response_begins_so_many_and_a_worker_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_response_begins_so_many_and_a_worker_so_many(monkeypatch: pytest.MonkeyPatch, tool: Wiki) -> None:
     monkeypatch.setattr(early, "MAX_EARLY", 2)
     names = [f"p{number}" for number in range(6)]
-    tool = Wiki()
     tool.holds.update({name: asyncio.Event() for name in names})
     site = OnwardSite([turn(*map(read, names)), DONE], tool)
     reading = await site.begin(input="hi", tools=TOOLS)
@@ -339,8 +335,7 @@ def test_no_project_takes_the_room_of_all_others() -> None:
     assert "one" not in room._taken
 
 
-async def test_all_ends_with_the_response() -> None:
-    tool = Wiki()
+async def test_all_ends_with_the_response(tool: Wiki) -> None:
     tool.holds.update({name: asyncio.Event() for name in "abc"})
     site = OnwardSite(THREE, tool)
     reading = await site.begin(input="hi", tools=TOOLS)
@@ -372,7 +367,7 @@ async def undisturbed(turns: list[str]) -> tuple[AcceptedResponse, list[JsonObje
     """Let a background response run to its end; return how it was accepted, with its log, and its events."""
     site = OnwardSite(turns, Wiki())
     reading = await site.begin(input="hi", tools=TOOLS, background=True)
-    kept = site.store._responses["default", reading.reader.source.response_id]
+    kept = site.store._responses["default", id_of(reading)]
     assert isinstance(kept.of, AcceptedResponse)
     accepted = kept.of
     events = await reading.to_the_end()
@@ -410,9 +405,8 @@ async def test_calls_that_a_program_makes_together_run_at_once() -> None:
     reading = await site.begin(input="hi", **CALLED)
     await eventually(lambda: tool.running == 3)
     held.set()
-    events = await reading.to_the_end()
-    assert_laws(events)
-    assert [call["arguments"] for call in events[-1]["response"]["output"] if call["type"] == "mcp_call"] == [  # type: ignore[index]
+    response = await response_of(reading)
+    assert [call["arguments"] for call in response["output"] if call["type"] == "mcp_call"] == [  # type: ignore[index]
         '{"q":"a"}',
         '{"q":"b"}',
         '{"q":"c"}',
@@ -423,15 +417,13 @@ async def test_calls_that_a_program_makes_together_run_at_once() -> None:
 @pytest.mark.parametrize(
     ("setting", "fields"), [("off", {}), ("known", {"max_tool_calls": 2})], ids=["off", "max_tool_calls"]
 )
-async def test_one_after_another(setting: str, fields: dict[str, object]) -> None:
-    tool = Wiki()
+async def test_one_after_another(setting: str, fields: dict[str, object], tool: Wiki) -> None:
     site = program_site(tool, setting, [("read", what) for what in "abc"])
     await site.ask(input="hi", **CALLED, **fields)
     assert tool.most == 1
 
 
-async def test_a_program_that_halts_leaves_no_call_behind() -> None:
-    tool = Wiki()
+async def test_a_program_that_halts_leaves_no_call_behind(tool: Wiki) -> None:
     tool.holds = {'{"q":"a"}': asyncio.Event(), '{"q":"b"}': asyncio.Event()}
     site = program_site(tool, "known", [("read", "a"), ("read", "b")])
     reading = await site.begin(input="hi", **CALLED)

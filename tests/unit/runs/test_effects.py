@@ -14,6 +14,7 @@ from responses_app.stores.base import Appended, LogAppend, StoreError
 from responses_app.tools.base import ToolCall, ToolResult
 from tests.kit.fakes import FakeEngine, FakeStore, Reading, Site, run_settings
 from tests.kit.waiting import eventually
+from tests.unit.runs.readers import id_of
 from tests.unit.runs.test_server_tools import ANSWER, ASKED, CALL, Shell, items_of, prompt_of
 
 WAYS = pytest.mark.parametrize("background", [True, False], ids=["background", "foreground"])
@@ -78,12 +79,10 @@ def _noted(kept: list[bytes], store: FakeStore, call: ToolCall) -> ToolResult:
 
 
 async def test_one_that_may_be_repeated_waits_for_nothing() -> None:
-    store, tool = Store(), Shell()
-    tool.repeatable = True
-    site, _ = await calling(tool, store, background=True)
+    store, tool = Store(), Shell(repeatable=True)
+    await calling(tool, store, background=True)
     await eventually(lambda: len(tool.calls) == 1)
     store.go_on.set()
-    await site.registry.aclose()
 
 
 async def test_what_is_not_stored_is_this_workers_alone_and_waits_for_nothing() -> None:
@@ -222,13 +221,12 @@ async def test_one_that_stops_while_it_waits_leaves_the_call_to_whoever_goes_on(
     heir = Site(FakeEngine([ANSWER]), store, tools=[tool], worker="heir")
     (claimed,) = (await store.reclaim("heir", dead_before=0.0)).claimed
     await heir.service.run_again(claimed)
-    events = await (await heir.follow(reading.reader.source.response_id)).to_the_end()
+    events = await (await heir.follow(id_of(reading))).to_the_end()
     assert last_response(events)["status"] == "completed"
     assert not tool.calls, "nobody knows there that it did not go out"
 
 
 def last_response(events: list[JsonObject]) -> JsonObject:
-    """Return the response of a terminal event."""
     response = events[-1]["response"]
     assert isinstance(response, dict)
     return response

@@ -1,9 +1,10 @@
-"""What is done to an engine ends, also where the store fails for a while: nobody finds it busy for ever."""
+"""What is done to an engine ends, also where the store fails for a while; only methods that are named are called."""
 
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,6 @@ class FailingStore(BaseEngineStore):
 
     @property
     def state(self) -> EngineState:
-        """What is kept."""
         return self._kept.state
 
     async def numbers(self) -> Mapping[str, int]:
@@ -67,21 +67,10 @@ class FailingStore(BaseEngineStore):
         pass
 
 
-class Model:
-    """A model with the doors of a demo engine."""
-
-    name = "m"
-
-    class engine:
-        weights = DemoWeights()
-
-    def info(self) -> object:
-        return self
-
-
 @asynccontextmanager
 async def opened(store: FailingStore) -> AsyncIterator[tuple[EngineDoors, Any]]:
-    model = cast(Any, Model())
+    model: Any = SimpleNamespace(name="m", engine=SimpleNamespace(weights=DemoWeights()))
+    model.info = lambda: model
     follower = EngineFollower([model], store, worker="w", now=time.time)
 
     async def tell(name: str) -> None:
@@ -151,3 +140,52 @@ async def test_weights_of_workers_that_say_nothing_are_of_no_version_that_is_who
         store.failures["report"] = 0
         await of.weights(model, parse_weights({"action": "apply", "version": "w", "info": {"seed": 0}}))
         assert list(store.state.versions) == ["failed:v", "w"]
+
+
+APPLY: Any = {"action": "apply", "version": "v1"}
+
+
+class Reached(Exception):
+    """What is asked for has come as far as the engine's state."""
+
+
+class NoStore:
+    async def read(self, model: str) -> NumberedState:
+        raise Reached
+
+    async def reports(self, model: str, *, seen_since: float) -> Sequence[WorkerReport]:
+        raise Reached
+
+
+def doors(*methods: str) -> EngineDoors:
+    async def tell(model: str) -> None:
+        raise AssertionError(model)
+
+    settings = run_settings(engine_rpc_methods=methods)
+    nothing: Any = NoStore()
+    return EngineDoors(nothing, nothing, worker="w", now=lambda: 0.0, settings=settings, tell=tell)
+
+
+async def asked(of: EngineDoors, **fields: object) -> None:
+    model: Any = SimpleNamespace(name="m", engine=SimpleNamespace(weights=SimpleNamespace(is_shared=True)))
+    await of.weights(model, parse_weights({**APPLY, **fields}))
+
+
+@pytest.mark.parametrize("methods", [(), ("load_from",)])
+async def test_others_are_refused(methods: tuple[str, ...]) -> None:
+    with pytest.raises(ApiError, match="ENGINE_RPC_METHODS") as refused:
+        await asked(doors(*methods), rpc={"method": "save_sharded_state", "kwargs": {"path": "/etc"}})
+    assert (refused.value.status, refused.value.param) == (400, "rpc.method")
+
+
+async def test_those_that_are_named_are_called() -> None:
+    with pytest.raises(Reached):
+        await asked(doors("other", "load_from"), rpc={"method": "load_from"})
+    with pytest.raises(Reached):
+        await asked(doors(), info={"seed": 1})
+
+
+@pytest.mark.parametrize("method", ["", "_private", "a.b", "a b", "a\n"])
+def test_what_is_no_name_is_refused(method: str) -> None:
+    with pytest.raises(ApiError):
+        parse_weights({**APPLY, "rpc": {"method": method}})

@@ -19,6 +19,8 @@ from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES
 from responses_app.runs.plan.plan import Origin
 from tests.kit.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Reading, Site, run_settings
 from tests.kit.oracle import validate_event, validate_response
+from tests.unit.protocol.refusals import refusal
+from tests.unit.runs.readers import refused
 
 INCLUDE = ["message.output_text.logprobs"]
 SMILE = "<|channel|>final<|message|>a 🥹<|return|>"  # three tokens make the last character
@@ -48,9 +50,10 @@ def text_events(events: list[JsonObject], kind: str) -> list[JsonObject]:
 )
 async def test_what_the_engine_has_not_is_refused(details: EngineDetails, param: str) -> None:
     site = Site()
-    with pytest.raises(ApiError) as refused:
-        await site.service.create(parse_create({"input": "hi"}), Origin(transport="chat", project="p"), details=details)
-    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", param)
+    error = await refused(
+        site.service.create(parse_create({"input": "hi"}), Origin(transport="chat", project="p"), details=details)
+    )
+    assert (error.code, error.param) == ("unsupported_parameter", param)
     assert not site.engine.requests
 
 
@@ -58,32 +61,22 @@ def test_a_request_has_so_many_log_probabilities_of_its_prompt() -> None:
     """Those of 100,000 tokens, with 20 alternatives each, took 20 s of the event loop."""
     details = EngineDetails(wanted_logprobs=19)
     details.check_prompts(25_000)
-    with pytest.raises(ApiError) as refused:
-        details.check_prompts(25_001)
-    assert refused.value.param == "prompt_logprobs"
+    assert refusal(details.check_prompts, 25_001).param == "prompt_logprobs"
     EngineDetails().check_prompts(1_000_000)
 
 
-async def test_keys_become_salts_that_never_meet() -> None:
-    site = Site()
+@pytest.mark.parametrize("name", ["prompt_cache_key", "cache_salt"])
+async def test_keys_and_salts_of_clients_become_salts_that_never_meet(name: str, site: Site) -> None:
     for project, key in (("a", "k"), ("a", "k"), ("a", "l"), ("b", "k")):
-        await (await site.begin(project=project, input="hi", prompt_cache_key=key)).to_the_end()
+        await (await site.begin(project=project, input="hi", **{name: key})).to_the_end()  # type: ignore[arg-type]
     first, same, other_key, other_project = (request.cache_salt for request in site.engine.requests)
     assert first == same
-    assert len({first, other_key, other_project}) == 3
+    assert len({first, other_key, other_project, "k"}) == 4
+    assert (await site.ask(input="hi"))["prompt_cache_key"] is None
+    assert site.engine.requests[-1].cache_salt is None, "without one the cache is shared"
 
 
-async def test_salts_of_clients_are_kept_apart_by_projects_too() -> None:
-    site = Site()
-    for project, salt in (("a", "s"), ("a", "s"), ("b", "s")):
-        await (await site.begin(project=project, input="hi", cache_salt=salt)).to_the_end()
-    first, same, other_project = (request.cache_salt for request in site.engine.requests)
-    assert first == same != other_project
-    assert "s" not in (first, other_project)
-
-
-async def test_of_a_salt_and_a_key_the_log_says_which_counts(caplog: pytest.LogCaptureFixture) -> None:
-    site = Site()
+async def test_of_a_salt_and_a_key_the_log_says_which_counts(caplog: pytest.LogCaptureFixture, site: Site) -> None:
     await site.ask(input="hi", cache_salt="s")
     assert "cache_salt" not in caplog.text
     await site.ask(input="hi", cache_salt="s", prompt_cache_key="k")
@@ -96,26 +89,15 @@ async def test_of_a_salt_and_a_key_the_log_says_which_counts(caplog: pytest.LogC
 async def test_an_engine_that_cannot_do_what_is_asked_for_says_so(name: str, value: object) -> None:
     engine = FakeEngine()
     engine.supports_priority = engine.supports_cache_salt = False
-    with pytest.raises(ApiError) as refused:
-        await Site(engine).ask(input="hi", **{name: value})
-    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", name)
-
-
-async def test_without_a_key_the_cache_is_shared() -> None:
-    site = Site()
-    response = await site.ask(input="hi")
-    assert site.engine.requests[0].cache_salt is None
-    assert response["prompt_cache_key"] is None
+    error = await Site(engine).refusal(input="hi", **{name: value})
+    assert (error.code, error.param) == ("unsupported_parameter", name)
 
 
 def test_an_empty_key_is_refused() -> None:
-    with pytest.raises(ApiError) as refused:
-        parse_create({"input": "hi", "prompt_cache_key": ""})
-    assert refused.value.param == "prompt_cache_key"
+    assert refusal(parse_create, {"input": "hi", "prompt_cache_key": ""}).param == "prompt_cache_key"
 
 
-async def test_a_chain_keeps_its_affinity_and_a_key_decides_it() -> None:
-    site = Site()
+async def test_a_chain_keeps_its_affinity_and_a_key_decides_it(site: Site) -> None:
     first = await site.ask(input="hi")
     second = await site.ask(input="more", previous_response_id=first["id"])
     await site.ask(input="more", previous_response_id=second["id"])
@@ -127,8 +109,7 @@ async def test_a_chain_keeps_its_affinity_and_a_key_decides_it() -> None:
     assert [session.shared for session in sessions] == [False] * 4 + [True]
 
 
-async def test_attempts_at_one_task_share_their_beginning_and_keep_their_own_home() -> None:
-    site = Site()
+async def test_attempts_at_one_task_share_their_beginning_and_keep_their_own_home(site: Site) -> None:
     for attempt in ("a", "b"):
         await site.service.rollouts.create("p", NewRollout(id=attempt, group="task"))
     await site.service.rollouts.create("p", NewRollout(id="alone"))
@@ -150,8 +131,7 @@ async def test_attempts_at_one_task_share_their_beginning_and_keep_their_own_hom
         *((tier, tier) for tier in ("default", "flex", "scale", "priority", "ultrafast")),
     ],
 )
-async def test_the_tier_is_echoed_and_becomes_a_priority(asked: str | None, ran: str) -> None:
-    site = Site()
+async def test_the_tier_is_echoed_and_becomes_a_priority(asked: str | None, ran: str, site: Site) -> None:
     response = await site.ask(input="hi", service_tier=asked)
     assert response["service_tier"] == ran
     assert site.engine.requests[0].priority == PRIORITIES[ran]
@@ -193,8 +173,7 @@ async def test_an_engine_without_these_is_not_asked_for_them() -> None:
     assert (engine.requests[0].priority, engine.requests[0].cache_salt) == (0, None)
 
 
-async def test_a_warm_up_leaves_the_prompt_in_the_engine() -> None:
-    site = Site()
+async def test_a_warm_up_leaves_the_prompt_in_the_engine(site: Site) -> None:
     warm = await site.ask(input="hi", generate=False, prompt_cache_key="k")
     assert (warm["status"], warm["output"], warm["usage"]) == ("completed", [], None)
     await site.ask(input=[], previous_response_id=warm["id"], prompt_cache_key="k", max_output_tokens=9)
@@ -254,19 +233,15 @@ async def test_without_being_asked_there_are_none() -> None:
     assert events[-1]["response"]["output"][0]["content"][0]["logprobs"] == []  # type: ignore[index]
 
 
-async def test_an_engine_without_logprobs_refuses_a_number_of_them_and_ignores_the_include() -> None:
-    site = Site()
-    with pytest.raises(ApiError) as refused:
-        await site.ask(input="hi", top_logprobs=1)
-    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "top_logprobs")
+async def test_an_engine_without_logprobs_refuses_a_number_of_them_and_ignores_the_include(site: Site) -> None:
+    error = await site.refusal(input="hi", top_logprobs=1)
+    assert (error.code, error.param) == ("unsupported_parameter", "top_logprobs")
     assert (await site.ask(input="hi", include=INCLUDE))["status"] == "completed"
 
 
 @pytest.mark.parametrize("top", [21, -1, 1.5, "many"])
 def test_more_logprobs_than_there_are_is_refused(top: object) -> None:
-    with pytest.raises(ApiError) as refused:
-        parse_create({"input": "hi", "top_logprobs": top})
-    assert refused.value.param == "top_logprobs"
+    assert refusal(parse_create, {"input": "hi", "top_logprobs": top}).param == "top_logprobs"
 
 
 async def test_minus_infinity_is_a_number() -> None:
@@ -294,8 +269,7 @@ SAMPLED: dict[str, object] = {  # as the engine is told it, under the same name
 }
 
 
-async def test_what_vllm_samples_by_reaches_the_engine() -> None:
-    site = Site()
+async def test_what_vllm_samples_by_reaches_the_engine(site: Site) -> None:
     await site.ask(input="hi", stop_token_ids=[264], logit_bias={"264": -100}, **SAMPLED)
     sampling = site.engine.requests[-1].sampling
     assert {name: getattr(sampling, name) for name in SAMPLED} == SAMPLED
@@ -305,9 +279,7 @@ async def test_what_vllm_samples_by_reaches_the_engine() -> None:
 
 @pytest.mark.parametrize("fields", [{"stop_token_ids": [999_999_999]}, {"logit_bias": {"999999999": 1}}])
 async def test_a_token_that_the_model_has_not_is_refused(fields: JsonObject) -> None:
-    with pytest.raises(ApiError) as refused:
-        await Site().ask(input="hi", **fields)
-    assert refused.value.param == next(iter(fields))
+    assert (await Site().refusal(input="hi", **fields)).param == next(iter(fields))
 
 
 async def test_each_choice_of_a_chat_has_a_seed_of_its_own() -> None:
@@ -316,8 +288,7 @@ async def test_each_choice_of_a_chat_has_a_seed_of_its_own() -> None:
     assert [SamplingOptions(seed=5).of_choice(place).seed for place in range(3)] == [5, 6, 7]
 
 
-async def test_what_may_take_hours_comes_behind_everything_else() -> None:
-    site = Site()
+async def test_what_may_take_hours_comes_behind_everything_else(site: Site) -> None:
     options = {"completion_window": "8h", "continuation_id": "c"}
     await site.ask(input="hi", background=True, background_options=options)
     await site.ask(input="hi", background=True, background_options={"completion_window": "soonest"})
@@ -325,6 +296,5 @@ async def test_what_may_take_hours_comes_behind_everything_else() -> None:
     assert (late.priority, late.session.id) == (BEHIND_ALL, digest_of("default", "c"))
     assert soon.priority < late.priority
     for more in ({}, {"background": True, "stream": True}, {"background": True, "service_tier": "flex"}):
-        with pytest.raises(ApiError) as refused:
-            await site.ask(input="hi", background_options=options, **more)
-        assert refused.value.param == "background_options.completion_window"
+        error = await site.refusal(input="hi", background_options=options, **more)
+        assert error.param == "background_options.completion_window"

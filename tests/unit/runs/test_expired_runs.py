@@ -7,23 +7,21 @@ import pytest
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response.steps import OutputGiven
 from responses_app.stores.base import RetentionSettings
-from tests.kit.fakes import ANSWER, NOW, FakeEngine, Site, run_settings
+from tests.kit.fakes import NOW, Site, run_settings
+from tests.unit.runs.readers import id_of, refused, says_half
 
-HALF = "<|channel|>final<|message|>Half of it"
 TTL = 60.0
 
 
 async def running(*, age: float, **fields: object) -> tuple[Site, asyncio.Event, str]:
     """Return a site with a response of this age (seconds) that runs, and what lets it end."""
     gate = asyncio.Event()
-    site = Site(
-        FakeEngine([[HALF, gate, ANSWER]]), settings=run_settings(responses_max_in_flight=10, responses_store_ttl=TTL)
-    )
+    site = Site(says_half(gate), settings=run_settings(responses_max_in_flight=10, responses_store_ttl=TTL))
     site.store._settings = RetentionSettings(responses_store_ttl=TTL)
     site.registry.now = site.store._now = lambda: int(NOW) + age
     reading = await site.begin(**{"input": "hi", "background": True, **fields})
     await site.engine.waits.wait()
-    return site, gate, reading.reader.source.response_id
+    return site, gate, id_of(reading)
 
 
 async def test_up_to_that_second_it_is_found() -> None:
@@ -39,28 +37,20 @@ async def test_from_that_second_on_it_is_unknown(door: str) -> None:
     site, gate, response_id = await running(age=TTL)
     given = (OutputGiven("call_1", "42", "42"),) if door == "give" else ()
     at = site.outputs if door == "give" else site.responses
-    with pytest.raises(ApiError) as refused:
-        await getattr(at, door)("default", response_id, *given)
-    assert refused.value.status == 404
+    assert (await refused(getattr(at, door)("default", response_id, *given))).status == 404
     gate.set()
     run = site.registry.get(response_id)
-    assert run is not None
     await site.registry.wait_for_end(run)
     assert run.status.value == "completed"
 
 
 async def test_nor_can_it_be_continued() -> None:
     site, _, response_id = await running(age=TTL)
-    with pytest.raises(ApiError) as refused:
-        await site.begin(input="more", previous_response_id=response_id)
-    assert refused.value.code == "previous_response_not_found"
+    assert (await site.refusal(input="more", previous_response_id=response_id)).code == "previous_response_not_found"
 
 
-async def test_its_reader_reads_on_and_what_is_not_stored_has_no_such_time() -> None:
-    gate = asyncio.Event()
-    site = Site(
-        FakeEngine([[HALF, gate, ANSWER]]), settings=run_settings(responses_max_in_flight=10, responses_store_ttl=TTL)
-    )
+async def test_its_reader_reads_on_and_what_is_not_stored_has_no_such_time(gate: asyncio.Event) -> None:
+    site = Site(says_half(gate), settings=run_settings(responses_max_in_flight=10, responses_store_ttl=TTL))
     for stored in (True, False):
         reading = await site.begin(input="hi", store=stored)
         gate.set()

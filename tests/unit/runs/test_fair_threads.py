@@ -35,6 +35,13 @@ class Flood:
             self.running.remove(name)
         return name
 
+    async def come(self) -> tuple[FairThreads, list[asyncio.Task[str]]]:
+        """Let a project have all threads for long work, and wait for more."""
+        fair = FairThreads()
+        tasks = [asyncio.create_task(fair.run("greedy", LONG + 1, self.work, "greedy")) for _ in range(MANY)]
+        await eventually(lambda: len(self.running) == LONG_THREADS)
+        return fair, tasks
+
 
 @pytest.fixture
 def flood() -> Flood:
@@ -61,9 +68,7 @@ async def test_short_work_does_not_wait_for_long_work_of_whomever(flood: Flood) 
 
 
 async def test_the_next_thread_is_for_the_project_that_has_none(flood: Flood) -> None:
-    fair = FairThreads()
-    tasks = [asyncio.create_task(fair.run("greedy", LONG + 1, flood.work, "greedy")) for _ in range(MANY)]
-    await eventually(lambda: len(flood.running) == LONG_THREADS)
+    fair, tasks = await flood.come()
     modest = asyncio.create_task(fair.run("modest", LONG + 1, flood.work, "modest"))
     await asyncio.sleep(0)
     flood.may_end.set()
@@ -72,9 +77,7 @@ async def test_the_next_thread_is_for_the_project_that_has_none(flood: Flood) ->
 
 
 async def test_who_leaves_frees_the_thread_or_the_place_in_the_queue(flood: Flood) -> None:
-    fair = FairThreads()
-    tasks = [asyncio.create_task(fair.run("greedy", LONG + 1, flood.work, "greedy")) for _ in range(MANY)]
-    await eventually(lambda: len(flood.running) == LONG_THREADS)
+    fair, tasks = await flood.come()
     for task in tasks:
         task.cancel()
     assert all(

@@ -2,8 +2,11 @@
 
 import asyncio
 import random
+import time
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -11,12 +14,15 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES, QueueBounds
 from responses_app.runs.queues.turns import FairTurns, TurnPlace
 
+MANY = QueueBounds(1000)
+
 
 class Office:
     """Asks for turns, and ends those it has."""
 
-    def __init__(self, turns: FairTurns) -> None:
-        self._turns = turns
+    def __init__(self, **settings: Any) -> None:
+        self.time = 0.0
+        self.turns = FairTurns(**{"now": lambda: self.time, "bounds": MANY, **settings})
         self.order: list[str] = []  # who got a turn
         self._ends: dict[str, list[asyncio.Event]] = {}
         self.tasks: list[asyncio.Task[None]] = []
@@ -26,7 +32,7 @@ class Office:
     ) -> None:
         """Ask for turns as requests do; those that are there are had when this returns."""
         for _ in range(times):
-            place = self._turns.place(project, tier, PRIORITIES[tier], of_rollout=of_rollout)
+            place = self.turns.place(project, tier, PRIORITIES[tier], of_rollout=of_rollout)
             place.admit()
             self.tasks.append(asyncio.create_task(self._have(place, label or project)))
         await settle()
@@ -41,7 +47,7 @@ class Office:
     def refused(self, project: str, tier: str = "default") -> ApiError:
         """Return why one more cannot come."""
         with pytest.raises(ApiError, match="ENGINE_MAX_QUEUED") as refused:
-            self._turns.place(project, tier, PRIORITIES[tier]).admit()
+            self.turns.place(project, tier, PRIORITIES[tier]).admit()
         assert (refused.value.status, refused.value.code) == (503, "server_is_overloaded")
         return refused.value
 
@@ -53,21 +59,31 @@ class Office:
             await end.wait()
 
     async def close(self) -> None:
-        """End all."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        assert (self._turns.running, self._turns.waiting.total()) == (0, 0)
-        assert not self._turns._admitted
-        assert not self._turns._served
+        assert (self.turns.running, self.turns.waiting.total()) == (0, 0)
+        assert not self.turns._admitted
+        assert not self.turns._served
+
+
+@pytest.fixture
+async def offices() -> AsyncIterator[Callable[..., Office]]:
+    """Open offices, of which nothing is left at the end."""
+    made: list[Office] = []
+
+    def opened(**settings: Any) -> Office:
+        made.append(Office(**settings))
+        return made[-1]
+
+    yield opened
+    for office in made:
+        await office.close()
 
 
 async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
-
-
-MANY = QueueBounds(1000)
 
 
 async def test_without_a_bound_nobody_waits() -> None:
@@ -80,8 +96,8 @@ async def test_without_a_bound_nobody_waits() -> None:
         assert not place.would_wait
 
 
-async def test_a_project_that_comes_later_has_its_share_as_soon_as_turns_end() -> None:
-    office = Office(FairTurns(max_running=4, bounds=MANY))
+async def test_a_project_that_comes_later_has_its_share_as_soon_as_turns_end(offices: Callable[..., Office]) -> None:
+    office = offices(max_running=4)
     await office.ask("a", 100)
     await office.ask("b", 10)
     assert office.order == ["a"] * 4
@@ -89,27 +105,26 @@ async def test_a_project_that_comes_later_has_its_share_as_soon_as_turns_end() -
     for _ in range(5):  # each has two from now on
         assert await office.end("a") == "a"
         assert await office.end("b") == "b"
-    await office.close()
 
 
-async def test_projects_take_turns_where_there_is_one() -> None:
-    office = Office(FairTurns(max_running=1, bounds=MANY))
+async def test_projects_take_turns_where_there_is_one(offices: Callable[..., Office]) -> None:
+    office = offices(max_running=1)
     for project in ("a", "b", "c"):
         await office.ask(project, 3)
     seen = [office.order[0]]
     for _ in range(8):
         seen.append(await office.end(seen[-1]))
     assert seen == ["a", "b", "c"] * 3
-    await office.close()
 
 
-async def test_a_tier_moves_the_order_inside_a_project_and_nothing_waits_for_ever() -> None:
-    time = [0.0]
-    office = Office(FairTurns(max_running=1, bounds=MANY, now=lambda: time[0]))
+async def test_a_tier_moves_the_order_inside_a_project_and_nothing_waits_for_ever(
+    offices: Callable[..., Office],
+) -> None:
+    office = offices(max_running=1)
     await office.ask("a")
     for tier in ("flex", "default", "priority", "ultrafast"):
         await office.ask("a", tier=tier, label=tier)
-    time[0] = 61
+    office.time = 61
     await office.ask("a", label="late")
     assert [await office.end(each) for each in ("a", "ultrafast", "priority", "default", "flex")] == [
         "ultrafast",
@@ -118,42 +133,35 @@ async def test_a_tier_moves_the_order_inside_a_project_and_nothing_waits_for_eve
         "flex",  # it has waited for a minute
         "late",
     ]
-    await office.close()
 
 
-async def test_flex_lets_all_projects_go_first_for_a_minute() -> None:
-    time = [0.0]
-    office = Office(FairTurns(max_running=2, bounds=MANY, now=lambda: time[0]))
+async def test_flex_lets_all_projects_go_first_for_a_minute(offices: Callable[..., Office]) -> None:
+    office = offices(max_running=2)
     await office.ask("a", 2, label="first")
     await office.ask("b", 10, tier="flex", label="flex")
     await office.ask("a", 10)
     assert [await office.end(each) for each in ("first", "first", "a")] == ["a", "a", "a"], "b has nothing, and yet"
-    time[0] = 61
+    office.time = 61
     assert [await office.end(each) for each in ("a", "a")] == ["flex", "a"], "equal shares from now on"
-    await office.close()
 
 
-async def test_what_may_take_hours_lets_all_go_first_for_most_of_its_time() -> None:
-    time = [0.0]
-    turns = FairTurns(max_running=1, bounds=MANY, now=lambda: time[0])
-    office = Office(turns)
+async def test_what_may_take_hours_lets_all_go_first_for_most_of_its_time(offices: Callable[..., Office]) -> None:
+    office = offices(max_running=1)
     await office.ask("b", label="first")
-    late = turns.place("a", "default", BEHIND_ALL, 5400.0)
+    late = office.turns.place("a", "default", BEHIND_ALL, 5400.0)
     office.tasks.append(asyncio.create_task(office._have(late, "late")))
     await settle()
     await office.ask("a")
     await office.ask("b", 2)
     assert [await office.end(each) for each in ("first", "a")] == ["a", "b"]
     await office.ask("b", 2)
-    time[0] = 5401
+    office.time = 5401
     assert await office.end("b") == "late", "it has waited long enough"
-    await office.close()
 
 
-async def test_a_response_that_has_begun_keeps_its_place_for_its_later_turns() -> None:
-    turns = FairTurns(max_running=1, bounds=MANY)
-    place, order = turns.place("a", "default", 0), []
-    office = Office(turns)
+async def test_a_response_that_has_begun_keeps_its_place_for_its_later_turns(offices: Callable[..., Office]) -> None:
+    office, order = offices(max_running=1, now=time.monotonic), []
+    place = office.turns.place("a", "default", 0)
     async with place.turn():
         await office.ask("a", 2)
 
@@ -166,12 +174,10 @@ async def test_a_response_that_has_begun_keeps_its_place_for_its_later_turns() -
     await office.end("a")
     await later
     assert order == [["a"]], "before the second, which has waited longer for its turn, and came later"
-    await office.close()
 
 
-async def test_who_waits_is_bounded_for_each_project_and_tier() -> None:
-    time = [0.0]
-    office = Office(FairTurns(max_running=2, bounds=QueueBounds(3, {"flex": 1, "scale": 0}), now=lambda: time[0]))
+async def test_who_waits_is_bounded_for_each_project_and_tier(offices: Callable[..., Office]) -> None:
+    office = offices(max_running=2, bounds=QueueBounds(3, {"flex": 1, "scale": 0}))
     await office.ask("a", 5)
     assert office.refused("a").retry_after == 2, "four turns of 1 s, two at once"
     assert "3 of the service tier 'default'" in office.refused("a").message
@@ -179,26 +185,23 @@ async def test_who_waits_is_bounded_for_each_project_and_tier() -> None:
     assert "'flex'" in office.refused("a", "flex").message
     assert office.refused("a", "scale").retry_after == 1
     await office.ask("b", 3)
-    time[0] = 5
+    office.time = 5
     await office.ask("a", tier="priority")
     assert office.refused("b").retry_after == 20, "none of the turns has ended, so they take 5 s at least"
-    time[0] = 20
+    office.time = 20
     await office.end("a")
-    await office.close()
 
 
-async def test_how_long_to_wait_is_made_of_how_long_turns_took() -> None:
-    time = [0.0]
-    office = Office(FairTurns(max_running=1, bounds=QueueBounds(1), now=lambda: time[0]))
+async def test_how_long_to_wait_is_made_of_how_long_turns_took(offices: Callable[..., Office]) -> None:
+    office = offices(max_running=1, bounds=QueueBounds(1))
     await office.ask("a", 2)
     for seconds in (7, 9):
-        time[0] += seconds
+        office.time += seconds
         await office.end("a")
         await office.ask("a")
     assert office.refused("a").retry_after == 16, "two turns of 8 s"
-    time[0] += 300
+    office.time += 300
     assert office.refused("a").retry_after == 60, "longer than that nobody is sent away"
-    await office.close()
 
 
 async def test_those_that_come_are_counted_before_they_ask() -> None:
@@ -283,8 +286,10 @@ async def test_what_stands_behind_all_is_served_only_while_nothing_else_waits() 
 
 
 @pytest.mark.parametrize(("share", "of_8"), [(0.5, 4), (0.25, 2), (0.75, 6), (0.0, 0), (0.99, 8)])
-async def test_rollouts_and_people_have_their_shares_while_both_wait(share: float, of_8: int) -> None:
-    office = Office(FairTurns(max_running=8, bounds=MANY, rollout_share=share))
+async def test_rollouts_and_people_have_their_shares_while_both_wait(
+    offices: Callable[..., Office], share: float, of_8: int
+) -> None:
+    office = offices(max_running=8, rollout_share=share)
     await office.ask("a", 200, label="rollout", of_rollout=True)
     assert office.order == ["rollout"] * 8, "nobody else waits, so they have all turns"
     await office.ask("a", 200, label="person")
@@ -294,36 +299,32 @@ async def test_rollouts_and_people_have_their_shares_while_both_wait(share: floa
     for label in ("rollout", "person") * 3:
         if of_8 not in (0, 8):
             assert await office.end(label) == label
-    await office.close()
 
 
-async def test_people_that_have_all_turns_leave_rollouts_theirs() -> None:
-    office = Office(FairTurns(max_running=4, bounds=MANY))
+async def test_people_that_have_all_turns_leave_rollouts_theirs(offices: Callable[..., Office]) -> None:
+    office = offices(max_running=4)
     await office.ask("a", 50, label="person")
     await office.ask("b", 9, label="rollout", of_rollout=True)
     assert [await office.end("person") for _ in range(2)] == ["rollout", "rollout"]
     assert await office.end("person") == "person"
-    await office.close()
 
 
-async def test_with_one_turn_rollouts_and_people_take_turns() -> None:
-    office = Office(FairTurns(max_running=1, bounds=MANY))
+async def test_with_one_turn_rollouts_and_people_take_turns(offices: Callable[..., Office]) -> None:
+    office = offices(max_running=1)
     await office.ask("a", 4, label="rollout", of_rollout=True)
     await office.ask("a", 4, label="person")
     seen = [office.order[0]]
     for _ in range(7):
         seen.append(await office.end(seen[-1]))
     assert seen == ["rollout", "person"] * 4
-    await office.close()
 
 
-async def test_projects_have_equal_shares_of_what_rollouts_have() -> None:
-    office = Office(FairTurns(max_running=4, bounds=MANY))
+async def test_projects_have_equal_shares_of_what_rollouts_have(offices: Callable[..., Office]) -> None:
+    office = offices(max_running=4)
     await office.ask("a", 50, label="of a", of_rollout=True)
     await office.ask("b", 50, label="of b", of_rollout=True)
     await office.ask("a", 50, label="person")
     assert [await office.end("of a") for _ in range(3)] == ["person", "person", "of b"]
-    await office.close()
 
 
 async def test_lines_of_batches_take_nothing_of_a_share() -> None:
@@ -341,14 +342,13 @@ async def test_lines_of_batches_take_nothing_of_a_share() -> None:
     assert (turns.running, turns.waiting.total()) == (0, 0)
 
 
-async def test_rollouts_fill_no_queue_but_their_own() -> None:
-    office = Office(FairTurns(max_running=1, bounds=QueueBounds(2)))
+async def test_rollouts_fill_no_queue_but_their_own(offices: Callable[..., Office]) -> None:
+    office = offices(max_running=1, bounds=QueueBounds(2))
     await office.ask("a", 3, label="rollout", of_rollout=True)
     with pytest.raises(ApiError, match="no more requests of roll-outs of this project"):
         await office.ask("a", of_rollout=True)
     await office.ask("a", 2, label="person")
     office.refused("a")
-    await office.close()
 
 
 async def test_with_one_turn_it_is_served_too() -> None:

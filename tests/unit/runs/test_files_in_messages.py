@@ -19,18 +19,15 @@ GONE = "[file omitted: there is no such file, or it has expired]"
 
 
 def asked(*files: JsonObject) -> list[JsonObject]:
-    """Return a message with these files."""
     parts = [{"type": "input_file", **file} for file in files]
     return [{"role": "user", "content": [{"type": "input_text", "text": "Read this."}, *parts]}]
 
 
 def as_data(content: bytes, kind: str = "text/plain") -> str:
-    """Return content as a data URL."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 async def keep(site: Site, content: bytes, filename: str = "notes.txt", *, project: str = "default") -> str:
-    """Keep a file; return its id."""
     file_id = site.new_id("file-")
     record = FileRecord(id=file_id, filename=filename, purpose="user_data", bytes=len(content), created_at=1)
     await site.files.create(project, record, [content])

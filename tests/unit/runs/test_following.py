@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from responses_app.protocol.events.dialects import parse_dialect
-from responses_app.protocol.requests.resources import ResponseObject, Status
+from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.steps import Sampled
 from responses_app.runs.log import following
@@ -14,8 +14,7 @@ from responses_app.stores.base import LogNews, StoreError
 from tests.kit.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
-
-HALF = "<|channel|>final<|message|>Half of it"
+from tests.unit.runs.readers import DELTA, HALF, Failing, Held, half_said, id_of, idle, says_half
 
 
 def workers(*, redis: bool, engine: FakeEngine | None = None, max_lag_bytes: int = 1_000_000) -> tuple[Site, Site]:
@@ -34,12 +33,10 @@ def redis(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.mark.parametrize("background", [True, False])
-async def test_a_live_response_is_followed_to_its_end(redis: bool, background: bool) -> None:
-    gate = asyncio.Event()
-    owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, gate, ANSWER]]))
-    reading = await owner.begin(input="hi", background=background, transport="sse")
-    await owner.engine.waits.wait()
-    following_it = await asked.follow(reading.reader.source.response_id)
+async def test_a_live_response_is_followed_to_its_end(redis: bool, background: bool, gate: asyncio.Event) -> None:
+    owner, asked = workers(redis=redis, engine=says_half(gate))
+    reading = await half_said(owner, background=background, transport="sse")
+    following_it = await asked.follow(id_of(reading))
     if background or redis:
         await following_it.until("response.output_text.delta")
     gate.set()
@@ -50,14 +47,11 @@ async def test_a_live_response_is_followed_to_its_end(redis: bool, background: b
     assert following_it.reader.source.response()["output"] == events[-1]["response"]["output"]  # type: ignore[index]
 
 
-async def test_it_is_followed_behind_any_event(redis: bool) -> None:
-    gate = asyncio.Event()
-    owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, gate, ANSWER]]))
+async def test_it_is_followed_behind_any_event(redis: bool, gate: asyncio.Event) -> None:
+    owner, asked = workers(redis=redis, engine=says_half(gate))
     reading = await owner.begin(input="hi", background=True, transport="sse")
     seen = len(await reading.until("response.output_text.delta"))
-    followed = [
-        await asked.follow(reading.reader.source.response_id, starting_after=number) for number in range(seen + 2)
-    ]
+    followed = [await asked.follow(id_of(reading), starting_after=number) for number in range(seen + 2)]
     gate.set()
     events = await reading.to_the_end()
     for number, each in enumerate(followed):
@@ -75,7 +69,7 @@ async def test_a_dialect_that_names_calls_names_one_that_began_before_its_reader
     last = seen[-1]["sequence_number"]
     assert isinstance(last, int)
     dialect = parse_dialect("tool-delta-objects")
-    follow = asked.responses.follow("default", reading.reader.source.response_id, starting_after=last, dialect=dialect)
+    follow = asked.responses.follow("default", id_of(reading), starting_after=last, dialect=dialect)
     late = Reading(asked, await follow)
     gate.set()
     events = await reading.to_the_end()
@@ -85,14 +79,12 @@ async def test_a_dialect_that_names_calls_names_one_that_began_before_its_reader
     assert (entry["call_id"], entry["name"], entry["arguments"]) == (item["call_id"], "f", "1}")  # type: ignore[index]
 
 
-async def test_one_that_comes_late_to_a_long_response_is_not_too_slow(redis: bool) -> None:
-    gate = asyncio.Event()
+async def test_one_that_comes_late_to_a_long_response_is_not_too_slow(redis: bool, gate: asyncio.Event) -> None:
     engine = FakeEngine([[HALF, *["x"] * 300, gate, *["y"] * 300, ANSWER]])
     owner, asked = workers(redis=redis, engine=engine, max_lag_bytes=20_000)
-    reading = await owner.begin(input="hi", background=True, transport="sse")
-    await owner.engine.waits.wait()
+    reading = await half_said(owner, background=True, transport="sse")
     await eventually(lambda: kept_chunks(owner.store) == 301)
-    late = await asked.follow(reading.reader.source.response_id)
+    late = await asked.follow(id_of(reading))
     gate.set()
     assert await late.to_the_end() == await reading.to_the_end()
 
@@ -104,10 +96,9 @@ async def test_the_log_of_a_foreground_response_is_kept_only_while_somebody_foll
     monkeypatch.setattr(log, "FOLLOWED_SECONDS", 0.001)
     gates = [asyncio.Event() for _ in range(3)]
     owner, asked = workers(redis=True, engine=FakeEngine([[HALF, gates[0], "x", gates[1], "y", gates[2], ANSWER]]))
-    reading = await owner.begin(input="hi", transport="sse")
-    await owner.engine.waits.wait()
+    reading = await half_said(owner, transport="sse")
     assert kept_chunks(owner.store) == 0
-    followed = await asked.follow(reading.reader.source.response_id)
+    followed = await asked.follow(id_of(reading))
     await followed.until("response.output_text.delta")
     gates[0].set()
     await eventually(lambda: kept_chunks(owner.store) == 2)
@@ -128,10 +119,9 @@ def kept_chunks(store: FakeStore) -> int:
 
 
 async def test_one_whose_worker_dies_ends_as_its_body_says(redis: bool) -> None:
-    owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
-    reading = await owner.begin(input="hi", transport="sse")
-    await owner.engine.waits.wait()
-    followed = await asked.follow(reading.reader.source.response_id)
+    owner, asked = workers(redis=redis, engine=says_half())
+    reading = await half_said(owner, transport="sse")
+    followed = await asked.follow(id_of(reading))
     if redis:
         await followed.until("response.output_text.delta")
         await eventually(lambda: kept_chunks(owner.store) == 1)
@@ -146,27 +136,26 @@ async def test_one_whose_worker_dies_ends_as_its_body_says(redis: bool) -> None:
 
 
 async def test_one_that_is_deleted_meanwhile_ends_without_an_end(redis: bool) -> None:
-    owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
+    owner, asked = workers(redis=redis, engine=says_half())
     reading = await owner.begin(input="hi", background=True)
     await reading.until("response.output_text.delta")
-    followed = await asked.follow(reading.reader.source.response_id)
+    followed = await asked.follow(id_of(reading))
     await followed.until("response.output_text.delta")
-    await asked.responses.delete("default", reading.reader.source.response_id)
+    await asked.responses.delete("default", id_of(reading))
     events = await followed.to_the_end()
     assert events[-1]["type"] == "response.output_text.delta"
     if not redis:  # the owner finds out when it appends
         return
-    await eventually(lambda: len(owner.registry) == 0)
+    await idle(owner)
 
 
-async def test_an_owner_that_hears_of_nothing_finds_out_that_it_was_deleted() -> None:
-    gate = asyncio.Event()
+async def test_an_owner_that_hears_of_nothing_finds_out_that_it_was_deleted(gate: asyncio.Event) -> None:
     owner, asked = workers(redis=False, engine=FakeEngine([[HALF, gate, "more", asyncio.Event(), ANSWER]]))
     reading = await owner.begin(input="hi", background=True)
     await reading.until("response.output_text.delta")
-    await asked.responses.delete("default", reading.reader.source.response_id)
+    await asked.responses.delete("default", id_of(reading))
     gate.set()
-    await eventually(lambda: len(owner.registry) == 0)
+    await idle(owner)
     assert owner.engine.running == 0
     assert owner.store._responses == {}
 
@@ -175,46 +164,40 @@ async def test_a_store_that_is_away_delays_followers(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(following, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(log, "RETRY_SECONDS", 0.01)
     gate = asyncio.Event()
-    owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, gate, ANSWER]]))
+    owner, asked = workers(redis=redis, engine=says_half(gate))
     reading = await owner.begin(input="hi", background=True)
     await reading.until("response.output_text.delta")
-    followed = await asked.follow(reading.reader.source.response_id)
+    followed = await asked.follow(id_of(reading))
     await followed.until("response.output_text.delta")
-    look = owner.store.log_since
-    failures = 3
-
-    async def away(project: str, response_id: str, position: int):  # type: ignore[no-untyped-def]
-        nonlocal failures
-        if failures:
-            failures -= 1
-            raise StoreError("away")
-        return await look(project, response_id, position)
-
-    monkeypatch.setattr(owner.store, "log_since", away)
+    failing = Failing(owner.store, "log_since", 3)
     gate.set()
     events = await reading.to_the_end()
     assert await followed.to_the_end() == events
-    assert failures == 0
+    assert failing.left == 0
 
 
-async def test_a_lost_word_of_the_bell_only_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "BELL_SECONDS", 0.02)
+@pytest.mark.parametrize("lost", ["the bell's", "to follow"])
+async def test_a_word_that_is_lost_or_does_not_go_out_only_delays(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     gate = asyncio.Event()
-    owner, asked = workers(redis=True, engine=FakeEngine([[HALF, gate, ANSWER]]))
-    monkeypatch.setattr(asked.followers, "ring", lambda response_ids: None)
+    owner, asked = workers(redis=True, engine=says_half(gate))
+    if lost == "to follow":
+        monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
+        Held(asked.others, "ask_to_follow")
+    else:
+        monkeypatch.setattr(following, "BELL_SECONDS", 0.02)
+        monkeypatch.setattr(asked.followers, "ring", lambda response_ids: None)
     reading = await owner.begin(input="hi", background=True)
-    await reading.until("response.output_text.delta")
-    followed = await asked.follow(reading.reader.source.response_id)
+    await (owner.engine.waits.wait() if lost == "to follow" else reading.until(DELTA))
+    followed = await asked.follow(id_of(reading))
     gate.set()
     assert await followed.to_the_end() == await reading.to_the_end()
 
 
-async def test_its_own_worker_gives_what_it_has_forgotten_of_it(redis: bool) -> None:
-    gate = asyncio.Event()
-    owner, _ = workers(redis=redis, engine=FakeEngine([[HALF, gate, ANSWER]]))
+async def test_its_own_worker_gives_what_it_has_forgotten_of_it(redis: bool, gate: asyncio.Event) -> None:
+    owner, _ = workers(redis=redis, engine=says_half(gate))
     reading = await owner.begin(input="hi", transport="json")
     await reading.until("response.output_text.delta")
-    followed = await owner.follow(reading.reader.source.response_id)
+    followed = await owner.follow(id_of(reading))
     await followed.until("response.output_text.delta")
     gate.set()
     assert await followed.to_the_end() == await reading.to_the_end()
@@ -224,10 +207,9 @@ async def test_a_log_is_read_no_faster_than_its_reader_takes() -> None:
     words = "word " * 2000
     owner, asked = workers(redis=True, engine=FakeEngine([[*HALF.split(), *words.split(" "), asyncio.Event(), ANSWER]]))
     asked.followers._settings = run_settings(stream_max_lag_bytes=20_000)
-    reading = await owner.begin(input="hi", background=True)
-    await owner.engine.waits.wait()
+    reading = await half_said(owner, background=True)
     await eventually(lambda: kept_chunks(owner.store) > 2000)
-    followed = await asked.follow(reading.reader.source.response_id)
+    followed = await asked.follow(id_of(reading))
     waiting = followed.reader.source.journal
     assert isinstance(waiting, following.PacedJournal)
     await eventually(lambda: waiting.kept_bytes > 10_000)
@@ -244,29 +226,11 @@ async def test_a_log_is_read_no_faster_than_its_reader_takes() -> None:
     await eventually(lambda: not asked.followers._followed)
 
 
-async def test_a_word_that_does_not_go_out_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = asyncio.Event()
-    owner, asked = workers(redis=True, engine=FakeEngine([[HALF, gate, ANSWER]]))
-    monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
-
-    async def hangs(response_id: str) -> bool:
-        await asyncio.Event().wait()
-        return False
-
-    monkeypatch.setattr(asked.others, "ask_to_follow", hangs)
-    reading = await owner.begin(input="hi", background=True)
-    await owner.engine.waits.wait()
-    followed = await asked.follow(reading.reader.source.response_id)
-    gate.set()
-    assert await followed.to_the_end() == await reading.to_the_end()
-
-
 async def test_those_who_follow_one_response_look_at_its_log_together(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, gate: asyncio.Event
 ) -> None:
     monkeypatch.setattr(following, "RETRY_SECONDS", 0.01)
-    gate = asyncio.Event()
-    owner, asked = workers(redis=True, engine=FakeEngine([[HALF, gate, ANSWER]]))
+    owner, asked = workers(redis=True, engine=says_half(gate))
     looks = at_once = most = 0
     look, away = owner.store.log_since, False
 
@@ -283,7 +247,7 @@ async def test_those_who_follow_one_response_look_at_its_log_together(
     monkeypatch.setattr(owner.store, "log_since", counted)
     readings = [await owner.begin(input="hi", background=True) for _ in range(5)]
     await eventually(lambda: owner.engine.running == 5)
-    followed = [await asked.follow(reading.reader.source.response_id) for reading in readings for _ in range(20)]
+    followed = [await asked.follow(id_of(reading)) for reading in readings for _ in range(20)]
     for each in followed:
         await each.until("response.output_text.delta")
     assert looks <= 25, "not one for each of the 100 readers"
@@ -301,11 +265,11 @@ async def test_those_who_follow_one_response_look_at_its_log_together(
 
 
 async def test_no_task_is_left_behind(redis: bool) -> None:
-    owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
+    owner, asked = workers(redis=redis, engine=says_half())
     reading = await owner.begin(input="hi", background=True)
     await reading.until("response.output_text.delta")
     for leaves in (True, False):
-        followed = await asked.follow(reading.reader.source.response_id)
+        followed = await asked.follow(id_of(reading))
         await followed.until("response.output_text.delta")
         assert len(asked.followers._followed) == 1
         if leaves:
@@ -314,8 +278,6 @@ async def test_no_task_is_left_behind(redis: bool) -> None:
             await asked.followers.aclose()
             assert followed.reader.ended
         await eventually(lambda: len(asked.followers._followed) == 0)
-    await owner.registry.aclose()
-    await owner.live.aclose()
 
 
 async def test_a_store_that_is_away_at_the_end_of_a_cut_response_tells_nothing_twice(
@@ -323,40 +285,24 @@ async def test_a_store_that_is_away_at_the_end_of_a_cut_response_tells_nothing_t
 ) -> None:
     monkeypatch.setattr(following, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(following, "BELL_SECONDS", 0.01)
-    owner, asked = workers(redis=True, engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
+    owner, asked = workers(redis=True, engine=says_half())
     reading = await owner.begin(input="hi", transport="sse")
-    followed = await asked.follow(reading.reader.source.response_id)
+    followed = await asked.follow(id_of(reading))
     await followed.until("response.output_text.delta")
-    look, failures = owner.store.response, 2
-
-    async def away(project: str, response_id: str) -> ResponseObject | None:
-        nonlocal failures
-        failures -= 1
-        if failures >= 0:
-            raise StoreError("away")
-        return await look(project, response_id)
-
-    monkeypatch.setattr(owner.store, "response", away)
-    kept = owner.store._responses["default", reading.reader.source.response_id]
+    Failing(owner.store, "response", 2)
+    kept = owner.store._responses["default", id_of(reading)]
     kept.response = {**kept.response, "status": "failed", "error": {"code": "server_error", "message": "It stopped."}}
     events = await followed.to_the_end()
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert events[-1]["type"] == "response.failed"
 
 
-async def test_a_look_at_a_store_that_hangs_ends_with_the_followers(monkeypatch: pytest.MonkeyPatch) -> None:
-    owner, asked = workers(redis=False, engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
+async def test_a_look_at_a_store_that_hangs_ends_with_the_followers() -> None:
+    owner, asked = workers(redis=False, engine=says_half())
     reading = await owner.begin(input="hi", background=True)
     await reading.until("response.output_text.delta")
-    hangs = asyncio.Event()
-
-    async def hang(project: str, response_id: str, position: int) -> None:
-        hangs.set()
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(owner.store, "log_since", hang)
-    await asked.follow(reading.reader.source.response_id)
-    await hangs.wait()
+    looking = Held(owner.store, "log_since")
+    await asked.follow(id_of(reading))
+    await looking.waits.wait()
     await asked.followers.aclose()
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("look at")] == []
-    await owner.registry.aclose()

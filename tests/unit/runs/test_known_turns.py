@@ -29,6 +29,11 @@ def known(limits: RunSettings | None = None, clock: Clock | None = None) -> Know
     return KnownTurns(limits or RunSettings(), sealer=SEALER, clock=clock or Clock())
 
 
+@pytest.fixture
+def turns() -> KnownTurns:
+    return known()
+
+
 def remember(
     turns: KnownTurns, message: dict[str, Any], *said: RenderedMessage, project: str = "default", texts: int = 1
 ) -> None:
@@ -48,8 +53,7 @@ def read(turns: KnownTurns, *messages: Any, project: str = "default") -> list[li
     return [None if each is None else list(each.messages) for each in exact]
 
 
-def test_a_call_that_comes_back_is_read_with_the_thoughts_before_it() -> None:
-    turns = known()
+def test_a_call_that_comes_back_is_read_with_the_thoughts_before_it(turns: KnownTurns) -> None:
     remember(turns, {"tool_calls": [CALL], "reasoning": "hm"}, THOUGHT, SAID)
     assert read(turns, USER, {"role": "assistant", "tool_calls": [CALL]}, OUTPUT) == [None, [THOUGHT, SAID], None]
     with_thought = {"role": "assistant", "tool_calls": [CALL], "reasoning_content": "hm"}
@@ -73,9 +77,8 @@ def turns_of(call: dict[str, Any]) -> list[SeenTurn]:
     return seen_turns(chat(messages=[{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [call]}]))
 
 
-def test_long_arguments_are_known_as_they_were_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_arguments_are_known_as_they_were_spelled(monkeypatch: pytest.MonkeyPatch, turns: KnownTurns) -> None:
     """They are not even parsed."""
-    turns = known()
     long = '{"b": 1, "a": "' + "x" * MAX_CANONICAL + '"}'
     message = {"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": long}}]}
     spelled = {**CALL, "function": {"name": "f", "arguments": long.replace(": ", ":")}}
@@ -85,9 +88,8 @@ def test_long_arguments_are_known_as_they_were_spelled(monkeypatch: pytest.Monke
     assert read(turns, USER, {"role": "assistant", "tool_calls": [spelled]}, OUTPUT) == [None, None, None]
 
 
-def test_what_is_long_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_long_is_hashed_once(monkeypatch: pytest.MonkeyPatch, turns: KnownTurns) -> None:
     """That is where the chat is read, which is off the event loop; not where its turns are looked up."""
-    turns = known()
     message = {"role": "assistant", "tool_calls": [CALL], "content": "I look.", "reasoning": "hm"}
     remember(turns, message, THOUGHT, SAID)
     asked = chat(messages=[USER, message, OUTPUT])
@@ -109,23 +111,20 @@ def test_what_is_long_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         {"tool_calls": [CALL], "reasoning": "Something else."},
     ],
 )
-def test_what_its_client_has_changed_is_read_as_it_is_now(changed: dict[str, Any]) -> None:
-    turns = known()
+def test_what_its_client_has_changed_is_read_as_it_is_now(changed: dict[str, Any], turns: KnownTurns) -> None:
     remember(turns, {"tool_calls": [CALL], "content": "I look.", "reasoning": "hm"}, THOUGHT, SAID)
     assert all(each is None for each in read(turns, USER, {"role": "assistant", **changed}))
 
 
-def test_a_text_is_known_without_what_was_thought_before_it() -> None:
-    turns = known()
+def test_a_text_is_known_without_what_was_thought_before_it(turns: KnownTurns) -> None:
     remember(turns, {"content": "Hello."}, THOUGHT, FINAL)
     assert read(turns, USER, {"role": "assistant", "content": "Hello."}, USER) == [None, [FINAL], None]
     with_thought = {"role": "assistant", "content": "Hello.", "reasoning": "of another chat"}
     assert read(turns, USER, with_thought, USER) == [None, None, [FINAL], None]
 
 
-def test_a_text_is_known_without_thoughts_of_any_kind() -> None:
+def test_a_text_is_known_without_thoughts_of_any_kind(turns: KnownTurns) -> None:
     """Models with chat templates think in messages of the kind that preambles are of, too."""
-    turns = known()
     remember(turns, {"content": "OK."}, SAID, FINAL)
     assert read(turns, USER, {"role": "assistant", "content": "OK."}, USER) == [None, [FINAL], None]
 
@@ -147,14 +146,12 @@ def test_a_text_that_is_not_one_answer_is_not_remembered(said: tuple[RenderedMes
         {"content": [{"type": "text", "text": "OK."}, {"type": "refusal", "refusal": "I cannot."}]},
     ],
 )
-def test_what_stands_beside_a_known_text_is_read(more: dict[str, Any]) -> None:
-    turns = known()
+def test_what_stands_beside_a_known_text_is_read(more: dict[str, Any], turns: KnownTurns) -> None:
     remember(turns, {"content": "OK."}, FINAL)
     assert not any(read(turns, USER, {"role": "assistant", "content": "OK.", **more}))
 
 
-def test_nothing_is_known_to_another_project() -> None:
-    turns = known()
+def test_nothing_is_known_to_another_project(turns: KnownTurns) -> None:
     remember(turns, {"tool_calls": [CALL]}, THOUGHT, SAID, project="others")
     assert read(turns, USER, {"role": "assistant", "tool_calls": [CALL]}) == [None, None]
 

@@ -9,14 +9,14 @@ from engine.formats.base import FunctionTool, ToolNamespace
 from engine.types import AnyText, FinishReason, JsonSchema
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer, OfferedTool
-from responses_app.protocol.response.input_codec import decode, encode
+from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.steps import Failed, Stopped, StopReason
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Site
-from tests.kit.laws import assert_laws
 from tests.unit.protocol.machines import BROKEN
+from tests.unit.runs.readers import response_of
 from tests.unit.runs.test_server_tools import prompt_of
-from tests.unit.runs.test_takeover import TokenEngine, left_at, taken_over, undisturbed
+from tests.unit.runs.test_takeover import TokenEngine, assert_the_same_wherever_it_is_cut, gone_on, undisturbed
 
 SCHEMA = '{"type":"object","properties":{"q":{"type":"string"}},"required":["q"],"additionalProperties":false}'
 BROKEN_SCHEMA = '{"type":"object","properties":{"q":{"type":"string","pattern":"("}}}'
@@ -74,11 +74,7 @@ async def test_cut_anywhere_the_stream_is_the_one_of_an_undisturbed_run(case: st
     turns, fields = CASES[case]
     accepted, events = await undisturbed(turns, fields, tools=[Servers()])
     assert "wiki.ask" in str(accepted.log)
-    inputs = list(decode(accepted.log))
-    for count in range(0, len(inputs), max(2, len(inputs) // 10)):
-        site = Site(TokenEngine(turns), await left_at(accepted, encode(inputs[:count])), tools=[Servers()])
-        reading = await taken_over(site, str(accepted.response["id"]))
-        assert await reading.to_the_end() == events, f"cut behind {count} of {len(inputs)} inputs"
+    await assert_the_same_wherever_it_is_cut(accepted, events, lambda: TokenEngine(turns), tools=[Servers()])
 
 
 async def test_what_goes_on_elsewhere_has_the_same_prompt() -> None:
@@ -88,8 +84,8 @@ async def test_what_goes_on_elsewhere_has_the_same_prompt() -> None:
     place = next(index for index, given in enumerate(inputs) if type(given).__name__ == "ToolReturned")
     whole = Site(TokenEngine(turns), tools=[Servers()])
     await whole.ask(input="hi", **fields)
-    site = Site(TokenEngine(turns), await left_at(accepted, encode(inputs[: place + 1])), tools=[Servers()])
-    await (await taken_over(site, str(accepted.response["id"]))).to_the_end()
+    site, reading = await gone_on(accepted, inputs[: place + 1], TokenEngine(turns), tools=[Servers()])
+    await reading.to_the_end()
     assert prompt_of(site, 0) == prompt_of(whole, 1)
 
 
@@ -102,8 +98,7 @@ async def test_approved_calls_of_several_servers_are_made_in_order() -> None:
     approvals = [
         {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True} for request in requests
     ]
-    events = await (await site.begin(input=approvals, tools=BOTH, previous_response_id=second["id"])).to_the_end()
-    assert_laws(events)
+    await site.events(input=approvals, tools=BOTH, previous_response_id=second["id"])
     assert [call.name for call in tool.calls] == ["wiki.ask", "maps.ask"]
     prompt = prompt_of(site, 2)
     assert prompt.endswith(
@@ -144,9 +139,7 @@ async def test_what_is_approved_and_not_there_any_more_fails_with_its_type() -> 
 async def test_a_request_for_approval_that_was_cut_is_kept_as_a_thought() -> None:
     half = CALL.removesuffix('"a"}<|call|>')
     site = Site(FakeEngine([[half, FinishReason.LENGTH]]), tools=[Servers(asks=True)])
-    events = await (await site.begin(input="hi", tools=servers("wiki"))).to_the_end()
-    assert_laws(events)
-    response = events[-1]["response"]
+    response = await response_of(await site.begin(input="hi", tools=servers("wiki")))
     assert response["status"] == "incomplete"  # type: ignore[index]
     assert [item["type"] for item in response["output"]] == ["mcp_list_tools", "reasoning", "reasoning"]  # type: ignore[index]
 
@@ -158,7 +151,6 @@ async def test_a_schema_that_nobody_can_be_held_to_is_only_shown() -> None:
     response = await site.ask(input="hi", tools=servers("wiki"))
     assert [item["type"] for item in response["output"]][-1] == "message"  # type: ignore[attr-defined]
     grammar = engine.requests[0].grammar
-    assert grammar is not None
     (rule,) = grammar.rules.calls
     assert (rule.name, rule.content) == ("wiki.ask", AnyText())
 

@@ -1,7 +1,7 @@
 """`RunLog` and `LiveLogs`: what readers hear when, and what is kept of what runs."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -83,6 +83,19 @@ class House:
 
 
 @pytest.fixture
+async def house() -> AsyncIterator[House]:
+    made = House()
+    yield made
+    await made.live.aclose()
+
+
+@pytest.fixture
+def log(house: House) -> RunLog:
+    """The log of a response in the background."""
+    return house.log()
+
+
+@pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is waited for but what a test itself waits for."""
     for name in ("BACKGROUND_SECONDS", "FOLLOWED_SECONDS", "RETRY_SECONDS"):
@@ -98,17 +111,16 @@ BEGUN: list[Input] = [Enqueued(), Started()]
 
 @pytest.mark.usefixtures("quick")
 class TestReaders:
-    async def test_of_a_foreground_response_everything_is_heard_at_once_and_nothing_is_kept(self) -> None:
-        house = House()
+    async def test_of_a_foreground_response_everything_is_heard_at_once_and_nothing_is_kept(self, house: House) -> None:
         log = house.log(only_kept=False)
         for number, given in enumerate([Started(), TurnBegan(9), Sampled([1])]):
             log.take(given, [event(number)])
         assert house.heard["resp_1"] == [0, 1, 2]
         assert house.idle
 
-    async def test_of_a_background_response_only_its_beginning_is_heard_before_it_is_kept(self) -> None:
-        house = House()
-        log = house.log()
+    async def test_of_a_background_response_only_its_beginning_is_heard_before_it_is_kept(
+        self, house: House, log: RunLog
+    ) -> None:
         house.store.go_on.clear()
         for number, given in enumerate([*BEGUN, Sampled([1]), Sampled([2])]):
             log.take(given, [event(number)])
@@ -120,22 +132,18 @@ class TestReaders:
         kept = b"".join(append.data for [append] in house.store.appended)
         assert kept == encode([*BEGUN, Sampled([1]), Sampled([2]), Sampled([3])])
 
-    async def test_nothing_overtakes_what_is_held_back(self) -> None:
-        house = House()
-        log = house.log()
+    async def test_nothing_overtakes_what_is_held_back(self, house: House, log: RunLog) -> None:
         log.take(TurnBegan(9), [event(0)])
         log.take(Started(), [event(1)])
         assert house.heard["resp_1"] == []
         await eventually(lambda: house.heard["resp_1"] == [0, 1])
 
-    async def test_what_says_nothing_is_kept_all_the_same(self) -> None:
-        house = House()
+    async def test_what_says_nothing_is_kept_all_the_same(self, house: House) -> None:
         house.log().take(TurnBegan(9), [])
         await eventually(lambda: bool(house.store.appended))
 
-    async def test_webhooks_are_told_with_each_append_until_one_is_kept(self) -> None:
-        house, told = House(), message("response.completed", "resp_1")
-        log = house.log()
+    async def test_webhooks_are_told_with_each_append_until_one_is_kept(self, house: House, log: RunLog) -> None:
+        told = message("response.completed", "resp_1")
         house.store.failures = 1
         log.tell("p", told)
         await eventually(lambda: len(house.store.appended) == 2)
@@ -143,9 +151,9 @@ class TestReaders:
         await eventually(lambda: len(house.store.appended) == 3)
         assert [append.messages for [append] in house.store.appended] == [(told,), (told,), ()]
 
-    async def test_the_end_tells_what_was_held_back_and_nothing_is_held_back_then(self) -> None:
-        house = House()
-        log = house.log()
+    async def test_the_end_tells_what_was_held_back_and_nothing_is_held_back_then(
+        self, house: House, log: RunLog
+    ) -> None:
         for number in range(3):
             log.take(Sampled([number]), [event(number)])
         log.end()
@@ -172,16 +180,13 @@ class TestBytes:
         log.has_kept(first)
         assert log.news().data == b"", "an older answer that comes late takes nothing back"
 
-    async def test_only_what_was_kept_is_told(self) -> None:
-        house = House()
-        log = house.log()
+    async def test_only_what_was_kept_is_told(self, house: House, log: RunLog) -> None:
         house.store.go_on.clear()
         log.take(Sampled([1]), [event(0)])
         first = log.news()
         log.take(Sampled([2]), [event(1)])
         log.has_kept(first)
         assert house.heard["resp_1"] == [0]
-        await house.live.aclose()
 
     async def test_it_goes_on_behind_what_another_worker_kept(self) -> None:
         log = House().log(only_kept=False)
@@ -195,21 +200,18 @@ class TestBytes:
 
 
 class TestFlush:
-    async def test_what_is_not_kept_is_kept_now(self) -> None:
-        house = House()
-        log = house.log()
+    async def test_what_is_not_kept_is_kept_now(self, house: House, log: RunLog) -> None:
         await log.flush()
         assert house.store.appended == []
         log.take(Sampled([1]), [event(0)])
         await log.flush()
         assert [append.data for append in house.store.appended[0]] == [encode([Sampled([1])])]
         assert house.heard["resp_1"] == [0]
-        await house.live.aclose()
 
-    async def test_where_another_worker_has_it_that_is_said_and_nothing_is_told(self) -> None:
-        house = House()
+    async def test_where_another_worker_has_it_that_is_said_and_nothing_is_told(
+        self, house: House, log: RunLog
+    ) -> None:
         house.store.answer = Appended(lost=frozenset(["resp_1"]))
-        log = house.log()
         log.take(Sampled([1]), [event(0)])
         with pytest.raises(ClaimLost):
             await log.flush()
@@ -219,8 +221,7 @@ class TestFlush:
 
 @pytest.mark.usefixtures("quick")
 class TestKeeping:
-    async def test_all_that_has_news_is_kept_in_one_transaction(self) -> None:
-        house = House()
+    async def test_all_that_has_news_is_kept_in_one_transaction(self, house: House) -> None:
         for name in ("resp_1", "resp_2", "resp_3"):
             house.log(name).take(Sampled([1]), [event(0)])
         await eventually(lambda: house.idle)
@@ -229,8 +230,7 @@ class TestKeeping:
         ]
         assert set(map(tuple, house.heard.values())) == {(0,)}
 
-    async def test_what_is_lost_or_gone_is_said_and_told_to_nobody(self) -> None:
-        house = House()
+    async def test_what_is_lost_or_gone_is_said_and_told_to_nobody(self, house: House) -> None:
         house.store.answer = Appended(lost=frozenset(["resp_1"]), gone=frozenset(["resp_2"]))
         for name in ("resp_1", "resp_2", "resp_3"):
             house.log(name).take(Sampled([1]), [event(0)])
@@ -239,10 +239,8 @@ class TestKeeping:
         assert house.heard == {"resp_1": [], "resp_2": [], "resp_3": [0]}
 
     async def test_a_store_that_is_away_is_tried_again_and_the_log_says_it_once(
-        self, caplog: pytest.LogCaptureFixture
+        self, house: House, log: RunLog, caplog: pytest.LogCaptureFixture
     ) -> None:
-        house = House()
-        log = house.log()
         for outage in (1, 2):
             house.store.failures = 3
             log.take(Sampled([outage]), [event(outage)])
@@ -250,24 +248,21 @@ class TestKeeping:
             assert house.heard["resp_1"][-1] == outage
             assert caplog.text.count("cannot be kept now") == outage
 
-    async def test_meanwhile_it_is_left_in_peace_and_nobody_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_meanwhile_it_is_left_in_peace_and_nobody_is_told(
+        self, house: House, log: RunLog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(logs, "RETRY_SECONDS", 60.0)
-        house = House()
         house.store.failures = 1
-        log = house.log()
         log.follow()
         log.take(Sampled([1]), [event(0)])
         await eventually(lambda: bool(house.store.appended))
         await asyncio.sleep(0.02)
         assert len(house.store.appended) == 1
         assert house.told == []
-        await house.live.aclose()
 
-    async def test_what_ended_while_the_store_was_away_is_not_tried_again(self) -> None:
-        house = House()
+    async def test_what_ended_while_the_store_was_away_is_not_tried_again(self, house: House, log: RunLog) -> None:
         house.store.failures = 1
         house.store.go_on.clear()
-        log = house.log()
         log.take(Sampled([1]), [event(0)])
         await eventually(lambda: bool(house.store.appended))
         log.end()
@@ -275,10 +270,8 @@ class TestKeeping:
         await eventually(lambda: house.idle)
         assert len(house.store.appended) == 1
 
-    async def test_what_ended_while_it_was_being_kept_tells_nothing_twice(self) -> None:
-        house = House()
+    async def test_what_ended_while_it_was_being_kept_tells_nothing_twice(self, house: House, log: RunLog) -> None:
         house.store.go_on.clear()
-        log = house.log()
         log.take(Sampled([1]), [event(0)])
         await eventually(lambda: bool(house.store.appended))
         log.end()
@@ -286,8 +279,7 @@ class TestKeeping:
         await eventually(lambda: house.idle)
         assert house.heard["resp_1"] == [0]
 
-    async def test_closing_leaves_no_task(self) -> None:
-        house = House()
+    async def test_closing_leaves_no_task(self, house: House) -> None:
         await house.live.aclose()
         house.store.go_on.clear()
         house.bell.clear()
@@ -301,8 +293,7 @@ class TestKeeping:
 class TestWhoWaits:
     """`keep` is answered by an append that begins behind the question, and at once."""
 
-    async def test_what_is_kept_already_is_asked_for_again_since_it_may_be_anothers_by_now(self) -> None:
-        house = House()
+    async def test_what_is_kept_already_is_asked_for_again_since_it_may_be_anothers_by_now(self, house: House) -> None:
         log = house.log(only_kept=False)
         log.take(Sampled([1]), [])
         await log.keep()
@@ -314,16 +305,13 @@ class TestWhoWaits:
         house.store.answer = Appended(lost=frozenset(["resp_1"]))
         with pytest.raises(ClaimLost):
             await log.keep()
-        await house.live.aclose()
 
     async def test_an_append_that_had_begun_before_answers_nobody_and_the_next_one_begins_at_once(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, house: House, log: RunLog, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("BACKGROUND_SECONDS", "FOLLOWED_SECONDS"):
             monkeypatch.setattr(logs, name, 60.0)
-        house = House()
         house.store.go_on.clear()
-        log = house.log()
         log.take(Sampled([1]), [])
         await eventually(lambda: bool(house.store.appended))
         keeping = asyncio.create_task(log.keep())
@@ -331,14 +319,12 @@ class TestWhoWaits:
         house.store.go_on.set()
         await eventually(lambda: keeping.done())
         assert len(house.store.appended) == 2
-        await house.live.aclose()
 
     async def test_while_the_store_is_away_it_waits_and_then_says_that_it_may_work_later(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, house: House, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(logs, "KEEP_SECONDS", 0.05)
         monkeypatch.setattr(logs, "RETRY_SECONDS", 0.001)
-        house = House()
         house.store.failures = 3
         log = house.log(only_kept=False)
         await log.keep()
@@ -351,8 +337,9 @@ class TestWhoWaits:
 
 @pytest.mark.usefixtures("quick")
 class TestFollowers:
-    async def test_while_somebody_follows_a_foreground_response_it_is_kept_and_the_bell_is_rung(self) -> None:
-        house = House()
+    async def test_while_somebody_follows_a_foreground_response_it_is_kept_and_the_bell_is_rung(
+        self, house: House
+    ) -> None:
         log = house.log(only_kept=False)
         log.take(Sampled([1]), [event(0)])
         assert not log.is_followed
@@ -367,9 +354,10 @@ class TestFollowers:
         assert house.store.appended[-1][0].data == encode([Sampled([2])])
         assert house.told == [{"resp_1"}, {"resp_1"}]
 
-    async def test_a_follower_that_asks_no_more_is_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_follower_that_asks_no_more_is_forgotten(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(logs, "INTEREST_SECONDS", 0.0)
-        house = House()
         log = house.log(only_kept=False)
         log.follow()
         await eventually(lambda: house.idle)
@@ -378,8 +366,7 @@ class TestFollowers:
         assert house.idle
         assert house.told == []
 
-    async def test_nobody_is_told_of_what_nobody_follows(self) -> None:
-        house = House()
+    async def test_nobody_is_told_of_what_nobody_follows(self, house: House) -> None:
         house.log().take(Sampled([1]), [event(0)])
         await eventually(lambda: house.idle)
         assert house.told == []
@@ -400,8 +387,7 @@ class TestFollowers:
             assert house.told == ([{"resp_1"}] if followed else [])
             assert [append for each in house.store.appended for append in each] == []
 
-    async def test_what_comes_while_the_bell_is_rung_is_told_the_next_time(self) -> None:
-        house = House()
+    async def test_what_comes_while_the_bell_is_rung_is_told_the_next_time(self, house: House) -> None:
         house.bell.clear()
         house.live.ring("resp_1")
         await eventually(lambda: house.told == [{"resp_1"}])
@@ -414,13 +400,12 @@ class TestFollowers:
         await eventually(lambda: house.idle)
 
     @pytest.mark.parametrize("followed", [True, False])
-    async def test_what_is_followed_is_kept_more_often(self, monkeypatch: pytest.MonkeyPatch, followed: bool) -> None:
+    async def test_what_is_followed_is_kept_more_often(
+        self, house: House, log: RunLog, monkeypatch: pytest.MonkeyPatch, followed: bool
+    ) -> None:
         monkeypatch.setattr(logs, "FOLLOWED_SECONDS" if not followed else "BACKGROUND_SECONDS", 60.0)
-        house = House()
-        log = house.log()
         if followed:
             log.follow()
         for number in range(3):
             log.take(Sampled([number]), [event(number)])
             await eventually(lambda: len(house.heard["resp_1"]) == number + 1)  # noqa: B023
-        await house.live.aclose()

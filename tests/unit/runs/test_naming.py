@@ -14,22 +14,19 @@ from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.runs.admission import goes_on
 from responses_app.runs.plan.plan import Origin
 from tests.kit.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Reading, Site
-from tests.kit.waiting import eventually
+from tests.unit.runs.readers import HALF, idle, refused
 
 CODEX = parse_dialect("codex-turn")
 CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"
-HALF = "<|channel|>final<|message|>Half of it"
 
 
 async def begin(site: Site, dialect: Dialect = CODEX, **fields: object) -> Reading:
-    """Begin a response in a dialect."""
     origin = Origin(transport="sse", project="default")
     request = parse_create({"input": "hi", **fields}, engine_fields=True)
     return Reading(site, await site.service.create(request, origin, dialect=dialect))
 
 
 async def ask(site: Site, dialect: Dialect = CODEX, **fields: object) -> ResponseObject:
-    """Return a response that has ended."""
     events = await (await begin(site, dialect, **fields)).to_the_end()
     response: ResponseObject = events[-1]["response"]  # type: ignore[assignment]
     assert {event["response"]["id"] for event in events if "response" in event} == {response["id"]}  # type: ignore[index]
@@ -37,12 +34,10 @@ async def ask(site: Site, dialect: Dialect = CODEX, **fields: object) -> Respons
 
 
 def output_of(response: ResponseObject, output: str = "18") -> list[JsonObject]:
-    """Return what came of a response's last call."""
     return [{"type": "function_call_output", "call_id": response["output"][-1]["call_id"], "output": output}]
 
 
 def call_id_of(response: ResponseObject) -> str:
-    """Return the id of a response's last call."""
     return str(response["output"][-1]["call_id"])
 
 
@@ -54,12 +49,6 @@ def calling(*rest: list[object]) -> FakeEngine:
 async def got(site: Site, name: str) -> object:
     """Return a response as a client gets it by an id."""
     return OPENAI.response(await site.responses.response("default", name))
-
-
-async def goes_wrong(request: object) -> ApiError:
-    with pytest.raises(ApiError) as refused:
-        await request  # type: ignore[misc]
-    return refused.value
 
 
 class TestTurns:
@@ -125,19 +114,18 @@ class TestTurns:
                 site.responses.follow("default", each),
                 site.responses.delete("default", each),
             ):
-                assert (await goes_wrong(request)).status == 404
-        assert (await goes_wrong(begin(site, previous_response_id=name))).code == "previous_response_not_found"
+                assert (await refused(request)).status == 404
+        assert (await refused(begin(site, previous_response_id=name))).code == "previous_response_not_found"
         assert not site.store._responses
 
-    async def test_a_leg_that_runs_is_deleted_with_its_turn(self) -> None:
-        gate = asyncio.Event()
+    async def test_a_leg_that_runs_is_deleted_with_its_turn(self, gate: asyncio.Event) -> None:
         site = Site(calling([HALF, gate, ANSWER]))
         first = await ask(site)
         running = await begin(site, previous_response_id=first["id"], input=output_of(first))
         await running.until("response.output_text.delta")
         await site.responses.delete("default", first["id"])
         assert (await running.to_the_end())[-1]["response"]["status"] == "cancelled"  # type: ignore[index]
-        assert (await goes_wrong(site.responses.response("default", first["id"]))).status == 404
+        assert (await refused(site.responses.response("default", first["id"]))).status == 404
         assert not site.store._responses
 
     async def test_who_deletes_a_turn_is_heard_by_the_memories_of_every_worker(self) -> None:
@@ -180,7 +168,7 @@ class TestTurns:
         first = await ask(site, parse_dialect(dialect))
         echo = {"previous_response_id": first["id"], "input": first["output"]}
         assert first["output"][-1]["status"] == "completed"
-        error = await goes_wrong(begin(site, parse_dialect(dialect), **echo))
+        error = await refused(begin(site, parse_dialect(dialect), **echo))
         assert (error.status, str(error)) == (
             400,
             f"No tool output found for function call {call_id_of(first)}. Send it as an item of 'input'.",
@@ -201,13 +189,12 @@ class TestTurns:
         prompt = decode_tokens(site.engine.requests[-1].prompt_token_ids)
         assert prompt.count("functions.f to=assistant") == 2
 
-    async def test_while_a_leg_runs_another_is_a_conflict(self) -> None:
-        gate = asyncio.Event()
+    async def test_while_a_leg_runs_another_is_a_conflict(self, gate: asyncio.Event) -> None:
         site = Site(calling([HALF, gate, ANSWER]))
         first = await ask(site)
         fields = {"previous_response_id": first["id"], "input": output_of(first)}
         running = await begin(site, **fields)
-        error = await goes_wrong(begin(site, **fields))
+        error = await refused(begin(site, **fields))
         assert (error.status, error.code, error.type) == (409, "previous_response_in_progress", "conflict_error")
         live = await site.responses.response("default", first["id"])
         assert (live["status"], live["id"]) == ("in_progress", first["id"])
@@ -241,7 +228,6 @@ class TestTurns:
         _, *again = [list(request.prompt_token_ids) for request in site.engine.requests]
         assert again[0] == again[1] == again[2]
         leg = await site.store.newest_leg("default", first["id"])
-        assert leg is not None
         assert leg.number == 4, "a leg that failed keeps its number"
 
     @pytest.mark.parametrize("background", [True, False])
@@ -254,7 +240,7 @@ class TestTurns:
         running.leave()
         if background:
             await site.responses.cancel("default", first["id"])
-        await eventually(lambda: len(site.registry) == 0)
+        await idle(site)
         assert (await got(site, first["id"]))["status"] == "cancelled"  # type: ignore[index]
         last = await ask(site, **fields)
         assert (last["id"], last["status"]) == (first["id"], "completed")
@@ -267,7 +253,7 @@ class TestTurns:
         running = await begin(site, **fields)
         await running.until("response.output_text.delta")
         other = Site(FakeEngine([[ANSWER]]), store, worker="b", new_id=site.new_id)
-        assert (await goes_wrong(begin(other, **fields))).status == 409, "nobody knows yet that it has died"
+        assert (await refused(begin(other, **fields))).status == 409, "nobody knows yet that it has died"
         assert (await store.reclaim("b", dead_before=0.0)).failed == 1
         last = await ask(other, **fields)
         assert (last["id"], last["status"]) == (first["id"], "completed")
@@ -310,7 +296,6 @@ class TestTurns:
         _, *prompts = [list(request.prompt_token_ids) for request in site.engine.requests]
         assert prompts[0] == prompts[1] == prompts[2]
         [link] = known.values()
-        assert link.public is not None
         assert link.public.leg == 4, "each has a number of its own"
 
     async def test_a_turn_that_began_in_another_dialect_goes_on_under_an_id_of_its_own(self) -> None:
@@ -332,16 +317,14 @@ class TestTurns:
         assert second["id"] == first["id"]
         assert await got(site, first["id"]) == second
 
-    async def test_a_leg_that_runs_elsewhere_is_followed_by_its_public_id(self) -> None:
-        gate = asyncio.Event()
+    async def test_a_leg_that_runs_elsewhere_is_followed_by_its_public_id(self, gate: asyncio.Event) -> None:
         store, others = FakeStore(), FakeOthers(reaches_others=True)
         owner = Site(calling([HALF, gate, ANSWER]), store, worker="a", others=others)
         asked = Site(store=store, worker="b", others=others)
         first = await ask(owner)
         running = await begin(owner, previous_response_id=first["id"], input=output_of(first), background=True)
         await running.until("response.output_text.delta")
-        error = await goes_wrong(begin(asked, previous_response_id=first["id"], input=output_of(first)))
-        assert error.status == 409
+        assert (await refused(begin(asked, previous_response_id=first["id"], input=output_of(first)))).status == 409
         followed = await asked.follow(first["id"])
         gate.set()
         assert await followed.to_the_end() == in_todays_words(await running.to_the_end())
@@ -356,12 +339,11 @@ class TestTurns:
         other = Site(FakeEngine([[ANSWER]]), store, worker="b")
         [accepted] = orphans.claimed
         await other.service.run_again(accepted)
-        await eventually(lambda: len(other.registry) == 0)
+        await idle(other)
         response = await other.responses.response("default", first["id"])
         assert (response["id"], response["status"]) == (first["id"], "completed")
         assert response["previous_response_id"] is None
         leg = await store.newest_leg("default", first["id"])
-        assert leg is not None
         assert leg.number == 2
         [ended] = [each for each in store._responses.values() if each.response["id"] == leg.response_id]
         assert ended.of.link.parent.known_as != leg.response_id  # type: ignore[union-attr]
@@ -411,27 +393,26 @@ class TestChosenIds:
         assert more["previous_response_id"] == "my-id_1"
         assert more["id"].startswith("resp_")
         await site.responses.delete("default", "my-id_1")
-        assert (await goes_wrong(site.responses.response("default", "my-id_1"))).status == 404
+        assert (await refused(site.responses.response("default", "my-id_1"))).status == 404
 
     @pytest.mark.parametrize("store", [True, False])
-    async def test_one_that_is_taken_is_a_conflict(self, store: bool) -> None:
-        gate = asyncio.Event()
+    async def test_one_that_is_taken_is_a_conflict(self, store: bool, gate: asyncio.Event) -> None:
         site = Site(FakeEngine([[HALF, gate, ANSWER], [ANSWER]]))
         running = await begin(site, OPENAI, request_id="my-id", store=store)
-        error = await goes_wrong(begin(site, OPENAI, request_id="my-id", store=store))
+        error = await refused(begin(site, OPENAI, request_id="my-id", store=store))
         assert (error.status, error.type, error.param) == (409, "conflict_error", "request_id")
         gate.set()
         await running.to_the_end()
         again = begin(site, OPENAI, request_id="my-id", store=store)
         if store:
-            assert (await goes_wrong(again)).status == 409
+            assert (await refused(again)).status == 409
         else:
             await (await again).to_the_end()
 
     async def test_nobody_takes_the_id_that_another_response_has_of_itself(self) -> None:
         site = Site(FakeEngine([[ANSWER]]))
         response = await ask(site, OPENAI)
-        assert (await goes_wrong(begin(site, OPENAI, request_id=response["id"]))).status == 409
+        assert (await refused(begin(site, OPENAI, request_id=response["id"]))).status == 409
 
     @pytest.mark.parametrize("store", [True, False])
     async def test_of_many_that_want_it_at_once_one_gets_it(self, store: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,8 +427,7 @@ class TestChosenIds:
         many = await asyncio.gather(
             *(begin(site, OPENAI, request_id="my-id", store=store) for _ in range(5)), return_exceptions=True
         )
-        refused = [each for each in many if isinstance(each, ApiError)]
-        assert [error.status for error in refused] == [409] * 4
+        assert [each.status for each in many if isinstance(each, ApiError)] == [409] * 4
         [reading] = [each for each in many if isinstance(each, Reading)]
         assert (await reading.to_the_end())[-1]["response"]["id"] == "my-id"  # type: ignore[index]
 

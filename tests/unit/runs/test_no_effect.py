@@ -32,7 +32,6 @@ def without_effect() -> Iterator[str]:
 
 
 def body_of(path: str) -> JsonObject:
-    """Return a body with a field."""
     body: object = VALUES.get(path, path)
     for name in reversed(path.split(".")):
         body = {name: body}
@@ -41,8 +40,7 @@ def body_of(path: str) -> JsonObject:
 
 
 @pytest.mark.parametrize("fields", [*map(body_of, without_effect()), *OTHERS.values()], ids=str)
-async def test_it_is_accepted_and_without_effect(fields: JsonObject) -> None:
-    site = Site()
+async def test_it_is_accepted_and_without_effect(fields: JsonObject, site: Site) -> None:
     site.service.new_id = lambda prefix: f"{prefix}_1"
     plain = await site.ask(input="hi", tools=[TOOL_F])
     other = await site.ask(input="hi", **{"tools": [TOOL_F], **fields})

@@ -1,17 +1,17 @@
-"""An end that cannot be kept, since the store is away, is tried again before the response has failed."""
+"""An end that cannot be kept now is tried again; those that wait are bounded, and none holds up another."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from responses_app.protocol.rollouts.generations import RecordedResponse
-from responses_app.runs.driving import persistence
-from responses_app.stores.base import AcceptedResponse, StoreError
-from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
+from responses_app.runs.driving import persistence, unsaved
+from responses_app.stores.base import StoredResponse, StoreError
+from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site, run_settings
 from tests.kit.memory_rollouts import MemoryRollouts
 from tests.kit.memory_stores import MemoryResponseStore
 from tests.kit.waiting import eventually
+from tests.unit.runs.readers import Failing, away, half_said, says_half
 from tests.unit.runs.upkeep import statuses
 
 
@@ -21,20 +21,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persistence, "AGAIN_SECONDS", 0.01)
 
 
-def away() -> StoreError:
-    """Return the failure of a store that may come back."""
-    failure = StoreError("away")
-    failure.passing = True
-    return failure
-
-
 async def ending(site: Site, *, background: bool) -> Reading:
     """Return a response whose end cannot be kept now."""
     gate = asyncio.Event()
-    site.engine = FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]])
+    site.engine = says_half(gate)
     site.__post_init__()
-    reading = await site.begin(input="hi", background=background)
-    await site.engine.waits.wait()
+    reading = await half_said(site, background=background)
     site.store.failure = away()
     gate.set()
     await site.store.saving.wait()
@@ -108,22 +100,18 @@ async def test_a_fault_that_stays_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("is_back", [False, True])
 async def test_a_server_that_stops_leaves_one_in_the_background_to_the_others(
-    is_back: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    is_back: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is still the store's to give: nothing says that it has failed, or that another worker has it by now."""
     caplog.set_level("INFO", logger="respsite.runs")
     site = Site(settings=run_settings(database_patience_seconds=30))
     reading = await ending(site, background=True)
 
-    async def away_too(_: AcceptedResponse) -> None:
-        raise away()
-
     if is_back:
         site.store.append = MemoryResponseStore.append.__get__(site.store)  # type: ignore[method-assign]
     else:
-        monkeypatch.setattr(site.store, "give_back", away_too)
-    async with asyncio.timeout(10):
-        await site.registry.aclose()
+        Failing(site.store, "give_back", 99, away())
+    await asyncio.wait_for(site.registry.aclose(), 10)
     assert reading.run.given_back
     assert not reading.run.lost
     assert ("goes to another worker" if is_back else "could not be given to another worker now") in caplog.text
@@ -142,8 +130,7 @@ async def test_a_server_that_stops_leaves_one_in_the_background_to_the_others(
 async def test_a_server_that_stops_waits_for_no_other(caplog: pytest.LogCaptureFixture) -> None:
     site = Site(settings=run_settings(database_patience_seconds=30))
     await ending(site, background=False)
-    async with asyncio.timeout(5):
-        await site.registry.aclose()
+    await asyncio.wait_for(site.registry.aclose(), 5)
     assert len(site.service.unsaved) == 1
     await eventually(lambda: "could not be stored" in caplog.text)
 
@@ -153,19 +140,10 @@ async def test_one_in_the_background_that_begins_waits_for_the_store() -> None:
     site = Site(settings=run_settings(database_patience_seconds=0.05))
     site.engine = FakeEngine([[ANSWER]])
     site.__post_init__()
-    begin, tries = site.store.begin, 0
-
-    async def full(*arguments: Any) -> None:
-        nonlocal tries
-        tries += 1
-        if tries < 5:
-            raise away()
-        await begin(*arguments)
-
-    site.store.begin = full  # type: ignore[method-assign]
+    failing = Failing(site.store, "begin", 4, away())
     reading = await site.begin(input="hi", background=True)
     assert (await reading.to_the_end())[-1]["type"] == "response.completed"
-    assert tries == 5
+    assert failing.left == 0
     assert statuses(site.store) == ["completed"]
 
 
@@ -182,7 +160,81 @@ async def test_a_server_that_stops_leaves_one_that_begins_to_the_others() -> Non
     site.store.begin = full  # type: ignore[method-assign]
     await site.begin(input="hi", background=True)
     await asked.wait()
-    async with asyncio.timeout(5):
-        await site.registry.aclose()
+    await asyncio.wait_for(site.registry.aclose(), 5)
     assert not site.service.unsaved
     assert statuses(site.store) == ["in_progress"]
+
+
+async def end_unsaved(site: Site, count: int, **fields: object) -> None:
+    """Let responses end that cannot be kept."""
+    site.store.failure = RuntimeError("broken")
+    for _ in range(count):
+        assert (await site.ask(**{"input": "hi", **fields}))["status"] == "failed"
+    site.store.failure = None
+
+
+async def test_their_number_is_bounded_and_the_log_tells_of_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, site: Site
+) -> None:
+    monkeypatch.setattr(unsaved, "MAX_ENDS", 1)
+    await end_unsaved(site, 2)
+    assert len(site.service.unsaved) == 1
+    assert caplog.text.count("how it ended is lost") == 1
+
+
+async def test_their_bytes_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site(settings=run_settings(responses_max_unsaved_bytes=50_000))
+    await end_unsaved(site, 3, input="long " * 4_000)
+    assert len(site.service.unsaved) == 2
+    assert 40_000 < site.service.unsaved.size <= 50_000
+    assert "(RESPONSES_MAX_UNSAVED_BYTES)" in caplog.text
+    await site.service.unsaved.save()
+    assert site.service.unsaved.size == 0
+    await end_unsaved(site, 1, input="long " * 4_000)
+    assert len(site.service.unsaved) == 1, "there is room again"
+
+
+async def test_what_they_record_for_a_roll_out_counts() -> None:
+    sizes = []
+    cases: list[dict[str, object]] = [{}, {"metadata": {"rollout_id": "task"}}]
+    for fields in cases:
+        site = Site()
+        await end_unsaved(site, 1, input="long " * 4_000, **fields)
+        sizes.append(site.service.unsaved.size)
+    plain, recorded = sizes
+    assert recorded > plain + 4 * 4_000, "its prompt is in memory, too"
+
+
+class Picky(FakeStore):
+    """Takes all ends but those of one response."""
+
+    refused = ""
+    problem: Exception = StoreError("a value that no column takes")
+
+    async def save(self, stored: StoredResponse) -> None:
+        if stored.response["id"] == self.refused:
+            raise self.problem
+        await super().save(stored)
+
+
+@pytest.mark.parametrize("problem", [StoreError("a value that no column takes"), RuntimeError("a bug")])
+async def test_one_that_the_store_never_takes_holds_up_no_other(problem: Exception) -> None:
+    site = Site(store=Picky())
+    await end_unsaved(site, 3)
+    site.store.refused, site.store.problem = next(iter(site.service.unsaved)).response["id"], problem
+    for _ in range(2):
+        with pytest.raises(type(problem)):
+            await site.service.unsaved.save()
+        assert [stored.response["id"] for stored in site.service.unsaved] == [site.store.refused]
+    assert sorted(map(str, statuses(site.store))) == ["failed", "failed", "in_progress"]
+
+
+async def test_while_the_store_is_away_the_first_one_finds_that_out() -> None:
+    site = Site(store=Picky())
+    await end_unsaved(site, 2)
+    first = next(iter(site.service.unsaved))
+    site.store.refused, site.store.problem = first.response["id"], away()
+    with pytest.raises(StoreError, match="away"):
+        await site.service.unsaved.save()
+    assert len(site.service.unsaved) == 2
+    assert next(iter(site.service.unsaved)) is first

@@ -7,17 +7,18 @@ from typing import Any
 import orjson
 import pytest
 
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.programs import MAX_CALLS
-from responses_app.protocol.response.input_codec import decode, encode
+from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.steps import OutputGiven
 from responses_app.tools.base import ToolCall
 from tests.kit.fakes import ANSWER, FakeEngine, Site
 from tests.kit.oracle import validate_event, validate_response
+from tests.unit.runs.readers import id_of, response_of
 from tests.unit.runs.test_listed_tools import Servers
 from tests.unit.runs.test_programs import PROGRAM, PROGRAMS, Programs, function, kinds, wiki
 from tests.unit.runs.test_server_tools import prompt_of
-from tests.unit.runs.test_takeover import TokenEngine, left_at, taken_over, undisturbed
+from tests.unit.runs.test_takeover import TokenEngine, gone_on, undisturbed
 
 TOOLS = [wiki("programmatic"), function("stock", "programmatic"), PROGRAMS]
 Call = tuple[str, JsonObject]
@@ -70,7 +71,6 @@ async def test_a_program_pauses_and_goes_on(way: str) -> None:
     for event in events:
         validate_event(event)
     first = events[-1]["response"]
-    assert isinstance(first, dict)
     validate_response(first)
     assert (first["status"], kinds(first)) == (
         "completed",
@@ -170,7 +170,7 @@ async def test_a_response_that_waits_goes_on_with_the_same_program() -> None:
     site = site_of()
     reading = await site.begin(input="hi", tools=TOOLS, awaits_tools=True, transport="sse")
     answered: set[object] = set()
-    response_id = str(reading.reader.source.response_id)
+    response_id = str(id_of(reading))
     while not reading.reader.ended:
         for event in reading.take():
             item = event.get("item")
@@ -184,7 +184,6 @@ async def test_a_response_that_waits_goes_on_with_the_same_program() -> None:
             await reading.wake.wait()
     reading.take()
     response = reading.events[-1]["response"]
-    assert isinstance(response, dict)
     assert response["status"] == "completed", response["error"]
     (output,) = [item for item in response["output"] if item["type"] == "program_output"]
     assert output["result"] == DONE
@@ -252,13 +251,9 @@ async def test_however_often_it_pauses_and_dies_it_gives_what_it_gives_at_once(s
         first = names.index("ToolsListed") + 1
         places = [n for n in range(first, len(inputs)) if names[n - 1] != "ProgramCalled"]
         heir = Servers()
-        site = Site(
-            TokenEngine(turns),
-            await left_at(accepted, encode(inputs[: (place := chance.choice(places))])),
-            tools=[heir, Programs(program)],
-        )
-        response = (await (await taken_over(site, str(accepted.response["id"]))).to_the_end())[-1]["response"]
-        assert isinstance(response, dict)
+        place = chance.choice(places)
+        _, reading = await gone_on(accepted, inputs[:place], TokenEngine(turns), tools=[heir, Programs(program)])
+        response = await response_of(reading)
         assert response["status"] == "completed", response
         assert len(heir.calls) == names[place:].count("ProgramCalled"), "no call is made twice"
         response = with_ids_of_its_own(response, f"-{len(history)}", history)
@@ -276,8 +271,7 @@ async def test_however_often_it_pauses_and_dies_it_gives_what_it_gives_at_once(s
 async def test_what_waits_is_not_compacted_alone() -> None:
     site = site_of()
     first = await site.ask(input="hi", tools=TOOLS)
-    with pytest.raises(ApiError) as refused:
-        await site.ask(
-            input=[*outputs_of(first), {"type": "compaction_trigger"}], previous_response_id=first["id"], tools=TOOLS
-        )
-    assert "continue it first" in refused.value.message
+    error = await site.refusal(
+        input=[*outputs_of(first), {"type": "compaction_trigger"}], previous_response_id=first["id"], tools=TOOLS
+    )
+    assert "continue it first" in error.message

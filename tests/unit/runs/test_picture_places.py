@@ -1,12 +1,12 @@
-"""How many images are read at once: of one request, of one project, of all."""
+"""How many images are read at once, of a request, a project, all; and what is said of those that are not."""
 
 import asyncio
 import gc
 
 import pytest
 
+from engine.errors import EngineError, PictureGone, PicturesRefused
 from engine.formats.harmony.format import HarmonyFormat
-from responses_app.protocol.errors import ApiError
 from responses_app.protocol.pictures import StoredPicture
 from responses_app.runs.plan.pictures import PictureShelf
 from responses_app.runs.planning import pictures
@@ -24,7 +24,6 @@ class SlowWeb:
         self.answers = asyncio.Event()
 
     async def fetch(self, url: str, max_bytes: int) -> bytes:
-        """Return a picture."""
         self.open += 1
         try:
             await self.answers.wait()
@@ -48,16 +47,14 @@ async def test_no_project_has_all_places_and_who_had_none_may_try_again(monkeypa
     await reading.to_the_end()
     assert web.open == 12
     monkeypatch.setattr(pictures, "READ_SECONDS", 0.0)
-    with pytest.raises(ApiError) as refused:
-        await site.begin(input=[message(*urls)], project="greedy")
-    assert (refused.value.status, refused.value.code) == (503, "server_is_overloaded")
+    error = await site.refusal(input=[message(*urls)], project="greedy")
+    assert (error.status, error.code) == (503, "server_is_overloaded")
     web.answers.set()
     for reading in await asyncio.gather(*asked):
         await reading.to_the_end()
 
 
 def stored(number: int, size: int) -> StoredPicture:
-    """Return a picture of so many bytes."""
     return StoredPicture(digest=f"{number:064x}", media_type="image/png", width=1, height=1, content=b"x" * size)
 
 
@@ -78,6 +75,17 @@ async def test_where_all_memory_is_held_no_further_image_is_read(monkeypatch: py
     eyes = Eyes()
     site = Site(FakeEngine([ANSWER]), model_format=HarmonyFormat(sees=True), read_picture=eyes.read)
     monkeypatch.setattr(pictures, "MAX_HELD_BYTES", -1)
-    with pytest.raises(ApiError) as refused:
-        await site.begin(input=[message(image())])
-    assert (refused.value.status, eyes.read_count) == (503, 0)
+    assert ((await site.refusal(input=[message(image())])).status, eyes.read_count) == (503, 0)
+
+
+REFUSED = "At most 1 image(s) may be provided in one prompt."
+GONE = "An image of this conversation is not there any more: it was deleted."
+
+
+@pytest.mark.parametrize(("error", "message"), [(PicturesRefused(REFUSED), REFUSED), (PictureGone("/secret"), GONE)])
+async def test_it_is_the_request_s_fault(error: EngineError, message: str) -> None:
+    site = Site(FakeEngine([[error]]))
+    reading = await site.begin(input="hi")
+    await reading.to_the_end()
+    problem = reading.run.problem
+    assert (problem.status, problem.message, problem.param) == (400, message, "input")

@@ -16,11 +16,11 @@ from responses_app.protocol.fields import noting
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
 from responses_app.stores.files import FileRecord
-from responses_app.stores.stores import ConversationEntry, ConversationRecord
 from responses_app.tools.settings import PictureSettings
 from tests.kit.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Reading, Site
 from tests.kit.pictures import data_url, opened, picture
 from tests.unit.runs.eyes import BLUE, RED, Eyes, image, message, shown
+from tests.unit.runs.readers import converse
 
 MakeSite = Callable[..., Site]
 
@@ -48,9 +48,13 @@ def site_of(eyes: Eyes) -> MakeSite:
     return make
 
 
+@pytest.fixture
+def site(site_of: MakeSite) -> Site:
+    return site_of()
+
+
 class TestWhereImagesStand:
-    async def test_in_messages_and_in_the_outputs_of_every_kind_of_call(self, site_of: MakeSite) -> None:
-        site = site_of()
+    async def test_in_messages_and_in_the_outputs_of_every_kind_of_call(self, site_of: MakeSite, site: Site) -> None:
         call: JsonObject = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
         custom: JsonObject = {"type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "x"}
         computer: JsonObject = {"type": "computer_call", "call_id": "c3", "id": "cc_1", "status": "completed"}
@@ -76,8 +80,7 @@ class TestWhereImagesStand:
         assert IMAGE_OMITTED not in text
         assert "base64" not in text
 
-    async def test_by_url_file_and_a_file_that_is_an_image(self, site_of: MakeSite, eyes: Eyes) -> None:
-        site = site_of()
+    async def test_by_url_file_and_a_file_that_is_an_image(self, site_of: MakeSite, eyes: Eyes, site: Site) -> None:
         record = FileRecord(id="file-1", filename="scan.txt", purpose="vision", bytes=len(BLUE), created_at=1)
         await site.files.create("default", record, [BLUE])
         url = "https://here.example/red.png"
@@ -93,15 +96,13 @@ class TestWhereImagesStand:
         assert eyes.fetched == [url], "it is remembered for a while"
         assert eyes.read_count == 2
 
-    async def test_the_detail_makes_it_small(self, site_of: MakeSite) -> None:
-        site = site_of()
+    async def test_the_detail_makes_it_small(self, site_of: MakeSite, site: Site) -> None:
         large = picture(size=(1024, 512))
         await site.ask(input=[message(image(large), image(large, detail="low"))])
         whole, small = [opened(await each.load()) for each in site.engine.requests[0].pictures]
         assert (whole.size, small.size) == ((1024, 512), (512, 256))
 
-    async def test_a_file_is_read_only_where_scopes_of_keys_are_looked_at(self, site_of: MakeSite) -> None:
-        site = site_of()
+    async def test_a_file_is_read_only_where_scopes_of_keys_are_looked_at(self, site_of: MakeSite, site: Site) -> None:
         record = FileRecord(id="file-1", filename="a.png", purpose="vision", bytes=len(BLUE), created_at=1)
         await site.files.create("default", record, [BLUE])
         custom: JsonObject = {"type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "x"}
@@ -118,9 +119,8 @@ class TestWhereImagesStand:
 
 class TestChains:
     async def test_a_continuation_has_the_same_tokens_and_reads_nothing_again(
-        self, site_of: MakeSite, eyes: Eyes
+        self, site_of: MakeSite, eyes: Eyes, site: Site
     ) -> None:
-        site = site_of()
         first = await site.ask(input=[message(image())])
         await site.ask(input=[message(image(BLUE))], previous_response_id=first["id"])
         before, after = site.engine.prompts
@@ -143,7 +143,6 @@ class TestChains:
         reading = await site.begin(input=[message(image())], store=False)
         await reading.to_the_end()
         link = reading.run.link
-        assert link is not None
         assert [each.width for each in link.pictures] == [8]
         origin = Origin(transport="test", project="default")
         for store in (False, True):
@@ -179,15 +178,13 @@ class TestChains:
         assert all(reading.run.response_id in each for each in owners)
         await reading.to_the_end()
 
-    async def test_it_is_kept_for_the_response_before_it_runs(self, site_of: MakeSite) -> None:
-        site = site_of()
+    async def test_it_is_kept_for_the_response_before_it_runs(self, site_of: MakeSite, site: Site) -> None:
         reading = await site.begin(input=[message(image())])
         [owners] = site.pictures.owners.values()  # type: ignore[attr-defined]
         assert owners == {reading.run.response_id}
         await reading.to_the_end()
 
-    async def test_another_project_has_its_own(self, site_of: MakeSite, eyes: Eyes) -> None:
-        site = site_of()
+    async def test_another_project_has_its_own(self, site_of: MakeSite, eyes: Eyes, site: Site) -> None:
         for project in ("one", "two"):
             await (await site.begin(input=[message(image())], project=project)).to_the_end()
         assert eyes.read_count == 2
@@ -246,13 +243,8 @@ class TestBadImages:
         assert "takes 100" in error.message
         assert eyes.read_count == 0
 
-    async def test_in_an_earlier_item_of_a_conversation_it_is_a_note(self, site_of: MakeSite) -> None:
-        site = site_of()
-        site.conversations.records["conv_1"] = ConversationRecord(id="conv_1", created_at=1, metadata={})
-        items = [message(image(b"gone bad")), message(image())]
-        site.conversations.kept["conv_1"] = [
-            ConversationEntry(position=place, item=item, created_at=1) for place, item in enumerate(items, 1)
-        ]
+    async def test_in_an_earlier_item_of_a_conversation_it_is_a_note(self, site_of: MakeSite, site: Site) -> None:
+        converse(site, message(image(b"gone bad")), message(image()))
         await site.ask(input="and?", conversation="conv_1")
         assert IMAGE_OMITTED in decode_tokens(site.engine.prompts[0])
         assert await shown(site) == ["#ff0000"]

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from engine.formats.base import IMAGE_OMITTED, Picture
+from engine.formats.base import IMAGE_OMITTED
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
-from responses_app.protocol.response.steps import OutputGiven, Sampled, ToolReturned
+from responses_app.protocol.response.steps import OutputGiven, ToolReturned
 from responses_app.protocol.session.tool_outputs import parse_tool_output
 from responses_app.runs.driving import looking
 from responses_app.stores.base import AcceptedResponse
@@ -20,6 +20,7 @@ from tests.kit.memory_pictures import MemoryPictureStore
 from tests.kit.pictures import data_url
 from tests.kit.waiting import eventually
 from tests.unit.runs.eyes import BLUE, RED, Eyes, image, message, shown
+from tests.unit.runs.readers import id_of, refused
 from tests.unit.runs.test_server_tools import ANSWER, ASKED, CALL, Shell
 from tests.unit.runs.test_takeover import TokenEngine, left_at, taken_over
 
@@ -27,11 +28,7 @@ DRAWN = f"A drawing:\n{IMAGE_OMITTED}"
 
 
 def shell(*images: bytes | str) -> Shell:
-    """Return a tool that draws."""
-    tool = Shell()
-    tool.repeatable = True
-    tool.gives = lambda call: ToolResult(DRAWN, seen=["A drawing:", *map(ToolImage, images)])
-    return tool
+    return Shell(lambda call: ToolResult(DRAWN, seen=["A drawing:", *map(ToolImage, images)]), repeatable=True)
 
 
 def seeing(engine: FakeEngine, tool: Shell, *, sees: bool = True, pictures: MemoryPictureStore | None = None) -> Site:
@@ -84,7 +81,7 @@ async def test_a_model_that_cannot_see_reads_the_text() -> None:
 async def test_cut_anywhere_the_stream_is_the_one_of_an_undisturbed_run() -> None:
     first = seeing(TokenEngine([CALL, ANSWER]), shell(BLUE))
     reading = await first.begin(background=True, input=[message(image())], tools=ASKED)
-    kept = first.store._responses["default", reading.reader.source.response_id]
+    kept = first.store._responses["default", id_of(reading)]
     assert isinstance(kept.of, AcceptedResponse)
     accepted = kept.of
     events = await reading.to_the_end()
@@ -106,27 +103,20 @@ async def test_cut_anywhere_the_stream_is_the_one_of_an_undisturbed_run() -> Non
             assert await shown(site) == expected
 
 
-def test_the_log_keeps_digests_and_the_length_of_prompts() -> None:
-    returned = ToolReturned("text", False, {"a": 1}, None, ("text", Picture("ab" * 32), "more"))
-    sampled = Sampled([1], None, 3, None, 900)
-    assert list(decode(encode([returned, sampled]))) == [returned, sampled]
-
-
 async def test_an_output_that_a_response_waits_for_shows_its_images() -> None:
     site = seeing(FakeEngine([CALL_F, ANSWER]), shell())
     begun = await site.begin(input="hi", tools=[TOOL_F], awaits_tools=True, transport="sse")
     await begun.until("response.output_item.done")
     await eventually(lambda: getattr(begun.run._machine.due, "until", None) is not None)
     [call] = [item for item in begun.run._machine.stream.output if item["type"] == "function_call"]
-    response_id, body = begun.reader.source.response_id, {"tool_call_id": call["call_id"]}
+    response_id, body = id_of(begun), {"tool_call_id": call["call_id"]}
     bad = parse_tool_output({**body, "output": [image(b"no image")]}, max_bytes=10_000)
     with pytest.raises(ApiError, match="Invalid image at 'output\\[0\\]'"):
         await site.outputs.give("default", response_id, bad)
     inward: JsonObject = {"type": "input_image", "image_url": "http://10.0.0.1/a.png"}
     away = parse_tool_output({**body, "output": [inward]}, max_bytes=10_000)
-    with pytest.raises(ApiError) as refused:
-        await site.outputs.give("default", response_id, away)
-    assert (refused.value.code, refused.value.param) == ("failed_to_download_image", "output[0]")
+    error = await refused(site.outputs.give("default", response_id, away))
+    assert (error.code, error.param) == ("failed_to_download_image", "output[0]")
     many = parse_tool_output({**body, "output": [image(BLUE)] * 101}, max_bytes=100_000)
     with pytest.raises(ApiError, match=r"takes 100 in one.*'output\[100\]'"):
         await site.outputs.give("default", response_id, many)

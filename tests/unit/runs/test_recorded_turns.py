@@ -21,8 +21,9 @@ from responses_app.stores.base import AcceptedResponse, StoredResponse
 from responses_app.stores.database.rollouts.rows import generation_row
 from tests.kit.fakes import Site
 from tests.kit.waiting import eventually
+from tests.unit.runs.readers import id_of, refused
 from tests.unit.runs.test_cut_turns import CutEngine
-from tests.unit.runs.test_takeover import ANSWER, CASES, LONG_ANSWER, UNKNOWN, left_at, taken_over
+from tests.unit.runs.test_takeover import ANSWER, CASES, LONG_ANSWER, UNKNOWN, gone_on, left_at
 from tests.unit.runs.upkeep import looked_after
 
 IN_ROLLOUT = {"metadata": {"rollout_id": "task-1"}}
@@ -30,8 +31,6 @@ LOGPROB = -0.1  # of every token of `CutEngine`
 
 
 def recorded(stored: StoredResponse) -> Sequence[Recorded]:
-    """Return what a response has recorded."""
-    assert stored.recorded is not None
     assert stored.recorded.rollout.name == "task-1"
     return stored.recorded.calls
 
@@ -50,7 +49,7 @@ async def undisturbed(case: str, **fields: object) -> tuple[CutEngine, StoredRes
     turns, asked = CASES[case]
     site = Site(CutEngine(turns))
     reading = await site.begin(**{"input": "hi", **asked, **IN_ROLLOUT, **fields})
-    kept = site.store._responses["default", reading.reader.source.response_id].of
+    kept = site.store._responses["default", id_of(reading)].of
     assert isinstance(kept, AcceptedResponse)
     events = await reading.to_the_end()
     assert "'logprob'" not in str(events), "what is recorded is shown to nobody"
@@ -71,7 +70,6 @@ async def test_all_turns_are_as_the_engine_had_them(case: str, monkeypatch: pyte
     assert [each.prompt.tolist() for each in calls] == asked_of(engine.requests)
     assert sum(len(each.call.sampled) + each.call.dropped for each in calls) == engine.sampled
     usage = stored.response["usage"]
-    assert usage is not None
     assert sum(len(each.call.sampled) for each in calls) == usage["output_tokens"]
     for each in calls:
         assert list(each.call.logprobs or ()) == [LOGPROB] * len(each.call.sampled)
@@ -97,9 +95,8 @@ async def test_another_worker_records_what_was_sampled_before(case: str, monkeyp
     _, stored, accepted = await undisturbed(case, background=True)
     inputs, whole = list(decode(stored.log)), shown(recorded(stored))
     for count in range(0, len(inputs), 1 if len(inputs) < 60 else 5):
-        store = await left_at(accepted, encode(inputs[:count]))
-        site = Site(CutEngine(turns), store, worker="heir")
-        await (await taken_over(site, str(accepted.response["id"]))).to_the_end()
+        site, reading = await gone_on(accepted, inputs[:count], CutEngine(turns))
+        await reading.to_the_end()
         again = recorded(site.store.saved[0])
         assert shown(again) == whole, f"cut behind {count} of {len(inputs)} inputs"
 
@@ -168,7 +165,6 @@ async def test_a_turn_that_somebody_ends_has_what_was_read_of_it(reason: StopRea
     await reading.to_the_end()
     [call] = recorded(site.store.saved[0])
     usage = site.store.saved[0].response["usage"]
-    assert usage is not None
     assert len(call.call.sampled) == usage["output_tokens"]
     assert call.call.finish in (("stop",) if reason is StopReason.STEERED else ("abort",))
 
@@ -202,9 +198,8 @@ async def test_a_reward_is_of_a_turn_that_was_recorded() -> None:
     record = await rollouts.reward("default", "task-1", parse_reward({"reward": 1, "turn": response["id"]}))
     assert [each["turn"] for each in record.rewards] == [response["id"]]
     for project, name, code in [("default", "task-1", "invalid_value"), ("other", "task-1", "rollout_not_found")]:
-        with pytest.raises(ApiError) as refused:
-            await rollouts.reward(project, name, parse_reward({"reward": 1, "turn": "resp_other"}))
-        assert refused.value.code == code
+        error = await refused(rollouts.reward(project, name, parse_reward({"reward": 1, "turn": "resp_other"})))
+        assert error.code == code
 
 
 async def test_without_a_rollout_nothing_is_recorded_and_nothing_more_is_asked() -> None:

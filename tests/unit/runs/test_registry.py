@@ -1,6 +1,7 @@
-"""The registry owns the runs: who reads them, who ends them."""
+"""The registry owns the runs: their places, who reads, finds and ends them, graces, and how it closes."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -10,38 +11,27 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.steps import StopReason
 from responses_app.runs.log.journal import ReaderTooSlow
-from tests.kit.fakes import ANSWER, THOUGHT, FakeEngine, Site, run_settings
+from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event
 from tests.kit.waiting import eventually
-
-HALF = "<|channel|>final<|message|>Half of it"
-
-
-def hanging() -> Site:
-    """Return a site whose engine says a half and then waits for ever."""
-    return Site(FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
+from tests.unit.runs.readers import HALF, Held, close, ended, half_said, hanging, hung, id_of, idle, response_of, runs
 
 
 async def test_the_last_reader_to_leave_cancels_the_run_and_the_generation_is_closed() -> None:
-    site = hanging()
-    reading = await site.begin(input="hi")
+    site, reading = await hung()
     second = site.registry.attach(reading.run)
-    await site.engine.waits.wait()
     assert site.engine.running == 1
     second.leave()
     assert len(site.registry) == 1
     reading.leave()
-    await eventually(lambda: len(site.registry) == 0)
-    assert reading.run.status is Status.CANCELLED
+    await idle(site)
+    assert (reading.run.status, reading.run.link) == (Status.CANCELLED, None)
     assert site.engine.running == 0
-    assert reading.run.link is None
 
 
 async def test_a_cancelled_run_tells_its_readers_and_keeps_what_was_said() -> None:
-    site = hanging()
-    reading = await site.begin(input="hi")
-    await site.engine.waits.wait()
+    site, reading = await hung()
     site.registry.cancel(reading.run, reason="asked to")
     events = await reading.to_the_end()
     assert_laws(events)
@@ -62,36 +52,18 @@ async def test_a_run_that_is_cancelled_before_its_first_step_still_ends() -> Non
     site = hanging()
     reading = await site.begin(input="hi")
     site.registry.cancel(reading.run, reason="at once")
-    events = await reading.to_the_end()
-    assert_laws(events)
-    assert events[-1]["response"]["status"] == "cancelled"
+    response = await response_of(reading)
+    assert response["status"] == "cancelled"
     assert site.engine.running == 0
 
 
 async def test_cancelling_again_and_again_changes_nothing() -> None:
-    site = hanging()
-    reading = await site.begin(input="hi")
-    await site.engine.waits.wait()
+    site, reading = await hung()
     for _ in range(5):
         site.registry.cancel(reading.run, reason="asked to")
         await asyncio.sleep(0)
-    events = await reading.to_the_end()
-    assert_laws(events)
-    assert events[-1]["response"]["status"] == "cancelled"
-
-
-async def test_a_run_that_is_finishing_is_not_cancelled() -> None:
-    site = Site()
-    site.store.gate = asyncio.Event()
-    reading = await site.begin(input="hi")
-    await site.store.saving.wait()
-    reading.leave()
-    site.registry.cancel(reading.run, reason="too late")
-    await asyncio.sleep(0)
-    site.store.gate.set()
-    await eventually(lambda: len(site.registry) == 0)
-    assert reading.run.status is Status.COMPLETED
-    assert site.store.saved[0].response["status"] == "completed"
+    response = await response_of(reading)
+    assert response["status"] == "cancelled"
 
 
 @pytest.mark.parametrize("turns", range(4))  # of the loop, from the last token on
@@ -107,7 +79,7 @@ async def test_what_is_cancelled_while_it_comes_to_its_end_has_the_end_that_is_k
     site.registry.cancel(reading.run, reason="asked to")
     await site.store.saving.wait()
     site.store.gate.set()
-    status = (await reading.to_the_end())[-1]["response"]["status"]
+    status = (await response_of(reading))["status"]
     assert status in ("cancelled", "completed")
     assert [stored.response["status"] for stored in site.store.saved] == [status]
 
@@ -127,58 +99,11 @@ async def test_one_that_goes_on_here_again_is_known_when_the_run_before_has_ende
     await site.registry.aclose()
 
 
-async def test_a_run_that_ended_is_forgotten() -> None:
-    site = Site()
-    reading = await site.begin(input="hi")
-    assert site.registry.get(reading.run.response_id) is reading.run
-    await reading.to_the_end()
-    assert site.registry.get(reading.run.response_id) is None
-    await eventually(lambda: len(site.registry) == 0)
-    assert site.registry.get("resp_unknown") is None
-
-
-async def test_no_more_runs_than_there_may_be() -> None:
-    site = Site(FakeEngine([[HALF, asyncio.Event(), ANSWER]]), settings=run_settings(responses_max_in_flight=2))
-    readings = [await site.begin(input="hi") for _ in range(2)]
-    with pytest.raises(ApiError) as refused:
-        await site.begin(input="hi")
-    assert (refused.value.status, refused.value.code) == (503, "server_is_overloaded")
-    assert "RESPONSES_MAX_IN_FLIGHT" in refused.value.message
-    assert refused.value.headers == {"retry-after": "2"}
-    for reading in readings:
-        reading.leave()
-
-
-async def test_closing_stops_what_runs_and_refuses_the_rest() -> None:
-    site = hanging()
-    reading = await site.begin(input="hi")
-    await site.engine.waits.wait()
-    await site.registry.aclose()
-    assert (await reading.to_the_end())[-1]["response"]["status"] == "failed"
-    assert site.engine.running == 0
-    with pytest.raises(ApiError) as refused:
-        await site.begin(input="hi")
-    assert refused.value.status == 503
-    await site.registry.aclose()
-
-
 async def test_closing_with_runs_that_have_not_begun() -> None:
     site = hanging()
     reading = await site.begin(input="hi")
     await site.registry.aclose()
     assert (await reading.to_the_end())[-1]["response"]["status"] == "failed"
-
-
-async def test_closing_gives_runs_a_grace() -> None:
-    gate = asyncio.Event()
-    site = Site(FakeEngine([[THOUGHT, gate, ANSWER]]))
-    reading = await site.begin(input="hi")
-    await site.engine.waits.wait()
-    closing = asyncio.create_task(site.registry.aclose(grace=5))
-    await asyncio.sleep(0)
-    gate.set()
-    await closing
-    assert (await reading.to_the_end())[-1]["response"]["status"] == "completed"
 
 
 async def test_a_slow_reader_is_dropped_and_its_run_cancelled(caplog: pytest.LogCaptureFixture) -> None:
@@ -187,7 +112,7 @@ async def test_a_slow_reader_is_dropped_and_its_run_cancelled(caplog: pytest.Log
         settings=run_settings(stream_max_lag_bytes=20_000),
     )
     reading = await site.begin(input="hi")
-    await eventually(lambda: len(site.registry) == 0)
+    await idle(site)
     with pytest.raises(ReaderTooSlow):
         reading.take()
     assert reading.run.status is Status.CANCELLED
@@ -211,3 +136,318 @@ async def test_a_slow_reader_does_not_end_the_run_of_another() -> None:
 async def test_an_engine_that_aborts_by_itself_cancels() -> None:
     site = Site(FakeEngine([[HALF, FinishReason.ABORT]]))
     assert (await site.ask(input="hi"))["status"] == "cancelled"
+
+
+GRACE = 30.0
+Timers = list[asyncio.TimerHandle]
+
+
+@pytest.fixture
+async def graces(monkeypatch: pytest.MonkeyPatch) -> Timers:
+    """The timers of all graces of a test, so that it need not wait for them."""
+    loop, timers = asyncio.get_running_loop(), []
+    call_later = loop.call_later
+
+    def noted(delay: float, *args: object, **options: object) -> asyncio.TimerHandle:
+        timer = call_later(delay, *args, **options)  # type: ignore[arg-type]
+        if delay == GRACE:
+            timers.append(timer)
+        return timer
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    return timers
+
+
+class TestGraces:
+    async def test_who_comes_back_in_time_ends_the_grace_and_the_next_one_is_whole(self, graces: Timers) -> None:
+        site, first = await hung(reconnect_grace_seconds=GRACE)
+        first.leave()
+        assert [timer.cancelled() for timer in graces] == [False]
+        second = await site.follow(id_of(first))
+        assert [timer.cancelled() for timer in graces] == [True]
+        second.leave()
+        assert [timer.cancelled() for timer in graces] == [True, False]
+        assert runs(site, first)
+
+    async def test_the_grace_begins_with_the_last_reader_to_leave(self, graces: Timers) -> None:
+        site, first = await hung(reconnect_grace_seconds=GRACE)
+        second = await site.follow(id_of(first))
+        first.leave()
+        assert graces == []
+        second.leave()
+        assert len(graces) == 1
+
+    async def test_nothing_is_left_of_the_grace_of_one_that_ended_meanwhile(self, graces: Timers) -> None:
+        gate = asyncio.Event()
+        site, reading = await hung(gate, reconnect_grace_seconds=GRACE)
+        run = reading.run
+        reading.leave()
+        gate.set()
+        await ended(site, run)
+        assert run.status is Status.COMPLETED
+        assert [timer.cancelled() for timer in graces] == [True]
+
+    async def test_one_that_has_ended_needs_no_grace(self, graces: Timers) -> None:
+        site = Site(settings=run_settings(reconnect_grace_seconds=GRACE))
+        reading = await site.begin(input="hi", transport="sse")
+        await reading.to_the_end()
+        reading.leave()
+        assert graces == []
+
+    async def test_who_comes_back_at_another_worker_has_come_back(self) -> None:
+        site, reading = await hung(reconnect_grace_seconds=0.01)
+        reading.leave()
+        reading.run.follow()  # as that worker asks it
+        await asyncio.sleep(0.05)
+        assert runs(site, reading)
+        assert not reading.run.finishing
+
+    async def test_the_log_says_why_a_run_was_given_up(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO", logger="respsite")
+        for grace, why in ((0.0, "its reader left"), (0.01, "its reader left and did not come back")):
+            caplog.clear()
+            site = hanging(reconnect_grace_seconds=grace)
+            (await half_said(site)).leave()
+            await idle(site)
+            assert why in caplog.text
+            assert ("did not come back" in caplog.text) == (grace > 0)
+
+    async def test_leaving_twice_is_leaving_once(self, graces: Timers) -> None:
+        _, reading = await hung(reconnect_grace_seconds=GRACE)
+        reading.leave()
+        reading.leave()
+        assert [timer.cancelled() for timer in graces] == [False], "its grace does not begin again"
+
+    async def test_leaving_twice_does_not_count_for_another_reader(self) -> None:
+        site, first = await hung()
+        second = site.registry.attach(first.run)
+        first.leave()
+        first.leave()
+        await asyncio.sleep(0)
+        assert runs(site, first)
+        second.leave()
+        await idle(site)
+
+
+class TestPlaces:
+    async def test_a_place_is_given_back_by_what_could_not_be_accepted(self) -> None:
+        registry = hanging(responses_max_in_flight=1).registry
+        for _ in range(3):
+            with pytest.raises(ValueError, match="refused"), registry.admission():
+                raise ValueError("refused")
+        registry.check_capacity()
+
+    async def test_runs_and_those_to_come_share_the_places(self) -> None:
+        site, _ = await hung(responses_max_in_flight=2)
+        with site.registry.admission():
+            error = await site.refusal(input="hi")
+            assert (error.status, error.code, error.headers) == (503, "server_is_overloaded", {"retry-after": "2"})
+            assert "RESPONSES_MAX_IN_FLIGHT" in error.message
+            with pytest.raises(ApiError), site.registry.admission():
+                raise AssertionError("there is no place")
+        site.registry.check_capacity()
+
+    async def test_what_runs_is_listed_until_it_has_ended(self, gate: asyncio.Event) -> None:
+        site, reading = await hung(gate)
+        run = reading.run
+        assert list(site.registry.running) == [run]
+        gate.set()
+        await reading.to_the_end()
+        await ended(site, run)
+        await ended(site, run)
+
+
+class TestFinding:
+    async def test_what_is_not_kept_is_found_while_it_runs(self) -> None:
+        site, reading = await hung(transport="json")
+        run = reading.run
+        assert len(site.registry.resumable) == 0
+        assert site.registry.find("default", run.response_id) is run
+        reading.leave()
+        await ended(site, run)
+        assert site.registry.find("default", run.response_id) is None
+
+    async def test_a_project_finds_its_own(self) -> None:
+        site, reading = await hung()
+        response_id = id_of(reading)
+        assert site.registry.find("default", response_id) is reading.run
+        assert site.registry.find("other", response_id) is None
+        assert site.registry.find("default", "resp_unknown") is None
+
+    async def test_one_that_has_ended_is_found_while_its_stream_is_kept(self, site: Site) -> None:
+        reading = await site.begin(input="hi", transport="sse")
+        await reading.to_the_end()
+        response_id = id_of(reading)
+        found = site.registry.find("default", response_id)
+        assert found.response_id == response_id
+        assert site.registry.get(response_id) is None
+        site.registry.resumable.drop(response_id)
+        assert site.registry.find("default", response_id) is None
+
+    async def test_what_is_not_stored_is_not_among_what_was_deleted(self) -> None:
+        site, reading = await hung(store=False)
+        site.forgetting.here([reading.run.response_id])
+        assert site.registry.find("default", reading.run.response_id) is reading.run
+        reading.leave()
+        await ended(site, reading.run)
+
+
+class TestReaders:
+    async def test_who_lets_go_cancels_nothing_that_another_one_reads(self) -> None:
+        site, first = await hung()
+        site.registry.attach(first.run).leave()
+        await asyncio.sleep(0)
+        assert runs(site, first)
+        first.reader.cancel("its client cancelled it")
+        await first.to_the_end()
+        assert first.reader.source.status is Status.CANCELLED
+
+    async def test_a_reader_may_begin_behind_an_event(self) -> None:
+        site, first = await hung()
+        events = first.take()
+        second = Reading(site, site.registry.attach(first.run, starting_after=2))
+        assert second.take() == events[3:]
+        first.leave()
+        second.leave()
+        await idle(site)
+
+
+class TestCancelling:
+    async def test_one_whose_end_is_decided_is_not_cancelled_and_the_log_does_not_say_so(
+        self, caplog: pytest.LogCaptureFixture, site: Site
+    ) -> None:
+        caplog.set_level("INFO", logger="respsite")
+        site.store.gate = asyncio.Event()
+        reading = await site.begin(input="hi")
+        run = reading.run
+        await site.store.saving.wait()
+        reading.leave()
+        site.registry.cancel(run, reason="too late")
+        site.store.gate.set()
+        await ended(site, run)
+        assert run.status is Status.COMPLETED
+        assert site.store.saved[0].response["status"] == "completed"
+        assert "too late" not in caplog.text
+
+    async def test_one_that_is_not_of_this_process_is_left_alone(self) -> None:
+        elsewhere, here = hanging(), hanging()
+        reading = await half_said(elsewhere)
+        here.registry.cancel(reading.run, reason="asked to")
+        assert runs(elsewhere, reading)
+
+
+class TestClosing:
+    async def test_a_server_that_stops_says_when_to_try_again(self) -> None:
+        site = hanging()
+        for _ in range(2):
+            await close(site)
+            error = await site.refusal(input="hi")
+            assert (error.status, error.headers) == (503, {"retry-after": "2"})
+            assert "stopping" in error.message
+
+    async def test_the_grace_is_over_for_those_who_do_not_end(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO", logger="respsite")
+        site, reading = await hung()
+        began = time.monotonic()
+        await close(site, grace=0.05)
+        assert 0.04 < time.monotonic() - began < 5
+        assert (await reading.to_the_end())[-1]["response"]["error"]["code"] == "server_error"  # type: ignore[index]
+        assert site.registry.draining
+        assert "1 responses are running; they have 0.05 s to end" in caplog.text
+        assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing waits any more"
+
+    async def test_no_grace_promises_nothing_and_an_idle_server_needs_none(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", logger="respsite")
+        await close(Site(), grace=60)
+        site, _ = await hung()
+        await close(site)
+        assert "to end" not in caplog.text
+
+    async def test_a_hurry_ends_the_grace(self) -> None:
+        site, reading = await hung()
+        closing = asyncio.create_task(site.registry.aclose(grace=60))
+        await asyncio.sleep(0.01)
+        assert not closing.done()
+        site.registry.hurry.set()
+        await asyncio.wait_for(closing, 5)
+        assert (await reading.to_the_end())[-1]["response"]["status"] == "failed"  # type: ignore[index]
+
+    async def test_after_a_hurry_there_is_none(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO", logger="respsite")
+        site, _ = await hung()
+        site.registry.hurry.set()
+        await close(site, grace=60)
+        assert "to end" not in caplog.text, "no time is promised that is not given"
+
+    async def test_all_that_run_share_the_grace(self) -> None:
+        gates = [asyncio.Event(), asyncio.Event()]
+        site = Site(FakeEngine([[HALF, gates[0], ANSWER], [HALF, gates[1], ANSWER]]))
+        readings = [await site.begin(input="hi") for _ in gates]
+        await eventually(lambda: site.engine.running == 2)
+        closing = asyncio.create_task(site.registry.aclose(grace=60))
+        for gate in gates:
+            await asyncio.sleep(0.01)
+            assert not closing.done()
+            gate.set()
+        await asyncio.wait_for(closing, 5)
+        for reading in readings:
+            assert (await reading.to_the_end())[-1]["response"]["status"] == "completed"  # type: ignore[index]
+
+    @pytest.mark.parametrize("background", [False, True])
+    async def test_what_is_being_accepted_has_the_grace_too(self, background: bool, gate: asyncio.Event) -> None:
+        site = hanging(gate)
+        accepting = Held(site.store, "accept")
+        creating = asyncio.create_task(site.begin(input="hi", background=background))
+        await accepting.waits.wait()
+        closing = asyncio.create_task(site.registry.aclose(grace=60))
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        accepting.go_on.set()
+        reading = await creating
+        await asyncio.sleep(0.05)
+        gate.set()
+        await asyncio.wait_for(closing, 5)
+        assert (await reading.to_the_end())[-1]["response"]["status"] == "completed"  # type: ignore[index]
+
+    async def test_what_generates_beside_responses_has_the_grace_too(self, site: Site) -> None:
+        site.registry.take_places(1)
+        closing = asyncio.create_task(site.registry.drain(grace=60))
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        site.registry.give_place()
+        await asyncio.wait_for(closing, 5)
+
+    async def test_readers_have_a_moment_to_hear_the_end(self) -> None:
+        site, reading = await hung()
+        closing = asyncio.create_task(site.registry.aclose(last_words=60))
+        await reading.to_the_end()
+        await asyncio.sleep(0.05)
+        assert not closing.done(), "it has not let go"
+        reading.leave()
+        await asyncio.wait_for(closing, 5)
+
+    async def test_and_no_longer_than_that_moment(self) -> None:
+        site, _ = await hung()
+        began = time.monotonic()
+        await close(site, last_words=0.1)
+        assert 0.08 < time.monotonic() - began < 5
+
+    async def test_nobody_waits_for_a_reader_that_was_dropped(self) -> None:
+        words = ["<|channel|>final<|message|>", *["word " * 50] * 50, ANSWER]
+        site = Site(FakeEngine([words]), settings=run_settings(stream_max_lag_bytes=5_000))
+        reading = await site.begin(input="hi")
+        await idle(site)
+        await close(site, last_words=60)
+        assert site.engine.running == 0
+        del reading
+
+    async def test_no_stream_is_kept_afterwards(self) -> None:
+        site = Site(settings=run_settings(responses_max_in_flight=2000))
+        reading = await site.begin(input="hi", transport="sse")
+        await reading.to_the_end()
+        reading.leave()
+        assert len(site.registry.resumable) == 1
+        await close(site)
+        assert len(site.registry.resumable) == 0

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import EngineUnavailable
-from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import Status
 from responses_app.runs import by_id
 from responses_app.runs.log.journal import JournalEntry
 from responses_app.stores.base import StoredLog
 from tests.kit.fakes import FakeEngine, Site, run_settings
 from tests.kit.waiting import eventually
+from tests.unit.runs.readers import id_of, refused
 
 ANSWER = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>It is 2.<|return|>"
 CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"
@@ -34,7 +34,7 @@ async def told(site: Site, **fields: object) -> tuple[str, list[bytes]]:
     """Let a stored, streamed response run to its end; return its id and the bytes of its events."""
     reading = await site.begin(transport="sse", **fields)
     await reading.to_the_end()
-    return reading.reader.source.response_id, await entries_of(site, reading.reader.source.response_id)
+    return id_of(reading), await entries_of(site, id_of(reading))
 
 
 TWO_CALLS = CALL.replace("<|call|>", "<|end|>") + "<|start|>assistant" + CALL
@@ -64,13 +64,6 @@ async def test_the_events_are_the_same(case: str) -> None:
         assert await entries_of(site, response_id, number) == events[number + 1 :]
 
 
-async def test_a_stream_whose_beginning_is_forgotten_here_is_read_from_its_log() -> None:
-    site = Site(FakeEngine([[ANSWER]]), settings=NOT_KEPT)
-    reading = await site.begin(input="hi", transport="sse")
-    events = await reading.to_the_end()
-    assert len(await entries_of(site, reading.reader.source.response_id, 2)) == len(events) - 3
-
-
 async def test_a_huge_one_is_made_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(by_id, "HUGE_LOG", 4_000)
     answer = f"{ANSWER.removesuffix('It is 2.<|return|>')}{'word ' * 1_100}"
@@ -80,7 +73,7 @@ async def test_a_huge_one_is_made_as_it_is_read(monkeypatch: pytest.MonkeyPatch)
     reading = await site.begin(input="hi", transport="json")
     events = await reading.to_the_end()
     for number in (None, len(events) - 2):
-        again = await site.follow(reading.reader.source.response_id, starting_after=number)
+        again = await site.follow(id_of(reading), starting_after=number)
         journal = again.reader.source.journal
         await eventually(lambda: again.reader.behind)  # noqa: B023 - it is called here
         for _ in range(50):
@@ -89,9 +82,8 @@ async def test_a_huge_one_is_made_as_it_is_read(monkeypatch: pytest.MonkeyPatch)
         assert await again.to_the_end() == events[0 if number is None else number + 1 :]
         assert again.reader.source.status is Status.COMPLETED
         again.leave()
-    with pytest.raises(ApiError) as refused:
-        await site.follow(reading.reader.source.response_id, starting_after=len(events))
-    assert refused.value.param == "starting_after"
+    error = await refused(site.follow(id_of(reading), starting_after=len(events)))
+    assert error.param == "starting_after"
     await eventually(lambda: not site.followers._followed)
 
 
@@ -99,17 +91,16 @@ async def test_one_that_its_worker_left_has_failed() -> None:
     site = Site(FakeEngine([[asyncio.Event()]]))
     reading = await site.begin(input="hi", transport="sse")
     await site.store.reclaim("another", dead_before=float("inf"))
-    events = await entries_of(Site(store=site.store), reading.reader.source.response_id)
+    events = await entries_of(Site(store=site.store), id_of(reading))
     assert [b'"response.failed"' in each for each in events] == [False, False, True]
 
 
 async def test_unknown_and_foreign_ones_are_not_found() -> None:
     site = Site(FakeEngine([[ANSWER]]))
     response_id, _ = await told(site, input="hi")
-    for project, wanted in (("other", response_id), ("default", "resp_0")):
-        with pytest.raises(ApiError) as refused:
-            await Site(store=site.store).responses.follow(project, wanted, starting_after=None)
-        assert refused.value.status == 404
+    for at in (site, Site(store=site.store)):  # the worker that has its stream, and one that has its log
+        for project, wanted in (("other", response_id), ("default", "resp_0")):
+            assert (await refused(at.responses.follow(project, wanted, starting_after=None))).status == 404
 
 
 async def test_a_log_that_cannot_be_read_is_said_and_logged(
@@ -119,13 +110,11 @@ async def test_a_log_that_cannot_be_read_is_said_and_logged(
     response_id, _ = await told(site, input="hi")
     site.registry.resumable.drop(response_id)
     kept = await site.store.log("default", response_id)
-    assert kept is not None
 
     async def damaged(project: str, response_id: str) -> StoredLog:
         return StoredLog(kept.response, b"\x01what")
 
     monkeypatch.setattr(site.store, "log", damaged)
-    with pytest.raises(ApiError) as refused:
-        await site.responses.follow("default", response_id, starting_after=None)
-    assert refused.value.code == "stream_not_kept"
+    error = await refused(site.responses.follow("default", response_id, starting_after=None))
+    assert error.code == "stream_not_kept"
     assert "cannot be read" in caplog.text

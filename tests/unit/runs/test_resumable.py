@@ -4,14 +4,11 @@ import asyncio
 
 import pytest
 
-from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import ResponseObject, Status
-from responses_app.runs.log.journal import EventsForgotten, JournalReader
-from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
+from tests.kit.fakes import FakeEngine, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
-
-HALF = "<|channel|>final<|message|>Half of it"
+from tests.unit.runs.readers import half_said, id_of, idle, refused, says_half
 
 
 def site_of(*, grace: float = 0.0, engine: FakeEngine | None = None, **limits: float) -> Site:
@@ -21,7 +18,7 @@ def site_of(*, grace: float = 0.0, engine: FakeEngine | None = None, **limits: f
 
 def hanging() -> FakeEngine:
     """Return an engine that says a half and then waits for ever."""
-    return FakeEngine([[HALF, asyncio.Event(), ANSWER]])
+    return says_half()
 
 
 async def streamed(site: Site, **fields: object) -> Reading:
@@ -33,19 +30,15 @@ async def streamed(site: Site, **fields: object) -> Reading:
 
 
 @pytest.mark.parametrize("number", [-1, 0, 3])
-async def test_a_finished_stream_is_replayed_from_any_event(number: int) -> None:
-    site = site_of()
+async def test_a_finished_stream_is_replayed_from_any_event(number: int, site: Site) -> None:
     first = await streamed(site, input="hi")
     again = await site.follow(first.run.response_id, starting_after=number if number >= 0 else None)
     assert await again.to_the_end() == first.events[number + 1 :]
-    again.leave()
 
 
-async def test_a_live_stream_goes_on_without_a_gap_or_a_double() -> None:
-    gate = asyncio.Event()
-    site = site_of(engine=FakeEngine([[HALF, gate, ANSWER]]), grace=30)
-    first = await site.begin(input="hi", transport="sse")
-    await site.engine.waits.wait()
+async def test_a_live_stream_goes_on_without_a_gap_or_a_double(gate: asyncio.Event) -> None:
+    site = site_of(engine=says_half(gate), grace=30)
+    first = await half_said(site, transport="sse")
     first.take()
     first.leave()
     seen = len(first.events)
@@ -58,11 +51,10 @@ async def test_a_live_stream_goes_on_without_a_gap_or_a_double() -> None:
 
 async def test_nobody_comes_back_within_the_grace() -> None:
     site = site_of(engine=hanging(), grace=0.05)
-    reading = await site.begin(input="hi", transport="websocket")
-    await site.engine.waits.wait()
+    reading = await half_said(site, transport="websocket")
     reading.leave()
     assert reading.run.status is Status.IN_PROGRESS
-    await eventually(lambda: len(site.registry) == 0)
+    await idle(site)
     assert reading.run.status is Status.CANCELLED
     kept = await site.responses.response("default", reading.run.response_id)
     assert kept["status"] == "cancelled"
@@ -72,11 +64,10 @@ async def test_nobody_comes_back_within_the_grace() -> None:
 @pytest.mark.parametrize("fields", [{"transport": "json"}, {"transport": "sse", "store": False}])
 async def test_what_is_not_kept_has_no_grace_and_no_session(fields: dict[str, object]) -> None:
     site = site_of(engine=hanging(), grace=30)
-    reading = await site.begin(input="hi", **fields)
-    await site.engine.waits.wait()
+    reading = await half_said(site, **fields)
     assert len(site.registry.resumable) == 0
     reading.leave()
-    await eventually(lambda: len(site.registry) == 0)
+    await idle(site)
     assert reading.run.status is Status.CANCELLED
 
 
@@ -86,7 +77,7 @@ async def test_a_stored_response_whose_stream_is_not_kept_is_read_from_its_log()
     site.registry.resumable.sweep()  # notes its end
     site.registry.resumable.sweep()
     assert len(site.registry.resumable) == 0
-    again = await site.follow(reading.reader.source.response_id)
+    again = await site.follow(id_of(reading))
     assert await again.to_the_end() == reading.events
     assert (await site.responses.response("default", reading.run.response_id))["status"] == "completed"
 
@@ -103,7 +94,7 @@ async def test_a_stream_that_is_kept_has_let_go_of_what_its_response_was_made_of
     )
     run, told = reading.run, reading.run.response()
     assert len(run.plan.generation.prompt_token_ids) > 1000
-    await eventually(lambda: len(site.registry) == 0)
+    await idle(site)
     site.registry.resumable.sweep()  # notes its end
     site.registry.resumable.sweep()
     plan = run.plan
@@ -116,21 +107,10 @@ async def test_a_stream_that_is_kept_has_let_go_of_what_its_response_was_made_of
     assert (await site.ask(input="and then?", previous_response_id=run.response_id))["status"] == "completed"
 
 
-async def test_an_event_that_has_not_been_is_refused() -> None:
-    site = site_of()
+async def test_an_event_that_has_not_been_is_refused(site: Site) -> None:
     reading = await streamed(site, input="hi")
-    with pytest.raises(ApiError) as refused:
-        await site.responses.follow("default", reading.run.response_id, starting_after=len(reading.events))
-    assert refused.value.param == "starting_after"
-
-
-async def test_other_projects_see_nothing() -> None:
-    site = site_of()
-    reading = await streamed(site, input="hi")
-    for question in (site.responses.follow("x", reading.run.response_id, starting_after=None),):
-        with pytest.raises(ApiError) as refused:
-            await question
-        assert refused.value.status == 404
+    error = await refused(site.responses.follow("default", reading.run.response_id, starting_after=len(reading.events)))
+    assert error.param == "starting_after"
 
 
 async def test_at_the_bound_the_longest_idle_finished_session_goes() -> None:
@@ -158,12 +138,10 @@ async def test_then_the_longest_unread_foreground_one_whose_run_is_cancelled() -
     assert another.run.abandoned_reason == "", "it runs, it just cannot be picked up again"
     await eventually(lambda: site.engine.running == 3)
     assert another.run.status is Status.IN_PROGRESS, "it runs, and cannot be picked up again"
-    await site.registry.aclose()
 
 
-async def test_what_runs_is_left_alone_while_a_finished_one_can_go() -> None:
-    gate = asyncio.Event()
-    site = site_of(responses_max_active_sessions=2, engine=FakeEngine([[HALF, gate, ANSWER]]), grace=30)
+async def test_what_runs_is_left_alone_while_a_finished_one_can_go(gate: asyncio.Event) -> None:
+    site = site_of(responses_max_active_sessions=2, engine=says_half(gate), grace=30)
     gate.set()
     finished = await streamed(site, input="a")
     gate.clear()
@@ -174,11 +152,9 @@ async def test_what_runs_is_left_alone_while_a_finished_one_can_go() -> None:
     assert site.registry.resumable.get(finished.run.response_id) is None
     assert site.registry.resumable.get(running.run.response_id) is running.run
     assert running.run.status is Status.IN_PROGRESS
-    await site.registry.aclose()
 
 
-async def test_over_the_bound_of_bytes_the_oldest_go() -> None:
-    site = site_of()
+async def test_over_the_bound_of_bytes_the_oldest_go(site: Site) -> None:
     kept = [await streamed(site, input=str(number)) for number in range(4)]
     each = kept[0].run.journal.kept_bytes
     site.registry.resumable._settings = run_settings(responses_max_session_bytes=each * 2 + each // 2)
@@ -193,45 +169,25 @@ async def test_over_the_bound_of_bytes_the_oldest_go() -> None:
     assert kept[0].run.journal.kept_bytes == 0
 
 
-async def test_deleting_ends_its_session() -> None:
-    site = site_of()
-    reading = await streamed(site, input="hi")
-    await site.responses.delete("default", reading.run.response_id)
-    for question in (
-        site.responses.response("default", reading.run.response_id),
-        site.responses.follow("default", reading.run.response_id, starting_after=None),
-        site.responses.input_items("default", reading.run.response_id),
-        site.responses.delete("default", reading.run.response_id),
-    ):
-        with pytest.raises(ApiError) as refused:
-            await question
-        assert refused.value.status == 404
-
-
 async def test_a_response_deleted_while_it_runs_is_not_stored() -> None:
-    site = site_of(engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
-    reading = await site.begin(input="hi", transport="sse")
-    await site.engine.waits.wait()
+    site = site_of(engine=says_half())
+    reading = await half_said(site, transport="sse")
     await site.responses.delete("default", reading.run.response_id)
     events = await reading.to_the_end()
     assert (events[-1]["type"], events[-1]["response"]["status"]) == ("response.incomplete", "cancelled")
-    assert site.engine.running == 0
+    assert (site.engine.running, len(site.registry.resumable)) == (0, 0)
     assert await site.store.response("default", reading.run.response_id) is None
 
 
 async def test_what_is_not_stored_is_not_found_by_its_id_while_it_runs() -> None:
-    site = site_of(engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
-    reading = await site.begin(input="hi", transport="sse", store=False)
-    await site.engine.waits.wait()
-    with pytest.raises(ApiError) as refused:
-        await site.follow(reading.run.response_id)
-    assert refused.value.status == 404
+    site = site_of(engine=says_half())
+    reading = await half_said(site, transport="sse", store=False)
+    assert (await refused(site.follow(reading.run.response_id))).status == 404
 
 
 async def test_a_stream_that_is_forgotten_while_the_store_is_asked_is_read_from_its_log(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, site: Site
 ) -> None:
-    site = site_of()
     reading = await site.begin(input="hi", transport="sse")
     events = await reading.to_the_end()
     reading.leave()
@@ -243,16 +199,8 @@ async def test_a_stream_that_is_forgotten_while_the_store_is_asked_is_read_from_
         return await ask(project, response_id)
 
     monkeypatch.setattr(site.store, "response", response)
-    again = await site.follow(reading.reader.source.response_id, starting_after=0)
+    again = await site.follow(id_of(reading), starting_after=0)
     assert await again.to_the_end() == events[1:]
-
-
-async def test_events_that_are_forgotten_cannot_be_read() -> None:
-    site = site_of()
-    reading = await site.begin(input="hi", transport="json")
-    await reading.to_the_end()
-    with pytest.raises(EventsForgotten):
-        JournalReader(reading.run.journal, lambda: None, lambda: None, starting_after=0)
 
 
 async def test_the_time_to_live_begins_anew_when_a_reader_leaves() -> None:

@@ -34,7 +34,7 @@ class Database:
         return dict(self.hours)
 
     async def close(self) -> None:
-        """Nothing."""
+        pass
 
 
 def watch_of(database: Database) -> RetentionWatch:

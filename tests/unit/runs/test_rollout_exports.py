@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 import orjson
 import pytest
 
-from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rollouts.exports.formats import Selection
 from responses_app.protocol.rollouts.exports.requests import ExportQuery
 from responses_app.protocol.rollouts.generations import Recorded, RecordedResponse, RolloutRef
@@ -15,6 +14,7 @@ from responses_app.runs.rollouts import Rollouts
 from responses_app.stores.rollouts import RolloutRecord
 from tests.kit.memory_rollouts import MemoryRollouts
 from tests.kit.recorded import by_chance, recorded
+from tests.unit.runs.readers import refused
 
 PROJECT = "mine"
 TRL = ExportQuery(format="trl")
@@ -85,10 +85,9 @@ async def test_what_is_selected(rollouts: Rollouts) -> None:
 
 @pytest.mark.parametrize("after", ["none", "secret"])
 async def test_an_unknown_beginning_is_refused_before_anything_is_sent(rollouts: Rollouts, after: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        await anext(exported(rollouts, PROJECT, ExportQuery(after=after)))
+    error = await refused(anext(exported(rollouts, PROJECT, ExportQuery(after=after))))
 
-    assert (refused.value.status, refused.value.param) == (400, "after")
+    assert (error.status, error.param) == (400, "after")
 
 
 @pytest.mark.parametrize("gone", [["r0", "r1"], ["r1", "r2"], ["r2", "r3"], [f"r{number}" for number in range(7)]])
@@ -133,9 +132,7 @@ async def test_who_stops_reading_ends_it_and_too_many_are_refused(rollouts: Roll
     for each in running:
         assert await anext(each) == b""
 
-    with pytest.raises(ApiError) as refused:
-        await anext(exported(rollouts, PROJECT, TRL))
-    assert refused.value.status == 429
+    assert (await refused(anext(exported(rollouts, PROJECT, TRL)))).status == 429
 
     for each in running:
         await each.aclose()

@@ -14,9 +14,8 @@ from responses_app.stores.base import StoreError
 from tests.kit.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event
-from tests.kit.waiting import eventually
+from tests.unit.runs.readers import HALF, half_said, idle, response_of
 
-HALF = "<|channel|>final<|message|>Half of it"
 CALL_UNKNOWN = "<|channel|>commentary to=browser.search <|constrain|>json<|message|>{}<|call|>"
 
 
@@ -42,17 +41,7 @@ async def test_a_whole_response() -> None:
     assert 0 < usage["output_tokens_details"]["reasoning_tokens"] < usage["output_tokens"]
 
 
-async def test_a_call_completes_the_response() -> None:
-    site = Site(FakeEngine([CALL_F]))
-    response = await site.ask(input="hi", tools=[TOOL_F])
-    assert response["status"] == "completed"
-    assert response["output"][1]["name"] == "f"
-    assert response["output"][1]["arguments"] == '{"a":1}'
-    assert len(site.engine.requests) == 1
-
-
-async def test_the_terminal_event_comes_after_the_commit() -> None:
-    site = Site()
+async def test_the_terminal_event_comes_after_the_commit(site: Site) -> None:
     site.store.gate = asyncio.Event()
     reading = await site.begin(input="hi")
     await site.store.saving.wait()
@@ -79,8 +68,7 @@ async def test_what_is_not_to_be_stored_is_not(stored: dict[str, object]) -> Non
 
 
 @pytest.mark.parametrize("problem", [StoreError("disk full: /secret"), RuntimeError("bug: /secret")])
-async def test_a_response_that_could_not_be_stored_failed(problem: Exception) -> None:
-    site = Site()
+async def test_a_response_that_could_not_be_stored_failed(problem: Exception, site: Site) -> None:
     reading = await site.begin(input="hi")
     site.store.failure = problem
     events = await reading.to_the_end()
@@ -96,19 +84,27 @@ async def test_a_response_that_could_not_be_stored_failed(problem: Exception) ->
         validate_event(event)
 
 
-ENGINE_ERRORS = [
-    (GenerationFailed("cuda: /secret"), "server_error", "req_1"),
-    (EngineUnavailable("died: /secret", retry_after=7), "server_error", "7 s"),
-    (EngineOverloaded("full: /secret", retry_after=3), "rate_limit_exceeded", "try again in 3s"),
-    (PromptTooLong(prompt_tokens=9, max_model_len=8), "invalid_prompt", "there are 9"),
-    (RuntimeError("bug: /secret"), "server_error", "req_1"),
+ENGINE_ERRORS = [  # the error in the stream, and that of a transport that has said nothing yet
+    (GenerationFailed("cuda: /secret"), "server_error", "req_1", (500, "server_error", None)),
+    (EngineUnavailable("died: /secret", retry_after=7), "server_error", "7 s", (503, "server_is_overloaded", 7)),
+    (
+        EngineOverloaded("full: /secret", retry_after=3),
+        *("rate_limit_exceeded", "try again in 3s", (429, "rate_limit_exceeded", 3)),
+    ),
+    (
+        PromptTooLong(prompt_tokens=9, max_model_len=8),
+        *("invalid_prompt", "there are 9", (400, "context_length_exceeded", None)),
+    ),
+    (RuntimeError("bug: /secret"), "server_error", "req_1", (500, "server_error", None)),
 ]
 
 
 @pytest.mark.parametrize("said", [HALF, THOUGHT, ""])
-@pytest.mark.parametrize(("problem", "code", "hint"), ENGINE_ERRORS)
-async def test_an_engine_that_breaks_fails_the_response(said: str, problem: Exception, code: str, hint: str) -> None:
-    site = Site(FakeEngine([[said, problem]] if said else [[problem]]))
+@pytest.mark.parametrize(("trouble", "code", "hint", "answer"), ENGINE_ERRORS)
+async def test_an_engine_that_breaks_fails_the_response(
+    said: str, trouble: Exception, code: str, hint: str, answer: tuple[object, ...]
+) -> None:
+    site = Site(FakeEngine([[said, trouble] if said else [trouble]]))
     reading = await site.begin(input="hi")
     events = await reading.to_the_end()
     assert_laws(events)
@@ -122,36 +118,11 @@ async def test_an_engine_that_breaks_fails_the_response(said: str, problem: Exce
     assert site.engine.running == 0
     for event in events:
         validate_event(event)
-
-
-UNANSWERED = [
-    (GenerationFailed("cuda: /secret"), (500, "server_error", None)),
-    (EngineUnavailable("died: /secret", retry_after=7), (503, "server_is_overloaded", 7)),
-    (EngineOverloaded("full: /secret", retry_after=3), (429, "rate_limit_exceeded", 3)),
-    (PromptTooLong(prompt_tokens=9, max_model_len=8), (400, "context_length_exceeded", None)),
-    (RuntimeError("bug: /secret"), (500, "server_error", None)),
-]
-
-
-@pytest.mark.parametrize("said", [HALF, ""])
-@pytest.mark.parametrize(("trouble", "error"), UNANSWERED)
-async def test_a_failure_is_an_error_too(said: str, trouble: Exception, error: tuple[object, ...]) -> None:
-    """For a transport that has said nothing yet; the stored response has failed in any case."""
-    site = Site(FakeEngine([[said, trouble] if said else [trouble]]))
-    reading = await site.begin(input="hi")
-    await reading.to_the_end()
+    assert [stored.response["status"] for stored in site.store.saved] == ["failed"]
     problem = reading.run.problem
-    assert problem is not None
-    assert (problem.status, problem.code, problem.retry_after) == error
+    assert (problem.status, problem.code, problem.retry_after) == answer
     assert "secret" not in problem.message
     assert reading.run.has_spoken == bool(said)
-    assert [stored.response["status"] for stored in site.store.saved] == ["failed"]
-
-
-async def test_a_response_that_did_not_fail_has_no_problem() -> None:
-    reading = await Site().begin(input="hi")
-    await reading.to_the_end()
-    assert reading.run.problem is None
 
 
 async def test_out_of_tokens_is_incomplete_and_can_be_continued() -> None:
@@ -179,19 +150,14 @@ async def test_an_engine_that_stops_without_a_reason_completes() -> None:
     for step in site.engine.turns[0]:
         if isinstance(step, asyncio.Event):
             step.set()
-    reading = await site.begin(input="hi")
-    events = await reading.to_the_end()
-    assert_laws(events)
-    assert events[-1]["response"]["output"][0]["content"][0]["text"] == "Half of it"
+    response = await response_of(await site.begin(input="hi"))
+    assert response["output"][0]["content"][0]["text"] == "Half of it"
 
 
 class TestUnknownTools:
     async def test_the_model_is_told_once(self) -> None:
         site = Site(FakeEngine([CALL_UNKNOWN, ANSWER]))
-        reading = await site.begin(input="hi", tools=[TOOL_F])
-        events = await reading.to_the_end()
-        assert_laws(events)
-        response = events[-1]["response"]
+        response = await response_of(await site.begin(input="hi", tools=[TOOL_F]))
         assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
         told = render_tool_output("browser.search", "Error: this tool does not exist. Available tools: functions.f.")
         first, second = site.engine.prompts
@@ -204,12 +170,6 @@ class TestUnknownTools:
     async def test_a_last_chunk_without_tokens_makes_no_difference(self) -> None:
         site = Site(FakeEngine([[CALL_UNKNOWN, FinishReason.STOP], ANSWER]))
         assert len((await site.ask(input="hi"))["output"]) == 2
-
-    async def test_and_no_second_time(self) -> None:
-        site = Site(FakeEngine([CALL_UNKNOWN, CALL_UNKNOWN, ANSWER]))
-        response = await site.ask(input="hi")
-        assert len(site.engine.requests) == 2
-        assert [item["type"] for item in response["output"]] == ["reasoning", "reasoning"]
 
     async def test_the_correction_is_part_of_the_chain(self) -> None:
         site = Site(FakeEngine([CALL_UNKNOWN, CALL_F, ANSWER]))
@@ -224,17 +184,6 @@ class TestUnknownTools:
         expected = [*site.engine.prompts[1], *encode_harmony(CALL_F), *output, *generation_start()]
         assert site.engine.prompts[2] == expected
 
-    async def test_the_budget_is_one_for_all_turns(self) -> None:
-        spent = len(encode_harmony(CALL_UNKNOWN))
-        site = Site(FakeEngine([CALL_UNKNOWN, ANSWER]))
-        await site.ask(input="hi", max_output_tokens=spent + 7)
-        assert [request.sampling.max_output_tokens for request in site.engine.requests] == [spent + 7, 7]
-
-    async def test_without_a_budget_left_it_is_not_told(self) -> None:
-        site = Site(FakeEngine([CALL_UNKNOWN, ANSWER]))
-        await site.ask(input="hi", max_output_tokens=len(encode_harmony(CALL_UNKNOWN)))
-        assert len(site.engine.requests) == 1
-
     async def test_tools_are_not_there_when_calls_are_forbidden(self) -> None:
         site = Site(FakeEngine([CALL_F, ANSWER]))
         response = await site.ask(input="hi", tools=[TOOL_F], tool_choice="none")
@@ -247,13 +196,11 @@ class TestUnknownTools:
         response = await site.ask(input="hi", tools=[TOOL_F])
         assert "function_call" not in [item["type"] for item in response["output"]]
 
-    async def test_a_cancellation_between_turns(self) -> None:
-        gate = asyncio.Event()
+    async def test_a_cancellation_between_turns(self, gate: asyncio.Event) -> None:
         site = Site(FakeEngine([CALL_UNKNOWN, [gate, ANSWER]]))
-        reading = await site.begin(input="hi")
-        await site.engine.waits.wait()
+        reading = await half_said(site)
         reading.leave()
-        await eventually(lambda: len(site.registry) == 0)
+        await idle(site)
         assert reading.run.status is Status.CANCELLED
         assert site.engine.running == 0
 
@@ -285,10 +232,7 @@ class TestOneCall:
     async def test_the_stream_the_chain_and_the_usage_end_with_it(self, cut: bool) -> None:
         first, rest = self.said()
         site = Site(FakeEngine([[first, rest] if cut else f"{first}{rest}", ANSWER]))
-        reading = await site.begin(input="hi", tools=[TOOL_F], parallel_tool_calls=False)
-        events = await reading.to_the_end()
-        assert_laws(events)
-        response = events[-1]["response"]
+        response = await response_of(await site.begin(input="hi", tools=[TOOL_F], parallel_tool_calls=False))
         assert response["status"] == "completed"
         assert [item["type"] for item in response["output"]] == ["reasoning", "function_call"]
         assert response["usage"]["output_tokens"] == len(encode_harmony(first))
@@ -299,26 +243,6 @@ class TestOneCall:
         told = render_tool_output("functions.f", "42").tokens
         kept = [*site.engine.prompts[0], *encode_harmony(first), *told, *generation_start()]
         assert site.engine.prompts[1] == kept
-
-    async def test_both_calls_where_they_are_allowed(self) -> None:
-        site = Site(FakeEngine(["".join(self.said())]))
-        response = await site.ask(input="hi", tools=[TOOL_F])
-        assert [item["type"] for item in response["output"]] == [
-            "reasoning",
-            "function_call",
-            "function_call",
-            "message",
-        ]
-
-    async def test_an_engine_that_stops_at_the_call_is_read_to_its_end(self) -> None:
-        site = Site(FakeEngine([[CALL_F.removesuffix("<|call|>"), "<|call|>"]]))
-        response = await site.ask(input="hi", tools=[TOOL_F], parallel_tool_calls=False)
-        assert response["usage"]["input_tokens_details"]["cached_tokens"] == 3
-
-    async def test_what_is_not_a_call_ends_nothing(self) -> None:
-        site = Site(FakeEngine([f"{THOUGHT}<|channel|>commentary<|message|>Well.<|end|><|start|>assistant{ANSWER}"]))
-        response = await site.ask(input="hi", parallel_tool_calls=False)
-        assert [item["type"] for item in response["output"]] == ["reasoning", "message", "message"]
 
 
 async def test_every_generation_has_an_id_of_its_own() -> None:

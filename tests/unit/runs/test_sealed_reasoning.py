@@ -15,9 +15,9 @@ from responses_app.protocol.response.steps import Generate
 from responses_app.protocol.response.summaries import REQUEST
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.driving.generating import request_for
-from responses_app.stores.stores import ConversationEntry, ConversationRecord
 from tests.kit.fakes import ANSWER, TOOL_F, FakeEngine, FakeStore, Site, run_settings
-from tests.kit.laws import assert_laws
+from tests.unit.runs.readers import converse, response_of
+from tests.unit.runs.test_client_tools import OUTPUTS, SAID, TOOLS
 
 ENCRYPTED = {"include": ["reasoning.encrypted_content"], "tools": [TOOL_F]}
 OTHER_ORDER = (
@@ -80,9 +80,8 @@ async def test_it_may_be_replayed_into_another_chain_and_never_into_another_proj
     items = output_of(await site.ask(input="hi", **ENCRYPTED))
     await site.ask(input=[{"role": "user", "content": "Something else."}, *answered(items)], **ENCRYPTED)
     assert "to=functions.f<|channel|>commentary json" in decode_tokens(site.engine.prompts[1])
-    with pytest.raises(ApiError) as refused:
-        await site.begin(input=answered(items), project="another", **ENCRYPTED)
-    assert (refused.value.code, refused.value.param) == ("invalid_encrypted_content", "input[0].encrypted_content")
+    error = await site.refusal(input=answered(items), project="another", **ENCRYPTED)
+    assert (error.code, error.param) == ("invalid_encrypted_content", "input[0].encrypted_content")
 
 
 async def test_a_conversation_goes_on_with_what_is_left_where_a_key_is_lost() -> None:
@@ -91,13 +90,7 @@ async def test_a_conversation_goes_on_with_what_is_left_where_a_key_is_lost() ->
     site = Site(sealer=sealer())
     with pytest.raises(ApiError, match="could not be verified"):
         await site.begin(input=items)
-    site.conversations.records["conv_1"] = ConversationRecord(
-        id="conv_1", created_at=1, metadata={}, title="", status="", version=1, head="", head_position=0
-    )
-    entries = enumerate(items, start=1)
-    site.conversations.kept["conv_1"] = [
-        ConversationEntry(position=at, item=item, created_at=1) for at, item in entries
-    ]
+    converse(site, *items)
     assert (await site.ask(input="Go on.", conversation="conv_1"))["status"] == "completed"
     prompt = decode_tokens(site.engine.prompts[0])
     assert "its seal is broken" in prompt
@@ -132,10 +125,8 @@ async def test_with_another_first_key_the_same_stream_has_its_seals() -> None:
 class TestSummaries:
     async def test_it_reads_what_was_said_and_nobody_else_reads_it(self) -> None:
         site = Site(FakeEngine([f"{THINKING}{ANSWER}", "I looked.<|return|>", ANSWER]))
-        reading = await site.begin(input="hi", max_output_tokens=1000, **AUTO)
-        events = await reading.to_the_end()
-        assert_laws(events)
-        output = events[-1]["response"]["output"]  # type: ignore[index]
+        response = await response_of(await site.begin(input="hi", max_output_tokens=1000, **AUTO))
+        output = response["output"]  # type: ignore[index]
         assert output[0]["summary"] == [{"type": "summary_text", "text": "I looked."}]
         first, aside, last = site.engine.prompts
         assert last[: len(first)] == first == aside[: len(first)], "the engine's cache has it"
@@ -144,7 +135,7 @@ class TestSummaries:
         assert decode_tokens(last[len(first) :]) == THINKING
         limits = [request.sampling.max_output_tokens for request in site.engine.requests]
         assert limits[:2] == [1000, 200]
-        await site.ask(input="And?", previous_response_id=events[-1]["response"]["id"])  # type: ignore[index]
+        await site.ask(input="And?", previous_response_id=response["id"])  # type: ignore[index]
         assert REQUEST not in decode_tokens(site.engine.prompts[-1])
 
     @pytest.mark.parametrize("before", [[], ["I looked at "]])
@@ -188,50 +179,18 @@ class TestSummaries:
         monkeypatch.setattr(summaries, "MIN_TOKENS", 2)
         engine = FakeEngine([f"{THINKING}{ANSWER}", ["I ", "looked", ".<|return|>"], ANSWER])
         site = Site(engine, settings=run_settings(stream_delta_ms=50))
-        events = await (await site.begin(input="hi", **AUTO)).to_the_end()
-        assert_laws(events)
-        output = events[-1]["response"]["output"]  # type: ignore[index]
+        response = await response_of(await site.begin(input="hi", **AUTO))
+        output = response["output"]  # type: ignore[index]
         assert output[0]["summary"] == [{"type": "summary_text", "text": "I looked."}]
 
 
-CLIENT_TOOLS: dict[str, tuple[JsonObject, str, str]] = {  # a tool, what is said to call it, and the kind of its output
-    "custom": (
-        {"type": "custom", "name": "edit"},
-        "<|channel|>commentary to=functions.edit code<|message|>*** Begin\n<|call|>",
-        "custom_tool_call_output",
-    ),
-    "a custom tool's wrapped input": (
-        {"type": "custom", "name": "edit"},
-        '<|channel|>commentary to=functions.edit <|constrain|>json<|message|>{"input": "a \\u00e9"}<|call|>',
-        "custom_tool_call_output",
-    ),
-    "a namespace": (
-        {"type": "namespace", "name": "files", "description": "d", "tools": [{"type": "function", "name": "read"}]},
-        '<|channel|>commentary to=functions.files.read <|constrain|>json<|message|>{ "a" : 1 }<|call|>',
-        "function_call_output",
-    ),
-    "local_shell": (
-        {"type": "local_shell"},
-        '<|channel|>commentary to=functions.local_shell <|constrain|>json<|message|>{"command": ["ls"]}<|call|>',
-        "local_shell_call_output",
-    ),
-    "apply_patch": (
-        {"type": "apply_patch"},
-        " to=functions.apply_patch<|channel|>commentary json<|message|>"
-        '{"type": "delete_file", "path": "a.txt"}<|call|>',
-        "apply_patch_call_output",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CLIENT_TOOLS)
-async def test_calls_of_every_kind_of_tool_come_back_as_they_were_sampled(name: str) -> None:
-    tool, called, kind = CLIENT_TOOLS[name]
-    fields = {**ENCRYPTED, "tools": [tool]}
-    owner = Site(FakeEngine([called, ANSWER]), sealer=sealer())
+@pytest.mark.parametrize("said", [said for said, _ in SAID])
+async def test_calls_of_every_kind_of_tool_come_back_as_they_were_sampled(said: str) -> None:
+    fields = {**ENCRYPTED, "tools": TOOLS}
+    owner = Site(FakeEngine([said, ANSWER]), sealer=sealer())
     first = await owner.ask(input="hi", **fields)
     items = output_of(first)
-    assert items[0]["type"] == kind.removesuffix("_output")
+    kind = OUTPUTS[str(items[0]["type"])]
     output = {"type": kind, "call_id": items[0]["call_id"], "id": "x", "status": "completed", "output": "ok"}
     await owner.ask(input=[output], previous_response_id=first["id"], **fields)
     other = Site(sealer=sealer())

@@ -16,8 +16,8 @@ from responses_app.runs.driving.tool_calls import LEFT_OUT, cut_text
 from responses_app.stores.base import StoreError
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from tests.kit.fakes import FakeEngine, Site, run_settings
-from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
+from tests.unit.runs.readers import id_of
 
 CALL = "<|channel|>analysis to=python code<|message|>1+1<|call|>"
 ANSWER = "<|channel|>final<|message|>It is 2.<|return|>"
@@ -30,10 +30,16 @@ class Shell(BaseTool):
     kinds: ClassVar = ("code_interpreter",)
     idle_seconds = 0.05
 
-    def __init__(self, *, fails: Exception | None = None, hangs: bool = False) -> None:
-        self.fails, self.hangs, self.ended, self.calls = fails, hangs, asyncio.Event(), list[ToolCall]()
-        self.repeatable = False
-        self.gives: Callable[[ToolCall], ToolResult] = lambda call: ToolResult(str(eval(call.arguments)))
+    def __init__(
+        self,
+        gives: Callable[[ToolCall], ToolResult] = lambda call: ToolResult(str(eval(call.arguments))),
+        *,
+        fails: Exception | None = None,
+        hangs: bool = False,
+        repeatable: bool = False,
+    ) -> None:
+        self.gives, self.fails, self.hangs, self.repeatable = gives, fails, hangs, repeatable
+        self.ended, self.calls = asyncio.Event(), list[ToolCall]()
 
     async def offer(self, use: ToolUse) -> Offer:
         tool = OfferedTool(
@@ -131,7 +137,7 @@ async def test_its_stream_is_made_again_of_the_log_without_running_it() -> None:
     events = await reading.to_the_end()
     site.registry.resumable.drop(reading.run.response_id)
     tool.ended.clear()
-    again = await site.follow(reading.reader.source.response_id)
+    again = await site.follow(id_of(reading))
     assert await again.to_the_end() == events
     assert not tool.ended.is_set()
 
@@ -197,8 +203,7 @@ async def test_it_knows_its_request_and_its_chain() -> None:
 
 
 async def test_what_it_leaves_later_calls_know() -> None:
-    tool = Shell()
-    tool.gives = lambda call: ToolResult("ok", state={"calls": (call.state or {"calls": 0})["calls"] + 1})  # type: ignore[operator]
+    tool = Shell(lambda call: ToolResult("ok", state={"calls": (call.state or {"calls": 0})["calls"] + 1}))  # type: ignore[operator]
     site = Site(FakeEngine([CALL, CALL, ANSWER]), tools=[tool])
     first = await site.ask(input="hi", tools=ASKED)
     unrelated = await site.ask(input="hi", previous_response_id=first["id"])
@@ -223,8 +228,7 @@ async def test_a_client_can_name_its_items_by_their_ids() -> None:
 
 
 async def test_what_it_shows_is_the_items() -> None:
-    tool = Shell()
-    tool.gives = lambda call: ToolResult("2", {"outputs": [{"type": "logs", "logs": "2"}]})
+    tool = Shell(lambda call: ToolResult("2", {"outputs": [{"type": "logs", "logs": "2"}]}))
     response = await site_with(tool).ask(input="hi", tools=ASKED)
     item = response["output"][0]  # type: ignore[index]
     assert (item["code"], item["outputs"], item["id"]) == (
@@ -242,8 +246,7 @@ async def test_the_model_is_told_which_call_is_its_last() -> None:
 
 
 async def test_an_output_is_cut_to_what_the_context_has_room_for() -> None:
-    tool = Shell()
-    tool.gives = lambda call: ToolResult("many words, " * 5000)
+    tool = Shell(lambda call: ToolResult("many words, " * 5000))
     site = Site(FakeEngine([CALL, CALL, CALL, ANSWER], max_model_len=2000), tools=[tool])
     events = await events_of(site)
     assert items_of(events) == [*[("code_interpreter_call", "completed")] * 3, ("message", "completed")]
@@ -266,8 +269,7 @@ async def test_a_response_whose_context_is_full_ends_there() -> None:
 
 
 async def test_of_a_long_text_the_model_reads_as_much_as_is_set() -> None:
-    tool = Shell()
-    tool.gives = lambda call: ToolResult("é" * 1000)
+    tool = Shell(lambda call: ToolResult("é" * 1000))
     site = Site(FakeEngine([CALL, ANSWER]), tools=[tool], settings=run_settings(server_tool_max_output_bytes=11))
     await site.ask(input="hi", tools=ASKED)
     assert f"{'é' * 5}\n[1989 more bytes are left out]<|end|>" in prompt_of(site, 1)
@@ -281,8 +283,7 @@ def test_a_text_is_cut_between_characters() -> None:
 
 @pytest.mark.parametrize("shown", [{"outputs": "x" * 5_000_000}, {"outputs": object()}], ids=["too large", "no JSON"])
 async def test_an_item_that_cannot_be_shown_has_failed(shown: JsonObject) -> None:
-    tool = Shell()
-    tool.gives = lambda call: ToolResult("2", shown)
+    tool = Shell(lambda call: ToolResult("2", shown))
     events = await events_of(site_with(tool))
     assert items_of(events) == [("code_interpreter_call", "failed"), ("message", "completed")]
 
@@ -320,8 +321,7 @@ async def test_reports_give_it_no_more_than_the_whole_time() -> None:
 async def test_of_its_calls_as_many_are_made_as_the_request_allows() -> None:
     tool = Shell()
     site = Site(FakeEngine([CALL, CALL, CALL, ANSWER]), tools=[tool])
-    events = await (await site.begin(input="hi", tools=ASKED, max_tool_calls=2)).to_the_end()
-    assert_laws(events)
+    events = await site.events(tools=ASKED, max_tool_calls=2)
     kinds = [kind for kind, _ in items_of(events)]
     assert kinds == ["code_interpreter_call", "code_interpreter_call", "reasoning", "message"]
     assert len(tool.calls) == 2
@@ -336,6 +336,5 @@ class Homeless(Shell):
 
 
 async def test_a_tool_that_cannot_reach_the_store_is_to_be_asked_for_again() -> None:
-    with pytest.raises(ApiError) as refused:
-        await Site(tools=[Homeless()]).begin(input="hi", tools=ASKED)
-    assert (refused.value.status, refused.value.retry_after is not None) == (503, True)
+    error = await Site(tools=[Homeless()]).refusal(input="hi", tools=ASKED)
+    assert (error.status, error.retry_after is not None) == (503, True)

@@ -1,6 +1,5 @@
 """The one door: requests become runs, and chains go on with exactly the tokens they were made of."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -18,9 +17,9 @@ from responses_app.runs.planning import planning
 from responses_app.stores.base import StoreError
 from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
+from tests.unit.runs.readers import HALF, hanging
 
 SAID = f"{THOUGHT}{ANSWER}"
-HALF = "<|channel|>final<|message|>Half of it"
 
 
 def user(text: str) -> list[int]:
@@ -61,8 +60,7 @@ class TestChains:
         before = without_start(site.engine.prompts[0])
         assert site.engine.prompts[1] == [*before, *answer, *user("two"), *generation_start()]
 
-    async def test_instructions_and_tools_come_from_the_present_request(self) -> None:
-        site = Site()
+    async def test_instructions_and_tools_come_from_the_present_request(self, site: Site) -> None:
         first = await site.ask(input="one", instructions="Rhyme.", tools=[TOOL_F], reasoning={"effort": "high"})
         await site.ask(input="two", previous_response_id=first["id"])
         text = decode_tokens(site.engine.prompts[1])
@@ -70,28 +68,24 @@ class TestChains:
         assert "namespace functions" not in text
         assert "Reasoning: medium" in text
 
-    async def test_the_date_of_a_chain_stays(self) -> None:
-        site = Site()
+    async def test_the_date_of_a_chain_stays(self, site: Site) -> None:
         first = await site.ask(input="one")
         site.service.now = lambda: 1_700_000_000.0 + 86_400 * 3
         await site.ask(input="two", previous_response_id=first["id"])
         await site.ask(input="alone")
         assert ["2023-11-14" in decode_tokens(prompt) for prompt in site.engine.prompts] == [True, True, False]
 
-    async def test_forks_go_their_own_ways(self) -> None:
-        site = Site()
+    async def test_forks_go_their_own_ways(self, site: Site) -> None:
         first = await site.ask(input="one")
         for text in ("left", "right"):
             await site.ask(input=text, previous_response_id=first["id"])
         base = without_start(site.engine.prompts[1])[: -len(user("left"))]
         assert site.engine.prompts[2] == [*base, *user("right"), *generation_start()]
 
-    async def test_a_connection_remembers_what_the_store_does_not(self) -> None:
-        site = Site()
+    async def test_a_connection_remembers_what_the_store_does_not(self, site: Site) -> None:
         reading = await site.begin(input="one", store=False)
         await reading.to_the_end()
         link = reading.run.link
-        assert link is not None
         request = parse_create({"input": "two", "store": False, "previous_response_id": link.response_id})
         reader = await site.service.create(
             request, Origin(transport="test", project="default"), recall={link.response_id: link}.get
@@ -102,8 +96,7 @@ class TestChains:
             await site.refusal(input="x", previous_response_id=link.response_id)
         ).code == "previous_response_not_found"
 
-    async def test_a_warm_up_generates_nothing_and_can_be_continued(self) -> None:
-        site = Site()
+    async def test_a_warm_up_generates_nothing_and_can_be_continued(self, site: Site) -> None:
         site.engine.supports_prefill = False
         reading = await site.begin(
             input=[{"role": "developer", "content": "Be brief."}], generate=False, tools=[TOOL_F]
@@ -137,23 +130,17 @@ class TestReplayedItems:
         items = [change(dict(item)) for item in first["output"]]  # type: ignore[union-attr,call-overload]
         return [{"role": "user", "content": "hi"}, *items]
 
-    async def test_items_with_their_ids_come_back_as_the_tokens_they_were(self) -> None:
+    @pytest.mark.parametrize("without", ["", "content"], ids=["whole", "reasoning without its text"])
+    async def test_items_with_their_ids_come_back_as_the_tokens_they_were(self, without: str) -> None:
+        def strip(item: JsonObject) -> JsonObject:
+            return {k: v for k, v in item.items() if k != without} if item["type"] == "reasoning" else item
+
         early = CALL_F.replace("<|channel|>commentary to=functions.f ", " to=functions.f<|channel|>commentary ")
         site = Site(FakeEngine([early, ANSWER]))
         first = await site.ask(input="hi", tools=[TOOL_F])
-        await site.ask(input=[*self.replayed(first), output_of(first)], tools=[TOOL_F])
-        told = render_tool_output("functions.f", "42").tokens
-        assert site.engine.prompts[1] == [*site.engine.prompts[0], *encode_harmony(early), *told, *generation_start()]
-
-    async def test_reasoning_without_its_text_is_still_known(self) -> None:
-        def strip(item: JsonObject) -> JsonObject:
-            return {k: v for k, v in item.items() if k != "content"} if item["type"] == "reasoning" else item
-
-        site = Site(FakeEngine([CALL_F, ANSWER]))
-        first = await site.ask(input="hi", tools=[TOOL_F])
         await site.ask(input=[*self.replayed(first, strip), output_of(first)], tools=[TOOL_F])
         told = render_tool_output("functions.f", "42").tokens
-        assert site.engine.prompts[1] == [*site.engine.prompts[0], *encode_harmony(CALL_F), *told, *generation_start()]
+        assert site.engine.prompts[1] == [*site.engine.prompts[0], *encode_harmony(early), *told, *generation_start()]
 
     async def test_changed_items_are_rendered_as_the_client_wrote_them(self) -> None:
         def edit(item: JsonObject) -> JsonObject:
@@ -187,64 +174,60 @@ class TestReplayedItems:
         assert (await Site().ask(input=items))["status"] == "completed"
 
 
+OUTPUT_OF_NOTHING = {"type": "function_call_output", "call_id": "call_9", "output": "42"}
+
+
 class TestRefusals:
-    async def test_an_unknown_model(self) -> None:
-        error = await Site().refusal(input="hi", model="gpt-9")
-        assert (error.status, error.code, error.param) == (404, "model_not_found", "model")
-        assert "fake" in error.message
+    @pytest.mark.parametrize(
+        ("fields", "status", "code", "param", "hint"),
+        [
+            ({"model": "gpt-9"}, 404, "model_not_found", "model", "fake"),
+            ({"previous_response_id": "r"}, 400, "previous_response_not_found", "previous_response_id", "r"),
+            ({"input": [OUTPUT_OF_NOTHING]}, 400, None, "input", "call_9"),
+            ({"input": [{"type": "item_reference", "id": "msg_1"}]}, 400, None, "input[0].id", "msg_1"),
+        ],
+        ids=["model", "previous response", "output without its call", "reference"],
+    )
+    async def test_what_is_not_there_is_named(
+        self, fields: JsonObject, status: int, code: str | None, param: str, hint: str
+    ) -> None:
+        error = await Site().refusal(**{"input": "hi", **fields})
+        assert (error.status, error.param) == (status, param)
+        assert code in (None, error.code)
+        assert hint in error.message
 
-    async def test_an_unknown_previous_response(self) -> None:
-        error = await Site().refusal(input="hi", previous_response_id="resp_nope")
-        assert (error.status, error.code) == (400, "previous_response_not_found")
-        assert error.param == "previous_response_id"
-
-    async def test_a_previous_response_of_another_project(self) -> None:
-        site = Site()
+    async def test_a_previous_response_of_another_project(self, site: Site) -> None:
         first = await site.ask(input="hi")
         error = await site.refusal(input="hi", project="other", previous_response_id=first["id"])
         assert error.code == "previous_response_not_found"
 
     async def test_a_previous_response_that_still_runs(self) -> None:
-        site = Site(FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
+        site = hanging()
         reading = await site.begin(input="hi")
         error = await site.refusal(input="hi", previous_response_id=reading.run.response_id)
         assert error.code == "previous_response_in_progress"
         error = await site.refusal(input="hi", project="other", previous_response_id=reading.run.response_id)
         assert error.code == "previous_response_not_found", "another project learns nothing"
-        reading.leave()
-        await site.registry.aclose()
 
     @pytest.mark.parametrize("end", [RuntimeError("bug"), FinishReason.ABORT])
     async def test_failed_and_cancelled_responses_cannot_be_continued(self, end: Exception | FinishReason) -> None:
         site = Site(FakeEngine([[HALF, end]]))
         first = await site.ask(input="hi")
         assert first["status"] in ("failed", "cancelled")
-        error = await site.refusal(input="hi", previous_response_id=first["id"])
-        assert error.code == "previous_response_not_found"
+        assert (await site.refusal(input="hi", previous_response_id=first["id"])).code == "previous_response_not_found"
 
-    async def test_a_store_that_is_away(self) -> None:
-        site = Site()
+    async def test_a_store_that_is_away(self, site: Site) -> None:
         site.store.failure = StoreError("no route to /secret")
         error = await site.refusal(input="hi", previous_response_id="resp_1")
         assert (error.status, error.code, error.headers) == (503, "server_is_overloaded", {"retry-after": "2"})
         assert "secret" not in error.message
 
-    async def test_an_engine_that_is_not_ready(self) -> None:
-        site = Site()
+    async def test_an_engine_that_is_not_ready(self, site: Site) -> None:
         site.engine.ill = EngineUnavailable("loading /secret", retry_after=9)
         error = await site.refusal(input="hi")
         assert (error.status, error.code, error.headers) == (503, "server_is_overloaded", {"retry-after": "9"})
         assert "secret" not in error.message
         assert len(site.registry) == 0
-
-    async def test_an_output_without_its_call(self) -> None:
-        error = await Site().refusal(input=[{"type": "function_call_output", "call_id": "call_9", "output": "42"}])
-        assert (error.status, error.param) == (400, "input")
-        assert "call_9" in error.message
-
-    async def test_an_item_reference(self) -> None:
-        error = await Site().refusal(input=[{"type": "item_reference", "id": "msg_1"}])
-        assert (error.status, error.param) == (400, "input[0].id")
 
 
 class TestTruncation:
@@ -309,12 +292,10 @@ class TestTruncation:
         first = await site.ask(input="old " * 100)
         reading = await site.begin(input="new " * 40, previous_response_id=first["id"], truncation="auto")
         await reading.to_the_end()
-        assert reading.run.link is not None
         assert "old" in decode_tokens(reading.run.link.prompt_tokens())
 
 
-async def test_sampling_options_reach_the_engine() -> None:
-    site = Site()
+async def test_sampling_options_reach_the_engine(site: Site) -> None:
     asked = {"temperature": 0.5, "top_p": 0.9, "presence_penalty": 0.1, "frequency_penalty": -0.2}
     response = await site.ask(input="hi", max_output_tokens=77, **asked)
     sampling = site.engine.requests[0].sampling
@@ -341,15 +322,6 @@ async def test_long_inputs_are_rendered_off_the_loop(monkeypatch: pytest.MonkeyP
     assert len(threads) == 1
 
 
-async def test_media_is_replaced_by_a_note(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger="respsite.runs")
-    site = Site()
-    image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
-    await site.ask(input=[{"role": "user", "content": [{"type": "input_text", "text": "What is this?"}, image]}])
-    assert "[image omitted: this model cannot see images]" in decode_tokens(site.engine.prompts[0])
-    assert "1 parts the model cannot read" in caplog.text
-
-
 async def test_many_at_once_do_not_mix() -> None:
     site = Site(FakeEngine([SAID]), settings=run_settings(responses_max_in_flight=50))
     readings = [await site.begin(input=f"number {number}") for number in range(30)]
@@ -358,10 +330,9 @@ async def test_many_at_once_do_not_mix() -> None:
     assert len({reading.run.response_id for reading in readings}) == 30
 
 
-async def test_a_link_can_be_made_by_hand_and_continued() -> None:
+async def test_a_link_can_be_made_by_hand_and_continued(site: Site) -> None:
     """What a connection recalls needs no store at all."""
     link = new_link(None, response_id="resp_x", started_on="2026-01-01", messages=[render_text("user", "one")])
-    site = Site()
     request = parse_create({"input": "two", "previous_response_id": "resp_x"})
     reader = await site.service.create(request, Origin(transport="test", project="default"), recall=lambda _: link)
     await Reading(site, reader).to_the_end()

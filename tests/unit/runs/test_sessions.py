@@ -12,8 +12,8 @@ from responses_app.protocol.rollouts.requests import ref_of
 from responses_app.protocol.sessions import HarnessSession
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.sessions import session_of, session_of_branch, session_of_conversation
-from responses_app.stores.stores import ConversationRecord
 from tests.kit.fakes import Reading, Site
+from tests.unit.runs.readers import converse
 
 ORIGIN = Origin(transport="sse", project="p")
 CODEX = {"session-id": "s", "thread-id": "s"}
@@ -75,8 +75,7 @@ def test_a_child_belongs_to_its_parent_and_nothing_has_no_child() -> None:
     assert NO_SESSION.child("agent 1") is NO_SESSION
 
 
-async def test_a_harness_that_sends_everything_again_stays_in_its_session() -> None:
-    site = Site()
+async def test_a_harness_that_sends_everything_again_stays_in_its_session(site: Site) -> None:
     for text in ("one", "two"):
         asked = replace(ORIGIN, project=DEFAULT_PROJECT, harness=HarnessSession("s"))
         await Reading(site, await site.service.create(parse_create({"input": text}), asked)).to_the_end()
@@ -84,9 +83,8 @@ async def test_a_harness_that_sends_everything_again_stays_in_its_session() -> N
     assert one == two == Session(id=digest_of(DEFAULT_PROJECT, "s"))
 
 
-async def test_a_conversation_is_one_session_whatever_it_is_continued_by() -> None:
-    site = Site()
-    site.conversations.records["conv_1"] = ConversationRecord(id="conv_1", created_at=1, metadata={})
+async def test_a_conversation_is_one_session_whatever_it_is_continued_by(site: Site) -> None:
+    converse(site)
     for text in ("one", "two"):
         await site.ask(input=text, conversation="conv_1")
     one, two = (request.session for request in site.engine.requests)

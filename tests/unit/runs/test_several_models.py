@@ -19,9 +19,8 @@ from responses_app.runs.queues.turns import FairTurns
 from tests.kit.fakes import FakeEngine, Reading, Site
 from tests.kit.plain_format import PlainFormat
 from tests.kit.waiting import eventually
+from tests.unit.runs.readers import refused
 from tests.unit.runs.upkeep import LEASE, LEFT, left_behind, looked_after, statuses
-
-pytestmark = pytest.mark.usefixtures("closed")
 
 
 def model_of(name: str, engine: FakeEngine, *, aliases: Sequence[str] = ()) -> ServedModel:
@@ -62,10 +61,9 @@ async def test_a_request_reaches_the_model_it_names(name: str | None, called: st
 
 
 async def test_a_model_that_is_not_there() -> None:
-    with pytest.raises(ApiError) as refused:
-        await Two().site.ask(input="hi", model="large")
-    assert (refused.value.status, refused.value.code) == (404, "model_not_found")
-    assert "fake, small" in refused.value.message
+    error = await refused(Two().site.ask(input="hi", model="large"))
+    assert (error.status, error.code) == (404, "model_not_found")
+    assert "fake, small" in error.message
 
 
 @pytest.mark.parametrize("may", ["small", "mini"])
@@ -74,16 +72,12 @@ async def test_a_key_for_a_model_opens_all_its_names_and_no_other_model(may: str
     for name in (None, "small", "mini"):
         await (await two.begin(models=[may], model=name)).to_the_end()
     assert two.used() == (0, 3)
-    with pytest.raises(ApiError) as refused:
-        await two.begin(models=[may], model="fake")
-    assert refused.value.status == 403
+    assert (await refused(two.begin(models=[may], model="fake"))).status == 403
 
 
 async def test_a_key_for_no_model_that_is_served() -> None:
     for name, status in ((None, 403), ("fake", 403), ("gone", 404)):
-        with pytest.raises(ApiError) as refused:
-            await Two().begin(models=["gone"], model=name)
-        assert refused.value.status == status
+        assert (await refused(Two().begin(models=["gone"], model=name))).status == status
 
 
 async def test_a_chain_goes_on_with_another_model_from_the_very_tokens() -> None:
@@ -100,28 +94,25 @@ async def test_a_chain_goes_on_with_another_model_from_the_very_tokens() -> None
 async def test_a_chain_that_is_too_long_for_the_other_model() -> None:
     two = Two()
     first = await two.site.ask(input="long " * 300, model="fake")
-    with pytest.raises(ApiError) as refused:
-        await two.site.ask(input="two", model="small", previous_response_id=first["id"])
-    assert refused.value.code == "context_length_exceeded"
-    assert "200" in refused.value.message
+    error = await two.site.refusal(input="two", model="small", previous_response_id=first["id"])
+    assert error.code == "context_length_exceeded"
+    assert "200" in error.message
 
 
 async def test_one_that_is_away_leaves_the_other_alone() -> None:
     two = Two()
     two.small.ill = EngineUnavailable("away", retry_after=9)
     await two.site.ask(input="hi")
-    with pytest.raises(ApiError) as refused:
-        await two.site.ask(input="hi", model="mini")
-    assert (refused.value.status, refused.value.retry_after) == (503, 9)
+    error = await two.site.refusal(input="hi", model="mini")
+    assert (error.status, error.retry_after) == (503, 9)
 
 
 async def test_one_that_has_not_started_is_a_503() -> None:
     model = model_of("small", FakeEngine())
     site = Site(more_models=[replace(model, info=lambda: None)])
-    with pytest.raises(ApiError) as refused:
-        await site.ask(input="hi", model="small")
-    assert refused.value.status == 503
-    assert refused.value.retry_after
+    error = await site.refusal(input="hi", model="small")
+    assert error.status == 503
+    assert error.retry_after
 
 
 async def test_each_has_turns_of_its_own() -> None:

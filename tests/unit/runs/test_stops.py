@@ -6,13 +6,12 @@ import pytest
 
 from engine.errors import EngineError
 from responses_app.protocol.response.steps import StopReason
-from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Reading, Site
+from tests.kit.fakes import ANSWER, THOUGHT, TOOL_F, FakeEngine, Reading, Site
 from tests.kit.laws import assert_laws
-from tests.kit.waiting import eventually
+from tests.unit.runs.readers import id_of, idle
 
 HALF = "<|channel|>final<|message|>Half"
 REST = " of it.<|end|><|start|>assistant<|channel|>final<|message|>More.<|return|>"
-pytestmark = pytest.mark.usefixtures("closed")
 
 
 async def speaking(said: str, then: str = REST) -> tuple[Site, Reading, asyncio.Event]:
@@ -25,7 +24,6 @@ async def speaking(said: str, then: str = REST) -> tuple[Site, Reading, asyncio.
 
 
 def last(reading: Reading) -> tuple[object, object]:
-    """Return how it ended: status and reason."""
     assert_laws(reading.events)
     response = reading.events[-1]["response"]
     details = response["incomplete_details"]  # type: ignore[index]
@@ -59,7 +57,7 @@ async def test_what_was_said_is_continued_with_its_very_tokens(reason: StopReaso
     assert reading.run.stop(reason)
     await reading.to_the_end()
     assert last(reading) == ("incomplete", "interrupted")
-    response_id = reading.reader.source.response_id
+    response_id = id_of(reading)
     await site.ask(input="Go on", previous_response_id=response_id, tools=[TOOL_F])
     first, second = site.engine.prompts
     said = site.engine.encode("<|channel|>commentary<|message|>So.<|end|>")
@@ -68,8 +66,7 @@ async def test_what_was_said_is_continued_with_its_very_tokens(reason: StopReaso
     assert (half in second[len(first) + len(said) :]) == (reason is StopReason.INTERRUPTED)
 
 
-async def test_before_its_first_step() -> None:
-    site = Site()
+async def test_before_its_first_step(site: Site) -> None:
     reading = await site.begin(input="hi")
     assert reading.run.stop(StopReason.INTERRUPTED)
     await reading.to_the_end()
@@ -91,7 +88,7 @@ async def test_beside_a_cancellation_it_ends_once(stop: StopReason, order: str) 
         site.registry.cancel(run, reason="test")
     await reading.to_the_end()
     assert last(reading)[0] in ("incomplete", "cancelled")
-    await eventually(lambda: len(site.registry) == 0)
+    await idle(site)
     assert site.engine.running == 0
 
 
@@ -115,8 +112,7 @@ async def test_an_engine_that_breaks_as_it_is_stopped_changes_nothing() -> None:
     assert last(reading) == ("incomplete", "interrupted")
 
 
-async def test_once_its_end_is_decided_nothing_stops_it() -> None:
-    site = Site()
+async def test_once_its_end_is_decided_nothing_stops_it(site: Site) -> None:
     site.store.gate = asyncio.Event()
     reading = await site.begin(input="hi")
     await asyncio.wait_for(site.store.saving.wait(), 5)
@@ -131,16 +127,6 @@ async def test_a_reader_that_leaves_a_steered_response_ends_it() -> None:
     site, reading, _ = await speaking(HALF)
     reading.run.stop(StopReason.STEERED)
     reading.leave()
-    await eventually(lambda: len(site.registry) == 0)
-    stored = await site.responses.response("default", reading.reader.source.response_id)
+    await idle(site)
+    stored = await site.responses.response("default", id_of(reading))
     assert stored["status"] == "cancelled"
-
-
-async def test_a_call_is_said_to_its_end() -> None:
-    call = CALL_F.removeprefix(THOUGHT)
-    site, reading, go_on = await speaking(call.removesuffix("<|call|>"), "<|call|>")
-    reading.run.stop(StopReason.STEERED)
-    go_on.set()
-    await reading.to_the_end()
-    assert last(reading) == ("completed", None)
-    assert len(site.engine.requests) == 1

@@ -2,14 +2,15 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from engine.formats.harmony.encoding import RETURN
 from engine.types import FinishReason, GenerationRequest, TokenChunk
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.dialects import parse_dialect
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response import summaries
@@ -17,12 +18,13 @@ from responses_app.protocol.response.input_codec import BrokenLog, decode, encod
 from responses_app.protocol.response.steps import Ended, Enqueued, Input, Sampled, Started, ToolReturned, TurnBegan
 from responses_app.runs.log import following
 from responses_app.runs.log import run_log as log
-from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend, LogNews, StoreError
+from responses_app.stores.base import AcceptedResponse, Claim, ClaimLost, LogAppend, LogNews, StoreError
 from responses_app.tools.base import BaseTool
 from tests.kit.fakes import CALL_F, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.memory_stores import MemoryResponseStore
 from tests.kit.waiting import eventually
+from tests.unit.runs.readers import DELTA, HALF, Held, half_said, hanging, hung, id_of, refused, says_half
 from tests.unit.runs.test_server_tools import ASKED, Shell, items_of, prompt_of
 
 ANSWER = f"{THOUGHT}<|channel|>final<|message|>Grüße 🙂, it is 2.<|return|>"
@@ -105,7 +107,7 @@ async def undisturbed(
     """Let a response run to its end; return how it was accepted, with its log, and its events."""
     site = Site(TokenEngine(turns), tools=tools)
     reading = await site.begin(background=True, **{"input": "hi", **fields})
-    kept = site.store._responses["default", reading.reader.source.response_id]
+    kept = site.store._responses["default", id_of(reading)]
     assert isinstance(kept.of, AcceptedResponse)
     accepted = kept.of
     events = await reading.to_the_end()
@@ -129,6 +131,24 @@ async def taken_over(site: Site, response_id: str) -> Reading:
     return await site.follow(response_id)
 
 
+async def gone_on(
+    accepted: AcceptedResponse, inputs: Sequence[Input], engine: FakeEngine, **parts: Any
+) -> tuple[Site, Reading]:
+    """Let another worker go on with a response whose worker was killed behind these inputs; return it and a reader."""
+    site = Site(engine, await left_at(accepted, encode(inputs)), worker="heir", **parts)
+    return site, await taken_over(site, str(accepted.response["id"]))
+
+
+async def assert_the_same_wherever_it_is_cut(
+    accepted: AcceptedResponse, events: Sequence[JsonObject], engine: Callable[[], FakeEngine], **parts: Any
+) -> None:
+    """Whoever goes on with an undisturbed response, behind one of some ten of its inputs, tells the same."""
+    inputs = list(decode(accepted.log))
+    for count in range(0, len(inputs), max(2, len(inputs) // 10)):
+        _, reading = await gone_on(accepted, inputs[:count], engine(), **parts)
+        assert await reading.to_the_end() == events, f"cut behind {count} of {len(inputs)} inputs"
+
+
 @pytest.mark.parametrize("case", CASES)
 async def test_cut_anywhere_the_stream_is_the_one_of_an_undisturbed_run(
     case: str, monkeypatch: pytest.MonkeyPatch
@@ -140,9 +160,7 @@ async def test_cut_anywhere_the_stream_is_the_one_of_an_undisturbed_run(
     inputs = list(decode(accepted.log))
     assert isinstance(inputs[-1], Ended)
     for count in range(len(inputs)):
-        cut = encode(inputs[:count])
-        site = Site(TokenEngine(turns), await left_at(accepted, cut), worker="heir")
-        reading = await taken_over(site, str(accepted.response["id"]))
+        site, reading = await gone_on(accepted, inputs[:count], TokenEngine(turns))
         again = await reading.to_the_end()
         told = map(unsealed, (again, events)) if case == "a compaction" else map(str, (again, events))
         assert len(set(told)) == 1, f"cut behind {count} of {len(inputs)} inputs"
@@ -161,9 +179,8 @@ def unsealed(events: Sequence[JsonObject]) -> str:
 async def test_a_reader_goes_on_behind_the_last_event_it_had() -> None:
     accepted, events = await undisturbed([ANSWER], {})
     inputs = list(decode(accepted.log))
-    site = Site(TokenEngine([ANSWER]), await left_at(accepted, encode(inputs[: len(inputs) // 2])))
-    await taken_over(site, str(accepted.response["id"]))
-    reading = await site.follow(str(accepted.response["id"]), starting_after=5)
+    site, reading = await gone_on(accepted, inputs[: len(inputs) // 2], TokenEngine([ANSWER]))
+    reading = await site.follow(id_of(reading), starting_after=5)
     assert await reading.to_the_end() == events[6:]
 
 
@@ -248,7 +265,6 @@ async def test_who_is_too_slow_for_what_runs_here_gets_all_of_it(
     await reading.until("response.in_progress")
     await site.service.run_again((await site.store.reclaim("heir", dead_before=0.0)).claimed[0])
     run = site.registry.readable(response_id, -1)
-    assert run is not None
     await eventually(lambda: run.journal.readers == 1)
     gate.set()
     await eventually(lambda: run.journal.closed)
@@ -257,25 +273,22 @@ async def test_who_is_too_slow_for_what_runs_here_gets_all_of_it(
 
 
 async def test_what_was_sampled_and_not_kept_was_heard_by_nobody() -> None:
-    gate = asyncio.Event()
-    site = Site(FakeEngine([["<|channel|>final<|message|>Half", gate, ANSWER]]), HangingStore())
-    assert isinstance(site.store, HangingStore)
-    reading = await site.begin(input="hi", background=True)
-    await site.engine.waits.wait()
-    await site.store.appending.wait()
+    site = hanging()
+    appending = Held(site.store, "append")
+    reading = await half_said(site, background=True)
+    await appending.waits.wait()
     assert [event["type"] for event in reading.take()][-1] == "response.in_progress"
-    site.store.go_on.set()
-    await reading.until("response.output_text.delta")
-    log = site.store._responses["default", reading.reader.source.response_id].log
+    appending.go_on.set()
+    await reading.until(DELTA)
+    log = site.store._responses["default", id_of(reading)].log
     assert [type(given) for given in decode(log)][:3] == [Enqueued, Started, TurnBegan]
-    await site.registry.aclose()
 
 
 async def test_what_was_held_back_while_the_store_was_away_is_not_all_told_in_one_turn_of_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(log, "RETRY_SECONDS", 0.01)
-    site = Site(FakeEngine([["<|channel|>final<|message|>Half", asyncio.Event(), ANSWER]]))
+    site = hanging()
     site.store.failure = StoreError("away")
     accept = site.store.accept
     monkeypatch.setattr(site.store, "accept", lambda accepted: MemoryResponseStore.accept(site.store, accepted))
@@ -290,21 +303,6 @@ async def test_what_was_held_back_while_the_store_was_away_is_not_all_told_in_on
         told.append(now)
         await asyncio.sleep(0)
     assert len(set(told)) > len(readings) // 2, "one after the other"
-    await site.registry.aclose()
-
-
-class HangingStore(FakeStore):
-    """A store that takes long to append to a log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.appending = asyncio.Event()
-        self.go_on = asyncio.Event()
-
-    async def append(self, appends: Collection[LogAppend]) -> Appended:
-        self.appending.set()
-        await self.go_on.wait()
-        return await super().append(appends)
 
 
 async def test_a_turn_whose_last_token_came_without_its_end_is_not_sampled_on() -> None:
@@ -313,9 +311,8 @@ async def test_a_turn_whose_last_token_came_without_its_end_is_not_sampled_on() 
     last = inputs[-1]
     assert isinstance(last, Sampled)
     assert list(last.token_ids) == [RETURN]
-    log = encode([*inputs[:-1], Sampled([RETURN])])  # as of an engine that gives its reason in a chunk of its own
-    site = Site(TokenEngine([ANSWER]), await left_at(accepted, log))
-    reading = await taken_over(site, str(accepted.response["id"]))
+    inputs[-1] = Sampled([RETURN])  # as of an engine that gives its reason in a chunk of its own
+    site, reading = await gone_on(accepted, inputs, TokenEngine([ANSWER]))
     assert (await reading.to_the_end())[-1] == events[-1]
     assert site.engine.requests == [], "the model had ended"
 
@@ -328,16 +325,14 @@ async def test_a_log_that_cannot_be_read_fails_it() -> None:
         await site.service.run_again(claimed)
 
 
-async def test_one_that_fails_behind_a_log_that_decides_another_end_fails_all_the_same() -> None:
+async def test_one_that_fails_behind_a_log_that_decides_another_end_fails_all_the_same(site: Site) -> None:
     accepted, _ = await undisturbed([ANSWER], {})
     inputs = [given for given in decode(accepted.log) if not isinstance(given, Ended)]
-    site = Site()
     error = {"code": "server_error", "message": "It stopped."}
     failed = site.service.machines.failed(replace(accepted, log=encode(inputs)), error)
     assert (failed.response["status"], failed.response["error"]) == ("failed", error)
     assert failed.response["completed_at"] is None
     replayed = site.service.machines.replay("default", failed)
-    assert replayed is not None
     assert replayed.response() == failed.response
 
 
@@ -355,58 +350,41 @@ async def test_what_was_told_and_not_kept_is_not_asked_for_too_early_where_it_wa
 
 
 async def test_what_is_kept_and_told_elsewhere_may_be_asked_for_before_its_own_worker_knows() -> None:
-    gate, store = asyncio.Event(), SlowToAnswer()
-    site = Site(FakeEngine([["<|channel|>final<|message|>Half", gate, ANSWER]]), store)
+    gate = asyncio.Event()
+    site = hanging(gate)
+    appended = Held(site.store, "append", behind=True)
     reading = await site.begin(input="hi", background=True)
-    await store.appended.wait()
-    elsewhere = await Site(store=store).follow(reading.reader.source.response_id)
-    told = await elsewhere.until("response.output_text.delta")
+    await appended.waits.wait()
+    elsewhere = await Site(store=site.store).follow(id_of(reading))
+    told = await elsewhere.until(DELTA)
     elsewhere.leave()
-    back = await site.follow(reading.reader.source.response_id, starting_after=len(told) - 1)
-    store.go_on.set()
+    back = await site.follow(id_of(reading), starting_after=len(told) - 1)
+    appended.go_on.set()
     gate.set()
     events = await reading.to_the_end()
     assert await back.to_the_end() == events[len(told) :]
 
 
 async def test_what_is_given_to_another_worker_is_not_said_to_be_cancelled() -> None:
-    store = SlowToGiveBack()
-    site = Site(FakeEngine([["<|channel|>final<|message|>Half", asyncio.Event(), ANSWER]]), store)
-    reading = await site.begin(input="hi", background=True)
-    await site.engine.waits.wait()
+    site, reading = await hung(background=True)
+    giving = Held(site.store, "give_back")
     closing = asyncio.create_task(site.registry.aclose())
-    await store.giving.wait()
-    cancelling = asyncio.create_task(site.responses.cancel("default", reading.reader.source.response_id))
+    await giving.waits.wait()
+    cancelling = asyncio.create_task(site.responses.cancel("default", id_of(reading)))
     await asyncio.sleep(0)
-    store.go_on.set()
-    with pytest.raises(ApiError) as refused:
-        await cancelling
-    assert refused.value.status == 503, "its client asks again, and finds who runs it then"
+    giving.go_on.set()
+    assert (await refused(cancelling)).status == 503, "its client asks again, and finds who runs it then"
     await closing
 
 
-class SlowToGiveBack(FakeStore):
-    """A store that takes long to give a response back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.giving = asyncio.Event()
-        self.go_on = asyncio.Event()
-
-    async def give_back(self, accepted: AcceptedResponse) -> None:
-        self.giving.set()
-        await self.go_on.wait()
-        await super().give_back(accepted)
-
-
 async def test_one_that_comes_back_while_its_lost_run_still_ends_is_not_forgotten_with_that() -> None:
-    engine = SlowToAbort([["<|channel|>final<|message|>Half", asyncio.Event(), ANSWER]])
+    engine = SlowToAbort([[HALF, asyncio.Event(), ANSWER]])
     site = Site(engine, worker="a")
     lost = await site.begin(input="hi", background=True)
     await lost.until("response.output_text.delta")
     await site.store.reclaim("b", dead_before=float("inf"))
     (claimed,) = (await site.store.reclaim("a", dead_before=float("inf"))).claimed
-    site.registry.lose(lost.reader.source.response_id)
+    site.registry.lose(id_of(lost))
     await engine.aborting.wait()
     await site.service.run_again(claimed)
     await eventually(lambda: len(engine.requests) == 2)
@@ -416,9 +394,9 @@ async def test_one_that_comes_back_while_its_lost_run_still_ends_is_not_forgotte
         await asyncio.sleep(0)
     for _ in range(5):
         await asyncio.sleep(0)
-    again = site.registry.get(lost.reader.source.response_id)
+    again = site.registry.get(id_of(lost))
     assert again is not None
-    assert again is site.registry.resumable.get(lost.reader.source.response_id)
+    assert again is site.registry.resumable.get(id_of(lost))
     await site.registry.aclose()
     assert engine.running == 0
 
@@ -442,21 +420,6 @@ class SlowToAbort(FakeEngine):
                 await self.go_on.wait()
 
 
-class SlowToAnswer(FakeStore):
-    """A store whose answer to an append takes long."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.appended = asyncio.Event()
-        self.go_on = asyncio.Event()
-
-    async def append(self, appends: Collection[LogAppend]) -> Appended:
-        appended = await super().append(appends)
-        self.appended.set()
-        await self.go_on.wait()
-        return appended
-
-
 # A tool that ran when its worker was killed.
 
 SHELL_CALL = f"{THOUGHT}<|channel|>analysis to=python code<|message|>1+1<|call|>"
@@ -469,16 +432,13 @@ async def cut_while_its_tool_ran(tool: Shell) -> tuple[Site, Reading]:
     inputs: list[Input] = list(decode(accepted.log))
     place = next(index for index, given in enumerate(inputs) if isinstance(given, ToolReturned))
     tool.ended.clear()
-    site = Site(TokenEngine(turns), await left_at(accepted, encode(inputs[:place])), tools=[tool])
-    return site, await taken_over(site, str(accepted.response["id"]))
+    return await gone_on(accepted, inputs[:place], TokenEngine(turns), tools=[tool])
 
 
 async def test_a_tool_that_may_be_run_again_is() -> None:
-    tool = Shell()
-    tool.repeatable = True
+    tool = Shell(repeatable=True)
     _, reading = await cut_while_its_tool_ran(tool)
-    events = await reading.to_the_end()
-    assert ("code_interpreter_call", "completed") in items_of(events)
+    assert ("code_interpreter_call", "completed") in items_of(await reading.to_the_end())
     assert tool.ended.is_set()
 
 
@@ -490,3 +450,25 @@ async def test_any_other_fails_and_the_model_goes_on() -> None:
     assert events[-1]["response"]["status"] == "completed"  # type: ignore[index]
     assert not tool.ended.is_set(), "it did not run a second time"
     assert "the server stopped while the tool ran" in prompt_of(site, 0)
+
+
+@pytest.mark.parametrize("moment", ["before it is accepted again", "before it starts"])
+async def test_one_that_is_deleted_while_it_is_taken_over_never_runs(moment: str) -> None:
+    store = FakeStore()
+    behind = moment == "before it starts"
+    accepting = Held(store, "accept", behind=behind, when=lambda accepted: accepted.again)
+    engine = says_half()
+    site = Site(engine, store, worker="a")
+    lost = await site.begin(input="hi", background=True)
+    await lost.until("response.output_text.delta")
+    response_id = id_of(lost)
+    (claimed,) = (await store.reclaim("b", dead_before=float("inf"))).claimed
+    heir = Site(FakeEngine([ANSWER]), store, worker="b")
+    again = asyncio.create_task(heir.service.run_again(claimed))
+    await accepting.waits.wait()
+    await heir.responses.delete("default", response_id)
+    accepting.go_on.set()
+    with pytest.raises(ClaimLost):
+        await again
+    assert (list(heir.registry.running), heir.engine.requests) == ([], [])
+    assert (await refused(heir.responses.response("default", response_id))).status == 404

@@ -1,7 +1,7 @@
 """A response that goes on, or ends, at another worker is counted once against the limits of its key."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,7 +9,6 @@ import pytest
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import Rates
 from responses_app.protocol.api_keys import Caller, KeyRecord
-from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import LimitedSubject, Limits, limited_by
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
@@ -17,6 +16,7 @@ from responses_app.stores.base import AcceptedResponse, StoreError
 from responses_app.stores.callers import BaseKeyStore
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site
 from tests.kit.waiting import eventually
+from tests.unit.runs.readers import DELTA, id_of, idle, refused
 from tests.unit.runs.upkeep import kept, looked_after, statuses
 
 LIMIT = 100_000
@@ -32,9 +32,6 @@ class OneKey(BaseKeyStore):
     def __init__(self) -> None:
         self.is_away = False
 
-    async def find(self, digests: Collection[str]) -> Mapping[str, KeyRecord]:
-        return {}
-
     async def get(self, key_id: str) -> KeyRecord | None:
         if self.is_away:
             raise StoreError("away")
@@ -43,14 +40,8 @@ class OneKey(BaseKeyStore):
     async def limits_of_project(self, project: str) -> Sequence[LimitedSubject]:
         return LIMITED if project == "default" else ()
 
-    async def note_use(self, key_ids: Collection[str], at: float) -> None:
-        pass
 
-    async def make_first(self, secret: str) -> bool:
-        return False
-
-    async def aclose(self) -> None:
-        pass
+OneKey.__abstractmethods__ = frozenset()  # no other method is called
 
 
 def worker(name: str, turns: Sequence[Sequence[str | asyncio.Event]], store: FakeStore, rates: Rates) -> Site:
@@ -67,6 +58,15 @@ async def ask(site: Site, caller: Caller = BY_KEY) -> Reading:
     origin = Origin.of(caller, "test", request_id="")
     request = parse_create({"input": "hi", "background": True, "max_output_tokens": 500})
     return Reading(site, await site.service.create(request, origin))
+
+
+async def begun(caller: Caller = BY_KEY) -> tuple[FakeStore, Rates, Site, Reading]:
+    """Return a store, the limits, a worker on which a response has said a half, and its reader."""
+    store, rates = FakeStore(), Rates(MemoryLedger())
+    first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
+    reading = await ask(first, caller)
+    await reading.until(DELTA)
+    return store, rates, first, reading
 
 
 async def left(rates: Rates) -> dict[str, int]:
@@ -94,10 +94,7 @@ async def assert_counted_once(reading: Reading, rates: Rates) -> None:
 
 @pytest.mark.parametrize("caller", [BY_KEY, SIGNED_IN], ids=["by a key", "signed in"])
 async def test_one_that_was_given_back_is_counted_where_it_ends(caller: Caller) -> None:
-    store, rates = FakeStore(), Rates(MemoryLedger())
-    first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
-    reading = await ask(first, caller)
-    await reading.until("response.output_text.delta")
+    store, rates, first, _ = await begun(caller)
     assert running(rates) == 1
     await first.registry.aclose()
     assert running(rates) == 0
@@ -111,30 +108,23 @@ async def test_one_that_was_given_back_is_counted_where_it_ends(caller: Caller) 
 
 
 async def test_one_that_a_slow_worker_lost_is_counted_where_it_ends() -> None:
-    store, rates = FakeStore(), Rates(MemoryLedger())
-    first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
-    lost = await ask(first)
-    await lost.until("response.output_text.delta")
+    store, rates, first, lost = await begun()
     second = worker("b", [[ANSWER]], store, rates)
     again = await go_on(second)
-    first.registry.lose(lost.reader.source.response_id)
+    first.registry.lose(id_of(lost))
     await assert_counted_once(again, rates)
     assert not len(first.registry)
 
 
 async def test_while_its_key_cannot_be_read_it_waits() -> None:
-    store, rates = FakeStore(), Rates(MemoryLedger())
-    first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
-    await (await ask(first)).until("response.output_text.delta")
+    store, rates, first, _ = await begun()
     await first.registry.aclose()
     second = worker("b", [[ANSWER]], store, rates)
     keys = OneKey()
     keys.is_away = True
     second.service.keys = keys
     (claimed,) = (await store.reclaim("b", dead_before=float("inf"))).claimed
-    with pytest.raises(ApiError) as refused:
-        await second.service.run_again(claimed)
-    assert refused.value.retry_after is not None, "whoever claimed it tries again"
+    assert (await refused(second.service.run_again(claimed))).retry_after is not None, "whoever claimed it tries again"
     keys.is_away = False
     await second.service.run_again(claimed)
     reading = await second.follow(str(claimed.response["id"]))
@@ -143,11 +133,8 @@ async def test_while_its_key_cannot_be_read_it_waits() -> None:
 
 async def test_one_whose_key_was_deleted_fails() -> None:
     """Which models it had, and what else, nobody knows any more."""
-    store, rates = FakeStore(), Rates(MemoryLedger())
-    first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
     other = KeyRecord(id="key_deleted", project="default", digest="d", limited=LIMITED)
-    reading = await ask(first, Caller(project="default", key=other))
-    await reading.until("response.output_text.delta")
+    store, rates, first, _ = await begun(Caller(project="default", key=other))
     await first.registry.aclose()
     second = worker("b", [[ANSWER]], store, rates)
     async with looked_after(second, worker="b"):
@@ -157,23 +144,19 @@ async def test_one_whose_key_was_deleted_fails() -> None:
 
 async def test_one_that_can_only_fail_is_counted_where_it_fails() -> None:
     """Its worker was killed: nobody else gives back what was reserved for its answer."""
-    store, rates = FakeStore(), Rates(MemoryLedger())
-    killed = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
-    reading = await ask(killed)
-    await reading.until("response.output_text.delta")
-    left_behind = store._responses["default", reading.reader.source.response_id]
+    store, rates, killed, reading = await begun()
+    left_behind = store._responses["default", id_of(reading)]
     assert isinstance(left_behind.of, AcceptedResponse)
     left_behind.of = replace(left_behind.of, request=None)  # as of a stream that another worker followed
     second = worker("b", [[ANSWER]], store, rates)
     async with looked_after(second, worker="b"):
         await eventually(lambda: statuses(store) == ["failed"])
         usage = kept(store)[0]["usage"]
-        assert isinstance(usage, dict)
         await eventually(lambda: running(rates) <= 1)
         used = LIMIT - usage["total_tokens"]
         assert 0 <= (await left(rates))["tokens"] - used <= 1
-    killed.registry.lose(reading.reader.source.response_id)
-    await eventually(lambda: len(killed.registry) == 0)
+    killed.registry.lose(id_of(reading))
+    await idle(killed)
     assert 0 <= (await left(rates))["tokens"] - used <= 1, "and no second time"
 
 
@@ -182,7 +165,7 @@ async def deferred(store: FakeStore, rates: Rates) -> tuple[Site, Reading]:
     gate = asyncio.Event()
     first = worker("a", [[HALF, gate, ANSWER]], store, rates)
     reading = await ask(first)
-    await reading.until("response.output_text.delta")
+    await reading.until(DELTA)
     store.failure = StoreError("away")
     gate.set()
     assert (await reading.to_the_end())[-1]["type"] == "response.failed"

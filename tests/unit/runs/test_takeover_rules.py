@@ -7,11 +7,11 @@ import pytest
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import JsonSchema, TurnRules
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.response.input_codec import decode, encode
+from responses_app.protocol.response.input_codec import decode
 from responses_app.runs.plan.failures import BROKEN
-from tests.kit.fakes import THOUGHT, Site
+from tests.kit.fakes import THOUGHT
 from tests.kit.laws import assert_laws
-from tests.unit.runs.test_takeover import TokenEngine, left_at, taken_over, undisturbed
+from tests.unit.runs.test_takeover import TokenEngine, gone_on, undisturbed
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}, "required": ["n", "s"]}
 FORMAT: JsonObject = {"text": {"format": {"type": "json_schema", "name": "it", "strict": True, "schema": SCHEMA}}}
@@ -66,8 +66,7 @@ async def test_a_content_that_goes_on_as_it_should_is_whole_wherever_it_was_cut(
     accepted, events = await undisturbed([turn], ASKED[case])
     inputs = list(decode(accepted.log))
     for count in range(len(inputs)):
-        site = Site(Held([turn]), await left_at(accepted, encode(inputs[:count])), worker="heir")
-        reading = await taken_over(site, str(accepted.response["id"]))
+        _, reading = await gone_on(accepted, inputs[:count], Held([turn]))
         assert await reading.to_the_end() == events, f"cut behind {count} of {len(inputs)} inputs"
 
 
@@ -83,8 +82,7 @@ async def test_one_that_does_not_fit_any_more_fails_and_is_never_told_as_whole(
     for count in range(len(inputs)):
         caplog.clear()
         engine = Other(turn, rest=f"{rest}{ENDS[case]}")
-        site = Site(engine, await left_at(accepted, encode(inputs[:count])), worker="heir")
-        reading = await taken_over(site, str(accepted.response["id"]))
+        _, reading = await gone_on(accepted, inputs[:count], engine)
         events = await reading.to_the_end()
         assert_laws(events)
         response: JsonObject = events[-1]["response"]  # type: ignore[assignment]

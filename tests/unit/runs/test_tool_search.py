@@ -6,16 +6,17 @@ import orjson
 import pytest
 
 from engine.types import AnyText, JsonSchema
-from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.response.input_codec import decode, encode
+from responses_app.protocol.errors import JsonObject
 from tests.kit.fakes import ANSWER, THOUGHT, FakeEngine, Site
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event, validate_response
 from tests.unit.formats.families import QWEN
 from tests.unit.formats.test_chat_template import FamilySite
+from tests.unit.runs.readers import rules_of
+from tests.unit.runs.test_client_tools import GrammarEngine
 from tests.unit.runs.test_listed_tools import Servers
 from tests.unit.runs.test_server_tools import prompt_of
-from tests.unit.runs.test_takeover import TokenEngine, left_at, taken_over, undisturbed
+from tests.unit.runs.test_takeover import TokenEngine, assert_the_same_wherever_it_is_cut, undisturbed
 
 SEARCH: JsonObject = {"type": "tool_search"}
 CRM: JsonObject = {
@@ -61,12 +62,6 @@ def search(**arguments: object) -> str:
 CALL = said("functions.crm.list_open_orders", '{"customer_id":"c1"}')
 
 
-class GrammarEngine(FakeEngine):
-    """One that says that it holds a model to grammars."""
-
-    supports_grammar = True
-
-
 def kinds(response: JsonObject) -> list[str]:
     return [item["type"] for item in response["output"] if item["type"] != "reasoning"]  # type: ignore[attr-defined]
 
@@ -98,8 +93,6 @@ async def test_what_is_deferred_is_not_in_the_prompt_until_it_is_found() -> None
     assert "crm.list_open_orders" in behind
     assert "get_profile" not in behind
     first, second = (request.grammar for request in site.engine.requests)
-    assert first is not None
-    assert second is not None
     assert [rule.name for rule in first.rules.calls] == ["tool_search.search"]
     rules = {rule.name: rule.content for rule in second.rules.calls}
     assert rules.keys() == {"tool_search.search", "crm.list_open_orders"}
@@ -127,9 +120,7 @@ async def test_a_continuation_reads_exactly_what_was_sampled(*, replays: bool) -
     prompt = await continued(site, first, replays=replays)
     assert prompt.startswith(prompt_of(site, 1))
     assert spaced.partition("commentary")[2] in prompt
-    grammar = site.engine.requests[-1].grammar
-    assert grammar is not None
-    assert {rule.name for rule in grammar.rules.calls} == {"tool_search.search", "crm.list_open_orders"}
+    assert {rule.name for rule in rules_of(site).calls} == {"tool_search.search", "crm.list_open_orders"}
 
 
 async def test_a_function_in_no_namespace_is_marked_as_openai_does_in_every_response() -> None:
@@ -154,7 +145,6 @@ async def test_tools_of_a_server_are_found_and_run() -> None:
     assert "to=NAME" in prompt_of(site, 1)
     assert '"name":"wiki.ask"' in prompt_of(site, 1)
     first_rules = site.engine.requests[0].grammar
-    assert first_rules is not None
     assert [rule.name for rule in first_rules.rules.calls] == ["tool_search.search"]
     # Found once, it can be called in the whole chain, also where the client sends the items again.
     await site.ask(input="and?", tools=[WIKI, SEARCH], previous_response_id=first["id"])
@@ -162,7 +152,6 @@ async def test_tools_of_a_server_are_found_and_run() -> None:
     await site.ask(input=[question, *first["output"], question], tools=[WIKI, SEARCH])  # type: ignore[misc]
     assert [call.name for call in tool.calls] == ["wiki.ask", "wiki.ask"]
     for request in site.engine.requests[1:]:
-        assert request.grammar is not None
         assert {rule.name for rule in request.grammar.rules.calls} == {"tool_search.search", "wiki.ask"}
 
 
@@ -182,12 +171,7 @@ CASES: dict[str, tuple[list[str], dict[str, object]]] = {
 async def test_cut_anywhere_the_stream_is_the_one_of_an_undisturbed_run(case: str) -> None:
     turns, fields = CASES[case]
     accepted, events = await undisturbed(turns, {**fields, "max_tool_calls": 2}, tools=[Servers()])
-    assert_laws(events)
-    inputs = list(decode(accepted.log))
-    for count in range(0, len(inputs), max(2, len(inputs) // 10)):
-        site = Site(TokenEngine(turns), await left_at(accepted, encode(inputs[:count])), tools=[Servers()])
-        reading = await taken_over(site, str(accepted.response["id"]))
-        assert await reading.to_the_end() == events, f"cut behind {count} of {len(inputs)} inputs"
+    await assert_the_same_wherever_it_is_cut(accepted, events, lambda: TokenEngine(turns), tools=[Servers()])
 
 
 @pytest.mark.parametrize("arguments", ["", "[1]", "{", '{"query": 5, "paths": "crm"}', '{"paths": [1, {}]}'])
@@ -218,7 +202,6 @@ async def test_a_schema_that_cannot_be_enforced_is_only_shown_once_it_is_found()
     first = await site.ask(input="hi", tools=[broken, SEARCH])
     await site.ask(input="and?", tools=[broken, SEARCH], previous_response_id=first["id"])
     for request in site.engine.requests[1:]:
-        assert request.grammar is not None
         assert {rule.name: type(rule.content) for rule in request.grammar.rules.calls}["eta"] is AnyText
 
 
@@ -235,9 +218,7 @@ async def test_a_search_obeys_the_choice() -> None:
     await site.ask(input="hi", tools=[CRM, SEARCH], tool_choice="none")
     assert "tool_search" not in prompt_of(site, -1)
     await site.ask(input="hi", tools=[CRM, SEARCH], tool_choice="required")
-    grammar = site.engine.requests[-1].grammar
-    assert grammar is not None
-    assert grammar.rules.must_call
+    assert rules_of(site).must_call
 
 
 def refused_tools() -> Sequence[tuple[list[JsonObject], str]]:
@@ -250,9 +231,8 @@ def refused_tools() -> Sequence[tuple[list[JsonObject], str]]:
 
 @pytest.mark.parametrize(("tools", "param"), refused_tools())
 async def test_declarations_that_cannot_be_are_refused(tools: list[JsonObject], param: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        await Site().ask(input="hi", tools=tools)
-    assert (refused.value.status, refused.value.param) == (400, param)
+    error = await Site().refusal(input="hi", tools=tools)
+    assert (error.status, error.param) == (400, param)
 
 
 async def test_where_nothing_is_deferred_there_is_no_search() -> None:
@@ -289,7 +269,6 @@ async def test_a_model_with_a_chat_template_searches_too() -> None:
     ):  # type: ignore[misc]
         await site.ask(tools=tools, **more)
         request = site.engine.requests[-1]
-        assert request.grammar is not None
         assert {rule.name for rule in request.grammar.rules.calls} == {"tool_search.search", "crm.list_open_orders"}
         before = site.engine.requests[1].prompt_token_ids
         assert list(request.prompt_token_ids[: len(before)]) == list(before)

@@ -1,4 +1,4 @@
-"""The upkeep: what it takes over runs, waits or fails; nothing is lost on the way."""
+"""The upkeep: what it takes over runs, waits or fails, and nothing is lost; and whether the store can be used."""
 
 import asyncio
 import time
@@ -16,6 +16,7 @@ from responses_app.stores.base import AcceptedResponse, Orphans, StoreError, Wor
 from responses_app.stores.files import FileRecord
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site
 from tests.kit.waiting import eventually
+from tests.unit.runs.readers import Held, half_said, hanging, id_of, idle, says_half
 from tests.unit.runs.upkeep import LEASE, LEFT, StoppedStore, go_on_living, kept, left_behind, looked_after, statuses
 
 
@@ -28,9 +29,8 @@ async def test_what_a_dead_worker_left_runs() -> None:
     assert ended == {"completed": 3}
 
 
-async def test_files_whose_time_is_over_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_files_whose_time_is_over_are_removed(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     monkeypatch.setattr(duties, "PURGE_SECONDS", LEASE)
-    site = Site()
     for file_id, expires_at in (("file-1", 1), ("file-2", None)):
         about = {"filename": "a", "purpose": "user_data", "bytes": 1, "created_at": 0, "expires_at": expires_at}
         await site.files.create("default", FileRecord(id=file_id, **about), [b"x"])  # type: ignore[arg-type]
@@ -103,45 +103,28 @@ async def test_what_cannot_run_now_is_given_back_at_the_end() -> None:
 
 
 async def test_what_is_about_to_run_when_the_server_stops_is_given_back() -> None:
-    site = Site(FakeEngine([[asyncio.Event()]]), SlowToAccept(await left_behind()))
-    assert isinstance(site.store, SlowToAccept)
+    site = Site(FakeEngine([[asyncio.Event()]]), await left_behind())
+    accepting = Held(site.store, "accept")
     async with looked_after(site):
-        await site.store.accepting.wait()
+        await accepting.waits.wait()
         closing = asyncio.create_task(site.registry.aclose())
         await asyncio.sleep(0)
         assert site.registry.draining
-        site.store.go_on.set()
+        accepting.go_on.set()
         await closing
         assert site.registry.running == []
         assert [each.claim.worker for each in site.store._responses.values()] == [""]
 
 
-class SlowToAccept(FakeStore):
-    """A store that takes long to accept; it has what another one has."""
-
-    def __init__(self, other: FakeStore) -> None:
-        super().__init__()
-        self._responses = other._responses
-        self.accepting = asyncio.Event()
-        self.go_on = asyncio.Event()
-
-    async def accept(self, accepted: AcceptedResponse) -> None:
-        self.accepting.set()
-        await self.go_on.wait()
-        await super().accept(accepted)
-
-
 async def test_what_can_never_run_has_failed_and_stops_nothing_else() -> None:
     store = await left_behind(2)
     first = next(iter(store._responses.values()))
-    assert isinstance(first.of, AcceptedResponse)
     first.of.response["model"] = "gone"
     site = Site(store=store)
     async with looked_after(site):
         await eventually(lambda: statuses(store) == ["failed", "completed"])
     assert [site.metrics.takeovers.at(how).value for how in ("failed", "continued")] == [1, 1]
     error = kept(store)[0]["error"]
-    assert isinstance(error, dict)
     assert error["code"] == "server_error"
 
 
@@ -207,10 +190,9 @@ async def test_one_that_was_deleted_meanwhile_stays_deleted() -> None:
 @pytest.mark.parametrize("background", [False, True])
 async def test_an_end_that_could_not_be_kept_is_kept_when_the_store_is_back(background: bool) -> None:
     gate = asyncio.Event()
-    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]]))
+    site = hanging(gate)
     async with looked_after(site, worker=""):
-        reading = await site.begin(input="hi", background=background)
-        await site.engine.waits.wait()
+        reading = await half_said(site, background=background)
         site.store.failure = StoreError("away")
         gate.set()
         assert (await reading.to_the_end())[-1]["type"] == "response.failed"
@@ -222,8 +204,7 @@ async def test_an_end_that_could_not_be_kept_is_kept_when_the_store_is_back(back
         assert len(site.service.unsaved) == 0
 
 
-async def test_an_end_that_could_not_be_kept_is_kept_when_the_server_stops() -> None:
-    site = Site()
+async def test_an_end_that_could_not_be_kept_is_kept_when_the_server_stops(site: Site) -> None:
     async with looked_after(site):
         site.store.failure = StoreError("away")
         with pytest.raises(ApiError):
@@ -232,21 +213,18 @@ async def test_an_end_that_could_not_be_kept_is_kept_when_the_server_stops() -> 
         await site.store.saving.wait()
         site.store.saving.clear()
         opening = asyncio.create_task(open_again(site.store))  # the stop comes while it is saved
-    async with asyncio.timeout(5):
-        await opening
+    await asyncio.wait_for(opening, 5)
     assert list(site.service.unsaved) == []
     assert len(site.store.saved) == 1
 
 
 async def open_again(store: FakeStore) -> None:
     """Let a store save once it is asked another time."""
-    assert store.gate is not None
     await store.saving.wait()
     store.gate.set()
 
 
-async def test_one_that_was_deleted_before_its_end_could_be_kept_stays_deleted() -> None:
-    site = Site()
+async def test_one_that_was_deleted_before_its_end_could_be_kept_stays_deleted(site: Site) -> None:
     async with looked_after(site, worker=""):
         reading = await site.begin(input="hi")
         site.store.failure = RuntimeError("broken")
@@ -283,14 +261,12 @@ async def test_many_orphans_do_not_make_a_worker_look_dead() -> None:
 
 async def silent(site: Site) -> None:
     """Let a worker be silent for so long that it looks dead."""
-    assert isinstance(site.store, StoppedStore)
     site.store.goes_on.clear()
     await asyncio.sleep(2 * LEASE)
 
 
 async def test_what_it_lost_while_it_was_silent_is_stopped() -> None:
-    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", asyncio.Event(), ANSWER]]), StoppedStore())
-    assert isinstance(site.store, StoppedStore)
+    site = Site(says_half(), StoppedStore())
     async with looked_after(site, worker=""):
         lost = await site.begin(input="hi")
         own = await site.begin(input="hi", store=False)
@@ -310,8 +286,7 @@ async def test_what_it_lost_while_it_was_silent_is_stopped() -> None:
 
 
 async def test_what_others_go_on_with_ends_here_without_an_end() -> None:
-    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", asyncio.Event(), ANSWER]]), StoppedStore())
-    assert isinstance(site.store, StoppedStore)
+    site = Site(says_half(), StoppedStore())
     async with looked_after(site, worker=""):
         lost = await site.begin(input="hi", background=True)
         await lost.until("response.output_text.delta")
@@ -319,21 +294,19 @@ async def test_what_others_go_on_with_ends_here_without_an_end() -> None:
         heard = await site.store.beat(WorkerState(id="heir", started_at=0))
         (taken,) = (await site.store.reclaim("heir", dead_before=heard - LEASE)).claimed
         site.store.goes_on.set()
-        await eventually(lambda: len(site.registry) == 0)
+        await idle(site)
         assert (await lost.to_the_end())[-1]["type"] == "response.output_text.delta"
         assert statuses(site.store) == ["in_progress"]
-        assert site.store._responses["default", lost.reader.source.response_id].claim == taken.claim
+        assert site.store._responses["default", id_of(lost)].claim == taken.claim
         assert len(site.service.unsaved) == 0
 
 
-async def test_what_was_queued_and_lost_ends_here_without_an_end() -> None:
-    gate = asyncio.Event()
+async def test_what_was_queued_and_lost_ends_here_without_an_end(gate: asyncio.Event) -> None:
     site = Site(FakeEngine([[gate, ANSWER]]))
-    reading = await site.begin(input="hi", background=True)
-    await site.engine.waits.wait()
+    reading = await half_said(site, background=True)
     (taken,) = (await site.store.reclaim("heir", dead_before=0.0)).claimed
     gate.set()
-    await eventually(lambda: len(site.registry) == 0)
+    await idle(site)
     events = await reading.to_the_end()
     assert events[-1]["type"] == "response.in_progress"
     assert statuses(site.store) == ["queued"]
@@ -343,9 +316,8 @@ async def test_what_was_queued_and_lost_ends_here_without_an_end() -> None:
     await eventually(lambda: statuses(site.store) == ["completed"])
 
 
-async def test_one_that_was_lost_at_its_very_end_is_not_completed() -> None:
-    gate = asyncio.Event()
-    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]]))
+async def test_one_that_was_lost_at_its_very_end_is_not_completed(gate: asyncio.Event) -> None:
+    site = hanging(gate)
     reading = await site.begin(input="hi")
     await eventually(lambda: statuses(site.store) == ["in_progress"])
     await site.store.reclaim("heir", dead_before=0.0)
@@ -364,9 +336,8 @@ async def test_one_whose_acceptance_got_no_answer_is_refused_and_never_runs() ->
 
     site = Site(store=Forgetful())
     async with looked_after(site, worker=""):
-        with pytest.raises(ApiError) as refused:
-            await site.begin(input="hi", background=True)
-        assert (refused.value.status, refused.value.headers["retry-after"]) == (503, "2")
+        error = await site.refusal(input="hi", background=True)
+        assert (error.status, error.headers["retry-after"]) == (503, "2")
         await eventually(lambda: statuses(site.store) == ["failed"])
     assert site.engine.requests == []
 
@@ -374,7 +345,6 @@ async def test_one_whose_acceptance_got_no_answer_is_refused_and_never_runs() ->
 async def test_nothing_is_taken_over_by_one_that_was_silent_itself() -> None:
     """While a store hangs nobody can beat: those who did not are not dead."""
     site = Site(store=StoppedStore())
-    assert isinstance(site.store, StoppedStore)
     async with looked_after(site, worker=""):
         await site.store.beat(WorkerState(id="another", started_at=0))
         await asyncio.sleep(1.5 * LEASE)
@@ -387,3 +357,41 @@ async def test_nothing_is_taken_over_by_one_that_was_silent_itself() -> None:
         await asyncio.sleep(0.5 * LEASE)
         assert statuses(site.store) == [LEFT]
         await eventually(lambda: statuses(site.store) == ["completed"])
+
+
+class FullStore(FakeStore):
+    """A store that can be read, and not written to once it is full."""
+
+    full = False
+
+    async def beat(self, worker: WorkerState) -> float:
+        if self.full:
+            raise StoreError("no space left")
+        return await super().beat(worker)
+
+
+async def test_a_check_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duties, "FRESH_SECONDS", 0.0)
+    site = Site(store=FullStore())
+    async with looked_after(site) as upkeep:
+        assert await upkeep.heartbeat.check() is None
+        site.store.full = True
+        problem = await upkeep.heartbeat.check()
+        assert problem is not None
+        assert "cannot be written to" in problem
+        site.store.full = False
+        assert await upkeep.heartbeat.check() is None
+
+
+async def test_a_check_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duties, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(duties, "CHECK_SECONDS", 0.05)
+    site = Site(store=StoppedStore())
+    async with looked_after(site, worker="") as upkeep:
+        site.store.goes_on.clear()
+        for _ in range(2):
+            problem = await upkeep.heartbeat.check()
+            assert problem is not None
+            assert "has not answered" in problem
+        site.store.goes_on.set()
+        assert await upkeep.heartbeat.check() is None

@@ -13,6 +13,7 @@ from responses_app.stores.base import StoreError
 from responses_app.stores.usage import UsageEntry, UsedTokens
 from tests.kit.fakes import FakeUsage
 from tests.kit.laws import counting_ids
+from tests.unit.runs.readers import away
 
 USED = UsedTokens(input=3, cached=1, output=2)
 ORIGIN = Origin(transport="batch", project="p", key_id="key_1")
@@ -32,13 +33,6 @@ class Faulty(FakeUsage):
             raise self.failures.pop(0)
         await super().keep(entries)
         self.has_kept.set()
-
-
-def away() -> StoreError:
-    """Return what a database raises that comes back."""
-    error = StoreError("away")
-    error.passing = True
-    return error
 
 
 def book_of(store: FakeUsage) -> UsageBook:

@@ -11,17 +11,36 @@ from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import Ended, Input, OutputGiven, TimedOut, WaitBegan
+from responses_app.protocol.session.tool_outputs import as_json
 from responses_app.protocol.webhooks import WebhookMessage
 from responses_app.runs.driving import tool_calls
 from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend, StoreError, WorkerState
-from tests.kit.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site, run_settings
+from tests.kit.fakes import (
+    ANSWER,
+    CALL_F,
+    NOW,
+    THOUGHT,
+    TOOL_F,
+    FakeEngine,
+    FakeOthers,
+    FakeStore,
+    Reading,
+    Site,
+    run_settings,
+)
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
+from tests.unit.runs.readers import Held, id_of, idle, refused, response_of
 
 CALL = CALL_F.removeprefix(THOUGHT)
 FIRST_CALL = CALL_F.replace("<|call|>", "<|end|>")
 TWO_CALLS = f"{FIRST_CALL}<|start|>assistant{CALL}"
-pytestmark = pytest.mark.usefixtures("closed")
+
+
+@pytest.fixture
+def site() -> Site:
+    """A service whose model calls a function, and then answers."""
+    return Site(FakeEngine([CALL_F, ANSWER]))
 
 
 def given(call_id: str, text: str = "18 °C") -> OutputGiven:
@@ -49,32 +68,33 @@ def call_ids(reading: Reading) -> list[str]:
     return [str(item["call_id"]) for item in done if item["type"] == "function_call"]  # type: ignore[index]
 
 
-async def refused(site: Site, response_id: str, output: OutputGiven) -> tuple[int, str | None]:
+async def give(site: Site, reading: Reading, call_id: str, text: str = "18 °C") -> None:
+    """Say what came of a call."""
+    await site.outputs.give("default", id_of(reading), given(call_id, text))
+
+
+async def not_taken(site: Site, response_id: str, output: OutputGiven) -> tuple[int, str | None]:
     """Give an output that is not taken; return why: status and param."""
-    with pytest.raises(ApiError) as caught:
-        await site.outputs.give("default", response_id, output)
-    return caught.value.status, caught.value.param
+    error = await refused(site.outputs.give("default", response_id, output))
+    return error.status, error.param
 
 
 async def test_outputs_that_fill_the_context_end_it_as_incomplete() -> None:
     site = Site(FakeEngine([CALL_F, [PromptTooLong(prompt_tokens=9, max_model_len=8)]]))
     reading, [call_id] = await waits(site)
-    await site.outputs.give("default", reading.reader.source.response_id, given(call_id))
+    await give(site, reading, call_id)
     response = (await reading.to_the_end())[-1]["response"]
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})  # type: ignore[index]
     assert [item["type"] for item in response["output"]][-1] == "function_call_output"  # type: ignore[index]
 
 
-async def test_it_goes_on_in_the_same_stream() -> None:
-    site = Site(FakeEngine([CALL_F, ANSWER]))
+async def test_it_goes_on_in_the_same_stream(site: Site) -> None:
     reading, [call_id] = await waits(site)
-    response_id = reading.reader.source.response_id
+    response_id = id_of(reading)
     assert site.engine.running == 0
     assert (await site.responses.response("default", response_id))["status"] == "in_progress"
     await site.outputs.give("default", response_id, given(call_id))
-    events = await reading.to_the_end()
-    assert_laws(events)
-    response = events[-1]["response"]
+    response = await response_of(reading)
     kinds = [item["type"] for item in response["output"]]  # type: ignore[index]
     assert kinds == ["reasoning", "function_call", "function_call_output", "message"]
     first, second = site.engine.prompts
@@ -83,23 +103,20 @@ async def test_it_goes_on_in_the_same_stream() -> None:
 
 
 @pytest.mark.parametrize("store", [True, False])
-async def test_a_response_whose_id_its_client_chose(store: bool) -> None:
-    site = Site(FakeEngine([CALL_F, ANSWER]))
+async def test_a_response_whose_id_its_client_chose(store: bool, site: Site) -> None:
     reading, [call_id] = await waits(site, request_id="my-id", store=store)
-    with pytest.raises(ApiError) as foreign:
-        await site.outputs.give("other", "my-id", given(call_id))
-    assert foreign.value.status == 404
+    assert (await refused(site.outputs.give("other", "my-id", given(call_id)))).status == 404
     await site.outputs.give("default", "my-id", given(call_id))
     assert (await reading.to_the_end())[-1]["type"] == "response.completed"
-    assert await refused(site, "my-id", given(call_id)) == ((409 if store else 404), "response_id")
+    assert await not_taken(site, "my-id", given(call_id)) == ((409 if store else 404), "response_id")
 
 
 async def test_a_continuation_has_the_very_tokens() -> None:
     site = Site(FakeEngine([CALL, ANSWER, ANSWER]))
     reading, [call_id] = await waits(site)
-    await site.outputs.give("default", reading.reader.source.response_id, given(call_id))
+    await give(site, reading, call_id)
     await reading.to_the_end()
-    await site.ask(input="And?", previous_response_id=reading.reader.source.response_id, tools=[TOOL_F])
+    await site.ask(input="And?", previous_response_id=id_of(reading), tools=[TOOL_F])
     _, second, third = site.engine.prompts
     assert third[: len(second)] == second
 
@@ -107,7 +124,7 @@ async def test_a_continuation_has_the_very_tokens() -> None:
 async def test_a_client_that_sends_all_items_again_needs_no_more() -> None:
     site = Site(FakeEngine([CALL, ANSWER, ANSWER]))
     reading, [call_id] = await waits(site)
-    await site.outputs.give("default", reading.reader.source.response_id, given(call_id))
+    await give(site, reading, call_id)
     response = (await reading.to_the_end())[-1]["response"]
     said = [{"role": "user", "content": "hi"}, *response["output"]]  # type: ignore[index]
     await site.ask(input=[*said, {"role": "user", "content": "And?"}], tools=[TOOL_F])
@@ -118,27 +135,24 @@ async def test_a_client_that_sends_all_items_again_needs_no_more() -> None:
 async def test_several_calls_and_each_mistake() -> None:
     site = Site(FakeEngine([TWO_CALLS, ANSWER]))
     reading, [first, second] = await waits(site, calls=2)
-    response_id = reading.reader.source.response_id
-    assert await refused(site, response_id, given("call_nobody")) == (404, "tool_call_id")
-    assert await refused(site, "resp_nobody", given(first)) == (404, "response_id")
+    response_id = id_of(reading)
+    assert await not_taken(site, response_id, given("call_nobody")) == (404, "tool_call_id")
+    assert await not_taken(site, "resp_nobody", given(first)) == (404, "response_id")
     await site.outputs.give("default", response_id, given(second, "b"))
-    assert await refused(site, response_id, given(second, "again")) == (409, "tool_call_id")
-    with pytest.raises(ApiError) as foreign:
-        await site.outputs.give("other", response_id, given(first))
-    assert foreign.value.status == 404
+    assert await not_taken(site, response_id, given(second, "again")) == (409, "tool_call_id")
+    assert (await refused(site.outputs.give("other", response_id, given(first)))).status == 404
     await site.outputs.give("default", response_id, given(first, "a"))
     events = await reading.to_the_end()
     outputs = [item["output"] for item in events[-1]["response"]["output"] if "output" in item]  # type: ignore[index]
     assert outputs == ["a", "b"]
-    assert await refused(site, response_id, given(first)) == (409, "response_id"), "it has ended"
+    assert await not_taken(site, response_id, given(first)) == (409, "response_id"), "it has ended"
 
 
-async def test_two_at_once_are_one() -> None:
-    site = Site(FakeEngine([CALL_F, ANSWER]))
+async def test_two_at_once_are_one(site: Site) -> None:
     reading, [call_id] = await waits(site)
     give = site.outputs.give
     answers = await asyncio.gather(
-        *(give("default", reading.reader.source.response_id, given(call_id, text)) for text in ("a", "b")),
+        *(give("default", id_of(reading), given(call_id, text)) for text in ("a", "b")),
         return_exceptions=True,
     )
     assert answers[0] is None
@@ -153,7 +167,7 @@ async def test_one_that_does_not_wait_takes_nothing() -> None:
     site = Site(FakeEngine([[FIRST_CALL, waiting, f"<|start|>assistant{CALL}"]]))
     reading = await site.begin(input="hi", tools=[TOOL_F], transport="sse")
     await eventually(lambda: len(call_ids(reading)) == 1)
-    assert await refused(site, reading.reader.source.response_id, given(call_ids(reading)[0])) == (409, "response_id")
+    assert await not_taken(site, id_of(reading), given(call_ids(reading)[0])) == (409, "response_id")
     waiting.set()
     assert (await reading.to_the_end())[-1]["type"] == "response.completed"
 
@@ -164,10 +178,10 @@ async def test_an_output_may_come_while_the_model_still_speaks() -> None:
     site = Site(FakeEngine([[FIRST_CALL, speaks, rest], ANSWER]))
     reading = await site.begin(input="hi", tools=[TOOL_F], transport="sse", awaits_tools=True)
     await eventually(lambda: len(call_ids(reading)) == 1)
-    await site.outputs.give("default", reading.reader.source.response_id, given(call_ids(reading)[0], "early"))
+    await give(site, reading, call_ids(reading)[0], "early")
     speaks.set()
     await eventually(lambda: is_waiting(reading))
-    await site.outputs.give("default", reading.reader.source.response_id, given(call_ids(reading)[1], "late"))
+    await give(site, reading, call_ids(reading)[1], "late")
     events = await reading.to_the_end()
     outputs = [item["output"] for item in events[-1]["response"]["output"] if "output" in item]  # type: ignore[index]
     assert outputs == ["early", "late"]
@@ -179,7 +193,7 @@ async def test_time_runs_out() -> None:
     events = await reading.to_the_end()
     error = events[-1]["response"]["error"]  # type: ignore[index]
     assert (events[-1]["type"], "RESPONSES_TOOL_TIMEOUT" in error["message"]) == ("response.failed", True)
-    assert await refused(site, reading.reader.source.response_id, given(call_id)) == (409, "response_id")
+    assert await not_taken(site, id_of(reading), given(call_id)) == (409, "response_id")
     assert len(site.engine.requests) == 1
 
 
@@ -198,49 +212,45 @@ async def test_an_output_and_a_cancellation_at_once(order: str) -> None:
         site.registry.cancel(run, reason="test")
     events = await reading.to_the_end()
     assert events[-1]["response"]["status"] == "cancelled"  # type: ignore[index]
-    await eventually(lambda: len(site.registry) == 0)
+    await idle(site)
     assert site.engine.running == 0
 
 
-async def test_a_reader_that_leaves_ends_it_as_any_other() -> None:
-    site = Site(FakeEngine([CALL_F, ANSWER]))
+async def test_a_reader_that_leaves_ends_it_as_any_other(site: Site) -> None:
     reading, [call_id] = await waits(site)
-    response_id = reading.reader.source.response_id
+    response_id = id_of(reading)
     reading.leave()
-    await eventually(lambda: len(site.registry) == 0)
+    await idle(site)
     assert (await site.responses.response("default", response_id))["status"] == "cancelled"
-    assert await refused(site, response_id, given(call_id)) == (409, "response_id")
+    assert await not_taken(site, response_id, given(call_id)) == (409, "response_id")
 
 
 async def test_with_a_reconnect_grace_it_goes_on_without_its_reader() -> None:
     limits = run_settings(responses_max_in_flight=10, reconnect_grace_seconds=30)
     site = Site(FakeEngine([CALL_F, ANSWER]), settings=limits)
     reading, [call_id] = await waits(site)
-    response_id, last = reading.reader.source.response_id, len(reading.events) - 1
+    response_id, last = id_of(reading), len(reading.events) - 1
     reading.leave()
     await site.outputs.give("default", response_id, given(call_id))
     again = await site.follow(response_id, starting_after=last)
     assert_laws([*reading.events, *await again.to_the_end()])
 
 
-async def test_it_is_deleted_while_it_waits() -> None:
-    site = Site(FakeEngine([CALL_F, ANSWER]))
+async def test_it_is_deleted_while_it_waits(site: Site) -> None:
     reading, [call_id] = await waits(site)
-    await site.responses.delete("default", reading.reader.source.response_id)
-    assert await refused(site, reading.reader.source.response_id, given(call_id)) == (404, "response_id")
-    await eventually(lambda: len(site.registry) == 0)
+    await site.responses.delete("default", id_of(reading))
+    assert await not_taken(site, id_of(reading), given(call_id)) == (404, "response_id")
+    await idle(site)
 
 
-async def test_one_that_is_not_stored_takes_outputs_too() -> None:
-    site = Site(FakeEngine([CALL_F, ANSWER]))
+async def test_one_that_is_not_stored_takes_outputs_too(site: Site) -> None:
     reading, [call_id] = await waits(site, store=False, transport="websocket")
-    await site.outputs.give("default", reading.reader.source.response_id, given(call_id))
+    await give(site, reading, call_id)
     assert (await reading.to_the_end())[-1]["type"] == "response.completed"
-    assert await refused(site, reading.reader.source.response_id, given(call_id)) == (404, "response_id")
+    assert await not_taken(site, id_of(reading), given(call_id)) == (404, "response_id")
 
 
-async def test_a_server_that_stops_ends_it() -> None:
-    site = Site(FakeEngine([CALL_F, ANSWER]))
+async def test_a_server_that_stops_ends_it(site: Site) -> None:
     reading, _ = await waits(site)
     await site.registry.aclose()
     assert (await reading.to_the_end())[-1]["type"] == "response.failed"
@@ -250,9 +260,8 @@ class TestLog:
     async def test_it_is_kept_before_it_is_acknowledged(self) -> None:
         site = Site(FakeEngine([CALL_F, [asyncio.Event(), ANSWER]]))
         reading, [call_id] = await waits(site, background=True)
-        await site.outputs.give("default", reading.reader.source.response_id, given(call_id))
-        stored = await site.store.log("default", reading.reader.source.response_id)
-        assert stored is not None
+        await give(site, reading, call_id)
+        stored = await site.store.log("default", id_of(reading))
         assert given(call_id) in list(decode(stored.data))
 
     async def test_where_it_cannot_be_kept_that_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,17 +269,13 @@ class TestLog:
         site = Site(FakeEngine([CALL_F, [asyncio.Event(), ANSWER]]))
         reading, [call_id] = await waits(site, background=True)
         site.store.failure = StoreError("away")
-        with pytest.raises(ApiError) as caught:
-            await site.outputs.give("default", reading.reader.source.response_id, given(call_id))
-        assert caught.value.status == 503
-        assert await refused(site, reading.reader.source.response_id, given(call_id)) == (503, None), (
-            "it is not there for sure"
-        )
+        error = await refused(site.outputs.give("default", id_of(reading), given(call_id)))
+        assert error.status == 503
+        assert await not_taken(site, id_of(reading), given(call_id)) == (503, None), "it is not there for sure"
         site.store.failure = None
         monkeypatch.undo()
-        assert await refused(site, reading.reader.source.response_id, given(call_id)) == (409, "tool_call_id")
-        stored = await site.store.log("default", reading.reader.source.response_id)
-        assert stored is not None
+        assert await not_taken(site, id_of(reading), given(call_id)) == (409, "tool_call_id")
+        stored = await site.store.log("default", id_of(reading))
         assert given(call_id) in list(decode(stored.data))
 
     async def test_where_another_worker_has_it_by_now_that_is_said_at_once(self) -> None:
@@ -279,7 +284,7 @@ class TestLog:
         await site.store.beat(WorkerState(id="heir", started_at=0.0))
         assert (await site.store.reclaim("heir", dead_before=10**11)).claimed
         async with asyncio.timeout(1):
-            assert await refused(site, reading.reader.source.response_id, given(call_id)) == (503, None)
+            assert await not_taken(site, id_of(reading), given(call_id)) == (503, None)
         assert reading.run.lost
 
 
@@ -309,10 +314,9 @@ async def undisturbed() -> tuple[AcceptedResponse, list[Input], list[JsonObject]
     site.store.accept = noted  # type: ignore[method-assign]
     reading, calls = await waits(site, calls=2, background=True)
     for call_id in reversed(calls):
-        await site.outputs.give("default", reading.reader.source.response_id, given(call_id, f"of {call_id}"))
+        await give(site, reading, call_id, f"of {call_id}")
     events = await reading.to_the_end()
-    stored = await site.store.log("default", reading.reader.source.response_id)
-    assert stored is not None
+    stored = await site.store.log("default", id_of(reading))
     return accepted[0], list(decode(stored.data)), events
 
 
@@ -335,7 +339,7 @@ async def test_webhooks_are_told_of_a_wait_once_and_by_whoever_takes_it_over(mon
     messages = told_of(site)
     reading, calls = await waits(site, calls=2, background=True)
     await eventually(lambda: len(messages) == 1)
-    response_id = reading.reader.source.response_id
+    response_id = id_of(reading)
     assert messages[0].type == "response.action_required"
     assert messages[0].data == {"id": response_id, "required_action": {"type": "function_call"}}
     await site.outputs.give("default", response_id, given(calls[0]))  # the same wait goes on, for the other one
@@ -359,11 +363,10 @@ async def test_webhooks_are_told_of_a_wait_once_and_by_whoever_takes_it_over(mon
     assert len(ids) == 1
 
 
-async def test_one_in_the_foreground_tells_webhooks_nothing() -> None:
-    site = Site(FakeEngine([CALL_F, ANSWER]))
+async def test_one_in_the_foreground_tells_webhooks_nothing(site: Site) -> None:
     messages = told_of(site)
     reading, [call_id] = await waits(site)
-    await site.outputs.give("default", reading.reader.source.response_id, given(call_id))
+    await give(site, reading, call_id)
     await reading.to_the_end()
     assert not messages
 
@@ -371,7 +374,6 @@ async def test_one_in_the_foreground_tells_webhooks_nothing() -> None:
 async def test_a_takeover_at_every_input_gives_the_same_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_calls, "TAKEOVER_SECONDS", 30.0)
     accepted, inputs, events = await undisturbed()
-    assert accepted.request is not None
     assert accepted.request["tool_mode"] == "wait"
     began = next(index for index, each in enumerate(inputs) if isinstance(each, WaitBegan))
     for cut in range(began, len(inputs)):
@@ -401,6 +403,84 @@ async def test_the_deadline_survives_a_takeover(monkeypatch: pytest.MonkeyPatch,
     last = (await heir.to_the_end())[-1]
     assert last["type"] == ("response.failed" if mercy < 1 else "response.completed")
     stored = await site.store.log("default", accepted.response["id"])
-    assert stored is not None
     kinds = {type(each) for each in decode(stored.data)}
     assert (TimedOut in kinds, Ended in kinds) == (mercy < 1, True)
+
+
+async def test_in_the_background_it_goes_to_another_worker_at_once() -> None:
+    store = FakeStore()
+    site = Site(FakeEngine([CALL_F, ANSWER]), store, worker="stops")
+    reading, [call_id] = await waits(site, background=True)
+    response_id = id_of(reading)
+    await asyncio.wait_for(site.registry.aclose(grace=60), 5)
+    heir = Site(FakeEngine([ANSWER]), store, worker="heir")
+    await store.beat(WorkerState(id="heir", started_at=0.0))
+    [claimed] = (await store.reclaim("heir", dead_before=0.0)).claimed
+    await heir.service.run_again(claimed)
+    await heir.outputs.give("default", response_id, given(call_id))
+    again = await heir.follow(response_id)
+    events = await again.to_the_end()
+    assert_laws(events)
+    assert events[: len(reading.events)] == reading.events
+
+
+async def test_while_it_goes_to_another_worker_its_client_is_to_try_again(site: Site) -> None:
+    """And is not told that nobody waits for the output: then it would never come."""
+    reading, [call_id] = await waits(site, background=True)
+    going = Held(site.store, "give_back")
+    stopping = asyncio.create_task(site.registry.aclose())
+    await going.waits.wait()
+    try:
+        assert await not_taken(site, id_of(reading), given(call_id)) == (503, None)
+    finally:
+        going.go_on.set()
+        await stopping
+    assert await not_taken(site, id_of(reading), given(call_id)) == (503, None)
+
+
+class TestOtherWorkers:
+    async def test_the_one_that_ran_it_says_that_it_has_ended(self) -> None:
+        """It may end between the look into the store and the question: else nobody answers, and a client waits."""
+        store, others = FakeStore(), FakeOthers()
+        owner = Site(FakeEngine([CALL_F, ANSWER]), store, others=others, worker="owner")
+        reading, [call_id] = await waits(owner)
+        told = {"project": "default", "response_id": id_of(reading), **as_json(given(call_id))}
+        await give(owner, reading, call_id)
+        await reading.to_the_end()
+        answer = await owner.outputs.take_here(told)
+        assert answer["error"]["status"] == 409  # type: ignore[index]
+
+    async def test_the_one_that_runs_it_takes_it(self) -> None:
+        store, others = FakeStore(), FakeOthers()
+        owner = Site(FakeEngine([CALL_F, ANSWER]), store, others=others, worker="owner")
+        other = Site(FakeEngine(), store, others=others, worker="other")
+        reading, [call_id] = await waits(owner)
+        response_id = id_of(reading)
+        assert await not_taken(other, response_id, given("call_nobody")) == (404, "tool_call_id")
+        await reading.run.keep_inputs()
+        seen = await other.responses.response("default", response_id)
+        assert seen == await owner.responses.response("default", response_id)
+        assert seen["output"][-1]["call_id"] == call_id, "who polls it there knows what to answer"
+        await other.outputs.give("default", response_id, given(call_id))
+        assert await not_taken(other, response_id, given(call_id)) in [(409, "tool_call_id"), (409, "response_id")]
+        assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+
+    async def test_one_that_is_not_stored_is_found_by_asking(self) -> None:
+        others = FakeOthers()
+        owner = Site(FakeEngine([CALL_F, ANSWER]), others=others)
+        other = Site(FakeEngine(), others=others)
+        reading, [call_id] = await waits(owner, store=False)
+        assert await not_taken(other, "resp_nobody", given(call_id)) == (404, "response_id")
+        await give(other, reading, call_id)
+        assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+
+    async def test_without_redis_it_is_refused_and_goes_on(self) -> None:
+        store, others = FakeStore(), FakeOthers(reaches_others=False)
+        owner = Site(FakeEngine([CALL_F, ANSWER]), store, others=others, worker="owner")
+        other = Site(FakeEngine(), store, others=others, worker="other")
+        reading, [call_id] = await waits(owner)
+        error = await refused(other.outputs.give("default", id_of(reading), given(call_id)))
+        assert error.status == 503
+        assert "REDIS_URL" in error.message
+        await give(owner, reading, call_id)
+        assert (await reading.to_the_end())[-1]["type"] == "response.completed"

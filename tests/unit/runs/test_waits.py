@@ -20,6 +20,7 @@ from responses_app.runs.plan.waits import FEW, MAX_SECONDS, SAMPLES, ToolWaits
 from tests.kit.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Reading, Site
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
+from tests.unit.runs.readers import id_of
 from tests.unit.runs.test_waiting import TWO_CALLS, given
 from tests.unit.runs.test_waiting import waits as waits_for
 
@@ -116,8 +117,6 @@ class TestLearning:
 
 
 class Calls:
-    """The calls of a response that waits."""
-
     def __init__(self, **tools: str) -> None:
         self.open_tools = tools
         self.given: set[str] = set()
@@ -226,7 +225,7 @@ class TestRuns:
         site = Site(FakeEngine([TWO_CALLS, [reads, ANSWER], ANSWER]))
         on_waiting(site, monkeypatch)
         reading, calls = await waits_for(site, calls=2)
-        name = reading.reader.source.response_id
+        name = id_of(reading)
         await site.outputs.give("default", name, given(calls[0]))
         await eventually(lambda: len(site.engine.requests) == 2)
         turn, ahead = site.engine.requests
@@ -249,7 +248,7 @@ class TestRuns:
         on_waiting(site, monkeypatch)
         reading, calls = await waits_for(site, calls=2)
         for call_id in calls:
-            await site.outputs.give("default", reading.reader.source.response_id, given(call_id))
+            await site.outputs.give("default", id_of(reading), given(call_id))
             await asyncio.sleep(0)
         await reading.to_the_end()
         assert len(site.engine.requests) == 2
@@ -258,7 +257,7 @@ class TestRuns:
         site = Site(FakeEngine([TWO_CALLS, [EngineUnavailable("away")], ANSWER]))
         on_waiting(site, monkeypatch)
         reading, calls = await waits_for(site, calls=2)
-        name = reading.reader.source.response_id
+        name = id_of(reading)
         await site.outputs.give("default", name, given(calls[0]))
         await eventually(lambda: len(site.engine.requests) == 2 and site.engine.running == 0)
         await site.outputs.give("default", name, given(calls[1]))
@@ -281,8 +280,7 @@ class TestRuns:
 
 
 class TestOver:
-    async def test_a_rollout_that_ends_is_over_with_all_its_branches(self) -> None:
-        site = Site()
+    async def test_a_rollout_that_ends_is_over_with_all_its_branches(self, site: Site) -> None:
         over: list[Session] = []
         site.engine.end_session = over.append  # type: ignore[method-assign]
         for branch in ("main", "agent"):
@@ -296,10 +294,9 @@ class TestOver:
         await site.service.rollouts.end("p", "r")
         assert len(over) == 2
 
-    async def test_branches_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_branches_are_bounded(self, monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
         monkeypatch.setattr(rollouts, "MAX_RUNNING", 2)
         monkeypatch.setattr(rollouts, "MAX_BRANCHES", 3)
-        site = Site()
         for name in ("a", "b", "c"):
             for branch in range(5):
                 await site.service.rollouts.enter("p", RolloutRef(name, str(branch)))

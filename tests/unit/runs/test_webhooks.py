@@ -52,7 +52,7 @@ class Receivers(BaseWebhookSender):
         return answer
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        pass
 
 
 @asynccontextmanager

@@ -56,12 +56,10 @@ async def go_on_living(store: FakeStore, worker: str) -> None:
 
 
 def kept(store: FakeStore) -> list[JsonObject]:
-    """Return the responses of a store."""
     return [each.response for each in store._responses.values()]
 
 
 def statuses(store: FakeStore) -> list[object]:
-    """Return the states of a store's responses."""
     return [response["status"] for response in kept(store)]
 
 
