@@ -4,6 +4,7 @@ import dataclasses
 import re
 import stat
 import subprocess
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
@@ -13,179 +14,190 @@ from typing import Any
 import pytest
 
 from responses_app.protocol.events.dialects import parse_dialect
+from responses_app.protocol.files.networks import Domain
 from responses_app.protocol.prices import Price
 from responses_app.protocol.tiers import QueueBounds
 from responses_app.settings.conf import RETIRED, ConfigurationError, Settings, from_environ, secret_files, table
+from responses_app.tools.egress.settings import Reachable
 from responses_app.tools.network import hosts
+from responses_app.tools.settings import ServerAccess
 from tests.kit.forking import run_forked, start_forker
 from tests.kit.server import ROOT, server_environ
-from tests.kit.tool_settings import RIGHT_OF_TOOLS, TOOLS_TOGETHER, WRONG_OF_TOOLS
+
+WHOLE = {  # the least and the most: the settings that take a whole number between them
+    (0, 99): "ROLLOUT_ENGINE_PERCENT",
+    (0, None): (
+        "BACKGROUND_MAX_QUEUED CONVERSATIONS_MAX_ENTRIES ENGINE_MAX_RUNNING FILES_MAX_BYTES FILES_MAX_ENTRIES "
+        "FILE_SEARCH_CACHE_BYTES INPUT_IMAGES_MEMORY_BYTES RESPONSES_STORE_MAX_BYTES RESPONSES_STORE_MAX_ENTRIES "
+        "ROLLOUT_MEMORY_BYTES SANDBOX_PROJECT_CONTAINERS SANDBOX_SAVED_BYTES SKILLS_MAX_VERSIONS UPLOADS_MAX_OPEN "
+        "VECTOR_STORES_MAX_ENTRIES VECTOR_STORE_MAX_CHUNKS VECTOR_STORE_MAX_FILES WEBHOOK_ENDPOINTS_MAX "
+        "WEBSOCKET_MAX_QUEUED WORKER_MAX_MEMORY_BYTES"
+    ),
+    (0, 10000): "STREAM_DELTA_MS",
+    (0, 60000): "STREAM_FIRST_WORD_MS",
+    (1, 64): "FILE_SEARCH_EMBEDDING_AT_ONCE",
+    (1, 65535): "PORT",
+    (1, 1000): "MULTI_AGENT_MAX_CONCURRENT WORKERS",
+    (1, None): (
+        "ADMIN_LOGIN_FAILURES BACKGROUND_MAX_RUNNING BATCHES_MAX_OPEN BATCH_MAX_LINES FILE_MAX_BYTES "
+        "IDEMPOTENCY_MAX_KEYS INPUT_IMAGES_MAX MAX_INPUT_ITEMS MAX_WEBSOCKET_CONNECTIONS "
+        "RESPONSES_MAX_ACTIVE_SESSIONS RESPONSES_MAX_IN_FLIGHT ROLLOUTS_MAX_ENTRIES ROLLOUT_MAX_GENERATIONS "
+        "SANDBOX_NETWORK_BYTES SKILL_MAX_BYTES SKILL_MAX_UNPACKED_BYTES WEBHOOK_MAX_WAITING"
+    ),
+    (1, 10000): "BATCH_LINES_RUNNING MULTI_AGENT_MAX_AGENTS",
+    (1, 100): "MULTI_AGENT_MAX_DEPTH",
+    (1, 100000): "MULTI_AGENT_MAX_CALLS",
+    (1, 4096): "SANDBOX_MAX_CONTAINERS",
+    (8, 4096): "SANDBOX_MAX_PROCESSES",
+    (1000, None): "MAX_JSON_VALUES",
+    (1024, None): (
+        "BATCH_MAX_BYTES IDEMPOTENCY_MAX_ANSWER_BYTES IDEMPOTENCY_MAX_BYTES INPUT_IMAGE_MAX_BYTES MAX_BODY_BYTES "
+        "RESPONSES_MAX_SESSION_BYTES RESPONSES_MAX_TOOL_OUTPUT_BYTES RESPONSES_MAX_UNSAVED_BYTES ROLLOUT_MAX_BYTES "
+        "SERVER_TOOL_MAX_OUTPUT_BYTES WEBSOCKET_MAX_MESSAGE_BYTES WEBSOCKET_MAX_STATE_BYTES "
+        "WEBSOCKET_MAX_UNFINISHED_BYTES"
+    ),
+    (4096, 100000000): "INPUT_IMAGE_MAX_PIXELS",
+    (65536, None): "IMAGE_MAX_BYTES STREAM_MAX_LAG_BYTES",
+    (1048576, None): "SANDBOX_DISK_BYTES",
+    (67108864, None): "SANDBOX_MEMORY_BYTES",
+}
+SECONDS = {  # the least: the settings that take a number of seconds
+    0: (
+        "DATABASE_PATIENCE_SECONDS RECONNECT_GRACE_SECONDS RESPONSES_PING_INTERVAL_SECONDS RESPONSES_SESSION_TTL "
+        "RESPONSES_STORE_TTL ROLLOUT_TTL SANDBOX_WAIT_SECONDS SHUTDOWN_GRACE_SECONDS WEBHOOK_KEPT_SECONDS "
+        "WEBSOCKET_GRACE_SECONDS WEBSOCKET_WARNING_SECONDS WORKER_SILENCE_SECONDS"
+    ),
+    0.01: "FILE_SEARCH_QUERY_SECONDS",
+    0.1: (
+        "DATABASE_TIMEOUT_SECONDS FILE_SEARCH_EMBEDDING_SECONDS MULTI_AGENT_WAIT_SECONDS REQUEST_ARRIVAL_SECONDS "
+        "RESPONSES_TOOL_TIMEOUT SANDBOX_CALL_SECONDS STREAM_STALL_SECONDS WEBHOOK_SECONDS"
+    ),
+    1: (
+        "ADMIN_LOGIN_LOCK_SECONDS ENGINE_PAUSE_SECONDS ENGINE_WEIGHTS_SECONDS IDEMPOTENCY_KEY_TTL "
+        "IMAGE_SERVICE_SECONDS SANDBOX_IDLE_SECONDS SANDBOX_SAVE_SECONDS SERVER_TOOL_SECONDS WEBHOOK_RETRY_SECONDS "
+        "WEBSOCKET_LIFETIME_SECONDS WORKER_LEASE_SECONDS WORKER_START_SECONDS"
+    ),
+    60: "OIDC_SESSION_SECONDS",
+}
+CHOICES = {
+    "BEHIND_PROXY": "no, http, tls",
+    "LOG_LEVEL": "debug, info, warning, error",
+    "LOG_FORMAT": "line, json",
+    "METRICS": "auto, public, off",
+    "TRACES_CONTENT_IN": "spans, events",
+    "ENGINE": "demo, vllm, vllm-server, llama-server, scripted",
+    "AUTH": "auto, on, off",
+    "WEBSOCKET_BUSY": "queue, reject",
+    "UNKNOWN_FIELDS": "ignore, refuse",
+    "RESPONSES_TOOL_MODE": "complete, wait",
+    "MODEL_FORMAT": "harmony, chat-template, auto",
+    "REASONING_PARSER": "auto, none, think, qwen3, think-open, deepseek_r1 or vllm:NAME",
+    "TOOL_PARSER": "auto, none, hermes, qwen, json, llama3_json or vllm:NAME",
+    "REASONING_SUMMARIES": "model, text, off",
+    "RESPONSES_DEFAULT_SERVICE_TIER": "auto, default, flex, scale, priority, fast, ultrafast",
+    "SANDBOX": "auto, bubblewrap, sandlock, off",
+    "SERVER_TOOL_EARLY": "off, known, predicted",
+}
+HOSTS = [f"{what}_ALLOWED_HOSTS" for what in ("INPUT_IMAGES", "MCP", "SANDBOX", "SEARCH", "WEBHOOK")]
+SWITCHES = (
+    "CORE_DUMPS DEBUG ENABLE_COMPUTER_CALL ENGINE_WEIGHTS FILE_SEARCH MCP_SERVER_URLS PLAYGROUND_SHARING REFUSE_IMAGES "
+    "RESPONSES_COMPATIBILITY_MODE RESPONSES_STORE RESPONSES_USAGE_PER_TURN TRACES"
+).split()
+TEXTS = (
+    "DATA_DIR EMBEDDINGS_MODEL ENGINE_API_KEY ENGINE_CORE ENGINE_SCRIPT IMAGE_SERVICE_KEY IMAGE_SERVICE_MODEL "
+    "IMAGE_TOKEN METRICS_DIR MODEL MODEL_NAME OIDC_CLIENT_ID OIDC_CLIENT_SECRET SANDBOX_PYTHON SANDBOX_TLS_CA "
+    "SANDBOX_TLS_CERT SANDBOX_TLS_KEY SECRET_KEY TOKENIZER"
+).split()
+
+
+def other_than_its_default(name: str, *values: Any) -> Any:
+    """Return the first of some values that the setting does not have by itself."""
+    return next(value for value in values if value != getattr(Settings(), name.lower()))
+
+
+def rights() -> Iterator[tuple[str, Any]]:
+    """Yield each setting that takes a number, a word or any text, with a right value."""
+    for (least, _), names in WHOLE.items():
+        yield from ((name, other_than_its_default(name, least, least + 1)) for name in names.split())
+    for least, names in SECONDS.items():
+        yield from ((name, other_than_its_default(name, float(least), least + 0.5)) for name in names.split())
+    yield from ((name, other_than_its_default(name, *words.split(", "))) for name, words in CHOICES.items())
+    yield from ((name, "/a/text") for name in TEXTS)
+
 
 RIGHT: dict[str, tuple[str, Any]] = {
+    **{name: (f" {str(value).upper() if name in CHOICES else value} ", value) for name, value in rights()},
+    **{name: ("Off", False) if getattr(Settings(), name.lower()) else ("on", True) for name in SWITCHES},
+    **dict.fromkeys(HOSTS, ("Wiki.internal, 10.1.0.0/16", hosts("wiki.internal,10.1.0.0/16"))),
+    "ENGINE": ("Demo", "demo"),  # all others need more
+    "MODEL_FORMAT": ("Auto", "auto"),
     "HOST": ("127.0.0.2", "127.0.0.2"),
-    "FILE_SEARCH_EMBEDDING_MODEL": (" hashing-256 ", "hashing-256"),
-    "FILE_SEARCH_QUERY_SECONDS": ("0.5", 0.5),
-    "FILE_SEARCH_EMBEDDING_SECONDS": ("30", 30.0),
-    "FILE_SEARCH_EMBEDDING_AT_ONCE": ("4", 4),
-    "PORT": (" 8001 ", 8001),
-    "DEBUG": ("on", True),
-    "DATA_DIR": ("data", "data"),
-    "ROLLOUT_ENGINE_PERCENT": ("30", 30),
-    "WORKERS": ("4", 4),
-    "WORKER_MAX_MEMORY_BYTES": ("1000000000", 10**9),
-    "WORKER_START_SECONDS": ("2.5", 2.5),
-    "WORKER_SILENCE_SECONDS": ("0", 0.0),
-    "SECRET_KEY": ("s", "s"),
     "DATABASE_URL": ("postgres://u:p@h/n", "postgres://u:p@h/n"),
     "REDIS_URL": ("redis://h:6379/0", "redis://h:6379/0"),
+    "FILE_SEARCH_EMBEDDING_MODEL": (" hashing-256 ", "hashing-256"),
     "ALLOWED_HOSTS": ("a.example, b.example,", ("a.example", "b.example")),
     "ALLOWED_ORIGINS": ("HTTP://localhost:3000/, app-1://b", ("http://localhost:3000", "app-1://b")),
     "CSRF_TRUSTED_ORIGINS": ("https://a.example/, https://b.example", ("https://a.example", "https://b.example")),
-    "BEHIND_PROXY": ("TLS", "tls"),
-    "ADMIN_LOGIN_FAILURES": ("3", 3),
-    "ADMIN_LOGIN_LOCK_SECONDS": ("60", 60.0),
     "OIDC_ISSUER": (" ", ""),
-    "OIDC_CLIENT_ID": ("respsite", "respsite"),
-    "OIDC_CLIENT_SECRET": ("s", "s"),
     "OIDC_NAME": (" Example ", "Example"),
     "OIDC_SCOPES": ("openid,email groups", ("openid", "email", "groups")),
     "OIDC_GROUPS_CLAIM": ("https://example.com/groups", "https://example.com/groups"),
     "OIDC_ROLES": ('{"ops": "operator"}', {"ops": "operator"}),
-    "OIDC_SESSION_SECONDS": ("3600", 3600.0),
-    "LOG_LEVEL": ("DEBUG", "debug"),
-    "LOG_FORMAT": ("json", "json"),
-    "CORE_DUMPS": ("on", True),
-    "METRICS": ("Public", "public"),
-    "METRICS_DIR": ("metrics", "metrics"),
-    "TRACES": ("on", True),
     "TRACES_CONTENT": ("support, research", ("support", "research")),
-    "TRACES_CONTENT_IN": ("Events", "events"),
     "PRICES": ('{"m": {"input": 0.1}}', {"m": Price(Decimal("0.1"), Decimal("0.1"), Decimal(0))}),
     "PRICES_CURRENCY": ("EUR", "eur"),
-    "PLAYGROUND_SHARING": ("on", True),
-    "ENGINE": ("Demo", "demo"),
     "ENGINE_URL": (
         "http://a:8001/v1/, https://b,dns+http://c:8001,file:///srv/v1",
         ("http://a:8001", "https://b", "dns+http://c:8001", "file:///srv/v1"),
     ),
-    "ENGINE_API_KEY": ("k", "k"),
-    "ENGINE_CORE": ("/run/core", "/run/core"),
-    "MODEL": ("m", "m"),
-    "MODEL_FORMAT": ("Auto", "auto"),
-    "TOKENIZER": ("/srv/model", "/srv/model"),
-    "REASONING_PARSER": ("Qwen3", "qwen3"),
-    "TOOL_PARSER": ("Hermes", "hermes"),
-    "REFUSE_IMAGES": ("on", True),
-    "INPUT_IMAGES_MAX": ("5", 5),
-    "INPUT_IMAGE_MAX_BYTES": ("4096", 4096),
-    "INPUT_IMAGE_MAX_PIXELS": ("4096", 4096),
-    "INPUT_IMAGES_ALLOWED_HOSTS": ("10.0.0.0/8", hosts("10.0.0.0/8")),
-    "INPUT_IMAGES_MEMORY_BYTES": ("0", 0),
-    "IMAGE_TOKEN": ("<image>", "<image>"),
     "CHAT_TEMPLATE_KWARGS": ('{"thinking": true}', {"thinking": True}),
-    "MODEL_NAME": ("n", "n"),
     "ENGINE_OPTIONS": ('{"tokens_per_second": 5}', {"tokens_per_second": 5}),
-    "ENGINE_SCRIPT": ("script.json", "script.json"),
     "MODELS": ('{"a": {"engine": "Demo", "aliases": ["b"]}}', (("a", {"engine": "demo", "aliases": ("b",)}),)),
-    "MAX_WEBSOCKET_CONNECTIONS": ("1", 1),
-    "WEBSOCKET_LIFETIME_SECONDS": ("7200", 7200.0),
-    "WEBSOCKET_WARNING_SECONDS": ("0", 0.0),
-    "WEBSOCKET_GRACE_SECONDS": ("0.5", 0.5),
-    "AUTH": ("off", "off"),
-    "WEBSOCKET_BUSY": ("reject", "reject"),
-    "UNKNOWN_FIELDS": ("Refuse", "refuse"),
-    "WEBSOCKET_MAX_MESSAGE_BYTES": ("1024", 1024),
-    "WEBSOCKET_MAX_QUEUED": ("0", 0),
-    "WEBSOCKET_MAX_STATE_BYTES": ("1024", 1024),
-    "WEBSOCKET_MAX_UNFINISHED_BYTES": ("1024", 1024),
-    "STREAM_MAX_LAG_BYTES": ("65536", 65536),
-    "STREAM_STALL_SECONDS": ("0.1", 0.1),
-    "STREAM_DELTA_MS": ("50", 50),
-    "STREAM_FIRST_WORD_MS": ("0", 0),
-    "DATABASE_TIMEOUT_SECONDS": ("2.5", 2.5),
-    "DATABASE_PATIENCE_SECONDS": ("0", 0.0),
-    "MAX_BODY_BYTES": ("1024", 1024),
-    "MAX_INPUT_ITEMS": ("50", 50),
-    "MAX_JSON_VALUES": ("1000", 1000),
-    "REQUEST_ARRIVAL_SECONDS": ("5", 5.0),
-    "RESPONSES_PING_INTERVAL_SECONDS": ("0", 0.0),
     "RESPONSES_DIALECT": ("Open-Responses, ping-events,", parse_dialect("reasoning-names,ping-events")),
-    "RESPONSES_TOOL_MODE": ("Wait", "wait"),
-    "RESPONSES_TOOL_TIMEOUT": ("0.5", 0.5),
-    "MULTI_AGENT_MAX_CONCURRENT": ("2", 2),
-    "MULTI_AGENT_MAX_AGENTS": ("3", 3),
-    "MULTI_AGENT_MAX_DEPTH": ("1", 1),
-    "MULTI_AGENT_MAX_CALLS": ("5", 5),
-    "MULTI_AGENT_WAIT_SECONDS": ("0.5", 0.5),
-    "RESPONSES_MAX_TOOL_OUTPUT_BYTES": ("2048", 2048),
-    "RESPONSES_MAX_IN_FLIGHT": ("1", 1),
-    "RESPONSES_COMPATIBILITY_MODE": ("FALSE", False),
-    "RESPONSES_USAGE_PER_TURN": ("on", True),
-    "RESPONSES_STORE": ("off", False),
-    "RESPONSES_STORE_TTL": ("3600", 3600.0),
-    "RESPONSES_STORE_MAX_ENTRIES": ("10", 10),
-    "RESPONSES_STORE_MAX_BYTES": ("10", 10),
-    "RESPONSES_SESSION_TTL": ("1", 1.0),
-    "RESPONSES_MAX_ACTIVE_SESSIONS": ("1", 1),
-    "RESPONSES_MAX_SESSION_BYTES": ("1024", 1024),
-    "RESPONSES_MAX_UNSAVED_BYTES": ("1024", 1024),
-    "RECONNECT_GRACE_SECONDS": ("5", 5.0),
-    "BACKGROUND_MAX_RUNNING": ("1", 1),
-    "BACKGROUND_MAX_QUEUED": ("0", 0),
-    "SHUTDOWN_GRACE_SECONDS": ("0", 0.0),
-    "WORKER_LEASE_SECONDS": ("2", 2.0),
-    "CONVERSATIONS_MAX_ENTRIES": ("5", 5),
-    "IDEMPOTENCY_KEY_TTL": ("3600", 3600.0),
-    "IDEMPOTENCY_MAX_KEYS": ("5", 5),
-    "IDEMPOTENCY_MAX_BYTES": ("1024", 1024),
-    "IDEMPOTENCY_MAX_ANSWER_BYTES": ("1024", 1024),
-    "BATCH_MAX_LINES": ("5", 5),
-    "BATCH_MAX_BYTES": ("4096", 4096),
-    "BATCHES_MAX_OPEN": ("5", 5),
-    "BATCH_LINES_RUNNING": ("5", 5),
-    "ROLLOUT_TTL": ("5", 5.0),
-    "ROLLOUTS_MAX_ENTRIES": ("5", 5),
-    "ROLLOUT_MAX_GENERATIONS": ("5", 5),
-    "ROLLOUT_MAX_BYTES": ("4096", 4096),
-    "ROLLOUT_MEMORY_BYTES": ("0", 0),
     "REASONING_ENCRYPTION_KEYS": ("a" * 16 + ", " + "b" * 16, ("a" * 16, "b" * 16)),
-    "REASONING_SUMMARIES": ("TEXT", "text"),
-    "RESPONSES_DEFAULT_SERVICE_TIER": ("flex", "flex"),
     "RESPONSES_ALLOWED_SERVICE_TIERS": ("default, FLEX,default", ("default", "flex")),
     "DEFAULT_OPENAI_ORGANIZATION": ("org-a", "org-a"),
     "DEFAULT_OPENAI_VERSION": ("2020-10-01", "2020-10-01"),
     "AZURE_REGION": ("Sweden Central", "Sweden Central"),
-    "ENGINE_MAX_RUNNING": ("64", 64),
     "ENGINE_MAX_QUEUED": ("0, flex=50,Fast=2", QueueBounds(0, {"flex": 50, "priority": 2})),
-    "ENGINE_WEIGHTS": ("on", True),
-    "ENGINE_PAUSE_SECONDS": ("60", 60.0),
-    "ENGINE_WEIGHTS_SECONDS": ("5.5", 5.5),
     "ENGINE_RPC_METHODS": (" load_from, update2,", ("load_from", "update2")),
-    **RIGHT_OF_TOOLS,
+    "EMBEDDINGS_URL": ("http://127.0.0.1:8002/v1", ("http://127.0.0.1:8002",)),
+    "EMBEDDINGS_OPTIONS": ('{"max_model_len": 512}', {"max_model_len": 512}),
+    "SEARCH_URL": (" ddgs+http://127.0.0.1:8000/ ", "ddgs+http://127.0.0.1:8000"),
+    "SEARCH_MCP": (" ", ""),
+    "IMAGE_SERVICE_URL": (" http://127.0.0.1:8188/v1/images/generations/ ", "http://127.0.0.1:8188/v1"),
+    "SANDBOX_MCP": (" ", ""),
+    "SANDBOX_HOSTS": (" /run/box, /run/other,/run/box", ("/run/box", "/run/other")),
+    "SANDBOX_SECRET": ("a secret of some length", "a secret of some length"),
+    "SANDBOX_NETWORK": ("A.org, *.b.org", Reachable(domains=(Domain("a.org"), Domain("b.org", True)))),
+    "MCP_SERVERS": (
+        '{"wiki": "https://wiki.example/mcp", "files": "server-files --root \'/srv/my files\'"}',
+        {
+            "wiki": ServerAccess(transport="http", url="https://wiki.example/mcp"),
+            "files": ServerAccess(transport="stdio", command=("server-files", "--root", "/srv/my files")),
+        },
+    ),
 }
 WRONG: dict[str, tuple[list[str], str]] = {
-    "ROLLOUT_ENGINE_PERCENT": (["100", "-1", "a half"], "a whole number of at least 0 and at most 99"),
-    "FILE_SEARCH_QUERY_SECONDS": (["0", "soon"], "a number of seconds of at least 0.01"),
-    "FILE_SEARCH_EMBEDDING_SECONDS": (["0"], "a number of seconds of at least 0.1"),
-    "FILE_SEARCH_EMBEDDING_AT_ONCE": (["0", "65"], "a whole number of at least 1 and at most 64"),
-    "REFUSE_IMAGES": (["sometimes"], "on or off"),
-    "INPUT_IMAGES_MAX": (["0"], "a whole number of at least 1"),
-    "INPUT_IMAGE_MAX_BYTES": (["1000"], "a whole number of at least 1024"),
-    "INPUT_IMAGE_MAX_PIXELS": (["0", "100000001"], "a whole number of at least 4096 and at most 100000000"),
-    "INPUT_IMAGES_ALLOWED_HOSTS": (["a b"], "host names"),
-    "INPUT_IMAGES_MEMORY_BYTES": (["-1"], "a whole number of at least 0"),
-    "PORT": (["0", "65536", "-1", "80.5", "http"], "a whole number of at least 1 and at most 65535"),
-    "WORKERS": (["0", "two", "1001"], "a whole number of at least 1 and at most 1000"),
-    "WORKER_MAX_MEMORY_BYTES": (["-1", "1 GiB"], "a whole number of at least 0"),
-    "WORKER_START_SECONDS": (["0", "soon"], "a number of seconds of at least 1"),
-    "WORKER_SILENCE_SECONDS": (["-1", "never"], "a number of seconds of at least 0"),
-    "DEBUG": (["perhaps", "2"], "on or off"),
+    **{
+        name: (
+            [str(least - 1), "80.5", "²", "1 GiB", *([] if most is None else [str(most + 1)])],
+            f"a whole number of at least {least}" + ("" if most is None else f" and at most {most}."),
+        )
+        for (least, most), names in WHOLE.items()
+        for name in names.split()
+    },
+    **{
+        name: ([f"{least - 0.001:g}", "nan", "inf", "soon"], f"a number of seconds of at least {least}")
+        for least, names in SECONDS.items()
+        for name in names.split()
+    },
+    **{name: (["nonsense"], f"one of {words}.") for name, words in CHOICES.items()},
+    **dict.fromkeys(SWITCHES, (["perhaps", "2"], "on or off")),
+    **dict.fromkeys(HOSTS, (["http://a", "10.0.0.1/8", "a b"], "host names, .endings of names, addresses")),
     "ALLOWED_HOSTS": ([",", " , "], "names, separated by commas"),
     "ALLOWED_ORIGINS": (["a.example", ",", "null", "http://a/b", "https://*.a.example"], "origins with their scheme"),
     "CSRF_TRUSTED_ORIGINS": (["a.example", ","], "origins with their scheme"),
-    "BEHIND_PROXY": (["on", "yes"], "one of no, http, tls"),
-    "ADMIN_LOGIN_FAILURES": (["0"], "a whole number of at least 1"),
-    "ADMIN_LOGIN_LOCK_SECONDS": (["0.5"], "a number of seconds of at least 1"),
     "OIDC_ISSUER": (
         [
             *"login.example.com http://login.example.com https://u:p@a https://a?b=1 https://a#b https://".split(),
@@ -197,103 +209,55 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "OIDC_SCOPES": (["profile", ","], "scopes separated by spaces, one of them openid"),
     "OIDC_GROUPS_CLAIM": (["\x00"], "up to 100 characters"),
     "OIDC_ROLES": (["{", "[]", "{}", '{"a": "root"}', '{"a": ["viewer"]}'], "a JSON object of groups and their roles"),
-    "OIDC_SESSION_SECONDS": (["59", "never"], "a number of seconds of at least 60"),
-    "LOG_LEVEL": (["loud"], "one of debug, info, warning, error"),
-    "LOG_FORMAT": (["xml"], "one of line, json"),
-    "CORE_DUMPS": (["perhaps"], "on or off"),
-    "METRICS": (["on", "yes"], "one of auto, public, off"),
-    "TRACES": (["sometimes"], "on or off"),
     "TRACES_CONTENT": ([","], "names, separated by commas"),
-    "TRACES_CONTENT_IN": (["logs"], "one of spans, events"),
-    "PLAYGROUND_SHARING": (["sometimes"], "on or off"),
     "PRICES": (["cheap", '{"m": {"input": NaN}}', '{"m": {"input": -1}}', '{"m": 1}'], "a JSON object like"),
     "PRICES_CURRENCY": (["$", "dollars"], "the three letters of a currency"),
-    "ENGINE": (["nonsense"], "one of "),
     "ENGINE_OPTIONS": (["{", "[]", "1"], "a JSON object"),
     "MODELS": (["{", "[]", "{}", '{"a": {}, "a": {}}'], "a JSON object of at most 32 models by their names, like"),
-    "MAX_WEBSOCKET_CONNECTIONS": (["0", "-5", "many"], "a whole number of at least 1"),
-    "WEBSOCKET_LIFETIME_SECONDS": (["0", "nan", "inf", "1h"], "a number of seconds of at least 1"),
-    "WEBSOCKET_WARNING_SECONDS": (["-1"], "a number of seconds of at least 0"),
-    "WEBSOCKET_GRACE_SECONDS": (["-1"], "a number of seconds of at least 0"),
-    "AUTH": (["maybe"], "one of auto, on, off"),
     "DEFAULT_OPENAI_ORGANIZATION": (["a\nb", "é", "x" * 129], "up to 128 printable ASCII characters"),
     "DEFAULT_OPENAI_VERSION": (["é"], "up to 128 printable ASCII characters"),
     "AZURE_REGION": (["\x7f"], "up to 128 printable ASCII characters"),
-    "ENGINE_MAX_RUNNING": (["-1"], "a whole number of at least 0"),
-    "ENGINE_WEIGHTS": (["perhaps"], "on or off"),
-    "ENGINE_PAUSE_SECONDS": (["0.5"], "a number of seconds of at least 1"),
-    "ENGINE_WEIGHTS_SECONDS": (["0"], "a number of seconds of at least 1"),
     "ENGINE_RPC_METHODS": ([",", "a.b", "_init", "load from"], "names of methods, separated by commas, like load_from"),
     "ENGINE_MAX_QUEUED": (["-1", "flex=5", "1,slow=5", "1,flex", "1,auto=2"], "a whole number of at least 0, and othe"),
-    "WEBSOCKET_BUSY": (["wait"], "one of queue, reject"),
-    "UNKNOWN_FIELDS": (["drop"], "one of ignore, refuse"),
-    "WEBSOCKET_MAX_MESSAGE_BYTES": (["1023", "64 MiB"], "a whole number of at least 1024"),
-    "WEBSOCKET_MAX_QUEUED": (["-1", "²"], "a whole number of at least 0"),
-    "WEBSOCKET_MAX_STATE_BYTES": (["1"], "a whole number of at least 1024"),
-    "WEBSOCKET_MAX_UNFINISHED_BYTES": (["1"], "a whole number of at least 1024"),
-    "STREAM_MAX_LAG_BYTES": (["1024"], "a whole number of at least 65536"),
-    "DATABASE_TIMEOUT_SECONDS": (["0", "soon"], "a number of seconds of at least 0.1"),
-    "DATABASE_PATIENCE_SECONDS": (["-1"], "a number of seconds of at least 0"),
-    "STREAM_STALL_SECONDS": (["0"], "a number of seconds of at least 0.1"),
-    "STREAM_DELTA_MS": (["-1", "0.5", "10001"], "a whole number of at least 0 and at most 10000"),
-    "STREAM_FIRST_WORD_MS": (["-1", "60001"], "a whole number of at least 0 and at most 60000"),
-    "MAX_BODY_BYTES": (["1"], "a whole number of at least 1024"),
-    "MAX_INPUT_ITEMS": (["0"], "a whole number of at least 1"),
-    "MAX_JSON_VALUES": (["10"], "a whole number of at least 1000"),
-    "REQUEST_ARRIVAL_SECONDS": (["0", "long"], "a number of seconds of at least 0.1"),
-    "RESPONSES_PING_INTERVAL_SECONDS": (["-1", "often"], "a number of seconds of at least 0"),
     "RESPONSES_DIALECT": (["codex", ",", "openai,nonsense"], "the presets openai, open-responses, "),
-    "RESPONSES_TOOL_MODE": (["on", "waits"], "one of complete, wait"),
-    "MULTI_AGENT_MAX_CONCURRENT": (["0", "1001"], "a whole number of at least 1 and at most 1000"),
-    "MULTI_AGENT_MAX_AGENTS": (["0", "10001"], "a whole number of at least 1 and at most 10000"),
-    "MULTI_AGENT_MAX_DEPTH": (["0", "101"], "a whole number of at least 1 and at most 100"),
-    "MULTI_AGENT_MAX_CALLS": (["0", "many"], "a whole number of at least 1 and at most 100000"),
-    "MULTI_AGENT_WAIT_SECONDS": (["0", "long"], "a number of seconds of at least 0.1"),
-    "RESPONSES_TOOL_TIMEOUT": (["0", "-1", "long"], "a number of seconds of at least 0.1"),
-    "RESPONSES_MAX_TOOL_OUTPUT_BYTES": (["1023", "1 MiB"], "a whole number of at least 1024"),
-    "RESPONSES_MAX_IN_FLIGHT": (["0"], "a whole number of at least 1"),
-    "RESPONSES_COMPATIBILITY_MODE": (["strict"], "on or off"),
-    "RESPONSES_USAGE_PER_TURN": (["2"], "on or off"),
-    "RESPONSES_STORE": (["sometimes"], "on or off"),
     "ENGINE_URL": (
         [*"localhost:8001 http://a,b , dns+https://a file:servers http:// http://a:99999 http://a?b=1".split()],
         "URLs of vLLM servers",
     ),
-    "MODEL_FORMAT": (["chatml"], "one of harmony, chat-template, auto"),
-    "REASONING_PARSER": (["gpt"], "one of auto, none, think"),
-    "TOOL_PARSER": (["xml"], "one of auto, none, hermes"),
     "CHAT_TEMPLATE_KWARGS": (["thinking", "[]"], "a JSON object"),
-    "RESPONSES_STORE_TTL": (["-1"], "a number of seconds of at least 0"),
-    "RESPONSES_STORE_MAX_ENTRIES": (["-1"], "a whole number of at least 0"),
-    "RESPONSES_STORE_MAX_BYTES": (["1 GiB"], "a whole number of at least 0"),
-    "RESPONSES_SESSION_TTL": (["-1"], "a number of seconds of at least 0"),
-    "RESPONSES_MAX_ACTIVE_SESSIONS": (["0"], "a whole number of at least 1"),
-    "RESPONSES_MAX_SESSION_BYTES": (["1"], "a whole number of at least 1024"),
-    "RESPONSES_MAX_UNSAVED_BYTES": (["1"], "a whole number of at least 1024"),
-    "RECONNECT_GRACE_SECONDS": (["-1"], "a number of seconds of at least 0"),
-    "BACKGROUND_MAX_RUNNING": (["0"], "a whole number of at least 1"),
-    "BACKGROUND_MAX_QUEUED": (["-1"], "a whole number of at least 0"),
-    "SHUTDOWN_GRACE_SECONDS": (["-1"], "a number of seconds of at least 0"),
-    "WORKER_LEASE_SECONDS": (["0.5"], "a number of seconds of at least 1"),
-    "CONVERSATIONS_MAX_ENTRIES": (["-1"], "a whole number of at least 0"),
-    "IDEMPOTENCY_KEY_TTL": (["0"], "a number of seconds of at least 1"),
-    "IDEMPOTENCY_MAX_KEYS": (["0"], "a whole number of at least 1"),
-    "IDEMPOTENCY_MAX_BYTES": (["1"], "a whole number of at least 1024"),
-    "IDEMPOTENCY_MAX_ANSWER_BYTES": (["1"], "a whole number of at least 1024"),
-    "BATCH_MAX_LINES": (["0"], "a whole number of at least 1"),
-    "BATCH_MAX_BYTES": (["5"], "a whole number of at least 1024"),
-    "BATCHES_MAX_OPEN": (["0"], "a whole number of at least 1"),
-    "BATCH_LINES_RUNNING": (["0", "10001"], "a whole number of at least 1 and at most 10000"),
-    "ROLLOUT_TTL": (["-1", "soon"], "a number of seconds of at least 0"),
-    "ROLLOUTS_MAX_ENTRIES": (["0"], "a whole number of at least 1"),
-    "ROLLOUT_MAX_GENERATIONS": (["0"], "a whole number of at least 1"),
-    "ROLLOUT_MAX_BYTES": (["5"], "a whole number of at least 1024"),
-    "ROLLOUT_MEMORY_BYTES": (["-1"], "a whole number of at least 0"),
     "REASONING_ENCRYPTION_KEYS": (["short", ","], "secrets of at least 16 characters"),
-    "REASONING_SUMMARIES": (["on", "detailed"], "one of model, text, off"),
-    "RESPONSES_DEFAULT_SERVICE_TIER": (["cheap"], "one of auto, default"),
     "RESPONSES_ALLOWED_SERVICE_TIERS": (["cheap", ","], "some of auto,default"),
-    **WRONG_OF_TOOLS,
+    "EMBEDDINGS_URL": (
+        ["host", "http://a?b=1", "dns+http://vllm:8002", "file:///servers"],
+        "URLs of vLLM servers, separated by commas, like http",
+    ),
+    "EMBEDDINGS_OPTIONS": (["7"], "a JSON object"),
+    "IMAGE_SERVICE_URL": (["127.0.0.1:8188", "ftp://a", "http://", "http://a:x"], "the URL of a service"),
+    "SANDBOX_MCP": (["a b", ".b"], "the label of an MCP server"),
+    "SANDBOX_HOSTS": (["box", "box:x", "box:99999", "run/box", ":80"], "addresses with a port, or paths of sockets"),
+    "SANDBOX_SECRET": (["short"], "a secret of at least 16 characters"),
+    "SEARCH_URL": (["searxng:8080", "ftp://a", "http://", "ddgs+http://a b", "http://a:x"], "the URL of a SearXNG"),
+    "SEARCH_MCP": (["a b", "a.", ".b", "a..b"], "the label of an MCP server"),
+    "MCP_SERVERS": (
+        [
+            "[]",
+            "{",
+            "/no/such/file.json",
+            '{"a b": "https://a"}',
+            '{"python": "https://a"}',
+            '{"a": 1}',
+            '{"a": {}}',
+            '{"a": {"url": "ftp://a"}}',
+            '{"a": {"url": "https://a", "command": "b"}}',
+            '{"a": {"url": "https://a", "transport": "carrier pigeon"}}',
+            '{"a": {"url": "https://a", "headers": {"b": 1}}}',
+            '{"a": {"command": ["b"]}}',
+            '{"a": {"command": ""}}',
+            '{"a": {"command": "b", "password": "c"}}',
+        ],
+        "a JSON object of servers",
+    ),
+    "SANDBOX_NETWORK": ([",", "on", "https://a.example", "10.0.0.1"], "off, any, or domains separated by commas"),
 }
 TOGETHER = {  # environment → what its sentence has to name
     "a network without host names": ({"HOST": "0.0.0.0"}, ["HOST=0.0.0.0", "ALLOWED_HOSTS"]),
@@ -314,7 +278,11 @@ TOGETHER = {  # environment → what its sentence has to name
     "vllm without a model": ({"ENGINE": "vllm"}, ["ENGINE=vllm", "MODEL"]),
     "vllm-server without its URL": ({"ENGINE": "vllm-server", "MODEL": "m"}, ["ENGINE_URL", "MODEL"]),
     "vllm-server without a model": ({"ENGINE": "vllm-server", "ENGINE_URL": "http://h"}, ["ENGINE_URL", "MODEL"]),
-    **TOOLS_TOGETHER,
+    "two interpreters": ({"SANDBOX": "bubblewrap", "SANDBOX_MCP": "a"}, ["SANDBOX", "SANDBOX_MCP"]),
+    "an interpreter by a server that is not there": ({"SANDBOX_MCP": "a"}, ["SANDBOX_MCP=a", "MCP_SERVERS"]),
+    "hosts without a secret": ({"SANDBOX_HOSTS": "box-1:8100"}, ["SANDBOX_HOSTS", "SANDBOX_SECRET"]),
+    "two searches": ({"SEARCH_URL": "http://h", "SEARCH_MCP": "a"}, ["SEARCH_URL", "SEARCH_MCP"]),
+    "a search by a server that is not there": ({"SEARCH_MCP": "a.b"}, ["SEARCH_MCP=a.b", "MCP_SERVERS"]),
     "another database": ({"DATABASE_URL": "mysql://u:hidden@h/n"}, ["DATABASE_URL", "sqlite:///", "postgres://"]),
     "another Redis": ({"REDIS_URL": "http://:hidden@h"}, ["REDIS_URL", "redis://"]),
 }
