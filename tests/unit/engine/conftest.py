@@ -1,6 +1,6 @@
 """Fixtures of the engines' tests: fake vLLM servers, and engines over them, closed at the end."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from engine.backends.vllm import replica
 from engine.backends.vllm.server import VllmServerEngine
 from tests.kit.fake_vllm import FakeVllm
-from tests.unit.engine.vllm_engines import SCRIPT, OpenEngine, OpenFake, over
+from tests.unit.engine.vllm_engines import SCRIPT, OpenEngine, OpenFake, OpenPool, over
 
 
 @pytest.fixture
@@ -43,3 +43,22 @@ async def vllm_over() -> AsyncIterator[OpenEngine]:
     yield open_one
     for engine in opened:
         await engine.aclose()
+
+
+@pytest.fixture
+async def engine(fake: FakeVllm, vllm_over: OpenEngine) -> VllmServerEngine:
+    """An engine over that server."""
+    return await vllm_over(fake)
+
+
+@pytest.fixture
+def pool(open_fake: OpenFake, vllm_over: OpenEngine) -> OpenPool:
+    """Start so many servers, each with this script and these switches, and an engine over them with `options`."""
+
+    async def open_pool(
+        count: int, *script: dict[str, object], options: Mapping[str, object] = {}, **switches: object
+    ) -> tuple[list[FakeVllm], VllmServerEngine]:
+        fakes = [await open_fake(*script, **switches) for _ in range(count)]
+        return fakes, await vllm_over(*fakes, **options)
+
+    return open_pool

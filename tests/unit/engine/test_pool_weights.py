@@ -1,7 +1,6 @@
 """Weights of several vLLM servers: all at once, one after the other, and servers that do not take them."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,8 +12,9 @@ from engine.weights import PauseMode, RemoteCall, WeightsCall, WeightsStep
 from tests.contracts.engine import ask, assert_whole, collect
 from tests.kit.fake_vllm import FakeVllm
 from tests.kit.waiting import eventually
-from tests.unit.engine.vllm_engines import SCRIPT, OpenEngine, OpenFake, prompt
+from tests.unit.engine.vllm_engines import SCRIPT, OpenEngine, OpenFake, OpenPool, prompt
 
+Fakes = list[FakeVllm]
 SLOW = {"when": "slow", "say": SCRIPT[-1]["say"], "delay": 0.003}
 
 
@@ -37,14 +37,17 @@ async def versions(engine: VllmServerEngine) -> list[str | None]:
     return [replica.version for replica in await engine.weights.replicas() if not replica.problem]
 
 
-async def three(open_fake: OpenFake, vllm_over: OpenEngine) -> tuple[Sequence[FakeVllm], VllmServerEngine]:
-    """Return three servers, and an engine over them."""
-    fakes = [await open_fake(SLOW, *SCRIPT) for _ in range(3)]
-    return fakes, await vllm_over(*fakes)
+@pytest.fixture
+async def fakes(open_fake: OpenFake) -> Fakes:
+    return [await open_fake(SLOW, *SCRIPT) for _ in range(3)]
 
 
-async def test_all_change_at_once(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-    fakes, engine = await three(open_fake, vllm_over)
+@pytest.fixture
+async def engine(fakes: Fakes, vllm_over: OpenEngine) -> VllmServerEngine:
+    return await vllm_over(*fakes)
+
+
+async def test_all_change_at_once(fakes: Fakes, engine: VllmServerEngine) -> None:
     assert engine.weights_version == "default"
     await engine.weights.apply(update("v1"), PauseMode.KEEP)
     for fake in fakes:
@@ -59,8 +62,7 @@ async def test_all_change_at_once(open_fake: OpenFake, vllm_over: OpenEngine) ->
     assert chunks[-1].weights == [WeightsSpan("v1", sum(len(chunk.token_ids) for chunk in chunks))]
 
 
-async def test_each_connects_to_the_trainer_in_its_own_way(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-    fakes, engine = await three(open_fake, vllm_over)
+async def test_each_connects_to_the_trainer_in_its_own_way(fakes: Fakes, engine: VllmServerEngine) -> None:
     infos = [{"rank_offset": offset} for offset in (1, 3, 5)]
     await engine.weights.call(WeightsCall(step=WeightsStep.INIT, info=infos))
     assert [fake.doors.asked for fake in fakes] == [
@@ -75,8 +77,7 @@ async def test_each_connects_to_the_trainer_in_its_own_way(open_fake: OpenFake, 
     ] * 3
 
 
-async def test_others_serve_while_one_after_the_other_changes(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-    fakes, engine = await three(open_fake, vllm_over)
+async def test_others_serve_while_one_after_the_other_changes(fakes: Fakes, engine: VllmServerEngine) -> None:
     begun = [asyncio.create_task(collect(engine, ask(prompt("slow")))) for _ in range(6)]
     await eventually(lambda: all(fake.generations for fake in fakes))
     rolling = asyncio.create_task(engine.weights.roll(update("v1"), PauseMode.WAIT))
@@ -93,9 +94,8 @@ async def test_others_serve_while_one_after_the_other_changes(open_fake: OpenFak
 @pytest.mark.parametrize("rolling", [False, True])
 @pytest.mark.parametrize("step", ["start_weight_update", "update_weights", "finish_weight_update"])
 async def test_the_pool_goes_on_with_those_that_agree(
-    open_fake: OpenFake, vllm_over: OpenEngine, step: str, rolling: bool
+    fakes: Fakes, engine: VllmServerEngine, step: str, rolling: bool
 ) -> None:
-    fakes, engine = await three(open_fake, vllm_over)
     fakes[1].doors.fails.add(step)
     change = engine.weights.roll if rolling else engine.weights.apply
     await change(update("v1"), PauseMode.KEEP)
@@ -114,12 +114,9 @@ async def test_the_pool_goes_on_with_those_that_agree(
     await eventually(lambda: engine.replicas()["serving"] == 3)
 
 
-async def test_weights_that_may_be_mixed_are_renamed_over_a_connection_that_breaks(
-    open_fake: OpenFake, vllm_over: OpenEngine
-) -> None:
+async def test_weights_that_may_be_mixed_are_renamed_over_a_connection_that_breaks(pool: OpenPool) -> None:
     """A vLLM server closes its connection behind an error: that may cross what is asked next."""
-    fake = await open_fake(*SCRIPT)
-    engine = await vllm_over(fake)
+    [fake], engine = await pool(1, *SCRIPT)
     fake.doors.fails.add("update_weights")
     fake.doors.breaks.add("update_weight_version")
     with pytest.raises(WeightsRefused):
@@ -130,9 +127,8 @@ async def test_weights_that_may_be_mixed_are_renamed_over_a_connection_that_brea
 
 
 async def test_a_cancel_renames_servers_where_no_update_is_open_any_more(
-    open_fake: OpenFake, vllm_over: OpenEngine
+    fakes: Fakes, engine: VllmServerEngine
 ) -> None:
-    fakes, engine = await three(open_fake, vllm_over)
     await engine.weights.pause(PauseMode.KEEP)
     fakes[0].doors.is_updating = True  # the worker that changed them has died, and had come so far with one
     await engine.weights.call(WeightsCall(step=WeightsStep.CANCEL, version="failed:v1"))
@@ -141,8 +137,7 @@ async def test_a_cancel_renames_servers_where_no_update_is_open_any_more(
     assert await versions(engine) == ["failed:v1"] * 3
 
 
-async def test_one_that_did_not_go_on_behind_a_pause_is_asked_again(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-    fakes, engine = await three(open_fake, vllm_over)
+async def test_one_that_did_not_go_on_behind_a_pause_is_asked_again(fakes: Fakes, engine: VllmServerEngine) -> None:
     fakes[1].doors.fails.add("resume")
     await engine.weights.apply(update("v1"), PauseMode.KEEP)
     assert engine.replicas()["serving"] == 2
@@ -151,8 +146,7 @@ async def test_one_that_did_not_go_on_behind_a_pause_is_asked_again(open_fake: O
     assert steps(fakes[1])[-1] == "resume"
 
 
-async def test_weights_that_are_wanted_choose_the_server(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-    fakes, engine = await three(open_fake, vllm_over)
+async def test_weights_that_are_wanted_choose_the_server(fakes: Fakes, engine: VllmServerEngine) -> None:
     short = replace(ask(prompt("short")), weights="v1")
     with pytest.raises(WeightsNotServed) as refused:
         await collect(engine, short)
@@ -200,23 +194,21 @@ async def test_of_a_turn_across_a_change_nobody_knows_more_before_its_end(
 
 
 async def test_servers_that_change_one_after_the_other_are_known_before_they_go_on(
-    open_fake: OpenFake, vllm_over: OpenEngine
+    fakes: Fakes, engine: VllmServerEngine, vllm_over: OpenEngine
 ) -> None:
-    fakes, one = await three(open_fake, vllm_over)
     two, known = await vllm_over(*fakes), list[list[str | None]]()
 
     async def tell() -> None:
         await two.weights.learn(paused=PauseMode.KEEP, version="v1", is_settled=False)
         known.append(await versions(two))
 
-    await one.weights.roll(update("v1"), PauseMode.KEEP, told=tell)
+    await engine.weights.roll(update("v1"), PauseMode.KEEP, told=tell)
     assert known == [["v1", "default", "default"], ["v1", "v1", "default"], ["v1", "v1", "v1"]]
 
 
 async def test_a_turn_whose_server_changes_goes_on_where_its_weights_are(
-    open_fake: OpenFake, vllm_over: OpenEngine
+    fakes: Fakes, engine: VllmServerEngine
 ) -> None:
-    fakes, engine = await three(open_fake, vllm_over)
     turn = engine.generate(replace(ask(prompt("slow")), weights="default"))
     begun = await anext(turn)
     assert begun.weights_version == "default"
@@ -237,8 +229,7 @@ async def test_a_turn_whose_server_changes_goes_on_where_its_weights_are(
     assert len({fake.doors.version for fake in fakes}) == 2
 
 
-async def test_what_nobody_takes_leaves_all_in_use(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-    fakes, engine = await three(open_fake, vllm_over)
+async def test_what_nobody_takes_leaves_all_in_use(fakes: Fakes, engine: VllmServerEngine) -> None:
     for fake in fakes:
         fake.doors.fails.add("start_weight_update")
     for change in (engine.weights.apply, engine.weights.roll):
@@ -249,9 +240,8 @@ async def test_what_nobody_takes_leaves_all_in_use(open_fake: OpenFake, vllm_ove
         assert_whole(await collect(engine, ask(prompt("short"))))
 
 
-async def test_weights_that_may_be_mixed_are_called_so(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-    fake = await open_fake(*SCRIPT)
-    engine = await vllm_over(fake)
+async def test_weights_that_may_be_mixed_are_called_so(pool: OpenPool) -> None:
+    [fake], engine = await pool(1, *SCRIPT)
     fake.doors.fails.add("update_weights")
     with pytest.raises(WeightsRefused) as refused:
         await engine.weights.apply(update("v1"), PauseMode.KEEP)
@@ -261,9 +251,8 @@ async def test_weights_that_may_be_mixed_are_called_so(open_fake: OpenFake, vllm
     assert {chunk.weights_version for chunk in chunks} == {"failed:v1"}
 
 
-async def test_a_turn_that_is_frozen_is_not_silent(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-    fake = await open_fake(SLOW, *SCRIPT)
-    engine = await vllm_over(fake, silence_seconds=0.3)
+async def test_a_turn_that_is_frozen_is_not_silent(pool: OpenPool) -> None:
+    _, engine = await pool(1, SLOW, *SCRIPT, options={"silence_seconds": 0.3})
     chunks: list[TokenChunk] = []
 
     async def read() -> None:
@@ -286,8 +275,7 @@ async def test_a_turn_that_is_frozen_is_not_silent(open_fake: OpenFake, vllm_ove
     assert (await late)[-1].weights_version == "v1"
 
 
-async def test_a_pause_ends_what_runs(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-    _, engine = await three(open_fake, vllm_over)
+async def test_a_pause_ends_what_runs(engine: VllmServerEngine) -> None:
     generation = engine.generate(ask(prompt("slow")))
     await anext(generation)
     await engine.weights.pause(PauseMode.ABORT)
@@ -299,8 +287,7 @@ async def test_a_pause_ends_what_runs(open_fake: OpenFake, vllm_over: OpenEngine
     assert await versions(engine) == ["default"] * 3, "no server is at fault"
 
 
-async def test_others_learn_of_it(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-    fakes, engine = await three(open_fake, vllm_over)
+async def test_others_learn_of_it(fakes: Fakes, engine: VllmServerEngine, vllm_over: OpenEngine) -> None:
     other = await vllm_over(*fakes)
     await engine.weights.apply(update("v1"), PauseMode.KEEP)
     fakes[2].doors.version = "failed:v1"
@@ -309,8 +296,7 @@ async def test_others_learn_of_it(open_fake: OpenFake, vllm_over: OpenEngine) ->
     assert other.weights_version == "v1"
 
 
-async def test_one_that_comes_back_with_other_weights_is_not_used(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-    fakes, engine = await three(open_fake, vllm_over)
+async def test_one_that_comes_back_with_other_weights_is_not_used(fakes: Fakes, engine: VllmServerEngine) -> None:
     await engine.weights.apply(update("v1"), PauseMode.KEEP)
     await engine.weights.learn(paused=None, version="v1", is_settled=True)
     await fakes[0].kill()
@@ -324,8 +310,7 @@ async def test_one_that_comes_back_with_other_weights_is_not_used(open_fake: Ope
     assert await versions(engine) == ["v2"] * 3
 
 
-async def test_where_all_were_started_anew_they_are_used(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-    fakes, engine = await three(open_fake, vllm_over)
+async def test_where_all_were_started_anew_they_are_used(fakes: Fakes, engine: VllmServerEngine) -> None:
     await engine.weights.apply(update("v1"), PauseMode.KEEP)
     await engine.weights.learn(paused=None, version="v1", is_settled=True)
     for fake in fakes:
@@ -338,8 +323,7 @@ async def test_where_all_were_started_anew_they_are_used(open_fake: OpenFake, vl
     assert engine.weights_version == "default"
 
 
-async def test_one_that_comes_back_in_a_pause_waits_for_its_end(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-    fakes, engine = await three(open_fake, vllm_over)
+async def test_one_that_comes_back_in_a_pause_waits_for_its_end(fakes: Fakes, engine: VllmServerEngine) -> None:
     await fakes[0].kill()
     await eventually(lambda: engine.replicas()["serving"] == 2)
     await engine.weights.pause(PauseMode.KEEP)
@@ -364,9 +348,8 @@ async def test_servers_without_endpoints_for_trainers_are_told_apart(
     assert {chunk.weights_version for chunk in chunks[:-1]} == {None}
 
 
-async def test_a_method_of_the_workers_is_called(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-    fake = await open_fake(*SCRIPT)
-    engine = await vllm_over(fake)
+async def test_a_method_of_the_workers_is_called(pool: OpenPool) -> None:
+    [fake], engine = await pool(1, *SCRIPT)
     remote = RemoteCall("load", ["path"], {"strict": True})
     calls = [
         WeightsCall(step=WeightsStep.BEGIN, version="v1", transfer=False),

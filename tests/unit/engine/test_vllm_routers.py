@@ -17,7 +17,7 @@ from engine.types import GenerationRequest
 from tests.contracts.engine import assert_whole, collect
 from tests.kit.fake_vllm import FakeVllm
 from tests.kit.waiting import eventually
-from tests.unit.engine.vllm_engines import SCRIPT, OpenEngine, OpenFake, over, prompt
+from tests.unit.engine.vllm_engines import SCRIPT, OpenPool, over, prompt
 
 SESSION = Session(id=digest_of("p", "s"), parent=digest_of("p", "parent"), project=digest_of("p"))
 
@@ -97,11 +97,8 @@ OURS = ("x-llm-d", "x-gateway", "x-dynamo", "x-session", "x-parent")
 
 @pytest.mark.parametrize("router", KNOWN)
 @pytest.mark.parametrize("scale_out", [True, False])
-async def test_over_http_a_server_is_told_and_answers_as_ever(
-    open_fake: OpenFake, vllm_over: OpenEngine, router: str, scale_out: bool
-) -> None:
-    fake = await open_fake(*SCRIPT, scale_out=scale_out)
-    engine = await vllm_over(fake, **OPTIONS[router])
+async def test_over_http_a_server_is_told_and_answers_as_ever(pool: OpenPool, router: str, scale_out: bool) -> None:
+    [fake], engine = await pool(1, *SCRIPT, scale_out=scale_out, options=OPTIONS[router])
     asked = request(Session(id=SESSION.id, parent=SESSION.parent, project=SESSION.project, back_in=7.0), priority=-2)
     assert_whole(await collect(engine, asked))
     (seen,) = fake.generations
@@ -113,9 +110,8 @@ async def test_over_http_a_server_is_told_and_answers_as_ever(
     assert adapter.fields(asked)
 
 
-async def test_dynamo_is_told_once_that_a_session_is_over(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-    fake = await open_fake(*SCRIPT)
-    engine = await vllm_over(fake, router="dynamo")
+async def test_dynamo_is_told_once_that_a_session_is_over(pool: OpenPool) -> None:
+    [fake], engine = await pool(1, *SCRIPT, options={"router": "dynamo"})
     await collect(engine, request())
     engine.end_session(SESSION)
     await eventually(lambda: len(fake.generations) == 2)
@@ -134,11 +130,8 @@ async def test_dynamo_is_told_once_that_a_session_is_over(open_fake: OpenFake, v
     [({}, SESSION), ({"router": "llm-d"}, SESSION), ({"router": "dynamo"}, NO_SESSION)],
     ids=["no router", "a router that does not ask for it", "no session"],
 )
-async def test_nobody_else_is_told(
-    open_fake: OpenFake, vllm_over: OpenEngine, options: dict[str, object], session: Session
-) -> None:
-    fake = await open_fake(*SCRIPT)
-    engine = await vllm_over(fake, **options)
+async def test_nobody_else_is_told(pool: OpenPool, options: dict[str, object], session: Session) -> None:
+    [fake], engine = await pool(1, *SCRIPT, options=options)
     shared = replace(SESSION, shared=True)
     for asked in (session, shared):
         await collect(engine, request(asked))
@@ -150,10 +143,9 @@ async def test_nobody_else_is_told(
 
 
 async def test_a_router_that_is_away_and_an_engine_that_closes_leave_nothing_behind(
-    open_fake: OpenFake, vllm_over: OpenEngine, caplog: pytest.LogCaptureFixture
+    pool: OpenPool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fake = await open_fake(*SCRIPT)
-    engine = await vllm_over(fake, router="dynamo")
+    [fake], engine = await pool(1, *SCRIPT, options={"router": "dynamo"})
     await collect(engine, request())
     fake.switches.refusal = (503, {})
     with caplog.at_level("INFO", "respsite.engine"):
@@ -172,11 +164,8 @@ async def test_a_router_that_is_away_and_an_engine_that_closes_leave_nothing_beh
 
 
 @pytest.mark.parametrize("status", [404, 400, 429, 500, 502])
-async def test_what_a_router_says_of_a_session_that_is_over_is_not_held_against_it(
-    open_fake: OpenFake, vllm_over: OpenEngine, status: int
-) -> None:
-    fakes = [await open_fake(*SCRIPT) for _ in range(2)]
-    engine = await vllm_over(*fakes, router="dynamo")
+async def test_what_a_router_says_of_a_session_that_is_over_is_not_held_against_it(pool: OpenPool, status: int) -> None:
+    fakes, engine = await pool(2, *SCRIPT, options={"router": "dynamo"})
     pool = engine._pool
     assert pool is not None
     for number in range(4):

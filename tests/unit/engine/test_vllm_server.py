@@ -19,7 +19,7 @@ from tests.contracts.engine import EngineContract, ask, assert_whole, collect, j
 from tests.kit.fake_vllm import MODEL, FakeVllm
 from tests.kit.server import free_port
 from tests.kit.waiting import eventually
-from tests.unit.engine.vllm_engines import HELLO, SCRIPT, OpenEngine, OpenFake, over, prompt
+from tests.unit.engine.vllm_engines import HELLO, SCRIPT, OpenEngine, OpenFake, OpenPool, over, prompt
 
 
 class _Contract(EngineContract):
@@ -70,11 +70,8 @@ class TestWhatItSays:
         await engine.aclose()
 
     @pytest.mark.parametrize("scale_out", [True, False])
-    async def test_everything_in_a_request_reaches_the_server(
-        self, open_fake: OpenFake, vllm_over: OpenEngine, scale_out: bool
-    ) -> None:
-        fake = await open_fake(scale_out=scale_out, api_key="the key")
-        engine = await vllm_over(fake, api_key="the key")
+    async def test_everything_in_a_request_reaches_the_server(self, pool: OpenPool, scale_out: bool) -> None:
+        [fake], engine = await pool(1, scale_out=scale_out, api_key="the key", options={"api_key": "the key"})
         request = GenerationRequest(
             request_id="resp_1",
             prompt_token_ids=prompt("short"),
@@ -117,8 +114,7 @@ class TestWhatItSays:
             **own,
         }
 
-    async def test_what_is_not_asked_for_is_left_to_the_server(self, fake: FakeVllm, vllm_over: OpenEngine) -> None:
-        engine = await vllm_over(fake)
+    async def test_what_is_not_asked_for_is_left_to_the_server(self, fake: FakeVllm, engine: VllmServerEngine) -> None:
         await collect(engine, GenerationRequest(request_id="resp_1", prompt_token_ids=prompt("short")))
         (asked,) = fake.generations
         assert set(asked.body) == {"request_id", "model", "stream", "stream_options", "token_ids", "sampling_params"}
@@ -126,18 +122,14 @@ class TestWhatItSays:
         assert asked.body["sampling_params"] == {"max_tokens": room, "stop_token_ids": [], "detokenize": False}
 
     @pytest.mark.parametrize("scale_out", [True, False])
-    async def test_a_server_that_refuses_priorities_gets_none(
-        self, open_fake: OpenFake, vllm_over: OpenEngine, scale_out: bool
-    ) -> None:
-        fake = await open_fake(takes_priorities=False, scale_out=scale_out)
-        engine = await vllm_over(fake)
+    async def test_a_server_that_refuses_priorities_gets_none(self, pool: OpenPool, scale_out: bool) -> None:
+        [fake], engine = await pool(1, takes_priorities=False, scale_out=scale_out)
         assert not engine.supports_priority
         await collect(engine, GenerationRequest(request_id="r", prompt_token_ids=prompt("short"), priority=5))
         assert "priority" not in fake.generations[-1].body
 
-    async def test_a_long_prompt_is_sent_without_a_warning(self, open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-        fake = await open_fake(max_model_len=500_000)
-        engine = await vllm_over(fake)
+    async def test_a_long_prompt_is_sent_without_a_warning(self, pool: OpenPool) -> None:
+        [fake], engine = await pool(1, max_model_len=500_000)
         long = [200_000] * 300_000
         assert_whole(await collect(engine, ask([*long, *prompt("short")])))
         assert fake.generations[-1].body["token_ids"][:300_000] == long
@@ -167,18 +159,16 @@ class TestWhatItReads:
         assert chunks[-1].cached_tokens is None
 
     async def test_the_end_may_be_missing(
-        self, fake: FakeVllm, vllm_over: OpenEngine, monkeypatch: pytest.MonkeyPatch
+        self, fake: FakeVllm, engine: VllmServerEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(server_client, "TAIL_SECONDS", 0.05)
-        engine = await vllm_over(fake)
         fake.switches.fault = "no_end"
         (chunk,) = await collect(engine, ask(prompt("short")))
         assert (chunk.token_ids, chunk.finish_reason) == ([1], FinishReason.STOP)
         await eventually(lambda: fake.engine.running == 0)
 
-    async def test_what_the_server_aborts_can_go_on(self, fake: FakeVllm, vllm_over: OpenEngine) -> None:
+    async def test_what_the_server_aborts_can_go_on(self, fake: FakeVllm, engine: VllmServerEngine) -> None:
         """As it does where it is told to stop."""
-        engine = await vllm_over(fake)
         fake.switches.fault, fake.switches.fault_after = "abort", 2
         generation = engine.generate(ask(prompt("short")))
         said = [token for _ in range(2) for token in (await anext(generation)).token_ids]
@@ -188,15 +178,13 @@ class TestWhatItReads:
         fake.switches.fault = None
         assert joined(await collect(engine, ask([*prompt("short"), *said]))) == encode_harmony(HELLO)[2:]
 
-    async def test_connections_are_used_again(self, fake: FakeVllm, vllm_over: OpenEngine) -> None:
-        engine = await vllm_over(fake)
+    async def test_connections_are_used_again(self, fake: FakeVllm, engine: VllmServerEngine) -> None:
         for _ in range(5):
             await collect(engine, ask(prompt("short")))
         assert fake.connections == 1
 
-    async def test_the_server_waits_for_a_slow_reader(self, open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-        fake = await open_fake({"tokens": [5] * 3000}, padding=16_384)
-        engine = await vllm_over(fake)
+    async def test_the_server_waits_for_a_slow_reader(self, pool: OpenPool) -> None:
+        [fake], engine = await pool(1, {"tokens": [5] * 3000}, padding=16_384)
         generation = engine.generate(ask(prompt("x")))
         await anext(generation)
         (asked,) = fake.generations

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from engine.backends.vllm.replica import MAX_FAILURES
-from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import (
     EngineOverloaded,
     EngineUnavailable,
@@ -19,7 +18,8 @@ from engine.sessions import Session
 from engine.types import CallRule, GenerationRequest, TurnGrammar, TurnRules
 from tests.contracts.engine import collect
 from tests.kit import fake_vllm
-from tests.kit.fake_vllm import FakeVllm, _Stream
+from tests.kit.fake_vllm import _Stream
+from tests.unit.engine.vllm_engines import OpenPool
 
 SCRIPT = {"say": "<|channel|>commentary to=functions.f<|message|>{}<|call|>"}
 
@@ -31,98 +31,70 @@ def grammar() -> TurnGrammar:
     return made
 
 
-async def started(*servers: FakeVllm) -> VllmServerEngine:
-    """Return an engine over some servers."""
-    engine = VllmServerEngine(model=servers[0].model, options={"urls": [each.url for each in servers]})
-    await engine.start()
-    return engine
+def asked(*, held: bool = True) -> GenerationRequest:
+    return GenerationRequest(request_id="1", prompt_token_ids=[1], grammar=grammar() if held else None)
 
 
 @pytest.mark.parametrize("scale_out", [True, False])
-async def test_a_grammar_is_sent_with_the_sampling(scale_out: bool) -> None:
-    async with FakeVllm(SCRIPT, scale_out=scale_out) as vllm:
-        engine = await started(vllm)
-        try:
-            assert engine.supports_grammar
-            asked = GenerationRequest(request_id="1", prompt_token_ids=[1, 2], grammar=grammar())
-            assert await collect(engine, asked)
-            body = vllm.asked[-1].body
-            sent = body["sampling_params"] if scale_out else body
-            assert sent["structured_outputs"] == {"structural_tag": grammar().structural_tag}
-        finally:
-            await engine.aclose()
+async def test_a_grammar_is_sent_with_the_sampling(pool: OpenPool, scale_out: bool) -> None:
+    [vllm], engine = await pool(1, SCRIPT, scale_out=scale_out)
+    assert engine.supports_grammar
+    assert await collect(engine, asked())
+    body = vllm.asked[-1].body
+    sent = body["sampling_params"] if scale_out else body
+    assert sent["structured_outputs"] == {"structural_tag": grammar().structural_tag}
 
 
-async def test_a_server_without_a_tokenizer_enforces_nothing() -> None:
-    async with FakeVllm(SCRIPT, takes_grammars=False) as vllm:
-        engine = await started(vllm)
-        try:
-            assert not engine.supports_grammar
-            assert await collect(engine, GenerationRequest(request_id="1", prompt_token_ids=[1, 2]))
-            with pytest.raises(EngineUnavailable):
-                await collect(engine, GenerationRequest(request_id="2", prompt_token_ids=[1], grammar=grammar()))
-        finally:
-            await engine.aclose()
+async def test_a_server_without_a_tokenizer_enforces_nothing(pool: OpenPool) -> None:
+    _, engine = await pool(1, SCRIPT, takes_grammars=False)
+    assert not engine.supports_grammar
+    assert await collect(engine, asked(held=False))
+    with pytest.raises(EngineUnavailable):
+        await collect(engine, asked())
 
 
-async def test_what_a_server_refuses_is_refused_and_asked_about_once() -> None:
-    async with FakeVllm(SCRIPT) as vllm:
-        engine = await started(vllm)
-        try:
-            vllm.switches.grammar_refusal = "Invalid structural tag specification."
-            for _ in range(2):
-                with pytest.raises(GrammarRefused, match="Invalid structural tag"):
-                    await engine.check_grammar(grammar())
-                asked = len(vllm.asked)
-            with pytest.raises(GrammarRefused):
-                await collect(engine, GenerationRequest(request_id="1", prompt_token_ids=[1], grammar=grammar()))
-            assert len(vllm.asked) == asked + 1
-        finally:
-            await engine.aclose()
+async def test_what_a_server_refuses_is_refused_and_asked_about_once(pool: OpenPool) -> None:
+    [vllm], engine = await pool(1, SCRIPT)
+    vllm.switches.grammar_refusal = "Invalid structural tag specification."
+    for _ in range(2):
+        with pytest.raises(GrammarRefused, match="Invalid structural tag"):
+            await engine.check_grammar(grammar())
+        before = len(vllm.asked)
+    with pytest.raises(GrammarRefused):
+        await collect(engine, asked())
+    assert len(vllm.asked) == before + 1
 
 
 @pytest.mark.parametrize("status", [500, 502, 503])
-async def test_a_fault_of_the_servers_is_not_remembered_against_a_grammar(status: int) -> None:
+async def test_a_fault_of_the_servers_is_not_remembered_against_a_grammar(pool: OpenPool, status: int) -> None:
     """A vLLM whose engine core has died answers 500: once it is back, it takes what it could not take then."""
-    async with FakeVllm(SCRIPT) as vllm:
-        engine = await started(vllm)
-        try:
-            vllm.switches.refusal = status, {}
-            with pytest.raises((EngineUnavailable, EngineOverloaded)):
-                await engine.check_grammar(grammar())
-            vllm.switches.refusal = None
-            await engine.check_grammar(grammar())
-        finally:
-            await engine.aclose()
+    [vllm], engine = await pool(1, SCRIPT)
+    vllm.switches.refusal = status, {}
+    with pytest.raises((EngineUnavailable, EngineOverloaded)):
+        await engine.check_grammar(grammar())
+    vllm.switches.refusal = None
+    await engine.check_grammar(grammar())
 
 
-async def test_what_clients_read_of_a_refusal_names_no_server() -> None:
-    async with FakeVllm(SCRIPT) as vllm:
-        engine = await started(vllm)
-        try:
-            vllm.switches.refusal = 400, {}
-            with pytest.raises(GrammarRefused) as refused:
-                await engine.check_grammar(grammar())
-            assert "currently busy" in refused.value.reason
-            assert vllm.url.removeprefix("http://") not in refused.value.reason
-        finally:
-            await engine.aclose()
+async def test_what_clients_read_of_a_refusal_names_no_server(pool: OpenPool) -> None:
+    [vllm], engine = await pool(1, SCRIPT)
+    vllm.switches.refusal = 400, {}
+    with pytest.raises(GrammarRefused) as refused:
+        await engine.check_grammar(grammar())
+    assert "currently busy" in refused.value.reason
+    assert vllm.url.removeprefix("http://") not in refused.value.reason
 
 
-async def test_a_grammar_that_was_taken_is_not_asked_about_again() -> None:
-    async with FakeVllm(SCRIPT) as vllm:
-        engine = await started(vllm)
-        try:
-            await engine.check_grammar(grammar())
-            asked = len(vllm.asked)
-            await engine.check_grammar(grammar())
-            assert len(vllm.asked) == asked
-            assert vllm.asked[-1].body["sampling_params"]["max_tokens"] == 1
-            vast = TurnGrammar(TurnRules(), "x" * 2_000_000)
-            with pytest.raises(GrammarRefused, match="characters"):
-                await engine.check_grammar(vast)
-        finally:
-            await engine.aclose()
+async def test_a_grammar_that_was_taken_is_not_asked_about_again(pool: OpenPool) -> None:
+    [vllm], engine = await pool(1, SCRIPT)
+    await engine.check_grammar(grammar())
+    before = len(vllm.asked)
+    await engine.check_grammar(grammar())
+    assert len(vllm.asked) == before
+    assert vllm.asked[-1].body["sampling_params"]["max_tokens"] == 1
+    vast = TurnGrammar(TurnRules(), "x" * 2_000_000)
+    with pytest.raises(GrammarRefused, match="characters"):
+        await engine.check_grammar(vast)
 
 
 @pytest.fixture
@@ -138,52 +110,37 @@ def rejected(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize(("held", "problem"), [(True, GrammarCut), (False, GenerationCut)])
 async def test_a_token_that_the_grammar_rejects_is_told_with_what_to_do(
-    rejected: str, held: bool, problem: type[GenerationCut]
+    pool: OpenPool, rejected: str, held: bool, problem: type[GenerationCut]
 ) -> None:
-    async with FakeVllm(SCRIPT, fault=rejected, fault_after=2) as vllm:
-        engine = await started(vllm)
-        try:
-            asked = GenerationRequest(request_id="1", prompt_token_ids=[1], grammar=grammar() if held else None)
-            with pytest.raises(problem) as failed:
-                await collect(engine, asked)
-            assert type(failed.value) is problem
-            assert ("grammar rejected tokens" in str(failed.value)) == held
-        finally:
-            await engine.aclose()
+    _, engine = await pool(1, SCRIPT, fault=rejected, fault_after=2)
+    with pytest.raises(problem) as failed:
+        await collect(engine, asked(held=held))
+    assert type(failed.value) is problem
+    assert ("grammar rejected tokens" in str(failed.value)) == held
 
 
-async def test_one_that_is_rejected_at_once_is_counted_against_no_server(rejected: str) -> None:
-    async with FakeVllm(SCRIPT) as one, FakeVllm(SCRIPT) as another:
-        engine = await started(one, another)
-        try:
-            for each in (one, another):
-                each.switches.fault = rejected
-            for _ in range(2 * MAX_FAILURES):
-                with pytest.raises(GenerationFailed, match="grammar rejected tokens"):
-                    await collect(engine, GenerationRequest(request_id="1", prompt_token_ids=[1], grammar=grammar()))
-            assert engine.replicas()["serving"] == 2
-        finally:
-            await engine.aclose()
+async def test_one_that_is_rejected_at_once_is_counted_against_no_server(pool: OpenPool, rejected: str) -> None:
+    (one, another), engine = await pool(2, SCRIPT)
+    for each in (one, another):
+        each.switches.fault = rejected
+    for _ in range(2 * MAX_FAILURES):
+        with pytest.raises(GenerationFailed, match="grammar rejected tokens"):
+            await collect(engine, asked())
+    assert engine.replicas()["serving"] == 2
 
 
-async def test_what_broke_under_a_grammar_goes_on_at_another_server(rejected: str) -> None:
-    async with FakeVllm(SCRIPT) as one, FakeVllm(SCRIPT) as another:
-        engine = await started(one, another)
-        try:
-            asked = GenerationRequest(
-                request_id="1", prompt_token_ids=[1], session=Session(id="a chain"), grammar=grammar()
-            )
-            await collect(engine, asked)
-            home, other = (one, another) if one.generations else (another, one)
-            home.switches.fault, home.switches.fault_after = rejected, 2
-            with pytest.raises(GrammarCut) as cut:
-                await collect(engine, asked)
-            assert cut.value.at == home.url
-            await collect(engine, replace(asked, avoid=cut.value.at))
-            assert len(other.generations) == 1
-            assert engine.replicas()["serving"] == 2, "it may be the grammar's fault"
-            await other.kill()
-            with pytest.raises(GrammarCut):
-                await collect(engine, replace(asked, avoid=cut.value.at))
-        finally:
-            await engine.aclose()
+async def test_what_broke_under_a_grammar_goes_on_at_another_server(pool: OpenPool, rejected: str) -> None:
+    (one, another), engine = await pool(2, SCRIPT)
+    of_a_chain = replace(asked(), session=Session(id="a chain"))
+    await collect(engine, of_a_chain)
+    home, other = (one, another) if one.generations else (another, one)
+    home.switches.fault, home.switches.fault_after = rejected, 2
+    with pytest.raises(GrammarCut) as cut:
+        await collect(engine, of_a_chain)
+    assert cut.value.at == home.url
+    await collect(engine, replace(of_a_chain, avoid=cut.value.at))
+    assert len(other.generations) == 1
+    assert engine.replicas()["serving"] == 2, "it may be the grammar's fault"
+    await other.kill()
+    with pytest.raises(GrammarCut):
+        await collect(engine, replace(of_a_chain, avoid=cut.value.at))

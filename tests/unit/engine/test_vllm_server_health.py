@@ -12,7 +12,7 @@ from tests.contracts.engine import ask, assert_whole, collect
 from tests.kit.fake_vllm import MODEL, FakeVllm
 from tests.kit.waiting import eventually
 from tests.unit.engine.test_vllm_server_replicas import affine
-from tests.unit.engine.vllm_engines import LONG, SCRIPT, OpenEngine, OpenFake, is_away, is_healthy, prompt
+from tests.unit.engine.vllm_engines import LONG, SCRIPT, OpenEngine, OpenFake, OpenPool, is_away, is_healthy, prompt
 
 QUICK = {"health_seconds": 0.1}
 SLOWLY = {"when": "[slowly]", "say": LONG, "delay": 0.005}
@@ -29,10 +29,9 @@ async def begun_on_one(engine: VllmServerEngine, fakes: list[FakeVllm]) -> tuple
 
 class TestHanging:
     async def test_what_ran_on_one_that_hangs_can_go_on_elsewhere(
-        self, open_fake: OpenFake, vllm_over: OpenEngine, caplog: pytest.LogCaptureFixture
+        self, pool: OpenPool, caplog: pytest.LogCaptureFixture
     ) -> None:
-        fakes = [await open_fake() for _ in range(2)]
-        engine = await vllm_over(*fakes, **QUICK)
+        fakes, engine = await pool(2, options=QUICK)
         running, home = await begun_on_one(engine, fakes)
         home.switches.answers = False
         async with asyncio.timeout(10):
@@ -45,11 +44,8 @@ class TestHanging:
         await eventually(lambda: engine.replicas()["serving"] == 2)
         assert f"the vLLM server at {home.url} is there" in caplog.text
 
-    async def test_who_waits_for_its_first_token_does_not_notice(
-        self, open_fake: OpenFake, vllm_over: OpenEngine
-    ) -> None:
-        fakes = [await open_fake() for _ in range(2)]
-        engine = await vllm_over(*fakes, **QUICK)
+    async def test_who_waits_for_its_first_token_does_not_notice(self, pool: OpenPool) -> None:
+        fakes, engine = await pool(2, options=QUICK)
         for fake in fakes:
             fake.switches.answers = False
             asking = [asyncio.create_task(collect(engine, affine(str(number)))) for number in range(6)]
@@ -58,11 +54,8 @@ class TestHanging:
             fake.switches.answers = True
             await eventually(lambda: engine.replicas()["serving"] == 2)
 
-    async def test_one_that_is_only_too_busy_to_answer_is_left_at_work(
-        self, open_fake: OpenFake, vllm_over: OpenEngine
-    ) -> None:
-        fakes = [await open_fake(SLOWLY, *SCRIPT) for _ in range(2)]
-        engine = await vllm_over(*fakes, **QUICK)
+    async def test_one_that_is_only_too_busy_to_answer_is_left_at_work(self, pool: OpenPool) -> None:
+        fakes, engine = await pool(2, SLOWLY, *SCRIPT, options=QUICK)
         working = asyncio.create_task(collect(engine, ask(prompt("[slowly]"))))
         await eventually(lambda: any(fake.engine.running for fake in fakes))
         (home,) = [fake for fake in fakes if fake.engine.running]
@@ -82,9 +75,8 @@ class TestHanging:
         running.cancel()
         await asyncio.wait([running])
 
-    async def test_as_soon_as_another_one_is_there_it_goes_on(self, open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-        fakes = [await open_fake() for _ in range(2)]
-        engine = await vllm_over(*fakes, **QUICK)
+    async def test_as_soon_as_another_one_is_there_it_goes_on(self, pool: OpenPool) -> None:
+        fakes, engine = await pool(2, options=QUICK)
         running, home = await begun_on_one(engine, fakes)
         (other,) = [fake for fake in fakes if fake is not home]
         other.switches.answers = False
@@ -100,10 +92,9 @@ class TestHanging:
 
 class TestBreaking:
     async def test_one_that_breaks_everything_is_left_alone(
-        self, open_fake: OpenFake, vllm_over: OpenEngine, caplog: pytest.LogCaptureFixture
+        self, pool: OpenPool, caplog: pytest.LogCaptureFixture
     ) -> None:
-        fakes = [await open_fake() for _ in range(2)]
-        engine = await vllm_over(*fakes)
+        fakes, engine = await pool(2)
         fakes[0].switches.refusal = 500, {}
         for number in range(20):
             assert_whole(await collect(engine, affine(str(number))))
@@ -117,18 +108,16 @@ class TestBreaking:
         fakes[1].switches.refusal = None
         await eventually(lambda: engine.replicas()["serving"] == 2)
 
-    async def test_the_last_one_is_used_all_the_same(self, fake: FakeVllm, vllm_over: OpenEngine) -> None:
+    async def test_the_last_one_is_used_all_the_same(self, fake: FakeVllm, engine: VllmServerEngine) -> None:
         """A request that no server can do would else shut out everybody."""
-        engine = await vllm_over(fake)
         fake.switches.refusal = 500, {}
         for _ in range(5):
             with pytest.raises(GenerationFailed):
                 await collect(engine, ask(prompt("short")))
             await engine.health()
 
-    async def test_a_request_breaks_no_more_than_three(self, open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-        fakes = [await open_fake() for _ in range(5)]
-        engine = await vllm_over(*fakes)
+    async def test_a_request_breaks_no_more_than_three(self, pool: OpenPool) -> None:
+        fakes, engine = await pool(5)
         for fake in fakes:
             fake.switches.refusal = 500, {}
         with pytest.raises(GenerationFailed):

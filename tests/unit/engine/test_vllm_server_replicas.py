@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine.backends.vllm import pool as vllm_pool
+from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import EngineOverloaded, EngineUnavailable, GenerationCut, GenerationFailed, PromptTooLong
 from engine.formats.harmony.encoding import STOP_TOKENS
 from engine.sessions import Session
@@ -16,7 +17,17 @@ from engine.types import GenerationRequest, SamplingOptions
 from tests.contracts.engine import ask, assert_whole, collect
 from tests.kit.fake_vllm import MODEL, FakeVllm
 from tests.kit.waiting import eventually
-from tests.unit.engine.vllm_engines import HELLO, SCRIPT, OpenEngine, OpenFake, is_away, is_healthy, over, prompt
+from tests.unit.engine.vllm_engines import (
+    HELLO,
+    SCRIPT,
+    OpenEngine,
+    OpenFake,
+    OpenPool,
+    is_away,
+    is_healthy,
+    over,
+    prompt,
+)
 
 SHORT = {"when": "short", "say": HELLO, "cached_tokens": 10**6}  # all of the prompt is in the cache
 
@@ -32,9 +43,8 @@ def affine(affinity: str) -> GenerationRequest:
 
 
 class TestSeveralServers:
-    async def test_a_chain_stays_where_its_beginning_is(self, open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-        fakes = [await open_fake(SHORT, *SCRIPT) for _ in range(3)]
-        engine = await vllm_over(*fakes)
+    async def test_a_chain_stays_where_its_beginning_is(self, pool: OpenPool) -> None:
+        fakes, engine = await pool(3, SHORT, *SCRIPT)
         affinities = [f"chain-{number}" for number in range(60)]
 
         async def placed() -> dict[str, FakeVllm]:
@@ -69,11 +79,8 @@ class TestSeveralServers:
             asked = Counter(each.body["request_id"] for each in fake.generations)
             assert set(asked.values()) <= {2}
 
-    async def test_a_chain_that_finds_nothing_in_the_cache_goes_where_less_is_done(
-        self, open_fake: OpenFake, vllm_over: OpenEngine
-    ) -> None:
-        fakes = [await open_fake({"when": "short", "say": HELLO, "cached_tokens": 0}, *SCRIPT) for _ in range(2)]
-        engine = await vllm_over(*fakes)
+    async def test_a_chain_that_finds_nothing_in_the_cache_goes_where_less_is_done(self, pool: OpenPool) -> None:
+        fakes, engine = await pool(2, {"when": "short", "say": HELLO, "cached_tokens": 0}, *SCRIPT)
         for _ in range(2):
             await collect(engine, affine("x"))
         (home,) = [fake for fake in fakes if fake.generations]
@@ -87,11 +94,8 @@ class TestSeveralServers:
         for generation in running:
             await generation.aclose()
 
-    async def test_without_an_affinity_the_least_busy_one_is_asked(
-        self, open_fake: OpenFake, vllm_over: OpenEngine
-    ) -> None:
-        fakes = [await open_fake() for _ in range(3)]
-        engine = await vllm_over(*fakes)
+    async def test_without_an_affinity_the_least_busy_one_is_asked(self, pool: OpenPool) -> None:
+        fakes, engine = await pool(3)
         running = [engine.generate(ask(prompt("long"))) for _ in range(9)]
         for generation in running:
             await anext(generation)
@@ -100,11 +104,8 @@ class TestSeveralServers:
             await generation.aclose()
 
     @pytest.mark.parametrize("fault", ["die", "cut", "full"])
-    async def test_one_that_fails_before_the_first_chunk_is_skipped(
-        self, open_fake: OpenFake, vllm_over: OpenEngine, fault: str
-    ) -> None:
-        fakes = [await open_fake() for _ in range(2)]
-        engine = await vllm_over(*fakes)
+    async def test_one_that_fails_before_the_first_chunk_is_skipped(self, pool: OpenPool, fault: str) -> None:
+        fakes, engine = await pool(2)
         for fake in fakes:
             fake.switches.fault = fault
             for number in range(8):
@@ -112,9 +113,8 @@ class TestSeveralServers:
             fake.switches.fault = None
             await eventually(lambda: engine.replicas()["serving"] == 2)
 
-    async def test_all_full_is_full(self, open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-        fakes = [await open_fake() for _ in range(2)]
-        engine = await vllm_over(*fakes)
+    async def test_all_full_is_full(self, pool: OpenPool) -> None:
+        fakes, engine = await pool(2)
         for fake in fakes:
             fake.switches.refusal = 503, {"Retry-After": "4"}
         with pytest.raises(EngineOverloaded) as full:
@@ -122,11 +122,8 @@ class TestSeveralServers:
         assert full.value.retry_after == 4
         assert [len(fake.generations) for fake in fakes] == [1, 1]
 
-    async def test_a_generation_that_has_begun_is_not_begun_again(
-        self, open_fake: OpenFake, vllm_over: OpenEngine
-    ) -> None:
-        fakes = [await open_fake(fault="die", fault_after=2) for _ in range(2)]
-        engine = await vllm_over(*fakes)
+    async def test_a_generation_that_has_begun_is_not_begun_again(self, pool: OpenPool) -> None:
+        fakes, engine = await pool(2, fault="die", fault_after=2)
         with pytest.raises(GenerationCut):
             await collect(engine, affine("x"))
         assert sum(len(fake.generations) for fake in fakes) == 1
@@ -185,9 +182,8 @@ class TestSeveralServers:
 
 class TestRecovery:
     async def test_it_is_unavailable_while_nobody_is_there(
-        self, fake: FakeVllm, vllm_over: OpenEngine, caplog: pytest.LogCaptureFixture
+        self, fake: FakeVllm, engine: VllmServerEngine, caplog: pytest.LogCaptureFixture
     ) -> None:
-        engine = await vllm_over(fake)
         generation = engine.generate(ask(prompt("[hang]")))
         await anext(generation)
         await fake.kill()
@@ -206,9 +202,8 @@ class TestRecovery:
         assert_whole(await collect(engine, ask(prompt("short"))))
 
     async def test_it_comes_back_with_another_model_and_stays_out(
-        self, fake: FakeVllm, vllm_over: OpenEngine, caplog: pytest.LogCaptureFixture
+        self, fake: FakeVllm, engine: VllmServerEngine, caplog: pytest.LogCaptureFixture
     ) -> None:
-        engine = await vllm_over(fake)
         await fake.kill()
         with pytest.raises(EngineUnavailable):
             await collect(engine, ask(prompt("short")))
@@ -219,8 +214,7 @@ class TestRecovery:
         fake.switches.model = MODEL
         await eventually(lambda: is_healthy(engine))
 
-    async def test_it_comes_back_with_another_endpoint(self, fake: FakeVllm, vllm_over: OpenEngine) -> None:
-        engine = await vllm_over(fake)
+    async def test_it_comes_back_with_another_endpoint(self, fake: FakeVllm, engine: VllmServerEngine) -> None:
         fake.switches.scale_out = False
         with pytest.raises(EngineUnavailable):
             await collect(engine, ask(prompt("short")))
@@ -228,8 +222,7 @@ class TestRecovery:
         assert_whole(await collect(engine, ask(prompt("short"))))
         assert fake.generations[-1].path == "/v1/completions"
 
-    async def test_one_that_says_it_is_not_well_is_left_alone(self, fake: FakeVllm, vllm_over: OpenEngine) -> None:
-        engine = await vllm_over(fake)
+    async def test_one_that_says_it_is_not_well_is_left_alone(self, fake: FakeVllm, engine: VllmServerEngine) -> None:
         fake.switches.is_well, fake.switches.fault = False, "error"
         with pytest.raises(GenerationFailed):
             await collect(engine, ask(prompt("short")))

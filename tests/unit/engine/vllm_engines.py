@@ -18,6 +18,7 @@ SCRIPT = (
 
 OpenFake = Callable[..., Awaitable[FakeVllm]]
 OpenEngine = Callable[..., Awaitable[VllmServerEngine]]
+OpenPool = Callable[..., Awaitable[tuple[list[FakeVllm], VllmServerEngine]]]
 
 
 def prompt(text: str) -> list[int]:
