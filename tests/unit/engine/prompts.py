@@ -1,11 +1,19 @@
 """Prompts for the tests of the demo engine."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 
 from openai_harmony import Conversation, DeveloperContent, Message, Role, SystemContent, ToolDescription
 
+from engine.backends.demo.replies import reply_to
+from engine.backends.demo.tools import DemoAnswer, DemoCall
+from engine.backends.transcript import PromptTranscript
+from engine.formats.base import FunctionTool, Tokens, ToolNamespace
+from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start, render_call, render_text, render_tool_output
 from tests.kit.harmony_library import harmony_encoding
+
+HARMONY = HarmonyFormat()
 
 
 def declare(**functions: Mapping[str, object] | None) -> list[int]:
@@ -35,3 +43,33 @@ def called(name: str, output: str) -> list[int]:
 def prompt(*texts: str, before: list[int] | None = None, after: list[int] | None = None) -> list[int]:
     """Return a prompt with messages of the user."""
     return [*(before or []), *users(*texts), *(after or []), *generation_start()]
+
+
+def reply_with(asked: str, namespaces: Sequence[ToolNamespace], *outputs: tuple[str, str]) -> DemoAnswer | DemoCall:
+    """Return the reply to a user who offers tools of the server, behind what those gave back."""
+    return reply_to(PromptTranscript(prompt_with(asked, namespaces, *outputs)))
+
+
+def prompt_with(
+    asked: str, namespaces: Sequence[ToolNamespace], *outputs: tuple[str, str], functions: Sequence[FunctionTool] = ()
+) -> "Tokens[int]":
+    """Return a prompt with tools of the server and of the client, calls of the server's, and what they gave back."""
+    frame = {"instructions": None, "effort": "low", "date": "2026-01-01"}
+    tokens = HARMONY.frame(**frame, functions=functions, namespaces=namespaces)
+    tokens.extend(HARMONY.user(asked).tokens)
+    for name, output in outputs:
+        tokens.extend(HARMONY.call(name, "{}", hosted=True, freeform=name == "python").tokens)
+        tokens.extend(HARMONY.output(name, output, hosted=True).tokens)
+    tokens.extend(generation_start())
+    return tokens
+
+
+def answer_of(reply: DemoAnswer | DemoCall) -> str:
+    assert isinstance(reply, DemoAnswer), reply
+    return reply.text
+
+
+def call_of(reply: DemoAnswer | DemoCall) -> tuple[str, object, bool]:
+    """Return the name of the tool that is called, the arguments, and whether the server runs it."""
+    assert isinstance(reply, DemoCall), reply
+    return reply.name, json.loads(reply.arguments), reply.hosted

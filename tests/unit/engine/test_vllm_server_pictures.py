@@ -8,6 +8,7 @@ import pytest
 
 from engine.backends.vllm import pictures
 from engine.backends.vllm.pictures import MAX_REFUSALS, KeptPictures
+from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import (
     EngineUnavailable,
     GenerationCut,
@@ -41,8 +42,28 @@ async def open_seeing() -> AsyncIterator[OpenSeeing]:
         yield open_one
 
 
-def chat_of(family: Family, gallery: Gallery) -> Chat:
-    return Chat(seeing_format(family)[0], gallery)
+def chat_of(family: Family, gallery: Gallery, *shown: Body) -> Chat:
+    """Return a conversation in which the user has said these."""
+    chat = Chat(seeing_format(family)[0], gallery)
+    for body in shown:
+        chat.user(body)
+    return chat
+
+
+class Seen:
+    """A server that sees, an engine over it, and a gallery; its chat begins with one picture."""
+
+    def __init__(self, server: SeeingVllm, engine: VllmServerEngine) -> None:
+        self.server, self.engine, self.gallery = server, engine, Gallery()
+
+    def chat(self, *shown: Body) -> Chat:
+        return chat_of(IDEFICS, self.gallery, *(shown or (["", self.gallery.add(picture())],)))
+
+
+@pytest.fixture
+async def seen(open_seeing: OpenSeeing, vllm_over: OpenEngine) -> Seen:
+    server = await open_seeing()
+    return Seen(server, await vllm_over(server, harmony=False))
 
 
 @each_family
@@ -72,8 +93,7 @@ async def test_any_chunking_any_cut_and_another_server_say_the_same(
 ) -> None:
     gallery = Gallery()
     shown: Body = ["Two: ", gallery.add(picture("#00ff00")), gallery.add(picture("#0000ff", made_as="JPEG")), "?"]
-    chat = chat_of(family, gallery)
-    chat.user(shown)
+    chat = chat_of(family, gallery, shown)
     one = await vllm_over(await open_seeing(family), harmony=False)
     whole = joined(await collect(one, chat.asked()))
     large = await vllm_over(await open_seeing(family, chunk_tokens=13), harmony=False)
@@ -82,8 +102,7 @@ async def test_any_chunking_any_cut_and_another_server_say_the_same(
     for engine in (one, await vllm_over(await open_seeing(family), harmony=False)):
         for cut in range(0, len(whole), 7):
             assert whole[:cut] + joined(await collect(engine, chat.asked(whole[:cut]))) == whole, cut
-    other = chat_of(family, gallery)
-    other.user(["Two: ", Picture(gallery.add(picture("#00fe00")).digest), gallery.add(picture("#0000ff")), "?"])
+    other = chat_of(family, gallery, ["Two: ", gallery.add(picture("#00fe00")), gallery.add(picture("#0000ff")), "?"])
     assert joined(await collect(one, other.asked())) != whole, "what it says depends on what it sees"
 
 
@@ -91,8 +110,7 @@ async def test_a_generation_that_is_cut_goes_on_with_its_pictures(
     open_seeing: OpenSeeing, vllm_over: OpenEngine
 ) -> None:
     gallery = Gallery()
-    chat = chat_of(IDEFICS, gallery)
-    chat.user(["", gallery.add(picture())])
+    chat = chat_of(IDEFICS, gallery, ["", gallery.add(picture())])
     servers = [await open_seeing(), await open_seeing()]
     engine = await vllm_over(*servers, harmony=False)
     whole = joined(await collect(engine, chat.asked()))
@@ -113,13 +131,9 @@ async def test_a_generation_that_is_cut_goes_on_with_its_pictures(
     assert said + joined(await collect(engine, chat.asked(said))) == whole
 
 
-async def test_a_server_that_has_forgotten_pictures_gets_them_again_at_once(
-    open_seeing: OpenSeeing, vllm_over: OpenEngine
-) -> None:
-    server, gallery = await open_seeing(), Gallery()
-    engine = await vllm_over(server, harmony=False)
-    chat = chat_of(IDEFICS, gallery)
-    chat.user(["", gallery.add(picture("#010101")), gallery.add(picture("#020202"))])
+async def test_a_server_that_has_forgotten_pictures_gets_them_again_at_once(seen: Seen) -> None:
+    server, engine, gallery = seen.server, seen.engine, seen.gallery
+    chat = seen.chat(["", gallery.add(picture("#010101")), gallery.add(picture("#020202"))])
     whole = joined(await collect(engine, chat.asked()))
     del server.eyes.kept[gallery.loaded[1]]
     chunks = await collect(engine, chat.asked())
@@ -135,8 +149,7 @@ async def test_a_server_that_keeps_no_pictures_is_sent_them_each_time(
 ) -> None:
     server, gallery = await open_seeing(has_cache=False), Gallery()
     engine = await vllm_over(server, harmony=False)
-    chat = chat_of(IDEFICS, gallery)
-    chat.user(["", gallery.add(picture())])
+    chat = chat_of(IDEFICS, gallery, ["", gallery.add(picture())])
     whole = joined(await collect(engine, chat.asked()))
     for _ in range(5):
         assert joined(await collect(engine, chat.asked())) == whole
@@ -146,10 +159,9 @@ async def test_a_server_that_keeps_no_pictures_is_sent_them_each_time(
 
 
 async def test_one_picture_twice_in_a_prompt_is_loaded_once(open_seeing: OpenSeeing, vllm_over: OpenEngine) -> None:
-    gallery, server = Gallery(), await open_seeing(room=1)
-    engine = await vllm_over(server, harmony=False)
-    chat, same = chat_of(IDEFICS, gallery), gallery.add(picture())
-    chat.user(["", same, " and ", same])
+    gallery, engine = Gallery(), await vllm_over(await open_seeing(room=1), harmony=False)
+    same = gallery.add(picture())
+    chat = chat_of(IDEFICS, gallery, ["", same, " and ", same])
     assert chat.take(await collect(engine, chat.asked()))
     assert gallery.loaded == [same.digest]
 
@@ -170,25 +182,21 @@ async def test_a_prompt_loads_no_more_pictures_than_memory_is_for(monkeypatch: p
     assert None not in data
 
 
-async def test_two_salts_share_no_picture(open_seeing: OpenSeeing, vllm_over: OpenEngine) -> None:
-    server, gallery = await open_seeing(), Gallery()
-    engine = await vllm_over(server, harmony=False)
-    chat = chat_of(IDEFICS, gallery)
-    shown = gallery.add(picture())
-    chat.user(["", shown])
+async def test_two_salts_share_no_picture(seen: Seen) -> None:
+    chat, shown = seen.chat(), seen.gallery.add(picture())
     for salt in ("a", "b", "a", None, None, "b"):
-        await collect(engine, chat.asked(cache_salt=salt))
-    assert len(server.eyes.sent) == len(set(server.eyes.sent)) == 3
-    assert server.eyes.sent.count(shown.digest) == 1, "the name without a salt"
-    assert all(len(name) == 64 for name in server.eyes.sent)
+        await collect(seen.engine, chat.asked(cache_salt=salt))
+    sent = seen.server.eyes.sent
+    assert len(sent) == len(set(sent)) == 3
+    assert sent.count(shown.digest) == 1, "the name without a salt"
+    assert all(len(name) == 64 for name in sent)
 
 
 async def test_what_pictures_add_is_known_from_the_first_time_on(
     open_seeing: OpenSeeing, vllm_over: OpenEngine
 ) -> None:
     server, gallery = await open_seeing(), Gallery()
-    chat = chat_of(IDEFICS, gallery)
-    chat.user(["", *(gallery.add(picture(f"#0000{each:02x}")) for each in range(4))])
+    chat = chat_of(IDEFICS, gallery, ["", *(gallery.add(picture(f"#0000{each:02x}")) for each in range(4))])
     length = len(chat.asked().prompt_token_ids)
     expanded = length + 4 * (server.eyes.size - 1)
     server.switches.max_model_len = expanded
@@ -231,51 +239,37 @@ async def test_what_a_server_does_not_take_is_told(
 ) -> None:
     gallery, server = Gallery(), await open_seeing(**eyes)
     engine = await vllm_over(server, harmony=False)
-    chat = chat_of(IDEFICS, gallery)
-    chat.user(["", gallery.add(content) if content is not None else Picture("0" * 64)])
+    chat = chat_of(IDEFICS, gallery, ["", gallery.add(content) if content is not None else Picture("0" * 64)])
     with pytest.raises(expected, match=says):
         await collect(engine, chat.asked())
     assert engine.replicas()["serving"] == 1
-    fine = chat_of(IDEFICS, gallery)
-    fine.user("no picture")
+    fine = chat_of(IDEFICS, gallery, "no picture")
     assert fine.take(await collect(engine, fine.asked()))
 
 
-async def test_a_prompt_that_is_too_long_is_not_sent_again_with_all_data(
-    open_seeing: OpenSeeing, vllm_over: OpenEngine
-) -> None:
-    server, gallery = await open_seeing(), Gallery()
-    engine = await vllm_over(server, harmony=False)
-    chat = chat_of(IDEFICS, gallery)
-    chat.user(["", gallery.add(picture())])
-    await collect(engine, chat.asked())
-    server.switches.max_model_len = 20
+async def test_a_prompt_that_is_too_long_is_not_sent_again_with_all_data(seen: Seen) -> None:
+    chat = seen.chat()
+    await collect(seen.engine, chat.asked())
+    seen.server.switches.max_model_len = 20
     with pytest.raises(PromptTooLong):
-        await collect(engine, chat.asked())
-    assert len(server.generations) == 2
-    assert len(gallery.loaded) == 1
+        await collect(seen.engine, chat.asked())
+    assert (len(seen.server.generations), len(seen.gallery.loaded)) == (2, 1)
 
 
 async def test_a_server_without_a_place_for_pictures_is_not_asked(
     open_seeing: OpenSeeing, vllm_over: OpenEngine
 ) -> None:
-    server, gallery = await open_seeing(), Gallery()
+    server = await open_seeing()
     server.switches.scale_out = False
-    engine = await vllm_over(server, harmony=False)
-    assert not engine.supports_pictures
-    chat = chat_of(IDEFICS, gallery)
-    chat.user(["", gallery.add(picture())])
+    seen = Seen(server, await vllm_over(server, harmony=False))
+    assert not seen.engine.supports_pictures
     with pytest.raises(EngineUnavailable):
-        await collect(engine, chat.asked())
+        await collect(seen.engine, seen.chat().asked())
     assert not server.generations
 
 
-async def test_leaving_ends_it(open_seeing: OpenSeeing, vllm_over: OpenEngine) -> None:
-    server, gallery = await open_seeing(), Gallery()
-    engine = await vllm_over(server, harmony=False)
-    chat = chat_of(IDEFICS, gallery)
-    chat.user(["", gallery.add(picture())])
-    async with aclosing(engine.generate(chat.asked())) as chunks:
+async def test_leaving_ends_it(seen: Seen) -> None:
+    async with aclosing(seen.engine.generate(seen.chat().asked())) as chunks:
         await anext(chunks)
-    await eventually(lambda: server.connections == 0)
-    assert engine.replicas()["serving"] == 1
+    await eventually(lambda: seen.server.connections == 0)
+    assert seen.engine.replicas()["serving"] == 1
