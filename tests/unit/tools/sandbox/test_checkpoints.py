@@ -5,11 +5,13 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from responses_app.protocol.setting import MIB
 from responses_app.stores.clock import id_factory
@@ -29,10 +31,40 @@ pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
 
 
 def saving(folder: Path, clock: Clock, most: int = 64 * MIB, **more: float) -> Containers:
-    """Return containers that are saved in a folder."""
     settings = replace(SMALL, **more)  # type: ignore[arg-type]
     checkpoints = Checkpoints(folder, most)
     return Containers(has_bubblewrap, settings, new_id=id_factory(clock), clock=clock, checkpoints=checkpoints)
+
+
+class Saved:
+    """Containers that are saved in a folder behind a minute without a call, and their clock."""
+
+    def __init__(self, folder: Path, most: int = 64 * MIB, **more: float) -> None:
+        self.clock = Clock(1_000_000.0)
+        self.containers = saving(folder, self.clock, most, **{"sandbox_save_seconds": 60.0, **more})
+        self._folder = folder / "0"
+
+    async def written(self, code: str = "open('a.txt', 'w').write('1');") -> LivingContainer:
+        """Return a new container whose code has run."""
+        one = await self.containers.create("p")
+        await self.containers.run("p", one.id, code)
+        return one
+
+    async def rest(self) -> None:
+        """Let a minute go by."""
+        self.clock.now += 61
+        await self.containers.sweep()
+
+    @property
+    def on_disk(self) -> list[Path]:
+        return list(self._folder.glob("*cntr_*"))
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def saved(tmp_path: Path) -> AsyncIterator[Saved]:
+    made = Saved(tmp_path)
+    yield made
+    await made.containers.aclose()
 
 
 async def test_files_outlive_their_host_and_variables_do_not(tmp_path: Path) -> None:
@@ -118,22 +150,18 @@ class Gate:
         self._open.set()
 
 
-async def at_rest(containers: Containers, clock: Clock) -> str:
+async def at_rest(saved: Saved) -> str:
     """Return a container whose one file lies on disk."""
-    one = await containers.create("p")
-    await containers.run("p", one.id, "open('a.txt', 'w').write('1');")
-    clock.now += 61
-    await containers.sweep()
-    assert containers.room().saved == 1
+    one = await saved.written()
+    await saved.rest()
+    assert saved.containers.room().saved == 1
     return one.id
 
 
 async def test_who_is_cancelled_while_files_come_back_takes_none_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: Saved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock(1_000_000.0)
-    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
-    id = await at_rest(containers, clock)
+    containers, id = saved.containers, await at_rest(saved)
     gate = Gate(monkeypatch, SandboxSession, "put_part")
     work = asyncio.create_task(containers.run("p", id, "1"))
     await gate.reached.wait()
@@ -143,16 +171,13 @@ async def test_who_is_cancelled_while_files_come_back_takes_none_away(
     assert [each.path for each in await containers.files_of("p", id)] == ["a.txt"]
     run = await containers.run("p", id, "print(open('a.txt').read())")
     assert (run.execution.output, run.was_saved, run.begun_anew) == ("1\n", True, None)
-    assert list((tmp_path / "0").glob("*cntr_*")) == []
-    await containers.aclose()
+    assert saved.on_disk == []
 
 
 async def test_one_that_is_deleted_while_its_files_come_back_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: Saved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock(1_000_000.0)
-    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
-    id = await at_rest(containers, clock)
+    containers, id = saved.containers, await at_rest(saved)
     gate = Gate(monkeypatch, SandboxSession, "put_part")
     work = asyncio.create_task(containers.run_commands("p", id, ["cat a.txt"], 10.0, 1000, bool))
     await gate.reached.wait()
@@ -162,55 +187,42 @@ async def test_one_that_is_deleted_while_its_files_come_back_is_gone(
         await work
     assert (containers.room().known, containers.room().started) == (0, 0), "nothing of it runs on"
     await containers.aclose()
-    assert list((tmp_path / "0").glob("*cntr_*")) == []
+    assert saved.on_disk == []
 
 
 async def test_one_that_is_deleted_while_it_is_saved_does_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: Saved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock(1_000_000.0)
-    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
-    one = await containers.create("p")
-    await containers.run("p", one.id, "open('a.txt', 'w').write('1');")
-    clock.now += 61
+    containers, one = saved.containers, await saved.written()
     gate = Gate(monkeypatch, SkillFolder, "copy_to")
-    saves = asyncio.create_task(containers.sweep())
+    saves = asyncio.create_task(saved.rest())
     await gate.reached.wait()
     await containers.delete("p", one.id)
     gate.open()
     await saves
     assert containers.room().known == containers.room().saved == 0
-    assert list((tmp_path / "0").glob("*cntr_*")) == [], "nor is it on disk"
-    await containers.aclose()
+    assert saved.on_disk == [], "nor is it on disk"
 
 
-async def test_nobody_waits_for_files_that_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(1_000_000.0)
-    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
-    one = await containers.create("p")
-    await containers.run("p", one.id, "open('a.txt', 'w').write('1');")
-    clock.now += 61
+async def test_nobody_waits_for_files_that_are_saved(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    await saved.written()
     gate = Gate(monkeypatch, SandboxSession, "get_part")
-    saves = asyncio.create_task(containers.sweep())
+    saves = asyncio.create_task(saved.rest())
     await gate.reached.wait()
-    other = await containers.create("q")
-    assert [each.id for each in await containers.all_of("q")] == [other.id]
-    assert (await containers.run("q", other.id, "1")).execution.output == "1\n"
+    other = await saved.containers.create("q")
+    assert [each.id for each in await saved.containers.all_of("q")] == [other.id]
+    assert (await saved.containers.run("q", other.id, "1")).execution.output == "1\n"
     assert not saves.done()
     gate.open()
     await saves
-    await containers.aclose()
 
 
 @pytest.mark.parametrize(("said", "why"), [(5, "changes while"), (0, "changes while"), (-1, "too long")])
 async def test_what_a_warden_says_that_lies_fills_no_disk_and_takes_no_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, said: int, why: str
+    saved: Saved, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, said: int, why: str
 ) -> None:
-    clock = Clock(1_000_000.0)
-    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
     monkeypatch.setattr("responses_app.tools.sandbox.checkpoints.SAVE_SECONDS", 0.2)
-    one = await containers.create("p")
-    await containers.run("p", one.id, "open('a.txt', 'w').write('123');")
+    await saved.written("open('a.txt', 'w').write('123');")
 
     async def lie(self: SandboxSession, path: str, begin: int, most: int) -> FilePart:
         if said < 0:
@@ -218,32 +230,24 @@ async def test_what_a_warden_says_that_lies_fills_no_disk_and_takes_no_time(
         return FilePart(b"x" * min(said, 1), said or 3, 1)
 
     monkeypatch.setattr(SandboxSession, "get_part", lie)
-    clock.now += 61
-    await containers.sweep()
-    assert containers.room().known == 0, "it ends"
+    await saved.rest()
+    assert saved.containers.room().known == 0, "it ends"
     assert why in caplog.text
-    assert list((tmp_path / "0").glob("*cntr_*")) == []
-    await containers.aclose()
+    assert saved.on_disk == []
 
 
 async def test_files_that_would_not_fit_in_again_are_not_written_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    saved: Saved, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = Clock(1_000_000.0)
-    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
-    one = await containers.create("p")
-    await containers.run("p", one.id, "for n in range(9): open(f'{n}', 'wb').truncate(4 * 2 ** 20)")
+    await saved.written("for n in range(9): open(f'{n}', 'wb').truncate(4 * 2 ** 20)")
     Gate(monkeypatch, SandboxSession, "get_part")
-    clock.now += 61
-    await containers.sweep()
-    assert containers.room().known == 0
+    await saved.rest()
+    assert saved.containers.room().known == 0
     assert "larger than SANDBOX_DISK_BYTES" in caplog.text
-    await containers.aclose()
 
 
 async def test_many_starts_at_once_take_no_more_room_than_there_is(tmp_path: Path) -> None:
-    clock = Clock(1_000_000.0)
-    containers = saving(tmp_path, clock, sandbox_max_containers=3, sandbox_project_containers=3)
+    containers = Saved(tmp_path, sandbox_max_containers=3, sandbox_project_containers=3).containers
     made = [await containers.create("p") for _ in range(6)]
     most = 0
     for some in (made[:3], made[3:]):
@@ -256,17 +260,24 @@ async def test_many_starts_at_once_take_no_more_room_than_there_is(tmp_path: Pat
     await containers.aclose()
 
 
-async def test_only_so_much_is_saved(tmp_path: Path) -> None:
-    clock = Clock(1_000_000.0)
-    containers = saving(tmp_path, clock, most=12_000, sandbox_save_seconds=60.0)
-    made = [await containers.create("p") for _ in range(3)]
-    for each, size in zip(made, (4000, 4000, 9000), strict=True):
-        clock.now += 1
-        await containers.run("p", each.id, f"open('a.bin', 'wb').write(bytes({size}));")
-    clock.now += 61
-    await containers.sweep()
-    assert [each.id for each in await containers.all_of("p")] == [made[1].id], "the newest that has room"
-    await containers.aclose()
+@pytest.mark.parametrize(
+    ("most", "codes", "kept"),
+    [
+        (12_000, [f"open('a.bin', 'wb').write(bytes({size}));" for size in (4000, 4000, 9000)], 1),
+        (MIB, ["for n in range(200): open(f'{n}', 'w').close()"] * 3, 2),  # each takes 800 KB
+    ],
+    ids=["large files", "empty files"],
+)
+async def test_only_so_much_is_saved_the_newest_that_has_room(
+    tmp_path: Path, most: int, codes: list[str], kept: int
+) -> None:
+    saved, made = Saved(tmp_path, most), []
+    for code in codes:
+        saved.clock.now += 1
+        made.append(await saved.written(code))
+    await saved.rest()
+    assert [each.id for each in await saved.containers.all_of("p")] == [made[kept].id]
+    await saved.containers.aclose()
 
 
 async def test_those_that_are_saved_together_are_bounded_together(
@@ -296,19 +307,6 @@ async def test_those_that_are_saved_together_are_bounded_together(
     await containers.aclose()
     assert len(list((tmp_path / "0").glob("cntr_*"))) == 1
     assert started(containers) == set()
-
-
-async def test_files_that_are_empty_take_room_on_disk(tmp_path: Path) -> None:
-    clock = Clock(1_000_000.0)
-    containers = saving(tmp_path, clock, most=MIB, sandbox_save_seconds=60.0)
-    for _ in range(3):
-        clock.now += 1
-        one = await containers.create("p")
-        await containers.run("p", one.id, "for n in range(200): open(f'{n}', 'w').close()")
-    clock.now += 61
-    await containers.sweep()
-    assert [each.id for each in await containers.all_of("p")] == [one.id], "each takes 800 KB"
-    await containers.aclose()
 
 
 BROKEN: dict[str, dict[str, Any]] = {
@@ -348,40 +346,30 @@ async def test_json_that_is_too_deep_keeps_no_host_from_its_start(tmp_path: Path
 LOOK = f"import os; print(sorted(os.listdir({SKILLS_FOLDER!r})))"
 
 
-async def test_skills_of_what_rests_lie_on_disk_alone(tmp_path: Path) -> None:
-    clock = Clock(1_000_000.0)
-    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
-    one = await containers.create("p")
-    await containers.add_skill("p", one.id, "first", "First", "Adds.", zipped())
-    await containers.run("p", one.id, "1")
+async def test_skills_of_what_rests_lie_on_disk_alone(saved: Saved) -> None:
+    one = await saved.written()
+    await saved.containers.add_skill("p", one.id, "first", "First", "Adds.", zipped())
     path = one.skills.path
     assert path is not None
     assert (path / "first").exists()
-    clock.now += 61
-    await containers.sweep()
+    await saved.rest()
     assert not path.exists()
-    assert (await containers.run("p", one.id, LOOK)).execution.output == "['first']\n"
-    await containers.aclose()
+    assert (await saved.containers.run("p", one.id, LOOK)).execution.output == "['first']\n"
 
 
 async def test_a_skill_that_comes_while_its_container_is_saved_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: Saved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock(1_000_000.0)
-    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
-    one = await containers.create("p")
+    containers, one = saved.containers, await saved.written()
     await containers.add_skill("p", one.id, "first", "First", "Adds.", zipped())
-    await containers.run("p", one.id, "1")
     gate = Gate(monkeypatch, SandboxSession, "close")
-    clock.now += 61
-    saves = asyncio.create_task(containers.sweep())
+    saves = asyncio.create_task(saved.rest())
     await gate.reached.wait()
     await containers.add_skill("p", one.id, "second", "Second", "Adds.", zipped())
     gate.open()
     await saves
     run = await containers.run("p", one.id, LOOK)
     assert (run.execution.output, run.begun_anew) == ("['first', 'second']\n", None)
-    await containers.aclose()
 
 
 async def test_skills_of_containers_that_never_start_are_bounded(tmp_path: Path) -> None:
