@@ -1,14 +1,16 @@
 """The proxy of a container over http://: what it passes on, what it refuses, and what each connection may take."""
 
 import asyncio
+import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from responses_app.tools.egress import connections, exchanges, peers, proxies
+from responses_app.tools.egress.settings import EgressSettings
 from tests.kit.echo_host import EchoHost, echo_host
 from tests.kit.egress import TOKEN, Opened, opened, policy, settings
 from tests.kit.waiting import eventually
@@ -45,6 +47,22 @@ def status(answer: bytes) -> int:
 def body(answer: bytes) -> Any:
     """Return what the host was asked, by its answer."""
     return json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+@contextlib.asynccontextmanager
+async def answering(
+    reply: Callable[[bytes], bytes], own: EgressSettings | None = None, **secrets: str
+) -> AsyncIterator[tuple[int, Opened]]:
+    """Run a host that makes one answer of each request's head; yield its port, and a proxy that lets it be reached."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(reply(await reader.readuntil(b"\r\n\r\n")))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with opened(policy(f"api.example:{port}", **secrets), own) as proxy:
+            yield port, proxy
 
 
 async def test_a_request_is_passed_on_without_what_is_of_its_connection(proxy: Opened, host: EchoHost) -> None:
@@ -220,30 +238,18 @@ async def test_hosts_that_cannot_be_reached(host: EchoHost, monkeypatch: pytest.
     ],
 )
 async def test_what_a_host_may_answer(said: bytes, code: int) -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(said)
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with opened(policy(f"api.example:{port}")) as proxy:
-            assert status(await proxy.said(get(f"http://api.example:{port}/", "Connection: close"))) == code
+    async with answering(lambda _: said) as (port, proxy):
+        assert status(await proxy.said(get(f"http://api.example:{port}/", "Connection: close"))) == code
 
 
 async def test_what_a_host_says_wrongly_is_told_to_nobody() -> None:
     """A line that is no header may have the value of a secret, which only answers are freed from."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\n" + re.findall(rb"X-Token: (.*)\r\n", head)[0] + b"\r\n\r\n")
-        writer.close()
+    def reply(head: bytes) -> bytes:
+        return b"HTTP/1.1 200 OK\r\n" + re.findall(rb"X-Token: (.*)\r\n", head)[0] + b"\r\n\r\n"
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        allowed = policy(f"api.example:{port}", TOKEN="api.example")
-        async with opened(allowed, settings("127.0.0.1/32,api.example")) as proxy:
-            answered = await proxy.said(get(f"http://api.example:{port}/", f"X-Token: {proxy.env['TOKEN']}"))
+    async with answering(reply, settings("127.0.0.1/32,api.example"), TOKEN="api.example") as (port, proxy):
+        answered = await proxy.said(get(f"http://api.example:{port}/", f"X-Token: {proxy.env['TOKEN']}"))
     assert status(answered) == 502
     assert b"s3cr3t" not in answered
 
@@ -258,15 +264,9 @@ async def test_what_a_host_says_wrongly_is_told_to_nobody() -> None:
     ],
 )
 async def test_answers_in_which_no_value_could_be_found_are_refused(headers: bytes, code: int) -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\n" + headers + b"Content-Length: 2\r\n\r\nok")
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with opened(policy(f"api.example:{port}", TOKEN="api.example")) as proxy:
-            assert status(await proxy.said(get(f"http://api.example:{port}/", "Connection: close"))) == code
+    said = b"HTTP/1.1 200 OK\r\n" + headers + b"Content-Length: 2\r\n\r\nok"
+    async with answering(lambda _: said, TOKEN="api.example") as (port, proxy):
+        assert status(await proxy.said(get(f"http://api.example:{port}/", "Connection: close"))) == code
 
 
 async def test_heads_have_an_end(proxy: Opened, host: EchoHost) -> None:

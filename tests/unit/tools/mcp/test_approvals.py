@@ -15,7 +15,7 @@ from tests.kit.fakes import ANSWER, NOW, FakeEngine, FakeStore, Site
 from tests.kit.mcp_servers import McpServer
 from tests.kit.memory_stores import MemoryApprovalStore
 from tests.kit.waiting import eventually
-from tests.unit.tools.mcp.test_mcp_responses import ADD, answer_to, asked, call, declared
+from tests.unit.tools.mcp.test_mcp_responses import ADD, answer_to, asking_at, call, declared
 
 
 class _SlowStore(FakeStore):
@@ -43,11 +43,9 @@ async def _leave(site: Site, given: dict[str, Any], *, once: Callable[[], bool])
 
 
 async def test_whose_client_left_before_it_was_accepted_holds_no_approval(tool: McpTool, running: McpServer) -> None:
-    tools = declared(running, require_approval="always")
     store, approvals = _SlowStore(), MemoryApprovalStore(now=lambda: NOW)
     site = Site(FakeEngine([ADD, ANSWER]), store, tools=[tool], approvals=approvals)
-    first, request = await asked(site, tools)
-    given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
+    given = (await asking_at(site, running)).answered()
     store.going = going = asyncio.Event()
     await _leave(site, given, once=lambda: store.going is None)
     with pytest.raises(ApiError, match="approval"):
@@ -73,11 +71,9 @@ class _SlowApprovals(MemoryApprovalStore):
 
 
 async def test_whose_client_left_while_it_was_claimed_holds_no_approval(tool: McpTool, running: McpServer) -> None:
-    tools = declared(running, require_approval="always")
     approvals = _SlowApprovals(lambda: NOW)
     site = Site(FakeEngine([ADD, ANSWER]), tools=[tool], approvals=approvals)
-    first, request = await asked(site, tools)
-    given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
+    given = (await asking_at(site, running)).answered()
     approvals.going = going = asyncio.Event()
     await _leave(site, given, once=lambda: approvals.going is None)
     going.set()
@@ -88,22 +84,19 @@ async def test_whose_client_left_while_it_was_claimed_holds_no_approval(tool: Mc
 async def test_one_that_is_not_stored_holds_its_approval_on_all_workers_until_it_ends(
     tool: McpTool, running: McpServer
 ) -> None:
-    tools = declared(running, require_approval="always")
     clock, store, end = Clock(), FakeStore(), asyncio.Event()
     approvals = MemoryApprovalStore(now=clock)
     one = Site(FakeEngine([ADD, [end, ANSWER]]), store, tools=[tool], approvals=approvals)
     other = Site(FakeEngine([ANSWER]), store, tools=[tool], approvals=approvals, new_id=one.new_id)
     one.service.approving.renew_seconds = 0.01
     other.service.approving._now = clock
-    first, request = await asked(one, tools)
-    given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
+    given = (await asking_at(one, running)).answered()
     begun = await one.begin(transport="sse", **given, store=False)
     clock.now += 61
     holders = approvals._holders
     await eventually(lambda: [each.claimed_at for each in holders.values()] == [clock.now])
-    with pytest.raises(ApiError) as refused:
-        await other.begin(**given)
-    assert (refused.value.status, refused.value.code) == (409, "approval_in_use")
+    refused = await other.refusal(**given)
+    assert (refused.status, refused.code) == (409, "approval_in_use")
     end.set()
     await begun.to_the_end()
     await eventually(lambda: not holders)

@@ -1,5 +1,8 @@
 """MCP inside responses: lists, calls and approvals, along chains, on another worker, and when the server is away."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import orjson
 import pytest
 
@@ -18,9 +21,7 @@ ADD = call("add", '{"a":2,"b":3}')
 
 
 def declared(server: McpServer, **fields: object) -> list[JsonObject]:
-    return [
-        {"type": "mcp", "server_label": "tests", "server_url": server.url, "require_approval": "never", **fields},
-    ]
+    return [{"type": "mcp", "server_label": "tests", "server_url": server.url, "require_approval": "never", **fields}]
 
 
 def output_of(events: list[JsonObject]) -> list[JsonObject]:
@@ -45,17 +46,17 @@ async def test_what_continues_it_does_not_list_again(tool: McpTool, running: Mcp
     site = Site(FakeEngine([ANSWER]), tools=[tool])
     tools = declared(running, allowed_tools=["add", "say"])
     first = await site.ask(input="hi", tools=tools)
-    assert [item["type"] for item in first["output"]] == ["mcp_list_tools", "message"]  # type: ignore[attr-defined]
+    assert types_of(first) == ["mcp_list_tools", "message"]
     second = await site.ask(input="hi", tools=tools, previous_response_id=first["id"])
-    assert [item["type"] for item in second["output"]] == ["message"]  # type: ignore[attr-defined]
+    assert types_of(second) == ["message"]
     assert "type add = " in prompt_of(site, 1)
     assert "type draw = " not in prompt_of(site, 1)
     replayed = [*first["output"], {"role": "user", "content": "hi"}]  # type: ignore[misc]
     third = await site.ask(input=replayed, tools=tools, store=False)
-    assert [item["type"] for item in third["output"]] == ["message"]  # type: ignore[attr-defined]
+    assert types_of(third) == ["message"]
     assert "omitted" not in prompt_of(site, 2)
     wider = await site.ask(input="hi", tools=declared(running), previous_response_id=second["id"])
-    assert [item["type"] for item in wider["output"]] == ["message"]  # type: ignore[attr-defined]
+    assert types_of(wider) == ["message"]
 
 
 # Approvals.
@@ -71,8 +72,36 @@ async def asked(site: Site, tools: list[JsonObject], **fields: object) -> tuple[
 
 
 def answer_to(request: JsonObject, *, approve: bool, **fields: object) -> list[JsonObject]:
-    item = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve, **fields}
-    return [item]
+    return [{"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve, **fields}]
+
+
+@dataclass
+class Asking:
+    """A site whose model has called a tool that needs approval, with what it said."""
+
+    site: Site
+    tools: list[JsonObject]
+    first: JsonObject
+    request: JsonObject
+
+    def answered(self, *, approve: bool = True, **fields: object) -> dict[str, Any]:
+        """Return a request that answers the one for approval."""
+        answer = answer_to(self.request, approve=approve, **fields)
+        return {"input": answer, "tools": self.tools, "previous_response_id": self.first["id"]}
+
+
+async def asking_at(site: Site, running: McpServer) -> Asking:
+    tools = declared(running, require_approval="always")
+    return Asking(site, tools, *await asked(site, tools))
+
+
+@pytest.fixture
+async def asking(tool: McpTool, running: McpServer) -> Asking:
+    return await asking_at(Site(FakeEngine([ADD, ANSWER]), tools=[tool]), running)
+
+
+def types_of(response: JsonObject) -> list[str]:
+    return [item["type"] for item in response["output"]]  # type: ignore[attr-defined, index, misc]
 
 
 @pytest.mark.parametrize("how", ["by its id", "with its items", "on another worker"])
@@ -96,42 +125,30 @@ async def test_an_approved_call_is_made_first(tool: McpTool, running: McpServer,
     assert "secret-token" not in str(site.store._responses) + str(events)
 
 
-async def test_it_is_made_once_however_often_it_is_approved(tool: McpTool, running: McpServer) -> None:
-    tools = declared(running, require_approval="always")
-    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
-    first, request = await asked(site, tools)
-    approval = answer_to(request, approve=True)
-    second = await site.ask(input=approval, tools=tools, previous_response_id=first["id"])
-    again = await site.ask(input=approval, tools=tools, previous_response_id=second["id"])
-    assert [item["type"] for item in again["output"]] == ["message"]  # type: ignore[attr-defined]
-    whole = [*first["output"], *approval, *second["output"], {"role": "user", "content": "more"}]  # type: ignore[misc]
-    replayed = await site.ask(input=whole, tools=tools)
-    assert [item["type"] for item in replayed["output"]] == ["message"]  # type: ignore[attr-defined]
+async def test_it_is_made_once_however_often_it_is_approved(asking: Asking) -> None:
+    site, given = asking.site, asking.answered()
+    second = await site.ask(**given)
+    again = await site.ask(**{**given, "previous_response_id": second["id"]})
+    assert types_of(again) == ["message"]
+    more = {"role": "user", "content": "more"}
+    whole = [*asking.first["output"], *given["input"], *second["output"], more]  # type: ignore[misc]
+    assert types_of(await site.ask(input=whole, tools=asking.tools)) == ["message"]
 
 
-async def test_what_is_approved_twice_at_the_same_time_is_called_once(tool: McpTool, running: McpServer) -> None:
-    tools = declared(running, require_approval="always")
-    site = Site(FakeEngine([ADD, ANSWER, ANSWER]), tools=[tool])
-    first, request = await asked(site, tools)
-    given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
+async def test_what_is_approved_twice_at_the_same_time_is_called_once(asking: Asking) -> None:
+    site, given = asking.site, asking.answered()
+    site.engine.turns = [[ANSWER], [ANSWER]]
     begun = await site.begin(transport="sse", **given)
-    with pytest.raises(ApiError) as refused:
-        await site.begin(transport="sse", **given)
-    assert (refused.value.status, refused.value.code) == (409, "approval_in_use")
-    assert str(request["id"]) in refused.value.message
+    refused = await site.refusal(transport="sse", **given)
+    assert (refused.status, refused.code) == (409, "approval_in_use")
+    assert str(asking.request["id"]) in refused.message
     made = output_of(await begun.to_the_end())
     assert [item["type"] for item in made] == ["mcp_call", "message"]
-    again = await site.ask(**given)
-    assert [item["type"] for item in again["output"]] == ["mcp_call", "message"], "another branch has its own call"  # type: ignore[attr-defined]
+    assert types_of(await site.ask(**given)) == ["mcp_call", "message"], "another branch has its own call"
 
 
-async def test_a_response_that_is_refused_holds_no_approval(
-    tool: McpTool, running: McpServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tools = declared(running, require_approval="always")
-    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
-    first, request = await asked(site, tools)
-    given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
+async def test_a_response_that_is_refused_holds_no_approval(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, given = asking.site, asking.answered()
 
     async def refuse(_: object) -> None:
         raise overloaded("Too many are running.", retry_after=1)
@@ -143,73 +160,48 @@ async def test_a_response_that_is_refused_holds_no_approval(
     assert (await site.ask(**given))["status"] == "completed"
 
 
-async def test_each_branch_of_a_conversation_is_approved_by_itself(tool: McpTool, running: McpServer) -> None:
+async def test_each_branch_of_a_conversation_is_approved_by_itself(asking: Asking) -> None:
     """Who continues the response that asked a second time has a conversation of its own, which has made no call."""
-    tools = declared(running, require_approval="always")
-    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
-    first, request = await asked(site, tools)
     for approve, kinds in ((True, ["mcp_call", "message"]), (False, ["message"]), (True, ["mcp_call", "message"])):
-        answer = answer_to(request, approve=approve)
-        done = await site.ask(input=answer, tools=tools, previous_response_id=first["id"])
-        assert [item["type"] for item in done["output"]] == kinds  # type: ignore[attr-defined]
+        assert types_of(await asking.site.ask(**asking.answered(approve=approve))) == kinds
 
 
 @pytest.mark.parametrize("approve", [True, False])
-async def test_another_project_answers_no_request_for_approval(
-    tool: McpTool, running: McpServer, approve: bool
-) -> None:
-    tools = declared(running, require_approval="always")
-    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
-    first, request = await asked(site, tools)
-    answer = answer_to(request, approve=approve)
-    for named in ({"previous_response_id": first["id"]}, {}):
-        with pytest.raises(ApiError) as refused:
-            await site.begin(input=answer, tools=tools, project="another", **named)
-        made_up = dict.fromkeys(named, f"resp_{'0' * 32}")
-        with pytest.raises(ApiError) as same:
-            await site.begin(input=answer, tools=tools, project="another", **made_up)
-        assert (refused.value.status, refused.value.code) == (same.value.status, same.value.code)
-    done = await site.ask(input=answer_to(request, approve=True), tools=tools, previous_response_id=first["id"])
+async def test_another_project_answers_no_request_for_approval(asking: Asking, approve: bool) -> None:
+    site, given = asking.site, asking.answered(approve=approve)
+    id = given.pop("previous_response_id")
+    for named in ({"previous_response_id": id}, {}):
+        refused = await site.refusal(project="another", **given, **named)
+        same = await site.refusal(project="another", **given, **dict.fromkeys(named, f"resp_{'0' * 32}"))
+        assert (refused.status, refused.code) == (same.status, same.code)
+    done = await site.ask(**asking.answered())
     assert done["output"][0]["output"] == "5"  # type: ignore[index]
 
 
-async def test_a_refused_call_is_told_to_the_model(tool: McpTool, running: McpServer) -> None:
-    tools = declared(running, require_approval="always")
-    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
-    first, request = await asked(site, tools)
-    refused = answer_to(request, approve=False, reason="too dear")
-    second = await site.ask(input=refused, tools=tools, previous_response_id=first["id"])
-    assert [item["type"] for item in second["output"]] == ["message"]  # type: ignore[attr-defined]
-    assert "<|start|>tests.add to=assistant" in prompt_of(site, 1)
-    assert "did not approve this call: too dear" in prompt_of(site, 1)
+async def test_a_refused_call_is_told_to_the_model(asking: Asking) -> None:
+    second = await asking.site.ask(**asking.answered(approve=False, reason="too dear"))
+    assert types_of(second) == ["message"]
+    assert "<|start|>tests.add to=assistant" in prompt_of(asking.site, 1)
+    assert "did not approve this call: too dear" in prompt_of(asking.site, 1)
 
 
-async def test_a_call_that_nobody_answers_is_told_once_and_can_be_approved_later(
-    tool: McpTool, running: McpServer
-) -> None:
-    tools = declared(running, require_approval="always")
-    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
-    first, request = await asked(site, tools)
-    second = await site.ask(input="something else", tools=tools, previous_response_id=first["id"])
+async def test_a_call_that_nobody_answers_is_told_once_and_can_be_approved_later(asking: Asking) -> None:
+    site, tools = asking.site, asking.tools
+    second = await site.ask(input="something else", tools=tools, previous_response_id=asking.first["id"])
     third = await site.ask(input="and more", tools=tools, previous_response_id=second["id"])
     told = "<|start|>tests.add to=assistant<|channel|>commentary<|message|>[the user has not approved this call"
     assert [prompt_of(site, turn).count(told) for turn in (1, 2)] == [1, 1]
     assert f"<|call|>{told}" in prompt_of(site, 2)
-    approval = answer_to(request, approve=True)
-    fourth = await site.ask(input=approval, tools=tools, previous_response_id=third["id"])
+    fourth = await site.ask(**{**asking.answered(), "previous_response_id": third["id"]})
     assert fourth["output"][0]["output"] == "5"  # type: ignore[index]
 
 
-async def test_what_nobody_asked_cannot_be_approved(tool: McpTool, running: McpServer) -> None:
-    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
-    tools = declared(running, require_approval="always")
-    first, request = await asked(site, tools)
-    with pytest.raises(ApiError, match="mcpr_0") as refused:
-        await site.begin(input=answer_to({"id": "mcpr_0"}, approve=True), tools=tools)
-    assert refused.value.param == "input[0].approval_request_id"
-    with pytest.raises(ApiError, match="not in 'tools'") as refused:
-        await site.begin(input=answer_to(request, approve=True), previous_response_id=first["id"])
-    assert refused.value.param == "tools"
+async def test_what_nobody_asked_cannot_be_approved(asking: Asking) -> None:
+    unknown = await asking.site.refusal(input=answer_to({"id": "mcpr_0"}, approve=True), tools=asking.tools)
+    assert (unknown.param, "mcpr_0" in unknown.message) == ("input[0].approval_request_id", True)
+    given = asking.answered()
+    undeclared = await asking.site.refusal(input=given["input"], previous_response_id=asking.first["id"])
+    assert (undeclared.param, "not in 'tools'" in undeclared.message) == ("tools", True)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import ssl
 import struct
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +49,49 @@ async def path(folder: Path) -> AsyncIterator[Path]:
 
 
 def among(*hosts: BaseHost) -> SharedContainers:
-    """Return the containers of these hosts."""
     return SharedContainers(hosts)
+
+
+@asynccontextmanager
+async def mute(folder: Path, *, greets: bool = False) -> AsyncIterator[list[asyncio.StreamWriter]]:
+    """Listen at `mute` in a folder and answer nothing, yield who came; `greets`: they are let in as by a host."""
+    came: list[asyncio.StreamWriter] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(writer)
+        if greets:
+            writer.write(packed({"hello": VERSION, "problem": "", "room": containers_of().room()}))
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_unix_server(listen, folder / "mute"):
+        yield came
+
+
+@dataclass
+class Secure:
+    """A host at a port, over TLS and with a secret; who trusts `cert` trusts it."""
+
+    server: HostServer
+    port: int
+    cert: str
+
+    def trusting(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self.cert)
+
+    def remote(self, secret: str = SECRET) -> RemoteHost:
+        return RemoteHost(f"localhost:{self.port}", secret=secret, tls=self.trusting)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def secure(folder: Path) -> AsyncIterator[Secure]:
+    cert, key = certificate(folder)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(cert, key)
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = HostServer(containers_of(), Door(listener, SECRET, tls), grace=0)
+    async with serving(server):
+        yield Secure(server, listener.getsockname()[1], cert)
 
 
 async def test_each_container_is_found_at_its_host_and_new_ones_lie_where_there_is_room(folder: Path) -> None:
@@ -80,14 +123,7 @@ async def test_each_container_is_found_at_its_host_and_new_ones_lie_where_there_
 async def test_a_host_that_stands_still_is_gone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "SILENCE_SECONDS", 0.2)
     monkeypatch.setattr(asking, "PING_SECONDS", 0.05)
-    room = containers_of().room()
-
-    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(packed({"hello": VERSION, "problem": "", "room": room}))
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_unix_server(mute, folder / "mute"):
+    async with mute(folder, greets=True):
         host = RemoteHost(str(folder / "mute"))
         with pytest.raises(HostGone, match="went away"):
             await host.ask("run", "p", "cntr_1", "1", None, "")
@@ -97,15 +133,8 @@ async def test_a_host_that_stands_still_is_gone(folder: Path, monkeypatch: pytes
 async def test_one_that_does_not_answer_in_time_is_asked_again_later(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = containers_of().room()
     monkeypatch.setitem(actions.ACTIONS, "check", Action(str, 0.1))
-
-    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(packed({"hello": VERSION, "problem": "", "room": room}))
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_unix_server(mute, folder / "mute"):
+    async with mute(folder, greets=True):
         every = among(RemoteHost(str(folder / "mute")))
         with pytest.raises(HostGone, match="in time"):
             await every.check()
@@ -123,32 +152,17 @@ async def test_one_that_does_not_answer_in_time_is_asked_again_later(
 async def test_all_who_wait_for_a_host_that_hangs_wait_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "CONNECT_SECONDS", 2.5)
     monkeypatch.setattr(asking, "AGAIN_SECONDS", 2.0)  # less than an attempt takes, as it is
-    came = 0
-
-    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal came
-        came += 1
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_unix_server(mute, folder / "mute"):
+    async with mute(folder) as came:
         host = RemoteHost(str(folder / "mute"))
         ended = await asyncio.gather(*(host.ask("records", "p") for _ in range(5)), return_exceptions=True)
         assert [type(each) for each in ended] == [HostGone] * 5
-        assert came == 1, "not one behind the other"
+        assert len(came) == 1, "not one behind the other"
         await host.aclose()
 
 
 async def test_one_that_hangs_keeps_nobody_from_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing, "LATE_SECONDS", 0.05)
-    came: list[asyncio.StreamWriter] = []
-
-    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        came.append(writer)
-        await reader.read()
-        writer.close()
-
-    async with host_at(folder / "1", containers_of()), await asyncio.start_unix_server(mute, folder / "mute"):
+    async with host_at(folder / "1", containers_of()), mute(folder) as came:
         every = among(RemoteHost(str(folder / "mute")), RemoteHost(str(folder / "1")))
         async with asyncio.timeout(asking.CONNECT_SECONDS / 2):
             await every.check()
@@ -238,85 +252,60 @@ async def test_only_actions_can_be_asked_for(path: Path) -> None:
     await host.aclose()
 
 
-async def test_over_tls_with_the_secret_and_not_without(folder: Path) -> None:
-    cert, key = certificate(folder)
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(cert, key)
-    listener = socket.create_server(("127.0.0.1", 0))
-    address = f"localhost:{listener.getsockname()[1]}"
-    async with serving(HostServer(containers_of(), Door(listener, SECRET, tls), grace=0)):
-
-        def trusting() -> ssl.SSLContext:
-            return ssl.create_default_context(cafile=cert)
-
-        known = among(RemoteHost(address, secret=SECRET, tls=trusting))
-        made = await known.create("p")
-        assert await known.find("p", made.id) == made
-        await known.aclose()
-        for secret in ("", "another secret of it", f"{SECRET}x"):
-            with pytest.raises(HostGone, match="the secret is wrong"):
-                await RemoteHost(address, secret=secret, tls=trusting).open()
-        with pytest.raises(HostGone):  # it is not known who that is
-            await RemoteHost(address, secret=SECRET, tls=ssl.create_default_context).open()
+async def test_over_tls_with_the_secret_and_not_without(secure: Secure) -> None:
+    known = among(secure.remote())
+    made = await known.create("p")
+    assert await known.find("p", made.id) == made
+    await known.aclose()
+    for secret in ("", "another secret of it", f"{SECRET}x"):
+        with pytest.raises(HostGone, match="the secret is wrong"):
+            await secure.remote(secret).open()
+    with pytest.raises(HostGone):  # it is not known who that is
+        await RemoteHost(f"localhost:{secure.port}", secret=SECRET, tls=ssl.create_default_context).open()
 
 
 async def test_those_who_say_nothing_keep_no_worker_of_another_address_out(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    secure: Secure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(host_side, "HELLO_SECONDS", 60.0)
-    cert, key = certificate(folder)
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(cert, key)
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    server = HostServer(containers_of(), Door(listener, SECRET, tls), grace=0)
-    async with serving(server):
-        # Not one handshake: before its own, a connection was not counted.
-        strangers = [
-            socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0))
-            for _ in range(2 * host_side.MAX_STRANGERS_OF_ADDRESS)
-        ]
-        await eventually(lambda: server._refused == host_side.MAX_STRANGERS_OF_ADDRESS)
-        assert len(server._connections) == host_side.MAX_STRANGERS_OF_ADDRESS
-        made = RemoteHost(f"localhost:{port}", secret=SECRET, tls=lambda: ssl.create_default_context(cafile=cert))
-        await made.open()
-        assert f"{host_side.MAX_STRANGERS_OF_ADDRESS} connections were refused" in caplog.text
-        await made.aclose()
-        for each in strangers:
-            each.close()
-        await eventually(lambda: not server._strangers)
+    most, server = host_side.MAX_STRANGERS_OF_ADDRESS, secure.server
+    # Not one handshake: before its own, a connection was not counted.
+    address = ("127.0.0.1", secure.port)
+    strangers = [socket.create_connection(address, source_address=("127.0.0.2", 0)) for _ in range(2 * most)]
+    await eventually(lambda: server._refused == most)
+    assert len(server._connections) == most
+    made = secure.remote()
+    await made.open()
+    assert f"{most} connections were refused" in caplog.text
+    await made.aclose()
+    for each in strangers:
+        each.close()
+    await eventually(lambda: not server._strangers)
 
 
 async def test_who_is_refused_and_leaves_its_end_open_is_counted_until_it_is_cut(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    secure: Secure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_side, "GOODBYE_SECONDS", 0.2)
-    cert, key = certificate(folder)
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(cert, key)
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    trusting = ssl.create_default_context(cafile=cert)
 
     def refused() -> ssl.SSLSocket:
         """Hear that the secret is wrong, and say no more: not even that TLS ends."""
-        client = trusting.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost")
+        plain = socket.create_connection(("127.0.0.1", secure.port))
+        client = secure.trusting().wrap_socket(plain, server_hostname="localhost")
         client.sendall(packed({"hello": VERSION, "secret": "another secret of it"}))
         assert b"the secret is wrong" in client.recv(4096)
         return client
 
-    server = HostServer(containers_of(), Door(listener, SECRET, tls), grace=0)
-    async with serving(server):
-        client = await asyncio.to_thread(refused)
-        assert server._strangers == {"127.0.0.1": 1}
-        with client:
-            await eventually(lambda: not server._strangers)
-            assert await asyncio.to_thread(client.recv, 1) == b""
-    assert not server._connections
+    client = await asyncio.to_thread(refused)
+    assert secure.server._strangers == {"127.0.0.1": 1}
+    with client:
+        await eventually(lambda: not secure.server._strangers)
+        assert await asyncio.to_thread(client.recv, 1) == b""
+    await eventually(lambda: not secure.server._connections)
 
 
 HELLO = packed({"hello": VERSION, "secret": ""})
-NO_BYTES = b'{"ask": 1, "what": "run", "arguments": [{"\\u0000bytes": [0, 9]}]}'
+NO_BYTES = b'{"ask":1,"what":"run","arguments":[{"\\u0000bytes":[0,9]}]}'
 STRANGE = {
     "nothing": b"",
     "garbage": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 100,
@@ -329,9 +318,7 @@ STRANGE = {
     "another version": packed({"hello": 99, "secret": ""}),
     "deep JSON": HELLO + struct.pack(">II", 200_000, 0) + b"[" * 200_000,
     "an unknown word": HELLO + packed({"say": 1}),
-    "bytes that are not there": HELLO
-    + struct.pack(">II", 48, 0)
-    + b'{"ask":1,"what":"run","arguments":[{"\\u0000bytes":[0,9]}]}',
+    "bytes that are not there": HELLO + struct.pack(">II", len(NO_BYTES), 0) + NO_BYTES,
     "a number twice": HELLO + 2 * packed({"ask": 1, "what": "check", "arguments": []}),
     "a call of nothing": HELLO + packed({"cancel": 5}) + packed({"reply": 5, "turn": 1, "value": 1}) + b"\xff" * 8,
 }
