@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from responses_app.command_line import agent_files, main
 from responses_app.command_line.agents import AGENTS, Target
 from responses_app.command_line.endpoint import CommandFailed
-from tests.unit.test_configure import PLACES
+from tests.unit.test_configure import home_without_agents
 
 FILES = {"codex": ".codex/config.toml", "claude": ".claude/settings.json", "opencode": ".config/opencode/opencode.json"}
 FILES["qwen"] = ".qwen/settings.json"
@@ -37,16 +37,7 @@ base_url = "http://old.example.com/v1"
 NOBODY = 65534
 
 
-@pytest.fixture(autouse=True)
-def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A person's home."""
-    for name in PLACES:
-        monkeypatch.delenv(name, raising=False)
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("ENGINE", "demo")
-    return home
+home = pytest.fixture(autouse=True)(home_without_agents)
 
 
 def put(file: Path, text: str | bytes, mode: int = 0o644) -> Path:

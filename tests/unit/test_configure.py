@@ -18,12 +18,16 @@ HERE = "http://127.0.0.1:8000/v1"
 PLACES = ("CODEX_HOME", "CLAUDE_CONFIG_DIR", "XDG_CONFIG_HOME", "QWEN_HOME", "ANTHROPIC_AUTH_TOKEN", "OPENAI_BASE_URL")
 
 
-@pytest.fixture(autouse=True)
-def _home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def home_without_agents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return a person's home, and have the environment name no other place."""
     for name in PLACES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("ENGINE", "demo")
+    return tmp_path
+
+
+_home = pytest.fixture(autouse=True)(home_without_agents)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:

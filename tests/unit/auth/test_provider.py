@@ -65,9 +65,6 @@ async def test_a_provider_that_comes_back_is_found(forged: ForgedProvider) -> No
     assert await reason_of(provider) == Reason.PROVIDER_AWAY
     forged.answers = {}
     assert (await provider.endpoints()).issuer == forged.issuer
-
-
-async def test_a_provider_that_is_away() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         assert await reason_of(asking(f"http://127.0.0.1:{nobody.getsockname()[1]}")) == Reason.PROVIDER_AWAY

@@ -82,10 +82,21 @@ def test_a_chain_that_found_nothing_in_the_cache_stays_only_while_its_home_has_n
     assert choice.order(chain, others)[0] == home, "it has a quarter to lose"
 
 
-def test_the_first_turn_on_a_replica_is_not_expected_in_its_cache() -> None:
+FOUND: dict[str, list[tuple[str, int, int | None]]] = {  # by a replica, of so many tokens, so many in the cache
+    "the first turn on a replica": [("b", 100, 0)],
+    "a replica that does not tell": [("b", 100, 0), ("b", 100, None)],
+    "what another replica measures": [("b", 100, 0), ("b", 100, 100), ("a", 100, 0)],
+    "something small beside a long prompt": [("b", 100_000, 0), ("b", 500, 0)],
+    "a long prompt behind something small": [("b", 100_000, 0), ("b", 500, 0), ("b", 101_000, 100_000)],
+}
+
+
+@pytest.mark.parametrize("found", FOUND.values(), ids=FOUND)
+def test_what_is_no_news_of_a_home_leaves_its_chain_there(found: list[tuple[str, int, int | None]]) -> None:
     choice = ReplicaChoice()
     choice.place("x", "b")
-    choice.measure("x", "b", 100, 0)
+    for replica, tokens, cached in found:
+        choice.measure("x", replica, tokens, cached)
     assert choice.order("x", {"a": 0, "b": 5})[0] == "b"
 
 
@@ -97,19 +108,6 @@ def test_who_goes_takes_along_only_what_it_had(chain: str) -> None:
     for gone in loads:
         now = ReplicaChoice().order(chain, {each: 0 for each in loads if each != gone})[0]
         assert (now == first) == (gone != first)
-
-
-def test_a_replica_that_does_not_tell_keeps_its_chains() -> None:
-    choice = ReplicaChoice()
-    at(choice, "x", "b", cached=None)
-    assert choice.order("x", {"a": 0, "b": 5})[0] == "b"
-
-
-def test_what_another_replica_measures_is_not_the_homes() -> None:
-    choice = ReplicaChoice()
-    at(choice, "x", "b")
-    choice.measure("x", "a", 100, 0)
-    assert choice.order("x", {"a": 0, "b": 5})[0] == "b"
 
 
 def test_a_chain_of_no_name_is_not_remembered() -> None:
@@ -187,16 +185,6 @@ def test_a_new_chain_goes_to_its_parent_unless_that_has_much_more_to_do_or_it_ha
     choice.forget("the parent")
     unknown = choice.order(f"child of {chain}", none, parent="the parent")
     assert unknown == choice.order(f"child of {chain}", none)
-
-
-def test_something_small_beside_a_long_prompt_is_no_news_of_it() -> None:
-    choice = ReplicaChoice()
-    choice.place("x", "b")
-    choice.measure("x", "b", 100_000, 0)
-    choice.measure("x", "b", 500, 0)
-    assert choice.order("x", {"a": 0, "b": 5})[0] == "b"
-    choice.measure("x", "b", 101_000, 100_000)
-    assert choice.order("x", {"a": 0, "b": 5})[0] == "b"
 
 
 def test_a_chain_that_was_cut_back_is_believed_after_a_while() -> None:
