@@ -15,9 +15,8 @@ from engine.backends.base import BaseEngine
 from engine.backends.demo.engine import DemoEngine
 from engine.backends.demo.server import MODEL, NO_GRAMMARS, DemoServer
 from engine.backends.vllm.server import VllmServerEngine
-from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.prompt import generation_start
-from tests.contracts.engine import EngineContract, ask, collect, joined
+from tests.contracts.engine import EngineContract
 from tests.kit.server import ROOT, free_port
 from tests.kit.waiting import eventually
 from tests.unit.engine.prompts import prompt as user_prompt
@@ -71,17 +70,6 @@ class TestContract(EngineContract):
 
     async def wait_until_idle(self, engine: BaseEngine) -> None:
         await eventually(lambda: self.served.demo.running == 0)
-
-
-async def test_it_says_what_the_demo_engine_says_and_goes_on_in_the_middle(served: Served) -> None:
-    engine = served.engine()
-    await engine.start()
-    prompt = user_prompt("count to 30")
-    whole = joined(await collect(engine, ask(prompt)))
-    rest = joined(await collect(engine, ask([*prompt, *whole[:20]])))
-    await engine.aclose()
-    assert "28 29 30" in decode_tokens(whole)
-    assert [*whole[:20], *rest] == whole
 
 
 async def test_it_holds_nothing_to_a_grammar_and_says_so(served: Served) -> None:

@@ -20,7 +20,6 @@ from tests.kit.waiting import eventually
 from tests.unit.engine.vllm_engines import (
     HELLO,
     SCRIPT,
-    OpenEngine,
     OpenFake,
     OpenPool,
     is_away,
@@ -68,16 +67,6 @@ class TestSeveralServers:
         await gone.start()
         await eventually(lambda: engine.replicas()["serving"] == 3)
         assert await placed() == moved, "that is where their beginnings are now"
-
-    async def test_workers_agree_without_talking(self, open_fake: OpenFake, vllm_over: OpenEngine) -> None:
-        fakes = [await open_fake(SHORT, *SCRIPT) for _ in range(3)]
-        for _ in range(2):
-            engine = await vllm_over(*fakes)
-            for number in range(12):
-                await collect(engine, affine(f"chain-{number}"))
-        for fake in fakes:
-            asked = Counter(each.body["request_id"] for each in fake.generations)
-            assert set(asked.values()) <= {2}
 
     async def test_a_chain_that_finds_nothing_in_the_cache_goes_where_less_is_done(self, pool: OpenPool) -> None:
         fakes, engine = await pool(2, {"when": "short", "say": HELLO, "cached_tokens": 0}, *SCRIPT)

@@ -222,16 +222,6 @@ async def test_the_model_knows_about_where_the_user_is(tool: BrowserTool) -> Non
     assert "about this place" not in prompt_of(site, 1)
 
 
-async def test_its_stream_is_made_again_of_the_log_without_the_web(web: WebServer, tool: BrowserTool) -> None:
-    site = site_of(tool, *LOOK_UP, CITED)
-    reading = await site.begin(input="Shells?", tools=SEARCH, transport="sse")
-    events = await reading.to_the_end()
-    site.registry.resumable.drop(reading.run.response_id)
-    asked = len(web.asked)
-    assert await (await site.follow(reading.reader.source.response_id)).to_the_end() == events
-    assert len(web.asked) == asked
-
-
 async def test_cut_anywhere_another_worker_goes_on_with_the_same_stream(web: WebServer, tool: BrowserTool) -> None:
     turns: list[str] = [*LOOK_UP, CITED]
     accepted, events = await undisturbed(turns, {"tools": SEARCH}, tools=[tool])

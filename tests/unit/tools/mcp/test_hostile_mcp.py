@@ -77,12 +77,6 @@ async def failure_of(tool: McpTool, url: str, arguments: str = "{}") -> ToolFail
     return failed.value
 
 
-async def test_a_server_that_answers_is_called(tool: McpTool) -> None:
-    async with answering(tools_call=lambda _: {"content": [{"type": "text", "text": "b"}]}) as url:
-        assert [each["name"] for each in await tool.list_tools(use_of(url))] == ["ask"]
-        assert (await tool.call(call_of(use_of(url), "ask"))).text == "b"
-
-
 @pytest.mark.parametrize("status", [401, 403, 500, 503])
 async def test_an_http_error_keeps_its_status(tool: McpTool, status: int) -> None:
     async with answering(tools_call=lambda _: status) as url:

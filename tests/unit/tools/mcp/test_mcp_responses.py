@@ -9,7 +9,7 @@ import pytest
 from responses_app.protocol.errors import ApiError, JsonObject, overloaded
 from responses_app.tools.mcp.tool import McpTool
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site
-from tests.kit.mcp_servers import McpServer, mcp_server
+from tests.kit.mcp_servers import McpServer
 from tests.unit.runs.test_server_tools import prompt_of
 
 
@@ -250,16 +250,6 @@ async def test_a_call_that_fails_has_a_typed_error(tool: McpTool, running: McpSe
     assert second["error"] == {"type": "mcp_protocol_error", "code": -32042, "message": "Not today."}
     assert "It is a bad day." in prompt_of(site, 1)
     assert "Error: Not today." in prompt_of(site, 2)
-
-
-async def test_its_stream_is_made_again_without_the_server(tool: McpTool) -> None:
-    async with mcp_server() as running:
-        site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
-        reading = await site.begin(input="hi", tools=declared(running), transport="sse")
-        events = await reading.to_the_end()
-    elsewhere = Site(FakeEngine([ANSWER]), store=site.store)
-    again = await elsewhere.follow(reading.reader.source.response_id)
-    assert await again.to_the_end() == events
 
 
 async def test_nothing_of_its_access_is_kept_or_echoed(tool: McpTool, running: McpServer) -> None:

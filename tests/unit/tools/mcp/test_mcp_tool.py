@@ -1,8 +1,5 @@
 """MCP servers of both eras, over streamable HTTP, SSE and stdio: listed, called, and kept."""
 
-import asyncio
-from collections.abc import AsyncIterator
-
 import pytest
 
 from responses_app.protocol.errors import ApiError, JsonObject
@@ -13,12 +10,6 @@ from responses_app.tools.settings import ServerAccess
 from tests.kit.mcp_servers import STDIO, McpServer, call_of, mcp_server, mcp_tool, use_of
 
 NAMES = {"add", "say", "fail", "refuse", "draw", "process", "leave", "count", "wait", "look", "long"}
-
-
-@pytest.fixture
-async def running() -> AsyncIterator[McpServer]:
-    async with mcp_server() as server:
-        yield server
 
 
 @pytest.mark.parametrize("kind", ["http", "old http", "sse", "stdio"])
@@ -97,14 +88,6 @@ async def test_a_program_that_ended_is_started_again() -> None:
         assert (await tool.call(call_of(use, "process"))).text != first
 
 
-async def test_many_calls_at_once_share_the_client(tool: McpTool, running: McpServer) -> None:
-    use = use_of(running.url)
-    results = await asyncio.gather(
-        *(tool.call(call_of(use, "add", f'{{"a": {number}, "b": 0}}')) for number in range(20))
-    )
-    assert [result.text for result in results] == [str(number) for number in range(20)]
-
-
 # What comes of a call.
 
 
@@ -114,13 +97,6 @@ async def test_what_is_no_text_is_named(tool: McpTool, running: McpServer) -> No
     [text, image] = result.seen
     assert text == "A drawing:"
     assert isinstance(image, ToolImage), "for a model that sees"
-
-
-async def test_a_tool_that_fails_says_so_with_its_type(tool: McpTool, running: McpServer) -> None:
-    result = await tool.call(call_of(use_of(running.url), "fail"))
-    assert result.failed
-    assert "It is a bad day." in result.text
-    assert result.shown["error"]["type"] == "mcp_tool_execution_error"  # type: ignore[index]
 
 
 async def test_progress_is_reported(tool: McpTool, running: McpServer) -> None:
@@ -136,13 +112,6 @@ async def test_arguments_that_are_no_object_are_not_sent(tool: McpTool, running:
         await tool.call(call_of(use_of(running.url), "say", arguments))
     assert failed.value.shown["error"]["code"] == -32602  # type: ignore[index]
     assert not running.requests
-
-
-async def test_a_call_that_the_server_refuses_is_a_protocol_error(tool: McpTool, running: McpServer) -> None:
-    with pytest.raises(ToolFailed, match="Not today") as failed:
-        await tool.call(call_of(use_of(running.url), "refuse"))
-    error = failed.value.shown["error"]
-    assert (error["type"], error["code"]) == ("mcp_protocol_error", -32042)  # type: ignore[index]
 
 
 # What may be reached, and how.

@@ -10,22 +10,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from responses_app.tools.base import ToolFailed, ToolUse
 from responses_app.tools.mcp import client, connections
 from responses_app.tools.mcp.tool import McpTool
-from tests.kit.clients import http_client
 from tests.kit.mcp_servers import McpServer, SseProgram, call_of, mcp_tool, serving, sse_program, use_of
-from tests.kit.scripts import BEGIN
-from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
 EVENTS = [(b"content-type", b"text/event-stream")]
 ENDPOINT = b"event: endpoint\ndata: /messages\n\n"
 ADD = ("add", '{"a": 2, "b": 3}')
-CALL = "<|channel|>commentary to=tests.%s code<|message|>%s<|call|>"
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -219,39 +214,3 @@ async def test_closing_waits_for_no_server_that_has_not_answered_yet(monkeypatch
         with pytest.raises(ToolFailed):
             async with asyncio.timeout(60):
                 await listing
-
-
-async def test_a_server_of_ours_outlives_one_and_stops_beside_one_that_hangs(tmp_path: Path) -> None:
-    calls = ("wait", "{}"), ADD
-    script = [{"when": f"[{name}]", "say": CALL % (name, arguments)} for name, arguments in calls]
-    script.append({"say": f"{BEGIN}Done.<|return|>"})
-    async with sse_program(tmp_path) as program:
-        server = Server(tmp_path, script=script, mcp_allowed_hosts="127.0.0.1", shutdown_grace_seconds=1)
-        with server:
-            async with http_client(server) as http:
-                calling = _calling(http, "wait", program)
-                await eventually(lambda: program.waiting == 1)
-                program.kill()
-                call = await calling
-                assert (call["status"], call["error"]["message"]) == ("failed", "Connection closed")
-                await program.start()
-                assert (await _calling(http, "add", program))["output"] == "5", "it has found it again"
-                calling = _calling(http, "wait", program)
-                await eventually(lambda: program.waiting == 2)
-                program.signal(signal.SIGSTOP)
-                await asyncio.to_thread(server.stop)  # it fails where that takes long
-                await asyncio.gather(calling, return_exceptions=True)
-        assert "Traceback" not in server.output
-        assert server.output.count("the MCP server at 127.0.0.1 failed") == 1, server.output
-
-
-def _calling(http: httpx.AsyncClient, name: str, program: SseProgram) -> asyncio.Task[dict[str, Any]]:
-    """Have the model call a tool; the task returns the call's item."""
-    tools = [{"type": "mcp", "server_label": "tests", "server_url": program.url, "require_approval": "never"}]
-
-    async def called() -> dict[str, Any]:
-        response = (await http.post("/responses", json={"input": f"[{name}]", "tools": tools})).json()
-        (call,) = [item for item in response["output"] if item["type"] == "mcp_call"]
-        return dict(call)
-
-    return asyncio.create_task(called())
