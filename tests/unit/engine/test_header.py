@@ -24,13 +24,6 @@ WELL_FORMED = [
     ("<|channel|>final<|constrain|>json", "final", None),
     ("<|channel|>final <|constrain|>WeatherReport", "final", None),
 ]
-
-
-@pytest.mark.parametrize(("text", "channel", "recipient"), WELL_FORMED)
-def test_reads_what_is_well_formed(text: str, channel: str, recipient: str | None) -> None:
-    assert parse_header(text) == Header(channel, recipient, "", well_formed=True)
-
-
 BENT = [
     ("", None, None, ""),
     ("assistant", None, None, ""),
@@ -59,11 +52,11 @@ BENT = [
 ]
 
 
-@pytest.mark.parametrize(("text", "channel", "recipient", "loose"), BENT)
+@pytest.mark.parametrize(("text", "channel", "recipient", "loose"), [*((*each, None) for each in WELL_FORMED), *BENT])
 def test_keeps_what_belongs_to_no_part_of_a_header(
-    text: str, channel: str | None, recipient: str | None, loose: str
+    text: str, channel: str | None, recipient: str | None, loose: str | None
 ) -> None:
-    assert parse_header(text) == Header(channel, recipient, loose, well_formed=False)
+    assert parse_header(text) == Header(channel, recipient, loose or "", well_formed=loose is None)
 
 
 @pytest.mark.parametrize("text", ["<|channel|>weird", "<|channel|>weird<|channel|>final"])

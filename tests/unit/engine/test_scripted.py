@@ -95,16 +95,15 @@ class TestPlaying:
             asked = [*render_text("user", "x").tokens, *[*call, *output] * calls, *generation_start()]
             assert decode_tokens(joined(await collect(engine, ask(asked)))) == said
 
-    async def test_an_entry_waits_for_what_the_developer_says(self, open_engine: Open) -> None:
-        engine = await open_engine({"told": "titles", "say": "A"}, {"say": "B"})
-        for told, said in (("Make titles.", "A"), ("Help.", "B")):
-            asked = [*render_text("developer", told).tokens, *prompt("titles")]
-            assert decode_tokens(joined(await collect(engine, ask(asked)))) == said
-
-    async def test_an_entry_waits_for_what_the_user_has_asked(self, open_engine: Open) -> None:
-        engine = await open_engine({"asked": "titles", "say": "A"}, {"say": "B"})
-        for asked, said in (("Make titles.", "A"), ("Help.", "B")):
-            whole = [*render_text("user", asked).tokens, *render_text("developer", "titles").tokens, *prompt("x")]
+    @pytest.mark.parametrize(
+        ("waits_for", "who", "others"), [("told", "developer", "user"), ("asked", "user", "developer")]
+    )
+    async def test_an_entry_waits_for_what_somebody_has_said(
+        self, open_engine: Open, waits_for: str, who: str, others: str
+    ) -> None:
+        engine = await open_engine({waits_for: "titles", "say": "A"}, {"say": "B"})
+        for text, said in (("Make titles.", "A"), ("Help.", "B")):
+            whole = [*render_text(who, text).tokens, *render_text(others, "titles").tokens, *prompt("x")]
             assert decode_tokens(joined(await collect(engine, ask(whole)))) == said
 
     async def test_an_entry_is_used_up(self, open_engine: Open) -> None:

@@ -238,22 +238,20 @@ class TestStart:
             assert_whole(await collect(engine, ask(prompt("short"))))
             await engine.aclose()
 
-    async def test_one_that_never_answers(self, open_fake: OpenFake) -> None:
-        engine = over(await open_fake(answers=False), connect_seconds=0.1)
-        with pytest.raises(EngineUnavailable, match="no answer in time"):
-            await engine.start()
-        await engine.aclose()
-
-    async def test_one_that_answers_and_never_generates(self, open_fake: OpenFake) -> None:
-        engine = over(await open_fake(fault="silence"), silence_seconds=0.1)
-        with pytest.raises(EngineUnavailable, match=r"generated no token within 0.1 s"):
-            await engine.start()
-        await engine.aclose()
-
-    @pytest.mark.parametrize("fault", ["die", "cut", "no_http", "garbage", "no_reason"])
-    async def test_one_that_generates_nothing_good(self, open_fake: OpenFake, fault: str) -> None:
-        engine = over(await open_fake(fault=fault))
-        with pytest.raises(EngineUnavailable):
+    @pytest.mark.parametrize(
+        ("switches", "options", "message"),
+        [
+            ({"answers": False}, {"connect_seconds": 0.1}, "no answer in time"),
+            ({"fault": "silence"}, {"silence_seconds": 0.1}, r"generated no token within 0.1 s"),
+            *(({"fault": fault}, {}, ".") for fault in ("die", "cut", "no_http", "garbage", "no_reason")),
+        ],
+        ids=str,
+    )
+    async def test_one_that_generates_nothing_good(
+        self, open_fake: OpenFake, switches: Any, options: Any, message: str
+    ) -> None:
+        engine = over(await open_fake(**switches), **options)
+        with pytest.raises(EngineUnavailable, match=message):
             await engine.start()
         await engine.aclose()
 
@@ -322,15 +320,14 @@ class TestOptions:
         with pytest.raises(EngineConfigurationError, match=f"^The vllm-server engine {message}"):
             VllmServerEngine(model="m", options=options).check()
 
-    def test_a_key_belongs_into_its_setting(self) -> None:
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"urls": ["http://user:hidden@x"]}, *({"api_key": key} for key in ("hidden\nkey", "hidden kéy"))],
+        ids=["in the URL", "two lines", "no ASCII"],
+    )
+    def test_a_key_belongs_into_its_setting_and_a_header_can_carry_it(self, wrong: dict[str, object]) -> None:
         with pytest.raises(EngineConfigurationError, match="ENGINE_API_KEY") as said:
-            VllmServerEngine(model="m", options={"urls": ["http://user:hidden@x"]}).check()
-        assert "hidden" not in str(said.value)
-
-    @pytest.mark.parametrize("key", ["hidden\nkey", "hidden kéy"])
-    def test_a_key_that_no_header_can_carry(self, key: str) -> None:
-        with pytest.raises(EngineConfigurationError, match="ENGINE_API_KEY") as said:
-            VllmServerEngine(model="m", options={"urls": ["http://x"], "api_key": key}).check()
+            VllmServerEngine(model="m", options={"urls": ["http://x"], **wrong}).check()
         assert "hidden" not in str(said.value)
 
     async def test_a_server_named_twice_is_one(self, fake: FakeVllm) -> None:

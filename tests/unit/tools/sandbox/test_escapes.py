@@ -47,19 +47,16 @@ print(choice.sandbox.name if choice.sandbox else choice.problem)
 """
 
 
-@needs_bubblewrap
-async def test_bubblewrap_holds() -> None:
-    choice = await choose("bubblewrap", plain_python().executable)
-    assert choice.problem == ""
-    assert isinstance(choice.sandbox, Bubblewrap)
-
-
-@needs_sandlock
-@needs_root
-async def test_sandlock_holds() -> None:
-    choice = await choose("sandlock", SYSTEM_PYTHON)
-    assert choice.problem == ""
-    assert isinstance(choice.sandbox, Sandlock)
+@pytest.mark.parametrize(
+    ("kind", "python"),
+    [
+        pytest.param(Bubblewrap, plain_python().executable, marks=needs_bubblewrap),
+        pytest.param(Sandlock, SYSTEM_PYTHON, marks=[needs_sandlock, needs_root]),
+    ],
+)
+async def test_it_holds(kind: type[BaseSandbox], python: str) -> None:
+    choice = await choose(kind.name, python)
+    assert (choice.problem, type(choice.sandbox)) == ("", kind)
 
 
 def tried_as_nobody(folder: Path, *before: str) -> str:
