@@ -41,7 +41,6 @@ home = pytest.fixture(autouse=True)(home_without_agents)
 
 
 def put(file: Path, text: str | bytes, mode: int = 0o644) -> Path:
-    """Put a file there."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     file.chmod(mode)
@@ -49,12 +48,10 @@ def put(file: Path, text: str | bytes, mode: int = 0o644) -> Path:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Return all that is in a folder, by name."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def write(agent: str, *words: str) -> None:
-    """Write, which works."""
     assert main(["configure", agent, "--write", *words]) == 0
 
 

@@ -296,7 +296,6 @@ def read(**environ: str) -> Settings:
 
 
 def refusal(environ: dict[str, str]) -> str:
-    """Return the sentence that these settings get."""
     with pytest.raises(ConfigurationError) as raised:
         from_environ(environ)
     return str(raised.value)

@@ -22,7 +22,6 @@ logger = logging.getLogger("respsite.tests")
 async def looking(
     look: Callable[[], Awaitable[None]], news: asyncio.Event, *, seconds: float = NEVER
 ) -> AsyncIterator[None]:
-    """Look until the block ends."""
     task = asyncio.create_task(keep_looking(look, news, seconds=seconds, what="looking", logger=logger))
     try:
         yield

@@ -11,7 +11,6 @@ SECRETS = [name.removesuffix("_FILE") for name in secret_files()]
 
 
 def refusal(**environ: str) -> str:
-    """Return the sentence that these settings get."""
     with pytest.raises(ConfigurationError) as raised:
         from_environ(environ)
     assert_is_one_sentence(str(raised.value))

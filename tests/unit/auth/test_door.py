@@ -24,7 +24,6 @@ LOCAL = ("127.0.0.1", 8000)
 
 
 def scope(host: str = "localhost:8000", **more: Any) -> dict[str, Any]:
-    """Return an ASGI scope of a request on loopback."""
     headers = [(b"host", host.encode()), *more.pop("headers", [])]
     return {"server": LOCAL, "client": ("127.0.0.1", 50000), "headers": headers, **more}
 

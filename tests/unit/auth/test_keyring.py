@@ -27,7 +27,6 @@ class Keys(BaseKeyStore):
         self.answers.set()
 
     def make(self, secret: str, *, revoked: bool = False, expires_at: float | None = None) -> KeyRecord:
-        """Keep a key."""
         digest = digest_of(secret)
         key = KeyRecord(id=f"key_{secret}", project="p", digest=digest, revoked=revoked, expires_at=expires_at)
         self.kept[digest] = key

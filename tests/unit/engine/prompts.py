@@ -28,12 +28,10 @@ def declare(**functions: Mapping[str, object] | None) -> list[int]:
 
 
 def users(*texts: str) -> list[int]:
-    """Return messages of the user."""
     return [token for text in texts for token in render_text("user", text).tokens]
 
 
 def called(name: str, output: str) -> list[int]:
-    """Return a call and its output."""
     return [
         *render_call(f"functions.{name}", "{}").tokens,
         *render_tool_output(f"functions.{name}", output).tokens,
@@ -41,7 +39,6 @@ def called(name: str, output: str) -> list[int]:
 
 
 def prompt(*texts: str, before: list[int] | None = None, after: list[int] | None = None) -> list[int]:
-    """Return a prompt with messages of the user."""
     return [*(before or []), *users(*texts), *(after or []), *generation_start()]
 
 

@@ -63,8 +63,6 @@ _STARTS = {  # what a prompt ends with
 
 
 class SeeingVllm(RenderingVllm):
-    """A server of a family that sees."""
-
     def __init__(self, family: Family, *, chunk_tokens: int = 1, **eyes: int) -> None:
         super().__init__({"say": "nothing"}, family=family)
         token, tokens = EXPANDED[family.name]

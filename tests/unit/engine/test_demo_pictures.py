@@ -35,7 +35,6 @@ def asked(gallery: Gallery, *bodies: Body, before: Sequence[int] = (), behind: S
 
 
 async def said(engine: DemoEngine, request: GenerationRequest) -> str:
-    """Return the answer."""
     return decode_tokens(joined(await collect(engine, request))).rpartition("<|message|>")[2].removesuffix("<|return|>")
 
 

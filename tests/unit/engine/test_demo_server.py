@@ -35,7 +35,6 @@ class Served:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["Served"]:
-        """Serve."""
         runner = web.AppRunner(self.demo.application(), handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", int(self.url.rpartition(":")[2])).start()

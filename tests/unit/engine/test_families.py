@@ -39,7 +39,6 @@ class _Contract(EngineContract):
 
     @pytest.fixture
     async def fake(self) -> AsyncIterator[RenderingVllm]:
-        """A vLLM with the family's model."""
         self.format, renderer = format_of(self.family)
         self.end = self.family.ids[self.family.end]
         script = [
@@ -83,12 +82,8 @@ class _Contract(EngineContract):
 
 
 class TestQwenContract(_Contract):
-    """Of a Qwen3-like model."""
-
     family = QWEN
 
 
 class TestLlamaContract(_Contract):
-    """Of a Llama-like model."""
-
     family = LLAMA

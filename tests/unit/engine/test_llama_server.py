@@ -26,7 +26,6 @@ class Broken:
     status = 200
 
     def app(self) -> web.Application:
-        """Return what answers."""
         app = web.Application()
         app.router.add_get("/props", self._props)
         app.router.add_get("/v1/models", self._models)

@@ -19,7 +19,6 @@ SLOW = {"when": "slow", "say": SCRIPT[-1]["say"], "delay": 0.003}
 
 
 def update(version: str) -> list[WeightsCall]:
-    """Return the steps of an update."""
     return [
         WeightsCall(step=WeightsStep.BEGIN, version=version),
         WeightsCall(step=WeightsStep.UPDATE, version=version, info={"names": ["w"]}),
@@ -28,12 +27,10 @@ def update(version: str) -> list[WeightsCall]:
 
 
 def steps(fake: FakeVllm) -> list[str]:
-    """Return what a server was asked for by trainers."""
     return [step for step, _ in fake.doors.asked]
 
 
 async def versions(engine: VllmServerEngine) -> list[str | None]:
-    """Return the versions of the servers that are used."""
     return [replica.version for replica in await engine.weights.replicas() if not replica.problem]
 
 

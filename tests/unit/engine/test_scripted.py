@@ -29,7 +29,6 @@ Open = Callable[..., Awaitable[ScriptedEngine]]
 
 
 def prompt(text: str) -> list[int]:
-    """Return a prompt with one message of the user."""
     return [*render_text("user", text).tokens, *generation_start()]
 
 

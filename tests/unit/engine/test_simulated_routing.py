@@ -42,7 +42,6 @@ class BlockCache:
         return found
 
     def give_back(self, blocks: Sequence[object]) -> None:
-        """Let go of blocks."""
         for block in reversed(blocks):
             self._users[block] -= 1
             self._users.move_to_end(block)
@@ -155,18 +154,15 @@ class Recorder:
         self.steps: list[Step] = []
 
     def choose(self, request: Request, loads: dict[str, int]) -> str:
-        """Ask the policy."""
         chosen = self._policy.choose(request, loads)
         self.steps.append(Step("asked", request, chosen))
         return chosen
 
     def begun(self, request: Request, replica: str) -> None:
-        """Tell it."""
         self._policy.begun(request, replica)
         self.steps.append(Step("begun", request, replica))
 
     def done(self, request: Request, replica: str) -> None:
-        """Tell it."""
         self._policy.done(request, replica)
         self.steps.append(Step("done", request, replica))
 
@@ -209,11 +205,9 @@ class Gates:
         return self._open.setdefault((what, name), asyncio.Event())
 
     def open(self, what: str, name: str) -> None:
-        """Say that a generation was asked for, or may go on."""
         self._gate(what, name).set()
 
     async def opened(self, what: str, name: str) -> None:
-        """Wait until that was said."""
         await self._gate(what, name).wait()
 
 
@@ -234,7 +228,6 @@ class Texts:
         self._said: dict[str, list[int]] = {}
 
     def of(self, request: Request) -> tuple[list[int], list[int]]:
-        """Return a prompt and its output."""
         (shared, _), (own, _) = request.parts
         beginning = self._named(shared, SHARED_TOKENS[shared])
         tokens = [*beginning, *self._named(own, request.prompt + request.output - len(beginning))]
@@ -308,7 +301,6 @@ class Played:
         self._firsts: dict[str, asyncio.Task[TokenChunk]] = {}
 
     async def play(self, step: Step, number: int) -> None:
-        """Let happen what happened."""
         if step.what == "asked":
             await self._ask(step.request, f"turn-{number}")
             return
@@ -335,7 +327,6 @@ class Played:
         await self._gates.opened("asked", name)
 
     async def close(self) -> None:
-        """End what still runs."""
         for first in self._firsts.values():
             first.cancel()
         await asyncio.gather(*self._firsts.values(), return_exceptions=True)

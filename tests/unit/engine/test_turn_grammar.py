@@ -153,8 +153,6 @@ class TestScripted:
 
 
 class TestDemo:
-    """The demo engine makes what is asked for."""
-
     CONTENTS = (JsonSchema(WEATHER), AnyObject(), Regex("[a-c]{3}x?"), Lark(APPLY_PATCH))
 
     async def ask(self, rules: TurnRules, text: str) -> list[int]:

@@ -43,8 +43,6 @@ class TestGenerateContract(_Contract):
 
 
 class TestCompletionsContract(_Contract):
-    """Over `/v1/completions`."""
-
     @pytest.fixture
     async def fake(self, open_fake: OpenFake) -> FakeVllm:
         return await open_fake(scale_out=False)

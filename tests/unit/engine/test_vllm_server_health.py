@@ -198,7 +198,6 @@ class Servers:
         self.options = {"urls": [f"file://{path}"], "refresh_seconds": 0.05, **QUICK}
 
     def name(self, *fakes: FakeVllm) -> None:
-        """Let the file name these."""
         new = self.path.with_suffix(".new")
         new.write_text("".join(f"{fake.url}\n" for fake in fakes))
         new.rename(self.path)

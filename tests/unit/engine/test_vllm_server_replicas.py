@@ -32,7 +32,6 @@ SHORT = {"when": "short", "say": HELLO, "cached_tokens": 10**6}  # all of the pr
 
 
 def affine(affinity: str) -> GenerationRequest:
-    """Return a request with an affinity."""
     return GenerationRequest(
         request_id=f"affine-{affinity}",
         prompt_token_ids=prompt("short"),

@@ -38,12 +38,10 @@ WIRES = {GENERATE: generate_event, COMPLETIONS: completion_event}
 
 
 def event(data: object) -> bytes:
-    """Return a server-sent event."""
     return f"data: {data if isinstance(data, str) else json.dumps(data)}\n\n".encode()
 
 
 def read(stream: TokenStream, *parts: bytes) -> list[TokenChunk]:
-    """Return the chunks of a whole answer."""
     return [*(chunk for part in parts for chunk in stream.feed(part)), stream.last()]
 
 

@@ -27,7 +27,6 @@ def calls(version: str, seed: object) -> list[WeightsCall]:
 
 @pytest.fixture
 async def demo() -> Any:
-    """A started demo engine."""
     engine = DemoEngine(model="demo")
     await engine.start()
     yield engine

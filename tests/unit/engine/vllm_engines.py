@@ -22,7 +22,6 @@ OpenPool = Callable[..., Awaitable[tuple[list[FakeVllm], VllmServerEngine]]]
 
 
 def prompt(text: str) -> list[int]:
-    """Return a prompt with one message of the user."""
     return [*render_text("user", text).tokens, *generation_start()]
 
 
@@ -32,7 +31,6 @@ def over(*fakes: FakeVllm, **options: object) -> VllmServerEngine:
 
 
 async def is_healthy(engine: BaseEngine) -> bool:
-    """Say whether an engine can take a request."""
     try:
         await engine.health()
     except EngineUnavailable:
@@ -41,5 +39,4 @@ async def is_healthy(engine: BaseEngine) -> bool:
 
 
 async def is_away(engine: BaseEngine) -> bool:
-    """Say whether an engine can take no request."""
     return not await is_healthy(engine)

@@ -132,11 +132,9 @@ class Family:
 
     @property
     def size(self) -> int:
-        """How many tokens there are."""
         return len(VOCABULARY) + len(self.ids)
 
     def write(self, folder: Path) -> None:
-        """Write the tokenizer's folder."""
         folder.mkdir(parents=True, exist_ok=True)
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",

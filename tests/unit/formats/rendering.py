@@ -60,7 +60,6 @@ def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def format_of(family: Family, **manners: Any) -> tuple[ChatTemplateFormat, Renderer]:
-    """Return a family's format, and what renders for it."""
     renderer = Renderer(family)
     own = Manners(STYLES[family.name], **{"thinks": family is QWEN, **manners})
     made = ChatTemplateFormat(

@@ -68,7 +68,6 @@ def config_of(family: Family) -> dict[str, Any]:
 def seeing_format(
     family: Family, *, image_token: str = AUTO, config: Mapping[str, Any] | None = None, takes_pictures: bool = True
 ) -> tuple[ChatTemplateFormat, Renderer]:
-    """Return a family's format, and what renders for it."""
     renderer = Renderer(family)
     vocabulary = vocabulary_of(family.tokenizer(), [{"eos_token": family.end}])
     config = config_of(family) if config is None else config

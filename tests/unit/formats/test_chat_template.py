@@ -36,8 +36,6 @@ class FamilyEngine(FakeEngine):
 
 
 class FamilySite(Site):
-    """A service with a model of a family."""
-
     engine: FamilyEngine
 
     def __init__(self, family: Family, *turns: Turn, **manners: bool) -> None:
@@ -46,7 +44,6 @@ class FamilySite(Site):
 
     @property
     def texts(self) -> list[str]:
-        """The prompts so far."""
         return [b"".join(map(self.format.token_bytes, prompt)).decode() for prompt in self.engine.prompts]
 
 

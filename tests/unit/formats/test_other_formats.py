@@ -50,7 +50,6 @@ class Three(Site):
 
 
 def answers(site: Three) -> None:
-    """Let all models answer from now on."""
     ends: dict[str, Family] = {"qwen": QWEN, "llama": LLAMA}
     for name, engine in site.engines.items():
         said = f"18, says {name}."

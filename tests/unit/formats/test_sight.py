@@ -22,7 +22,6 @@ each_family = pytest.mark.parametrize("family", SEEING, ids=lambda family: famil
 
 
 def draft(model_format: ChatTemplateFormat, *messages: "Tokens[int]", **frame: object) -> "Tokens[int]":
-    """Return a draft of some messages."""
     options = {"instructions": None, "functions": (), "effort": "low", "date": "2026-11-22", **frame}
     made = as_tokens(model_format.frame(**options))  # type: ignore[arg-type]
     for message in messages:

@@ -51,12 +51,10 @@ class Kept:
         )
 
     def start(self, does: str) -> None:
-        """Start one that does this."""
         self.does(does)
         self.keeper.start()
 
     def does(self, what: str) -> None:
-        """The next one does this."""
         (self.folder / "does").write_text(what)
 
     def processes(self) -> list[tuple[int, ...]]:
@@ -65,7 +63,6 @@ class Kept:
         return [tuple(map(int, line.split())) for line in lines]
 
     def close(self) -> None:
-        """Let go of the pipe."""
         for descriptor in self._lifeline:
             os.close(descriptor)
 

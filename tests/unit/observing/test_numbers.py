@@ -8,7 +8,6 @@ from responses_app.observing.metrics import MAX_SERIES, Counter, Histogram, Metr
 
 
 def ended(metrics: Metrics, **changes: object) -> None:
-    """Count a response."""
     fields: dict[str, object] = {
         **{"transport": "sse", "status": "completed", "error": None, "input_tokens": 10, "cached_tokens": 4},
         "output_tokens": 29,

@@ -83,7 +83,6 @@ class Case:
     marks: Sequence[pytest.MarkDecorator] = ()
 
     def calls_of(self, response: Response) -> list[Any]:
-        """Return the calls of the tool in a response."""
         return [item for item in response.output if item.type == self.item]
 
 
@@ -302,7 +301,6 @@ CASES = {
 
 @contextmanager
 def counterparts() -> Iterator[Counterparts]:
-    """Run everything that the tools talk to."""
     with ExitStack() as stack:
         web = stack.enter_context(in_a_thread(_web()))
         kinds: Any = ("http", "old http", "sse")

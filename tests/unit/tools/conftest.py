@@ -15,14 +15,12 @@ from tests.unit.tools.drawing import SiteOf
 
 @pytest.fixture
 async def web() -> AsyncIterator[WebServer]:
-    """A web server without pages."""
     async with web_server() as server:
         yield server
 
 
 @pytest.fixture
 async def images() -> AsyncIterator[ImageServer]:
-    """A service that makes images."""
     async with image_server() as server:
         yield server
 

@@ -22,7 +22,6 @@ SiteOf = Callable[..., Site]
 
 
 def call(action: str = "generate", prompt: str = "a cat") -> str:
-    """Return a turn that calls for an image."""
     arguments = json.dumps({"prompt": prompt})
     return f"<|channel|>commentary to=image_generation.{action} <|constrain|>json<|message|>{arguments}<|call|>"
 
@@ -34,7 +33,6 @@ def play(site: Site, *turns: str) -> None:
 
 
 def drawn(response: JsonObject) -> list[JsonObject]:
-    """Return the images of a response."""
     return [item for item in response["output"] if item["type"] == "image_generation_call"]  # type: ignore[attr-defined,index]
 
 

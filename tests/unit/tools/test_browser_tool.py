@@ -27,7 +27,6 @@ CITED = "<|channel|>final<|message|>Bone【1†L0-L1】, they say【0†L2】 an
 
 
 def call(function: str, **arguments: object) -> str:
-    """Return a turn that calls a function of the browser."""
     said = orjson.dumps(arguments).decode()
     return f"<|channel|>commentary to=browser.{function} <|constrain|>json<|message|>{said}<|call|>"
 
@@ -54,17 +53,14 @@ def browser_of(web: WebServer) -> BrowserTool:
 
 
 def site_of(tool: BrowserTool, *turns: str) -> Site:
-    """Return a site whose model says these turns."""
     return Site(FakeEngine(turns), tools=[tool])
 
 
 def prompt_of(site: Site, turn: int) -> str:
-    """Return what the model reads before a turn."""
     return decode_tokens(site.engine.prompts[turn])
 
 
 def searches(response: JsonObject) -> Sequence[JsonObject]:
-    """Return the calls among a response's items."""
     output = response["output"]
     assert isinstance(output, list)
     return [item for item in output if item["type"] == "web_search_call"]

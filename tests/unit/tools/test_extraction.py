@@ -20,7 +20,6 @@ ARTICLE = "Turtles carry a shell and live for a very long time. " * 10
 
 
 def html(text: str) -> Fetched:
-    """Return a page as it was fetched."""
     return Fetched(URL, 200, "text/html", "utf-8", text.encode(), False)
 
 

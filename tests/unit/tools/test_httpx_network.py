@@ -14,7 +14,6 @@ TLS = httpx2.create_ssl_context()  # making one takes 0.1 s
 
 
 def client_of(network: Network) -> httpx2.AsyncClient:
-    """Return a client that reaches what a network allows."""
     return httpx2.AsyncClient(transport=CheckedTransport(network, max_body_bytes=1000, ssl_context=TLS), timeout=30)
 
 

@@ -57,7 +57,6 @@ async def mcp() -> AsyncIterator[McpTool]:
 
 
 def call(code: str) -> str:
-    """Return a turn that runs code."""
     return f"<|channel|>analysis to=python code<|message|>{code}<|call|>"
 
 

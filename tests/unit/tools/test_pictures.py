@@ -136,7 +136,6 @@ def test_what_cannot_be_read_says_why(body: bytes, reason: str) -> None:
 
 @pytest.fixture
 async def reader() -> AsyncIterator[PictureReader]:
-    """A reader that is ended with its test."""
     reader = PictureReader(max_pixels=MOST)
     yield reader
     await reader.aclose()

@@ -20,7 +20,6 @@ from tests.kit.web_server import WebServer, answer, redirect
 
 @pytest.fixture(params=["searxng", "ddgs"])
 async def search(request: pytest.FixtureRequest, web: WebServer) -> JsonSearch:
-    """A search at the web server, of each kind."""
     web.pages |= {"/search": searxng(), "/search/text": ddgs()}
     return json_search(("ddgs+" if request.param == "ddgs" else "") + web.url("/"))
 

@@ -32,13 +32,11 @@ async def code() -> AsyncIterator[CodeInterpreterTool]:
 
 
 def calling(*commands: str, **limits: int) -> str:
-    """Return how the model calls the tool."""
     arguments = json.dumps({"commands": commands, **limits})
     return f"<|channel|>commentary to=shell.exec <|constrain|>json<|message|>{arguments}<|call|>"
 
 
 def site_of(code: CodeInterpreterTool, *turns: str) -> Site:
-    """Return a site whose model says these turns."""
     return Site(FakeEngine(list(turns)), tools=[code, ShellTool(code, SMALL)], new_id=NEW_ID)
 
 

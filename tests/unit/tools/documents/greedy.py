@@ -11,7 +11,6 @@ from responses_app.tools.reading.processes import serve
 
 
 def greedy(name: str, body: bytes) -> str:
-    """Do what the file says."""
     if body == b"crash":
         os.kill(os.getpid(), signal.SIGSEGV)
     if body == b"memory":

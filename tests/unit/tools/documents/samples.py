@@ -7,7 +7,6 @@ import docx
 
 
 def docx_file(*paragraphs: str, rows: tuple[tuple[str, ...], ...] = ()) -> bytes:
-    """Return a DOCX file."""
     document = docx.Document()
     for text in paragraphs:
         document.add_paragraph(text)

@@ -64,7 +64,6 @@ def test_files_that_give_no_text_say_why(name: str, body: bytes, code: str, mess
 
 
 async def read(reader: DocumentReader, body: bytes, name: str = "a.txt") -> list[str]:
-    """Return the chunks."""
     return list(await reader.chunks(name, body, Chunking(), most=1000))
 
 

@@ -9,7 +9,6 @@ from responses_app.tools.file_search import queries_of, told
 
 
 def hit(filename: str, text: str) -> Hit:
-    """Return a chunk that was found."""
     return Hit(key=1, file_id="file-1", filename=filename, attributes={}, text=text, score=0.5)
 
 

@@ -18,7 +18,6 @@ from tests.kit.waiting import eventually
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[EchoHost]:
-    """A host of http://."""
     with echo_host() as host:
         yield host
 
@@ -32,14 +31,12 @@ async def proxy(host: EchoHost) -> AsyncIterator[Opened]:
 
 
 def get(url: str, *headers: str, version: str = "1.1", method: str = "GET", host: str = "") -> bytes:
-    """Return a request, as it is sent to a proxy."""
     name = host or re.sub(r"^https?://([^/?]*).*", r"\1", url)
     lines = [f"{method} {url} HTTP/{version}", f"Host: {name}", *headers, "", ""]
     return "\r\n".join(lines).encode()
 
 
 def status(answer: bytes) -> int:
-    """Return the status of an answer."""
     assert answer.startswith(b"HTTP/1.1 "), answer
     return int(answer.split()[1])
 

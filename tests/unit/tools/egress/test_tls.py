@@ -41,7 +41,6 @@ async def proxy(host: EchoHost) -> AsyncIterator[Opened]:
 
 
 async def tunnel(proxy: Opened, target: str, *headers: str, code: int = 200) -> Raw:
-    """Return a connection behind a CONNECT."""
     raw = await proxy.connected()
     answer = await raw.said(get(target, *headers, method="CONNECT", host=target), until=b"\r\n\r\n")
     assert status(answer) == code
@@ -173,7 +172,6 @@ def greeting_of(name: str | None) -> bytes:
 
 
 async def read(content: bytes) -> tuple[bytes, str | None]:
-    """Read the greeting at the beginning of a stream."""
     reader = asyncio.StreamReader()
     reader.feed_data(content)
     reader.feed_eof()
@@ -224,7 +222,6 @@ def with_extension(kind: int, content: bytes) -> bytes:
 
 
 def names(*of: str) -> bytes:
-    """Return the extension with the name, which may have several."""
     entries = b"".join(b"\0" + len(each).to_bytes(2, "big") + each.encode() for each in of)
     return len(entries).to_bytes(2, "big") + entries
 

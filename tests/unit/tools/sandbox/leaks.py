@@ -58,7 +58,6 @@ def with_the_hosts_processes(argv: list[str]) -> list[str]:
 
 
 def unchanged(argv: list[str]) -> list[str]:
-    """Leave it as it is."""
     return argv
 
 
@@ -71,8 +70,6 @@ def with_skills_to_write_to(argv: list[str]) -> list[str]:
 
 
 class Leaky(Bubblewrap):
-    """bubblewrap with a hole."""
-
     def __init__(self, change: Change = unchanged, **more: int) -> None:
         self._change = change
         self._more = more

@@ -29,7 +29,6 @@ OUTPUTS = ["code_interpreter_call.outputs"]
 
 
 def calling(code: str) -> str:
-    """Return how the model calls the tool."""
     return f"<|channel|>analysis to=python code<|message|>{code}<|call|>"
 
 
@@ -48,7 +47,6 @@ def site_of(tool: CodeInterpreterTool, *turns: str) -> Site:
 
 
 def calls_of(response: JsonObject) -> list[JsonObject]:
-    """Return the calls of the interpreter in a response."""
     output = response["output"]
     assert isinstance(output, list)
     return [item for item in output if item["type"] == "code_interpreter_call"]

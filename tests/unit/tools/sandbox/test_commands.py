@@ -42,7 +42,6 @@ class Told:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def container() -> AsyncIterator[SandboxSession]:
-    """Return a container that the tests of this module share."""
     async with session_of() as started:
         yield started
 

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def make(clock: Clock, **more: float) -> Containers:
-    """Return containers of bubblewrap."""
     numbers = count(1)
     settings = replace(SMALL, **{"sandbox_max_containers": 4, **more})  # type: ignore[arg-type]
     return Containers(has_bubblewrap, settings, new_id=lambda prefix: f"{prefix}{next(numbers)}", clock=clock)
@@ -32,7 +31,6 @@ def make(clock: Clock, **more: float) -> Containers:
 
 @pytest.fixture
 def clock() -> Clock:
-    """Return a clock of the test's own."""
     return Clock(1_000_000.0)
 
 

@@ -50,15 +50,12 @@ def containers_of(own: EgressSettings | None = None, **more: Any) -> Containers:
 
 @pytest.fixture
 async def containers() -> AsyncIterator[Containers]:
-    """Containers of this process, which end behind."""
     containers = containers_of()
     yield containers
     await containers.aclose()
 
 
 class Ran:
-    """What commands have printed."""
-
     def __init__(self, run: CommandsRun, printed: Sequence[dict[str, Any]]) -> None:
         self.run = run
         self.out = "".join(each.get("stdout", "") for each in printed)
@@ -66,7 +63,6 @@ class Ran:
 
 
 async def shell(containers: Containers | SharedContainers, id: str, command: str, project: str = "p") -> Ran:
-    """Run a command in a container."""
     printed: list[dict[str, Any]] = []
     if isinstance(containers, SharedContainers):
         return Ran(

@@ -168,7 +168,6 @@ def test_threads_that_make_the_first_ones_together_make_them_in_one_place(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder of a container."""
     folder = tmp_path / "container"
     folder.mkdir()
     yield folder

@@ -49,7 +49,6 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def started(kind: Callable[[], BaseSandbox], cgroups: Cgroups | None = None) -> AsyncIterator[SandboxSession]:
-    """Start a container and end it."""
     session = await SandboxSession.start(kind(), find_interpreter(SYSTEM_PYTHON), LIMITS, cgroups)
     try:
         yield session

@@ -39,7 +39,6 @@ pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def container() -> AsyncIterator[SandboxSession]:
-    """Return a container that the tests of this module share."""
     async with session_of() as started:
         yield started
 

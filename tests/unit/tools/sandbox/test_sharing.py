@@ -35,12 +35,10 @@ pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
 
 
 def containers_of(checkpoints: Checkpoints | None = None, settings: SandboxSettings = SMALL) -> Containers:
-    """Return the containers of a host."""
     return Containers(has_bubblewrap, settings, new_id=id_factory(lambda: 1.0), checkpoints=checkpoints)
 
 
 def worker(*paths: Path) -> CodeInterpreterTool:
-    """Return the tool of one worker."""
     shared = SharedContainers([RemoteHost(str(path)) for path in paths])
     return CodeInterpreterTool(containers=shared, settings=SMALL, files=MemoryFileStore(), skills=MemorySkills())
 
@@ -65,7 +63,6 @@ class Pair:
 
 @asynccontextmanager
 async def a_pair() -> AsyncIterator[Pair]:
-    """Start a host with two workers."""
     with tempfile.TemporaryDirectory() as folder:
         path, host = Path(folder) / "socket", containers_of()
         async with host_at(path, host):

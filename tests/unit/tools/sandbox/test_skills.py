@@ -80,12 +80,10 @@ async def tool(request: pytest.FixtureRequest) -> AsyncIterator[CodeInterpreterT
 
 
 async def given(tool: CodeInterpreterTool, *declared: JsonObject) -> list[GivenSkill]:
-    """Return skills as a request's tool has them."""
     return await tool.given_skills.find(PROJECT, declared, at="skills")
 
 
 async def kept(tool: CodeInterpreterTool, name: str = "basic-math") -> SkillRecord:
-    """Keep a skill."""
     read = read_zip(zipped({"s/SKILL.md": manifest(name), "s/add.sh": SCRIPT}), SkillSettings())
     bundle = NewBundle(
         name=read.name,
@@ -98,7 +96,6 @@ async def kept(tool: CodeInterpreterTool, name: str = "basic-math") -> SkillReco
 
 
 async def run(tool: CodeInterpreterTool, container_id: str, code: str) -> str:
-    """Run code in a container."""
     done = (await tool.containers.run(PROJECT, container_id, code)).execution
     assert (done.ended, done.error) == (CellEnd.DONE, None), done.output
     return done.output
@@ -162,7 +159,6 @@ async def test_a_container_has_so_many(tool: CodeInterpreterTool) -> None:
 
 
 def declared(*skills: JsonObject) -> list[JsonObject]:
-    """Return the tools of a request with these skills."""
     return [{"type": "code_interpreter", "container": {"type": "auto", "skills": list(skills)}}]
 
 

@@ -37,12 +37,10 @@ def folder(files: Mapping[str, str | bytes] = FILES, bounds: SkillSettings = BOU
 
 
 def unpacked(bundle: Bundle) -> dict[str, tuple[bool, bytes]]:
-    """Return the files of a bundle, by their paths in its folder: whether each runs, and its content."""
     return {path: (runs, b"".join(pieces)) for path, runs, pieces in contents(bundle.content)}
 
 
 def refused(content: bytes, bounds: SkillSettings = BOUNDS) -> str:
-    """Return why a zip file is refused."""
     with pytest.raises(BadBundle) as problem:
         read_zip(content, bounds)
     return str(problem.value)
