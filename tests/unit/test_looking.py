@@ -105,14 +105,14 @@ def test_the_next_look_is_at_most_so_far_away_and_all_look_in_the_same_moment(lo
     assert max(moments) - min(moments) in (0.0, 1.0)  # this moment, or the one behind it
 
 
-def test_who_looks_less_often_looks_in_some_of_the_moments_of_the_others(loop: Loop) -> None:
-    loop.now += until_look(5.0)
-    assert until_look(1.0) == pytest.approx(1.0)
-
-
-def test_a_timer_that_fires_a_little_early_leads_to_no_second_look(loop: Loop) -> None:
-    loop.now += until_look(1.0) - 1e-6
-    assert until_look(1.0) == pytest.approx(1.0, abs=1e-5)
+@pytest.mark.parametrize(
+    ("after", "every", "until"),
+    [(0.0, 0.0, 0.0), (5.0, 1.0, 1.0), (1.0, 1.0, 1.0)],
+    ids=["without a pause", "in some of the moments of who looks less often", "behind a timer that fires early"],
+)
+def test_when_the_next_look_is(loop: Loop, after: float, every: float, until: float) -> None:
+    loop.now += max(0.0, until_look(after) - 1e-6)
+    assert until_look(every) == pytest.approx(until, abs=1e-5)
 
 
 def test_two_processes_look_in_different_moments(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,3 @@ def test_processes_of_one_number_in_two_containers_look_in_different_moments(
     here = until_look(1.0)
     monkeypatch.setattr("responses_app.stores.looking._HOST", 1)  # the digest of a host's name
     assert abs(until_look(1.0) - here) > 0.03
-
-
-def test_without_a_pause_there_is_none(loop: Loop) -> None:
-    assert until_look(0.0) == 0.0

@@ -26,7 +26,6 @@ A, B, C = (b'{"rollout_id":"%b","group":null}\n' % name for name in (b"a", b"b:1
 )
 def test_the_rows_of_the_last_rollout_are_dropped(content: bytes, kept: bytes, last: str | None) -> None:
     file = io.BytesIO(content)
-
     assert whole_rollouts(file) == last
     assert (file.getvalue(), file.tell()) == (kept, len(kept))
 
@@ -34,7 +33,6 @@ def test_the_rows_of_the_last_rollout_are_dropped(content: bytes, kept: bytes, l
 @pytest.mark.parametrize("content", [b"{}\n", b"words\n", b'{"rollout_id":1}\n' + A])
 def test_another_file_is_left_as_it_is(content: bytes) -> None:
     file = io.BytesIO(content)
-
     with pytest.raises(CommandFailed):
         whole_rollouts(file)
     assert file.getvalue() == content

@@ -61,6 +61,11 @@ def prompt_with(
     return tokens
 
 
+def answer(token_ids: Sequence[int]) -> str:
+    """Return what the engine says on the final channel."""
+    return answer_of(reply_to(PromptTranscript(token_ids)))
+
+
 def answer_of(reply: DemoAnswer | DemoCall) -> str:
     assert isinstance(reply, DemoAnswer), reply
     return reply.text

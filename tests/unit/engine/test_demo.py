@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
 
 import pytest
 
@@ -23,7 +24,7 @@ from responses_app.protocol.items.compaction import summary_message, summary_req
 from responses_app.protocol.response.summaries import SummaryTurns
 from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined
 from tests.unit.engine.grammars import APPLY_PATCH
-from tests.unit.engine.prompts import called, declare, prompt, users
+from tests.unit.engine.prompts import answer, called, declare, prompt, users
 
 HARMONY = HarmonyFormat()
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -69,13 +70,6 @@ class TestDemoEngineInChunksContract(TestDemoEngineContract):
     async def test_aclose_ends_what_runs(self) -> None:  # type: ignore[override]
         slow = DemoEngine(model="demo", options={"chunk_tokens": 7, "tokens_per_second": 100})  # 7 s: it still runs
         await super().test_aclose_ends_what_runs(slow)
-
-
-def answer(token_ids: list[int]) -> str:
-    """Return what the engine says on the final channel."""
-    reply = reply_to(PromptTranscript(token_ids))
-    assert isinstance(reply, DemoAnswer)
-    return reply.text
 
 
 def call(token_ids: list[int]) -> tuple[str, object]:
@@ -314,7 +308,22 @@ class TestArguments:
             json.dumps(make_argument(parameters, read_hints("")))
 
 
+OpenDemo = Callable[..., Awaitable[DemoEngine]]
+
+
 class TestEngine:
+    @pytest.fixture
+    async def open_demo(self) -> AsyncIterator[OpenDemo]:
+        async with AsyncExitStack() as stack:
+
+            async def open_one(options: Mapping[str, object] | None = None) -> DemoEngine:
+                engine = DemoEngine(model="demo", options=options or {})
+                await engine.start()
+                stack.push_async_callback(engine.aclose)
+                return engine
+
+            yield open_one
+
     async def test_the_context_bounds_the_output(self) -> None:
         asked = prompt("count to 300")
         engine = DemoEngine(model="demo", options={"max_model_len": len(asked) + 10})
@@ -324,18 +333,15 @@ class TestEngine:
         assert chunks[-1].finish_reason is FinishReason.LENGTH
         await engine.aclose()
 
-    async def test_it_cuts_chunks_and_knows_no_cache(self) -> None:
-        engine = DemoEngine(model="demo", options={"chunk_tokens": 8})
-        await engine.start()
+    async def test_it_cuts_chunks_and_knows_no_cache(self, open_demo: OpenDemo) -> None:
+        engine = await open_demo({"chunk_tokens": 8})
         chunks = await collect(engine, ask(prompt("count to 50")))
         assert {len(chunk.token_ids) for chunk in chunks[:-1]} == {8}
         assert chunks[-1].cached_tokens == 0
         assert_whole(chunks)
-        await engine.aclose()
 
-    async def test_the_loop_runs_between_chunks(self) -> None:
-        engine = DemoEngine(model="demo")
-        await engine.start()
+    async def test_the_loop_runs_between_chunks(self, open_demo: OpenDemo) -> None:
+        engine = await open_demo()
         order: list[str] = []
 
         async def read(name: str) -> None:
@@ -344,19 +350,15 @@ class TestEngine:
 
         await asyncio.gather(read("a"), read("b"))
         assert order == ["a", "b"] * (len(order) // 2)
-        await engine.aclose()
 
-    async def test_it_keeps_its_pace(self) -> None:
-        engine = DemoEngine(model="demo", options={"tokens_per_second": 200})
-        await engine.start()
+    async def test_it_keeps_its_pace(self, open_demo: OpenDemo) -> None:
+        engine = await open_demo({"tokens_per_second": 200})
         began = asyncio.get_running_loop().time()
         await collect(engine, ask(prompt("x"), max_output_tokens=20))
         assert asyncio.get_running_loop().time() - began >= 0.09
-        await engine.aclose()
 
-    async def test_what_is_due_comes_in_one_chunk(self) -> None:
-        engine = DemoEngine(model="demo", options={"tokens_per_second": 1000})
-        await engine.start()
+    async def test_what_is_due_comes_in_one_chunk(self, open_demo: OpenDemo) -> None:
+        engine = await open_demo({"tokens_per_second": 1000})
         chunks = []
         async with aclosing(engine.generate(ask(prompt("count to 200"), max_output_tokens=100))) as generation:
             async for chunk in generation:
@@ -367,7 +369,6 @@ class TestEngine:
         assert max(sizes) >= 10, "20 tokens are due while the reader does something else"
         assert [chunk.finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
         assert chunks[-1].finish_reason is not None
-        await engine.aclose()
 
     async def test_closing_ends_a_slow_start(self) -> None:
         slow = DemoEngine(model="demo", options={"start_seconds": 3600})

@@ -21,15 +21,9 @@ from engine.formats.harmony.encoding import decode_tokens, encode_harmony, encod
 from engine.formats.harmony.prompt import generation_start, render_text
 from engine.types import FinishReason, TokenChunk
 from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined
-
-HELLO = "<|channel|>final<|message|>Hello you<|return|>"
-LONG = f"<|channel|>final<|message|>{' '.join(map(str, range(150)))}<|return|>"
+from tests.unit.engine.vllm_engines import HELLO, LONG, prompt
 
 Open = Callable[..., Awaitable[ScriptedEngine]]
-
-
-def prompt(text: str) -> list[int]:
-    return [*render_text("user", text).tokens, *generation_start()]
 
 
 @pytest.fixture

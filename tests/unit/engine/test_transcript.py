@@ -5,20 +5,12 @@ from collections.abc import Sequence
 import pytest
 
 from engine.backends import transcript
-from engine.backends.demo.replies import reply_to, reply_tokens
-from engine.backends.demo.tools import DemoAnswer
+from engine.backends.demo.replies import reply_tokens
 from engine.backends.transcript import PromptTranscript, turn_beginnings
 from engine.formats.base import as_tokens
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.formats.harmony.prompt import generation_start
-from tests.unit.engine.prompts import called, declare, prompt, users
-
-
-def answer(token_ids: list[int]) -> str:
-    """Return what the engine says on the final channel."""
-    reply = reply_to(PromptTranscript(token_ids))
-    assert isinstance(reply, DemoAnswer)
-    return reply.text
+from tests.unit.engine.prompts import answer, called, declare, prompt, users
 
 
 def test_a_turn_that_was_cut_anywhere_began_where_it_began() -> None:

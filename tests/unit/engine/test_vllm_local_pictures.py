@@ -1,6 +1,6 @@
 """Pictures in an AsyncLLM whose parts lose them: no vLLM is needed."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,13 +15,21 @@ from tests.contracts.engine import collect, joined
 from tests.kit.gallery import Gallery
 
 SAID = [1, 2, 3]
+NO_VERSIONS = SimpleNamespace(external_req_ids={}, request_states={})  # of weights
+
+
+def output_of(tokens: Sequence[int], finish: str | None) -> Any:
+    """Return what an AsyncLLM yields."""
+    completion = SimpleNamespace(token_ids=tokens, finish_reason=finish, stop_reason=None, logprobs=None)
+    of_prompt = {"num_cached_tokens": 0, "prompt_logprobs": None, "prompt_token_ids": [0] * 10}
+    return SimpleNamespace(outputs=[completion], kv_transfer_params=None, **of_prompt)
 
 
 class KeepingLlm:
     """Stands for an AsyncLLM: its renderer keeps the names of pictures, and its core may have lost them."""
 
     errored = False
-    output_processor = SimpleNamespace(external_req_ids={}, request_states={})  # it knows no versions of weights
+    output_processor = NO_VERSIONS
 
     def __init__(self) -> None:
         self.renderer = self
@@ -49,14 +57,7 @@ class KeepingLlm:
         lost = set(prompt["names"]) - self.core_has
         self.kept -= lost
         for tokens, finish in [([], "error")] if lost or self.fails else [(SAID[:2], None), (SAID[2:], "stop")]:
-            completion = SimpleNamespace(token_ids=tokens, finish_reason=finish, stop_reason=None, logprobs=None)
-            yield SimpleNamespace(
-                outputs=[completion],
-                num_cached_tokens=0,
-                prompt_logprobs=None,
-                kv_transfer_params=None,
-                prompt_token_ids=[0] * 10,
-            )
+            yield output_of(tokens, finish)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """An engine core that is told to stop aborts what it does: no client has cancelled that, and it can go on elsewhere."""
 
 from collections.abc import AsyncGenerator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,13 +9,14 @@ from engine.backends.vllm import local as vllm_local
 from engine.backends.vllm.local import VllmEngine
 from engine.errors import EngineUnavailable, GenerationCut
 from engine.types import GenerationRequest
+from tests.unit.engine.test_vllm_local_pictures import NO_VERSIONS, output_of
 
 
 class StoppingLlm:
     """Stands for an AsyncLLM whose engine core was sent SIGTERM behind these tokens; no vLLM is needed."""
 
     errored = False
-    output_processor = SimpleNamespace(external_req_ids={}, request_states={})  # it knows no versions of weights
+    output_processor = NO_VERSIONS
 
     def __init__(self, *deltas: Sequence[int]) -> None:
         self._deltas = deltas
@@ -24,10 +24,7 @@ class StoppingLlm:
     async def generate(self, *_: object, **__: object) -> AsyncGenerator[Any, None]:
         for number, tokens in enumerate(self._deltas, 1):
             finish = "abort" if number == len(self._deltas) else None
-            completion = SimpleNamespace(token_ids=tokens, finish_reason=finish, stop_reason=None, logprobs=None)
-            yield SimpleNamespace(
-                outputs=[completion], num_cached_tokens=0, prompt_logprobs=None, kv_transfer_params=None
-            )
+            yield output_of(tokens, finish)
 
 
 @pytest.mark.parametrize(

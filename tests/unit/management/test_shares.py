@@ -14,9 +14,18 @@ from tests.kit.server import ROOT
 OTHER = "import sys; from responses_app.web.servers.listening import Shares; Shares(int(sys.argv[1]), 3).say(5)"
 
 
-def test_who_holds_more_than_another_leaves_what_comes_to_it() -> None:
-    table = Shares.make(4)
-    one, two = (Shares(table.descriptor, place) for place in (1, 2))
+@pytest.fixture
+def table() -> Shares:
+    return Shares.make(4)
+
+
+@pytest.fixture
+def both(table: Shares) -> list[Shares]:
+    return [Shares(table.descriptor, place) for place in (1, 2)]
+
+
+def test_who_holds_more_than_another_leaves_what_comes_to_it(both: list[Shares]) -> None:
+    one, two = both
     one.say(0)
     assert not one.holds_more(), "the only one"
     two.say(0)
@@ -27,9 +36,8 @@ def test_who_holds_more_than_another_leaves_what_comes_to_it() -> None:
     assert not one.holds_more()
 
 
-def test_who_accepts_nothing_or_is_gone_counts_for_nobody() -> None:
-    table = Shares.make(4)
-    one, two = (Shares(table.descriptor, place) for place in (1, 2))
+def test_who_accepts_nothing_or_is_gone_counts_for_nobody(table: Shares, both: list[Shares]) -> None:
+    one, two = both
     one.say(7)
     two.say(None)
     assert not one.holds_more()
@@ -39,8 +47,7 @@ def test_who_accepts_nothing_or_is_gone_counts_for_nobody() -> None:
     assert not one.holds_more()
 
 
-def test_places_are_used_again() -> None:
-    table = Shares.make(4)
+def test_places_are_used_again(table: Shares) -> None:
     Shares(table.descriptor, 5).say(2)
     one = Shares(table.descriptor, 2)
     one.say(9)
@@ -49,8 +56,7 @@ def test_places_are_used_again() -> None:
     assert not one.holds_more()
 
 
-def test_another_process_sees_them() -> None:
-    table = Shares.make(4)
+def test_another_process_sees_them(table: Shares) -> None:
     own = Shares(table.descriptor, 1)
     own.say(6)
     subprocess.run(

@@ -11,6 +11,7 @@ from responses_app.protocol.setting import KIB, MIB
 from responses_app.tools.browser.fetching import Fetcher, FetchFailed, FetchLimits
 from responses_app.tools.network import AddressRefused, AllowedHosts, Network, NetworkError
 from tests.kit.web_server import WebServer, answer, redirect
+from tests.unit.tools.hostile_pages import drips, endless, endless_headers
 
 LIMITS = FetchLimits(seconds=30)
 
@@ -86,12 +87,6 @@ async def test_a_name_that_changes_is_asked_once_and_what_was_judged_is_reached(
 
 
 async def test_long_pages_are_cut_and_documents_that_must_be_whole_refused(web: WebServer, fetcher: Fetcher) -> None:
-    async def endless(writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 1073741824\r\n\r\n")
-        while True:
-            writer.write(b"x" * 64 * KIB)
-            await writer.drain()
-
     web.pages["/endless"] = endless
     page = await fetcher.get(web.url("/endless"), FetchLimits(max_bytes=100_000))
     assert (page.body, page.truncated) == (b"x" * 100_000, True)
@@ -117,23 +112,15 @@ async def test_gzip_is_unpacked_up_to_the_limit(web: WebServer, fetcher: Fetcher
 
 
 async def test_servers_that_drip_hang_break_or_talk_nonsense(web: WebServer, fetcher: Fetcher) -> None:
-    async def drips(writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-        while True:
-            writer.write(b"x")
-            await writer.drain()
-            await asyncio.sleep(0.02)
-
     async def silent(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(60)
 
-    async def long_headers(writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\n")
-        for number in range(100_000):
-            writer.write(f"X-{number}: {'y' * 100}\r\n".encode())
-            await writer.drain()
-
-    web.pages |= {"/drips": drips, "/silent": silent, "/headers": long_headers, "/nonsense": b"SSH-2.0-OpenSSH\r\n\r\n"}
+    web.pages |= {
+        "/drips": drips,
+        "/silent": silent,
+        "/headers": endless_headers,
+        "/nonsense": b"SSH-2.0-OpenSSH\r\n\r\n",
+    }
     for path in ("/drips", "/silent"):
         with pytest.raises(FetchFailed, match=r"did not answer within 0\.2 s"):
             await fetcher.get(web.url(path), FetchLimits(seconds=0.2))

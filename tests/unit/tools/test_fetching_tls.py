@@ -1,51 +1,22 @@
 """HTTPS: the name is resolved and pinned, and the certificate is still that name's."""
 
-import datetime
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from responses_app.tools.browser.fetching import Fetcher, FetchFailed, FetchLimits
 from responses_app.tools.network import AllowedHosts, Network
+from tests.kit.echo_host import certificate
 from tests.kit.web_server import WebServer, answer, web_server
 
 NAME = "good.example"
 
 
-def certificate(folder: Path) -> Path:
-    """Write a key and a certificate for `NAME`, which signs itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path = folder / "certificate.pem"
-    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
-    return path
-
-
 @pytest.fixture
 def pem(tmp_path: Path) -> Path:
-    """The certificate of the server, which its clients trust."""
-    return certificate(tmp_path)
+    return certificate(tmp_path / "certificate.pem", [NAME])
 
 
 @pytest.fixture

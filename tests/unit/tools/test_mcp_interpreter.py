@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,18 +10,14 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.settings.conf import from_environ
-from responses_app.stores.retention import Retentions
 from responses_app.tools.code_interpreter.tool import McpInterpreter
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.settings import ServerAccess
-from responses_app.wiring.server_tools import interpreter_of, server_tools
+from responses_app.wiring.server_tools import interpreter_of
 from tests.kit.fakes import ANSWER, FakeEngine, Site
 from tests.kit.laws import assert_laws
 from tests.kit.mcp_servers import mcp_tool, serving
-from tests.kit.memory_files import MemoryFileStore
-from tests.kit.memory_skills import MemorySkills
-from tests.kit.memory_stores import MemoryResponseStore
+from tests.unit.tools.test_mcp_search import tools_by
 
 ASKED: list[JsonObject] = [{"type": "code_interpreter", "container": {"type": "auto"}}]
 
@@ -93,15 +88,6 @@ async def test_it_has_no_containers_that_clients_can_name(mcp: McpTool) -> None:
 
 
 def test_the_settings_say_that_it_runs_there() -> None:
-    servers = {"MCP_SERVERS": '{"box": "https://box.example"}', "SANDBOX_MCP": "box"}
-    settings, _ = from_environ(servers)
-    tools = server_tools(
-        settings,
-        files=MemoryFileStore(),
-        skills=MemorySkills(),
-        stored_items=MemoryResponseStore().items,
-        now=time.time,
-        retentions=Retentions(),
-    )
+    tools = tools_by({"MCP_SERVERS": '{"box": "https://box.example"}', "SANDBOX_MCP": "box"})
     assert [type(tool) for tool in tools if "code_interpreter" in tool.kinds] == [McpInterpreter]
     assert interpreter_of(tools) is None

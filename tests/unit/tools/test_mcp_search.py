@@ -2,13 +2,15 @@
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 from mcp.server.mcpserver import MCPServer
 
 from responses_app.settings.conf import from_environ
 from responses_app.stores.retention import Retentions
+from responses_app.tools.base import BaseTool
 from responses_app.tools.browser.searching import (
     BaseSearch,
     DdgsSearch,
@@ -101,6 +103,12 @@ def test_bare_addresses_are_results() -> None:
     assert (found.title, found.snippet) == ("a.example", "See")
 
 
+def tools_by(environ: dict[str, str]) -> Sequence[BaseTool]:
+    """Return the server's tools by some settings."""
+    stores: Any = {"files": MemoryFileStore(), "skills": MemorySkills(), "stored_items": MemoryResponseStore().items}
+    return server_tools(from_environ(environ)[0], **stores, now=time.time, retentions=Retentions())
+
+
 @pytest.mark.parametrize(
     ("environ", "kind"),
     [
@@ -111,16 +119,7 @@ def test_bare_addresses_are_results() -> None:
     ],
 )
 def test_the_settings_say_what_searches(environ: dict[str, str], kind: type[BaseSearch] | None) -> None:
-    settings, _ = from_environ(environ)
-    tools = server_tools(
-        settings,
-        files=MemoryFileStore(),
-        skills=MemorySkills(),
-        stored_items=MemoryResponseStore().items,
-        now=time.time,
-        retentions=Retentions(),
-    )
-    browsers = [tool for tool in tools if "web_search" in tool.kinds]
+    browsers = [tool for tool in tools_by(environ) if "web_search" in tool.kinds]
     assert [type(tool._browser._search) for tool in browsers if isinstance(tool, BrowserTool)] == (
         [kind] if kind else []
     )

@@ -18,6 +18,7 @@ from tests.kit.sandboxes import SMALL, interpreter, needs_bubblewrap
 from tests.kit.search_servers import searxng
 from tests.kit.web_server import WebServer, answer
 from tests.unit.runs.test_server_tools import ASKED, Shell
+from tests.unit.tools.mcp.test_mcp_responses import declared
 from tests.unit.tools.test_browser_tool import browser_of
 
 
@@ -37,20 +38,8 @@ class TestMcp(ToolContract):
     @pytest.fixture
     async def case(self) -> AsyncIterator[ToolCase]:
         async with mcp_server() as server, mcp_tool() as tool:
-            declared = {
-                "type": "mcp",
-                "server_label": "tests",
-                "server_url": server.url,
-                "require_approval": "never",
-            }
-            yield ToolCase(
-                tool,
-                declared,
-                ("tests.add", '{"a": 2, "b": 3}'),
-                "5",
-                ("tests.fail", "{}"),
-                ("tests.wait", "{}"),
-            )
+            good, bad, slow = ("tests.add", '{"a": 2, "b": 3}'), ("tests.fail", "{}"), ("tests.wait", "{}")
+            yield ToolCase(tool, declared(server)[0], good, "5", bad, slow)
 
 
 class TestBrowser(ToolContract):
@@ -84,11 +73,7 @@ class TestImages(ToolContract):
         async with image_server() as images:
             tool = image_tool(images)
             name = "image_generation.generate"
-            good, bad, slow = (
-                (name, '{"prompt": "a cat"}'),
-                (name, '{"prompt": "forbidden"}'),
-                (name, '{"prompt": "slow"}'),
-            )
+            good, bad, slow = ((name, json.dumps({"prompt": prompt})) for prompt in ("a cat", "forbidden", "slow"))
             yield ToolCase(tool, {"type": "image_generation"}, good, "The image was made", bad, slow)
             await tool.aclose()
 

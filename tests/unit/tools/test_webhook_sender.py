@@ -18,6 +18,7 @@ from responses_app.tools.settings import WebhookNetworkSettings
 from responses_app.tools.webhooks.sender import NOT_SEALED_HERE, WebhookSender
 from tests.kit.waiting import eventually
 from tests.kit.web_server import answer, redirect, web_server
+from tests.unit.tools.hostile_pages import drips, endless, endless_headers
 
 HANGING = 80  # requests, more than pages are fetched at once
 SECRETS = ("a secret of sixteen",)
@@ -48,35 +49,15 @@ async def problem_of(sender: WebhookSender, url: str) -> tuple[int | None, str]:
     return sent.status_code, sent.problem
 
 
-async def slowly(writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-    while True:
-        writer.write(b"x")
-        await writer.drain()
-        await asyncio.sleep(0.1)
-
-
-async def endlessly(writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-    while True:
-        writer.write(b"x" * 65_536)
-        await writer.drain()
-
-
-async def in_headers(writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\n" + b"X: " + b"x" * 1_000_000)
-    await writer.drain()
-
-
 async def test_what_receivers_do(open_sender: WebhookSender) -> None:
     async with web_server() as web:
         web.pages = {
             "/good": answer(b"ok", status="202 Accepted"),
             "/away": redirect("http://127.0.0.1:1/"),
             "/broken": answer(b"no", status="500 Internal Server Error"),
-            "/slow": slowly,
-            "/huge": endlessly,
-            "/headers": in_headers,
+            "/slow": drips,
+            "/huge": endless,
+            "/headers": endless_headers,
         }
         assert await problem_of(open_sender, web.url("/good")) == (202, "")
         assert "webhook-signature: v1," in web.asked[0].lower()

@@ -84,31 +84,20 @@ async def test_an_http_error_keeps_its_status(tool: McpTool, status: int) -> Non
         assert (error["type"], error["code"]) == ("http_error", status)  # type: ignore[index]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        (200, b"text/html", b"<h1>Hello</h1>"),
-        (200, b"application/json", b"{"),
-        (200, b"application/json", b'{"jsonrpc":"2.0","id":99,"result":5}'),
-        (200, b"text/event-stream", b"data: {\n\n"),
-        (200, b"text/event-stream", b""),
-        (202, b"application/json", b""),
-        None,
-        {"content": "no list"},
-        {"resultType": "input_required", "inputRequests": {}},
-    ],
-    ids=[
-        "a page",
-        "cut JSON",
-        "another id",
-        "cut event",
-        "no event",
-        "accepted",
-        "closes",
-        "no content",
-        "wants input",
-    ],
-)
+NOT_MCP: dict[str, Any] = {
+    "a page": (200, b"text/html", b"<h1>Hello</h1>"),
+    "cut JSON": (200, b"application/json", b"{"),
+    "another id": (200, b"application/json", b'{"jsonrpc":"2.0","id":99,"result":5}'),
+    "cut event": (200, b"text/event-stream", b"data: {\n\n"),
+    "no event": (200, b"text/event-stream", b""),
+    "accepted": (202, b"application/json", b""),
+    "closes": None,
+    "no content": {"content": "no list"},
+    "wants input": {"resultType": "input_required", "inputRequests": {}},
+}
+
+
+@pytest.mark.parametrize("given", NOT_MCP.values(), ids=NOT_MCP)
 async def test_what_is_not_mcp_is_a_failure(tool: McpTool, given: Any) -> None:
     tool.idle_seconds = 1.0
     async with answering(tools_call=lambda _: given) as url:

@@ -225,27 +225,20 @@ async def test_what_a_tool_gives_is_bounded(containers: SharedContainers) -> Non
     assert "the tool gave more than" in await output_of(containers, code, Tools())
 
 
-async def test_a_program_whose_host_goes_away_has_failed_and_so_has_what_it_called(tmp_path: Path) -> None:
-    tools = Tools()
-    tools.hangs = True
-    async with host_at(tmp_path / "socket", of_a_host()):
-        containers = SharedContainers([RemoteHost(str(tmp_path / "socket"))])
-        task = asyncio.create_task(output_of(containers, "call_tool('a')", tools))
-        await tools.called.wait()
-    with pytest.raises(HostGone):
-        await task
-    assert tools.cancelled
-    await containers.aclose()
-
-
-async def test_a_program_whose_worker_goes_away_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("who", ["host", "worker"])
+async def test_a_program_whose_host_or_worker_goes_away_has_failed_and_so_has_what_it_called(
+    tmp_path: Path, who: str
+) -> None:
     tools, host = Tools(), of_a_host()
     tools.hangs = True
     async with host_at(tmp_path / "socket", host):
         containers = SharedContainers([RemoteHost(str(tmp_path / "socket"))])
         task = asyncio.create_task(output_of(containers, "call_tool('a')", tools))
         await tools.called.wait()
-        await containers.aclose()
-        with pytest.raises(HostGone):
-            await task
-        await eventually(lambda: host.room().known + host.room().started == 0)
+        if who == "worker":
+            await containers.aclose()
+            await eventually(lambda: host.room().known + host.room().started == 0)
+    with pytest.raises(HostGone):
+        await task
+    assert tools.cancelled
+    await containers.aclose()
