@@ -70,32 +70,19 @@ class TestWhatItSays:
     @pytest.mark.parametrize("scale_out", [True, False])
     async def test_everything_in_a_request_reaches_the_server(self, pool: OpenPool, scale_out: bool) -> None:
         [fake], engine = await pool(1, scale_out=scale_out, api_key="the key", options={"api_key": "the key"})
+        plain = {
+            **{"temperature": 0.5, "top_p": 0.25, "top_k": 3, "min_p": 0.1, "presence_penalty": 0.75, "seed": 7},
+            **{"frequency_penalty": -0.5, "repetition_penalty": 1.25, "ignore_eos": True},
+        }
+        asked_for = SamplingOptions(
+            max_output_tokens=50, top_logprobs=2, stop_token_ids=(7, 8), logit_bias={5: -3.0}, **plain
+        )
         request = GenerationRequest(
-            request_id="resp_1",
-            prompt_token_ids=prompt("short"),
-            sampling=SamplingOptions(
-                max_output_tokens=50,
-                temperature=0.5,
-                top_p=0.25,
-                presence_penalty=0.75,
-                frequency_penalty=-0.5,
-                top_logprobs=2,
-                stop_token_ids=(7, 8),
-            ),
-            priority=-3,
-            cache_salt="salt",
+            request_id="resp_1", prompt_token_ids=prompt("short"), sampling=asked_for, priority=-3, cache_salt="salt"
         )
         await collect(engine, request)
         (asked,) = fake.generations
-        sampling = {
-            "max_tokens": 50,
-            "stop_token_ids": [7, 8],
-            "temperature": 0.5,
-            "top_p": 0.25,
-            "presence_penalty": 0.75,
-            "frequency_penalty": -0.5,
-            "logprobs": 2,
-        }
+        sampling = {**plain, "max_tokens": 50, "stop_token_ids": [7, 8], "logprobs": 2, "logit_bias": {"5": -3.0}}
         if scale_out:
             own_sampling = {**sampling, "logprobs": 3, "detokenize": False}  # one more: the sampled token takes a place
             own: dict[str, Any] = {"token_ids": prompt("short"), "sampling_params": own_sampling}

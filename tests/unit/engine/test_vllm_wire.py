@@ -271,32 +271,6 @@ def test_what_is_shown_is_short() -> None:
     assert len(shown("word " * 1000)) <= 300
 
 
-def test_all_of_sampling_is_said_in_vllms_names() -> None:
-    sampling = SamplingOptions(
-        temperature=0.5,
-        top_p=0.9,
-        top_k=3,
-        min_p=0.1,
-        presence_penalty=0.5,
-        frequency_penalty=-0.5,
-        repetition_penalty=1.25,
-        seed=7,
-        logit_bias={5: -3.0},
-        ignore_eos=True,
-        stop_token_ids=(9,),
-    )
-    wanted = {
-        **{"temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "presence_penalty": 0.5},
-        **{"frequency_penalty": -0.5, "repetition_penalty": 1.25, "seed": 7, "logit_bias": {"5": -3.0}},
-        **{"ignore_eos": True, "stop_token_ids": [9], "max_tokens": 4},
-    }
-    request = GenerationRequest(request_id="r", prompt_token_ids=[1], sampling=sampling)
-    generate = json.loads(GENERATE.body(request, model="m", max_tokens=4, priority=0))["sampling_params"]
-    completion = json.loads(COMPLETIONS.body(request, model="m", max_tokens=4, priority=0))
-    assert generate == wanted | {"detokenize": False}
-    assert completion.items() >= wanted.items()
-
-
 def test_the_tokens_of_a_prompt_with_pictures_are_those_that_the_engine_made_of_it() -> None:
     request = GenerationRequest(
         request_id="r", prompt_token_ids=[1, 7], sampling=SamplingOptions(prompt_logprobs=0), pictures=(SOME_PICTURE,)

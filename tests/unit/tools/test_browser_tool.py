@@ -17,7 +17,6 @@ from responses_app.tools.browser.searching import json_search
 from responses_app.tools.browser.tool import DESCRIPTION, FUNCTIONS, BrowserTool
 from responses_app.tools.network import AllowedHosts, Network
 from tests.kit.fakes import FakeEngine, Site
-from tests.kit.laws import assert_laws
 from tests.kit.search_servers import searxng
 from tests.kit.web_server import WebServer, answer
 from tests.unit.runs.test_takeover import TokenEngine, left_at, taken_over, undisturbed
@@ -81,8 +80,7 @@ def test_the_model_is_told_in_the_words_it_was_trained_on() -> None:
 
 async def test_it_searches_opens_and_cites(web: WebServer, tool: BrowserTool) -> None:
     site = site_of(tool, *LOOK_UP, CITED)
-    events = await (await site.begin(input="Shells?", tools=SEARCH, transport="sse")).to_the_end()
-    assert_laws(events)
+    events = await site.events(input="Shells?", tools=SEARCH)
     response: JsonObject = events[-1]["response"]  # type: ignore[assignment]
     Response.model_validate(response)
     assert [(item["status"], item["action"]) for item in searches(response)] == [
@@ -178,8 +176,7 @@ async def test_when_it_fails_the_model_is_told_and_goes_on(
     tool: BrowserTool, turn: str, reason: str, action: JsonObject | None
 ) -> None:
     site = site_of(tool, turn, CITED)
-    events = await (await site.begin(input="x", tools=SEARCH, transport="sse")).to_the_end()
-    assert_laws(events)
+    events = await site.events(input="x", tools=SEARCH)
     response: JsonObject = events[-1]["response"]  # type: ignore[assignment]
     Response.model_validate(response)
     (item,) = searches(response)

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -165,13 +164,3 @@ async def test_a_reader_whose_process_is_killed_begins_another(reader: PageReade
     os.kill(pid, signal.SIGSEGV)
     await eventually(lambda: not reader._idle[0].is_running)
     assert (await reader.read(html("<p>second"))).lines == ["second"]
-
-
-async def test_the_process_gets_nothing_of_the_servers_environment(
-    reader: PageReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SECRET_KEY", "secret-of-the-server")
-    await reader.read(html("<p>x"))
-    environ = await asyncio.to_thread(Path(f"/proc/{reader.pids[0]}/environ").read_bytes)
-    assert b"LANG" in environ
-    assert b"secret-of-the-server" not in environ

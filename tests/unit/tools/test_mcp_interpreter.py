@@ -15,7 +15,6 @@ from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.settings import ServerAccess
 from responses_app.wiring.server_tools import interpreter_of
 from tests.kit.fakes import ANSWER, FakeEngine, Site
-from tests.kit.laws import assert_laws
 from tests.kit.mcp_servers import mcp_tool, serving
 from tests.unit.tools.test_mcp_search import tools_by
 
@@ -57,9 +56,7 @@ def call(code: str) -> str:
 
 async def test_code_runs_there_and_what_fails_is_told(mcp: McpTool) -> None:
     site = Site(FakeEngine([call("print(6 * 7)"), call("1 / 0"), ANSWER]), tools=[McpInterpreter(mcp, "box")])
-    reading = await site.begin(input="hi", tools=ASKED, include=["code_interpreter_call.outputs"], transport="sse")
-    events = await reading.to_the_end()
-    assert_laws(events)
+    events = await site.events(input="hi", tools=ASKED, include=["code_interpreter_call.outputs"])
     good, bad, _ = events[-1]["response"]["output"]  # type: ignore[index]
     assert (good["status"], good["outputs"]) == ("completed", [{"type": "logs", "logs": "42\n"}])
     assert good["container_id"].startswith("cntr_")

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response.steps import StopReason
 from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
 from responses_app.tools.sandbox.commands import MAX_COMMANDS
@@ -43,9 +42,7 @@ def site_of(code: CodeInterpreterTool, *turns: str) -> Site:
 async def output_of(code: CodeInterpreterTool, call: str) -> tuple[dict[str, Any], str]:
     """Return what came of a call of the shell, and what the model reads of it."""
     site = site_of(code, call, ANSWER)
-    reading = await site.begin(input="hi", tools=AUTO, transport="sse")
-    events = await reading.to_the_end()
-    assert_laws(events)
+    events = await site.events(input="hi", tools=AUTO)
     response: Any = events[-1]["response"]
     (output,) = (item for item in response["output"] if item["type"] == "shell_call_output")
     read = prompt_of(site, 1).rpartition("to=assistant<|channel|>commentary<|message|>")[2].partition("<|end|>")[0]
@@ -107,9 +104,8 @@ async def test_a_container_can_be_named_and_only_by_its_project(code: CodeInterp
     (call,) = (item for item in response["output"] if item["type"] == "shell_call")
     assert call["environment"] == {"type": "container_reference", "container_id": mine.id}
     for project, id in (("other", mine.id), ("default", "cntr_none")):
-        with pytest.raises(ApiError) as raised:
-            await site_of(code, ANSWER).begin(input="hi", tools=named(id), project=project)
-        assert (raised.value.status, raised.value.param) == (404, "tools")
+        raised = await site_of(code, ANSWER).refusal(input="hi", tools=named(id), project=project)
+        assert (raised.status, raised.param) == (404, "tools")
 
 
 async def test_the_model_is_told_where_the_container_is_gone(code: CodeInterpreterTool) -> None:

@@ -9,11 +9,11 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import JsonObject
 from responses_app.tools.code_interpreter.tool import CodeInterpreterTool, code_of
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from tests.kit.fakes import FakeEngine, Site
-from tests.kit.laws import assert_laws, counting_ids
+from tests.kit.laws import counting_ids
 from tests.kit.sandboxes import SMALL, content_of, interpreter, needs_bubblewrap, started
 from tests.kit.waiting import eventually
 from tests.unit.runs.test_server_tools import prompt_of
@@ -54,9 +54,7 @@ def calls_of(response: JsonObject) -> list[JsonObject]:
 
 async def test_code_runs_and_the_model_goes_on(tool: CodeInterpreterTool) -> None:
     site = site_of(tool, calling("2**100"), ANSWER)
-    reading = await site.begin(input="hi", tools=AUTO, include=OUTPUTS, transport="sse")
-    events = await reading.to_the_end()
-    assert_laws(events)
+    events = await site.events(input="hi", tools=AUTO, include=OUTPUTS)
     (item,) = calls_of(events[-1]["response"])  # type: ignore[arg-type]
     assert str(item["container_id"]).startswith("cntr_")
     assert (item["status"], item["code"]) == ("completed", "2**100")
@@ -85,14 +83,6 @@ async def test_a_chain_keeps_its_variables_and_another_has_none_of_them(tool: Co
     assert alone["status"] == "completed"  # the tool did what it was asked for
 
 
-async def test_a_client_that_keeps_its_own_history_keeps_its_container(tool: CodeInterpreterTool) -> None:
-    site = site_of(tool, calling("y = 1"), ANSWER, calling("y"), ANSWER)
-    first = await site.ask(input="hi", tools=AUTO, store=False)
-    again = [{"role": "user", "content": "hi"}, *first["output"], {"role": "user", "content": "on"}]  # type: ignore[misc]
-    second = await site.ask(input=again, tools=AUTO, include=OUTPUTS, store=False)
-    assert calls_of(second)[0]["outputs"] == [{"type": "logs", "logs": "1\n"}]
-
-
 async def test_only_calls_of_code_say_where_it_ran(tool: CodeInterpreterTool) -> None:
     """A `container_id` of another item has no effect: its client is told so."""
     mine = await tool.containers.create("default")
@@ -110,9 +100,8 @@ async def test_a_container_can_be_named_and_only_by_its_project(tool: CodeInterp
     assert item["container_id"] == mine.id
     for project, id in (("other", mine.id), ("default", "cntr_none")):
         tools = [{"type": "code_interpreter", "container": id}]
-        with pytest.raises(ApiError) as raised:
-            await site_of(tool, ANSWER).begin(input="hi", tools=tools, project=project)
-        assert (raised.value.status, raised.value.param) == (404, "tools")
+        raised = await site_of(tool, ANSWER).refusal(input="hi", tools=tools, project=project)
+        assert (raised.status, raised.param) == (404, "tools")
 
 
 @pytest.mark.parametrize(
@@ -129,10 +118,9 @@ async def test_a_container_can_be_named_and_only_by_its_project(tool: CodeInterp
     ],
 )
 async def test_a_container_that_cannot_be(tool: CodeInterpreterTool, container: object, param: str) -> None:
-    with pytest.raises(ApiError) as raised:
-        await site_of(tool).begin(input="hi", tools=[{"type": "code_interpreter", "container": container}])
-    assert raised.value.status == 400
-    assert str(raised.value.param).startswith(param)
+    raised = await site_of(tool).refusal(input="hi", tools=[{"type": "code_interpreter", "container": container}])
+    assert raised.status == 400
+    assert str(raised.param).startswith(param)
 
 
 async def test_images_are_shown_and_the_model_is_told(tool: CodeInterpreterTool) -> None:
@@ -207,10 +195,9 @@ async def test_without_a_sandbox_a_request_is_refused_and_told_why() -> None:
 
     tool = interpreter(lambda prefix: prefix, choose=nothing)
     for _ in range(2):  # before it was tried, and behind that
-        with pytest.raises(ApiError) as raised:
-            await site_of(tool).begin(input="hi", tools=AUTO)
-        assert raised.value.code == "unsupported_parameter"
-        assert "bubblewrap: it is not installed" in raised.value.message
+        raised = await site_of(tool).refusal(input="hi", tools=AUTO)
+        assert raised.code == "unsupported_parameter"
+        assert "bubblewrap: it is not installed" in raised.message
 
 
 @pytest.mark.parametrize(
@@ -232,9 +219,7 @@ async def test_what_code_writes_is_cited(tool: CodeInterpreterTool) -> None:
     code = "class Picture:\n    def _repr_png_(self): return b'png!'\nopen('a.txt', 'w').write('hello')\nPicture()"
     said = "<|channel|>final<|message|>It is in [a.txt](sandbox:/mnt/data/a.txt).<|return|>"
     site = site_of(tool, calling(code), said, "<|channel|>final<|message|>Once more: /mnt/data/a.txt<|return|>")
-    reading = await site.begin(input="hi", tools=AUTO, transport="sse")
-    events = await reading.to_the_end()
-    assert_laws(events)
+    events = await site.events(input="hi", tools=AUTO)
     added = [event["annotation"] for event in events if event["type"] == "response.output_text.annotation.added"]
     response: JsonObject = events[-1]["response"]  # type: ignore[assignment]
     message = response["output"][-1]["content"][0]  # type: ignore[index]
