@@ -14,9 +14,24 @@ from tests.kit.harmony_library import harmony_encoding
 
 Tools = list[tuple[str, str, object]]
 
-texts = st.sampled_from(["", "a", "b c", "null", "x\ny", "é中", 'q"', "s\r\n", "\n", "<|end|>", "// a"]) | st.text(
-    st.characters(exclude_categories=["Cs"]), max_size=5
-)
+texts = st.sampled_from(
+    [
+        "",
+        "a",
+        "b c",
+        "null",
+        "x\ny",
+        "é中",
+        'q"',
+        "s\r\n",
+        "\n",
+        "<|end|>",
+        "// a",
+        "\n\nx",
+        "a\rb",
+        "a\x0bb\u2028c\x85d",
+    ]
+) | st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 numbers = (  # the library loses the last digit of many others
     st.integers(-(2**63), 2**64 - 1)
     | st.integers(-1000, 1000).map(lambda number: number / 64)
@@ -107,12 +122,6 @@ def test_what_a_property_may_be(schema: object) -> None:
         ("g", "", {"type": "object", "properties": {"a": schema, "b": schema}, "required": ["a"]}),
     ]
     assert decode_tokens(ours(None, tools)) == decode_tokens(library(None, tools))
-
-
-@pytest.mark.parametrize("text", ["\n\nx", "x\n\n", "\r", "a\rb", "a\r\n", "a\x0bb\u2028c\x85d", "  sp  "])
-def test_every_line_of_a_functions_description_is_a_comment(text: str) -> None:
-    tools: Tools = [("f", text, None), ("g", text, {"type": "object"})]
-    assert ours("Be brief.", tools) == library("Be brief.", tools)
 
 
 def test_deeper_than_the_library_goes() -> None:

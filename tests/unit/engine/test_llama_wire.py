@@ -148,12 +148,6 @@ def test_an_error_within_a_stream() -> None:
         told(stream(), b'data: {"error": {"code": 503, "message": "Loading model"}}\n')
 
 
-def test_more_tokens_than_were_asked_for_are_refused() -> None:
-    reader = stream(max_tokens=1)
-    with pytest.raises(GenerationFailed, match="more tokens"):
-        told(reader, event([A], 1, "a") + event([A], 2, "a"))
-
-
 @pytest.mark.parametrize("tokens", [["a"], "abc", [-1], [10], [1.0], [True], [[1]], {"1": 1}])
 def test_what_is_no_token_of_the_model_is_refused(tokens: Any) -> None:
     number = len(tokens)
@@ -171,14 +165,20 @@ def answered(tokens: Any) -> CompletionAnswer:
     return reader
 
 
-def test_more_tokens_at_the_end_or_in_one_answer_are_refused() -> None:
-    reader = answered([A] * 9)
+@pytest.mark.parametrize(
+    ("most", "data"),
+    [
+        (1, event([A], 1, "a") + event([A], 2, "a")),
+        (1, event([A, A], 2, stop=True, stop_type="eos")),
+        (2, event([X99], 3, " 🦙")),
+    ],
+    ids=["one after the other", "at the end", "left out"],
+)
+def test_more_tokens_than_were_asked_for_are_refused(most: int, data: bytes) -> None:
     with pytest.raises(GenerationFailed, match="more tokens"):
-        reader.end()
+        told(stream(max_tokens=most), data)
     with pytest.raises(GenerationFailed, match="more tokens"):
-        told(stream(max_tokens=1), event([A, A], 2, stop=True, stop_type="eos"))
-    with pytest.raises(GenerationFailed, match="more tokens"):
-        told(stream(max_tokens=2), event([X99], 3, " 🦙"))
+        answered([A] * 9).end()
 
 
 @pytest.mark.parametrize("more", [{"tokens_predicted": "x"}, {"prompt_progress": {"cache": "x"}}])

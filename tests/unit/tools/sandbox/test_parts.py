@@ -20,7 +20,7 @@ from responses_app.api.containers import content_type_of
 from responses_app.protocol.setting import KIB, MIB
 from responses_app.tools.code_interpreter.tool import notes_of
 from responses_app.tools.sandbox import disk, seccomp
-from responses_app.tools.sandbox.base import InterpreterError, SandboxSettings, environment, find_interpreter
+from responses_app.tools.sandbox.base import InterpreterError, SandboxSettings, find_interpreter
 from responses_app.tools.sandbox.choosing import choose
 from responses_app.tools.sandbox.disk import Folders, remove_those_of_the_dead
 from responses_app.tools.sandbox.records import CellEnd, Execution, Output
@@ -101,11 +101,6 @@ async def test_without_a_fitting_python_the_setting_is_named() -> None:
     choice = await choose("auto", "/nowhere/python")
     assert choice.sandbox is None
     assert "SANDBOX_PYTHON" in choice.problem
-
-
-def test_the_environment_holds_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SECRET_KEY", "x")
-    assert "SECRET_KEY" not in environment()
 
 
 def test_folders_of_a_process_that_was_killed_are_removed_and_of_no_other(
