@@ -47,7 +47,7 @@ class Switches:
     is_well: bool = True
     answers: bool = True  # else every request waits for ever
     refusal: tuple[int, Mapping[str, str]] | None = None  # status and headers of every generation's answer
-    fault: str | None = None  # the name of a method of `_Faults`: what happens in every generation
+    fault: str | None = None  # in `FAULTS` or `SAID`: what happens in every generation
     fault_after: int = 0  # chunks
     padding: int = 0  # bytes that every event is longer
     eyes: Eyes | None = None  # it takes pictures
@@ -283,7 +283,6 @@ class _Stream:
     request: web.Request
     response: web.StreamResponse
     asked: Asked
-    faults: Mapping[str, Callable[["_Stream"], Awaitable[None]]] = field(default_factory=lambda: FAULTS)
 
     async def say(self, data: JsonObject | str) -> None:
         """Send an event."""
@@ -293,8 +292,13 @@ class _Stream:
 
     async def maybe_fail(self) -> None:
         """Do what the switches say should go wrong before this chunk."""
-        if self.switches.fault is not None and self.asked.sent == self.switches.fault_after:
-            await self.faults[self.switches.fault](self)
+        fault = self.switches.fault
+        if fault is None or self.asked.sent != self.switches.fault_after:
+            return
+        if fault in SAID:
+            await self.say(SAID[fault])
+        else:
+            await FAULTS[fault](self)
 
 
 async def _die(stream: _Stream) -> None:
@@ -312,40 +316,16 @@ async def _silence(stream: _Stream) -> None:
     await asyncio.Event().wait()
 
 
-async def _garbage(stream: _Stream) -> None:
-    await stream.say("{nonsense")
-
-
-async def _number(stream: _Stream) -> None:
-    await stream.say("5")
-
-
 async def _flood(stream: _Stream) -> None:
     """A line without an end."""
     while True:
         await stream.response.write(b"x" * 65536)
 
 
-async def _error(stream: _Stream) -> None:
-    await stream.say(error("EngineCore encountered an issue. secret detail", 500, kind="InternalServerError"))
-
-
-async def _full(stream: _Stream) -> None:
-    await stream.say(error(FULL, 503, kind="Service Unavailable"))
-
-
 async def _no_http(stream: _Stream) -> None:
     assert stream.request.transport is not None
     stream.request.transport.write(b"what is this\r\n")
     await asyncio.Event().wait()
-
-
-async def _no_reason(stream: _Stream) -> None:
-    await stream.say("[DONE]")
-
-
-async def _odd_reason(stream: _Stream) -> None:
-    await stream.say({"choices": [{"index": 0, "token_ids": [1], "finish_reason": "repetition"}]})
 
 
 async def _no_end(stream: _Stream) -> None:
@@ -360,11 +340,7 @@ async def _abort(stream: _Stream) -> None:
 
 
 FAULTS: Mapping[str, Callable[[_Stream], Awaitable[None]]] = {
-    each.__name__.removeprefix("_"): each
-    for each in (
-        *(_die, _cut, _silence, _garbage, _number, _flood, _error, _full),
-        *(_no_http, _no_reason, _odd_reason, _no_end, _abort),
-    )
+    each.__name__.removeprefix("_"): each for each in (_die, _cut, _silence, _flood, _no_http, _no_end, _abort)
 }
 
 Event = Callable[[TokenChunk, list[int] | None, int | None], JsonObject]
@@ -423,6 +399,16 @@ def text_event(chunk: TokenChunk, prompt: list[int] | None, logprobs: int | None
 def error(message: str, code: int, *, kind: str = "BadRequestError") -> JsonObject:
     """Return an error as vLLM says it, in an answer's body or in a stream."""
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+SAID: dict[str, JsonObject | str] = {  # of faults that are said in place of a chunk
+    "garbage": "{nonsense",
+    "number": "5",
+    "error": error("EngineCore encountered an issue. secret detail", 500, kind="InternalServerError"),
+    "full": error(FULL, 503, kind="Service Unavailable"),
+    "no_reason": "[DONE]",
+    "odd_reason": {"choices": [{"index": 0, "token_ids": [1], "finish_reason": "repetition"}]},
+}
 
 
 def _reason(chunk: TokenChunk) -> str | None:

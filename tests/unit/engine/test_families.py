@@ -16,7 +16,7 @@ from tests.kit.waiting import eventually
 from tests.unit.engine.rendering_vllm import RenderingVllm
 from tests.unit.engine.vllm_engines import over
 from tests.unit.formats.families import LLAMA, QWEN, Family
-from tests.unit.formats.rendering import format_of
+from tests.unit.formats.rendering import FAMILIES, format_of
 
 SHORT, LONG = "short", "long"
 SAID = {
@@ -34,11 +34,10 @@ class FamilyScript(ScriptedEngine):
         return next(fits, self._parts[0]), 0
 
 
-class _Contract(EngineContract):
-    family: Family
-
-    @pytest.fixture
-    async def fake(self) -> AsyncIterator[RenderingVllm]:
+class TestContract(EngineContract):
+    @pytest.fixture(params=FAMILIES, ids=lambda family: family.name)
+    async def fake(self, request: pytest.FixtureRequest) -> AsyncIterator[RenderingVllm]:
+        self.family: Family = request.param
         self.format, renderer = format_of(self.family)
         self.end = self.family.ids[self.family.end]
         script = [
@@ -79,11 +78,3 @@ class _Contract(EngineContract):
 
     async def wait_until_idle(self, engine: BaseEngine) -> None:
         await eventually(lambda: self.fake.engine.running == 0)
-
-
-class TestQwenContract(_Contract):
-    family = QWEN
-
-
-class TestLlamaContract(_Contract):
-    family = LLAMA

@@ -79,20 +79,7 @@ def test_text_is_not_the_beginning_of_a_header(text: str) -> None:
 
 
 parts = st.sampled_from(
-    [
-        "assistant",
-        "user",
-        " ",
-        "<|channel|>",
-        "<|constrain|>",
-        "<|start|>",
-        "final",
-        "to=",
-        "functions.f",
-        "json",
-        "{",
-        "é",
-    ]
+    [" ", *"assistant user <|channel|> <|constrain|> <|start|> final to= functions.f json { é".split()]
 )
 
 

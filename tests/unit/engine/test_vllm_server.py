@@ -22,7 +22,11 @@ from tests.kit.waiting import eventually
 from tests.unit.engine.vllm_engines import HELLO, SCRIPT, OpenEngine, OpenFake, OpenPool, over, prompt
 
 
-class _Contract(EngineContract):
+class TestContract(EngineContract):
+    @pytest.fixture(params=[True, False], ids=["/inference/v1/generate", "/v1/completions"])
+    async def fake(self, request: pytest.FixtureRequest, open_fake: OpenFake) -> FakeVllm:
+        return await open_fake(scale_out=request.param)
+
     @pytest.fixture
     def new_engine(self, fake: FakeVllm) -> VllmServerEngine:
         self.fake = fake
@@ -36,16 +40,6 @@ class _Contract(EngineContract):
 
     async def wait_until_idle(self, engine: BaseEngine) -> None:
         await eventually(lambda: self.fake.engine.running == 0)
-
-
-class TestGenerateContract(_Contract):
-    """Over `/inference/v1/generate`."""
-
-
-class TestCompletionsContract(_Contract):
-    @pytest.fixture
-    async def fake(self, open_fake: OpenFake) -> FakeVllm:
-        return await open_fake(scale_out=False)
 
 
 class TestWhatItSays:

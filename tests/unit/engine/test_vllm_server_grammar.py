@@ -18,7 +18,6 @@ from engine.sessions import Session
 from engine.types import CallRule, GenerationRequest, TurnGrammar, TurnRules
 from tests.contracts.engine import collect
 from tests.kit import fake_vllm
-from tests.kit.fake_vllm import _Stream
 from tests.unit.engine.vllm_engines import OpenPool
 
 SCRIPT = {"say": "<|channel|>commentary to=functions.f<|message|>{}<|call|>"}
@@ -100,11 +99,8 @@ async def test_a_grammar_that_was_taken_is_not_asked_about_again(pool: OpenPool)
 @pytest.fixture
 def rejected(monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the name of a fault: what vLLM says of a token that a grammar rejects, and of a fault of its own."""
-
-    async def rejects(stream: _Stream) -> None:
-        await stream.say(fake_vllm.error("Internal server error", 500, kind="InternalServerError"))
-
-    monkeypatch.setitem(fake_vllm.FAULTS, "rejected", rejects)  # type: ignore[arg-type]
+    said = fake_vllm.error("Internal server error", 500, kind="InternalServerError")
+    monkeypatch.setitem(fake_vllm.SAID, "rejected", said)
     return "rejected"
 
 

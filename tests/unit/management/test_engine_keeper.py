@@ -62,6 +62,11 @@ class Kept:
         lines = (self.folder / "pids").read_text().splitlines()
         return [tuple(map(int, line.split())) for line in lines]
 
+    async def is_up(self) -> None:
+        """Return once the first one is up."""
+        await eventually(lambda: self.said["up"] == 1 and (self.folder / "pids").exists())
+        await eventually(lambda: len(self.processes()) == 1)
+
     def close(self) -> None:
         for descriptor in self._lifeline:
             os.close(descriptor)
@@ -90,8 +95,7 @@ async def test_one_that_its_settings_keep_from_starting_is_not_tried_again(kept:
 
 async def test_one_that_dies_is_started_again_and_leaves_no_core_behind(kept: Kept) -> None:
     kept.start("live")
-    await eventually(lambda: kept.said["up"] == 1 and (kept.folder / "pids").exists())
-    await eventually(lambda: len(kept.processes()) == 1)
+    await kept.is_up()
     ((host, core),) = kept.processes()
     kept.does("refuse")  # what was there once is tried again, whatever it says
     os.kill(host, signal.SIGKILL)
@@ -118,8 +122,7 @@ async def test_one_for_which_the_machine_has_no_process_is_tried_again(
 @pytest.mark.parametrize("does", ["live", "be stubborn"])
 async def test_a_stop_ends_it_and_all_that_it_has_started(kept: Kept, does: str) -> None:
     kept.start(does)
-    await eventually(lambda: kept.said["up"] == 1 and (kept.folder / "pids").exists())
-    await eventually(lambda: len(kept.processes()) == 1)
+    await kept.is_up()
     await kept.keeper.stop()
     await eventually(lambda: all(map(is_gone, kept.processes()[0])))
     assert kept.said["loads"] == 1
