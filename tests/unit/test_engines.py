@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from engine.errors import EngineConfigurationError, EngineError, EngineUnavailab
 from engine.types import EngineInfo, GenerationRequest, TokenChunk
 from responses_app.settings.conf import from_environ
 from responses_app.wiring.engines import REFUSED, Engines, EngineStarter
-from tests.kit.server import Server
-from tests.kit.waiting import eventually
 
 
 class StubbornEngine(BaseEngine):
@@ -101,18 +98,3 @@ async def test_where_none_can_be_loaded_the_server_stops(tmp_path: Path) -> None
 def test_options_that_cannot_work_are_told_with_the_models_name(tmp_path: Path) -> None:
     with pytest.raises(EngineConfigurationError, match=r"^MODELS, 'b': The demo engine does not know 'speed'"):
         several(tmp_path, a={"engine": "demo"}, b={"engine": "demo", "options": {"speed": 1}}).check()
-
-
-@pytest.mark.parametrize("kind", ["daphne", "uvicorn"])
-@pytest.mark.each_server
-async def test_a_missing_script_ends_the_process_with_one_sentence(folder, kind: str) -> None:  # type: ignore[no-untyped-def]
-    server = Server(folder, kind=kind, engine="scripted", engine_script=folder / "missing.json")
-    try:
-        server.start(wait=False)
-    except AssertionError as ended:  # it may end before it answers
-        assert "the server ended" in str(ended)  # noqa: PT017
-    assert server.process is not None
-    await eventually(lambda: server.process is not None and server.process.poll() is not None)
-    assert "cannot start" in server.output
-    assert "missing.json" in server.output
-    assert not re.search(r'File ".*/(engine|responses_app)/', server.output)  # Django logs a request that is cut off

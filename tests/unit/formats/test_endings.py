@@ -1,15 +1,11 @@
 """How a response of a model with a chat template ends before its model ends it: at its length, and cancelled."""
 
-import asyncio
-
 import pytest
 
 from engine.types import FinishReason
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.requests.resources import Status
 from tests.kit.fakes import TOOL_F
 from tests.kit.laws import assert_laws
-from tests.kit.waiting import eventually
 from tests.unit.formats.families import LLAMA, QWEN, Family
 from tests.unit.formats.test_chat_template import FamilySite, kinds
 
@@ -42,17 +38,7 @@ class TestEndings:
         assert first["usage"]["output_tokens"] == limit  # type: ignore[index]
         if part == "answer":
             await site.ask(input="Go on.", tools=[TOOL_F], previous_response_id=first["id"])
-            sampled = [*site.engine.prompts[0], *site.engine.encode(said)]
-            assert site.engine.prompts[1][: len(sampled)] == sampled
-
-    async def test_one_that_nobody_reads_is_cancelled(self, family: Family) -> None:
-        site = FamilySite(family, ["It is", asyncio.Event(), f" 18.{family.end}"])
-        reading = await site.begin(input="hi")
-        await reading.until("response.output_text.delta")
-        await site.engine.waits.wait()
-        reading.leave()
-        await eventually(lambda: len(site.registry) == 0)
-        assert (reading.run.status, site.engine.running) == (Status.CANCELLED, 0)
+            site.assert_goes_on_behind(said)
 
     async def test_behind_a_call_of_the_only_one_nothing_is_said(self, family: Family) -> None:
         call = PARTS["call"][family.name] + "]}}" + ("\n</tool_call>" if family is QWEN else "")
