@@ -16,7 +16,7 @@ from responses_app.protocol.setting import MIB
 from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
 from responses_app.tools.egress.base import BaseWayOut
 from responses_app.tools.sandbox.asking import OwnHost
-from responses_app.tools.sandbox.base import Interpreter, SandboxSettings, find_interpreter
+from responses_app.tools.sandbox.base import BaseSandbox, Interpreter, SandboxSettings, find_interpreter
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
@@ -24,6 +24,7 @@ from responses_app.tools.sandbox.serving import Door, HostServer
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.sharing import SharedContainers
 from responses_app.tools.sandbox.starting import Extras
+from responses_app.tools.sandbox.stillness import Cgroups
 from tests.kit.memory_files import MemoryFileStore
 from tests.kit.memory_skills import MemorySkills
 from tests.kit.server import ROOT, clean_environ, free_port
@@ -180,11 +181,17 @@ async def content_of(containers: SharedContainers, project: str, id: str, file_i
 
 @asynccontextmanager
 async def session_of(
-    settings: SandboxSettings = SMALL, *, python: Interpreter | None = None, way_out: BaseWayOut | None = None
+    settings: SandboxSettings = SMALL,
+    *,
+    sandbox: BaseSandbox | None = None,
+    python: Interpreter | None = None,
+    cgroups: Cgroups | None = None,
+    way_out: BaseWayOut | None = None,
 ) -> AsyncIterator[SandboxSession]:
-    """Start a container and end it."""
+    """Start a container, with bubblewrap unless another sandbox is named, and end it."""
     extras = Extras(way_out=way_out)
-    session = await SandboxSession.start(Bubblewrap(), python or plain_python(), settings, extras=extras)
+    kind, interpreter = sandbox or Bubblewrap(), python or plain_python()
+    session = await SandboxSession.start(kind, interpreter, settings, cgroups, extras=extras)
     try:
         yield session
     finally:

@@ -46,6 +46,11 @@ class FamilySite(Site):
     def texts(self) -> list[str]:
         return [b"".join(map(self.format.token_bytes, prompt)).decode() for prompt in self.engine.prompts]
 
+    def assert_goes_on_behind(self, said: str) -> None:
+        """Assert that the second prompt begins with the first, and with all that was sampled behind it."""
+        sampled = [*self.engine.prompts[0], *self.engine.encode(said)]
+        assert self.engine.prompts[1][: len(sampled)] == sampled
+
 
 @pytest.fixture(params=[QWEN, LLAMA], ids=lambda family: family.name)
 def family(request: pytest.FixtureRequest) -> Family:
@@ -86,8 +91,7 @@ async def test_a_tool_loop_goes_on_with_the_very_tokens(family: Family) -> None:
     call = first["output"][-1]  # type: ignore[index]
     assert (call["type"], call["name"], orjson.loads(call["arguments"])) == ("function_call", "f", {"a": 1})
     second = await site.ask(input=[output_of(first)], tools=[TOOL_F], previous_response_id=first["id"])
-    said = [*site.engine.prompts[0], *site.engine.encode(CALLS[family.name])]
-    assert site.engine.prompts[1][: len(said)] == said, "the prompt before, and all that was sampled"
+    site.assert_goes_on_behind(CALLS[family.name])
     await site.ask(input="sure?", tools=[TOOL_F], previous_response_id=second["id"])
     assert "sure?" in site.texts[2]
     assert ("Hm." in site.texts[1], "Hm." in site.texts[2]) == (family is QWEN, False), "as the template does it"
@@ -100,8 +104,7 @@ async def test_white_space_around_an_answer_is_kept(family: Family, said: str) -
     first = await site.ask(input="hi")
     assert first["output"][0]["content"][0]["text"] == said  # type: ignore[index]
     await site.ask(input="sure?", previous_response_id=first["id"])
-    sampled = [*site.engine.prompts[0], *site.engine.encode(f"{said}{family.end}")]
-    assert site.engine.prompts[1][: len(sampled)] == sampled
+    site.assert_goes_on_behind(f"{said}{family.end}")
 
 
 @pytest.mark.parametrize("thought", ["", "<think>\n  Hm. \n</think>\n\n"])
@@ -114,8 +117,7 @@ async def test_white_space_around_tags_is_kept(thought: str, preamble: str) -> N
     texts = [item["content"][0]["text"] for item in first["output"] if item.get("content")]  # type: ignore[attr-defined]
     assert texts == [each for each in ("  Hm. " * bool(thought), preamble.removesuffix("\n")) if each]
     await site.ask(input=[output_of(first)], tools=[TOOL_F], previous_response_id=first["id"])
-    sampled = [*site.engine.prompts[0], *site.engine.encode(said)]
-    assert site.engine.prompts[1][: len(sampled)] == sampled
+    site.assert_goes_on_behind(said)
 
 
 async def test_a_client_that_replays_everything_gives_the_same_prompt(family: Family) -> None:
@@ -167,8 +169,7 @@ async def test_a_custom_tool_takes_text_as_it_is() -> None:
     assert (called["type"], called["input"]) == ("custom_tool_call", "ls\n-l")
     output: JsonObject = {"type": "custom_tool_call_output", "call_id": called["call_id"], "output": "a b"}
     await site.ask(input=[output], tools=[tool], previous_response_id=first["id"])
-    said = [*site.engine.prompts[0], *site.engine.encode(call)]
-    assert site.engine.prompts[1][: len(said)] == said
+    site.assert_goes_on_behind(call)
 
 
 async def test_a_compaction_begins_a_new_chain(family: Family) -> None:
@@ -251,8 +252,7 @@ async def test_sealed_items_come_back_as_the_tokens_that_were_sampled(family: Fa
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "18"}
     response = await site.ask(input=[{"role": "user", "content": "hi"}, *bare, output], **asked)
     assert response["status"] == "completed"
-    said = [*site.engine.prompts[0], *site.engine.encode(CALLS[family.name])]
-    assert site.engine.prompts[1][: len(said)] == said
+    site.assert_goes_on_behind(CALLS[family.name])
 
 
 @pytest.mark.parametrize("cut", [1, 9, 30])

@@ -54,6 +54,12 @@ async def secured(raw: Raw, name: str, proxy: Opened) -> Raw:
     return raw
 
 
+async def greeted(proxy: Opened, target: str, greeting: bytes, **more: bytes) -> bytes:
+    """Return the answer to the first bytes in a tunnel."""
+    async with await tunnel(proxy, target) as raw:
+        return await raw.said(greeting, **more)
+
+
 async def asked_by(proxy: Opened, host: EchoHost, name: str, path: str = "/", *headers: str) -> bytes:
     """Return what an https:// URL answers."""
     target = f"{name}:{host.port}"
@@ -244,14 +250,11 @@ async def test_a_tunnel_of_https_leads_to_the_name_that_was_checked(
     monkeypatch.setattr(connections, "_HTTPS", host.port)
     allowed = policy("api.example")
     monkeypatch.setattr(type(allowed), "allows", lambda *_: True)
+    target = f"api.example:{host.port}"
     async with opened(allowed) as proxy:
-        async with await tunnel(proxy, f"api.example:{host.port}") as raw:
-            answer = await raw.said(greeting_of("other.example"))
-            assert answer == tunnels.WRONG_NAME
-        async with await tunnel(proxy, f"api.example:{host.port}") as raw:
-            assert await raw.said(b"SSH-2.0-OpenSSH_9.0\r\n") == b""
-        async with await tunnel(proxy, f"api.example:{host.port}") as raw:
-            assert (await raw.said(greeting_of("api.example"), until=b"\x16")).startswith(b"\x16")
+        assert await greeted(proxy, target, greeting_of("other.example")) == tunnels.WRONG_NAME
+        assert await greeted(proxy, target, b"SSH-2.0-OpenSSH_9.0\r\n") == b""
+        assert (await greeted(proxy, target, greeting_of("api.example"), until=b"\x16")).startswith(b"\x16")
 
 
 async def test_a_port_that_the_allowlist_names_leads_to_no_other_name_either(
@@ -260,18 +263,13 @@ async def test_a_port_that_the_allowlist_names_leads_to_no_other_name_either(
     """A client that writes `api.example:443` for `api.example` would get past what the operator allows."""
     target = f"api.example:{host.port}"
     async with opened(policy(target)) as proxy:
-        async with await tunnel(proxy, target) as raw:
-            assert await raw.said(greeting_of("other.example")) == tunnels.WRONG_NAME
-        async with await tunnel(proxy, target) as raw:
-            assert await raw.said(with_extension(0xFE0D, bytes(100))) == tunnels.WRONG_NAME
-        async with await tunnel(proxy, target) as raw:
-            assert await raw.said(greeting_of("api.example")[:6] + b"\x07" * 100) == b"", "no greeting"
+        assert await greeted(proxy, target, greeting_of("other.example")) == tunnels.WRONG_NAME
+        assert await greeted(proxy, target, with_extension(0xFE0D, bytes(100))) == tunnels.WRONG_NAME
+        assert await greeted(proxy, target, greeting_of("api.example")[:6] + b"\x07" * 100) == b"", "no greeting"
         for name in ("api.example", None):
-            async with await tunnel(proxy, target) as raw:
-                assert (await raw.said(greeting_of(name), until=b"\x16")).startswith(b"\x16")
+            assert (await greeted(proxy, target, greeting_of(name), until=b"\x16")).startswith(b"\x16")
         monkeypatch.setattr(connections, "_HTTPS", host.port)
-        async with await tunnel(proxy, target) as raw:
-            assert await raw.said(greeting_of(None)) == tunnels.WRONG_NAME
+        assert await greeted(proxy, target, greeting_of(None)) == tunnels.WRONG_NAME
 
 
 CHANGE_CIPHER = b"\x14\x03\x03\x00\x01\x01"

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.response.steps import CallTool
+from responses_app.protocol.response.steps import CallTool, ToolReturned
 from responses_app.runs.driving.learning import list_tools
 from responses_app.runs.driving.tool_calls import call_tool
 from responses_app.runs.plan.plan import ToolEntry
@@ -84,6 +84,12 @@ async def test_an_http_error_keeps_its_status(tool: McpTool, status: int) -> Non
         assert (error["type"], error["code"]) == ("http_error", status)  # type: ignore[index]
 
 
+async def called(entry: ToolEntry) -> ToolReturned:
+    """Call the tool as a run does."""
+    asked = CallTool("tests.ask", "{}", "mcp_1", tool="ask")
+    return await call_tool(entry, asked, tell=lambda _: None, settings=RunSettings())
+
+
 NOT_MCP: dict[str, Any] = {
     "a page": (200, b"text/html", b"<h1>Hello</h1>"),
     "cut JSON": (200, b"application/json", b"{"),
@@ -101,11 +107,7 @@ NOT_MCP: dict[str, Any] = {
 async def test_what_is_not_mcp_is_a_failure(tool: McpTool, given: Any) -> None:
     tool.idle_seconds = 1.0
     async with answering(tools_call=lambda _: given) as url:
-        use = use_of(url)
-        entry = ToolEntry(tool, use, None)
-        returned = await call_tool(
-            entry, CallTool("tests.ask", "{}", "mcp_1", tool="ask"), tell=lambda _: None, settings=RunSettings()
-        )
+        returned = await called(ToolEntry(tool, use_of(url), None))
         assert returned.failed
         assert returned.shown["error"]
         assert "Traceback" not in returned.text
@@ -189,9 +191,7 @@ async def test_one_that_hangs_is_left_in_time_and_a_cancellation_at_once(tool: M
         with pytest.raises(asyncio.CancelledError):
             await calling
         tool.idle_seconds = 0.2
-        returned = await call_tool(
-            entry, CallTool("tests.ask", "{}", "mcp_1", tool="ask"), tell=lambda _: None, settings=RunSettings()
-        )
+        returned = await called(entry)
         assert "did not answer within 0.2 s" in returned.text
         listed, offer = await list_tools(entry)
         assert (offer, "did not answer within 0.2 s" in str(listed.error)) == (None, True)

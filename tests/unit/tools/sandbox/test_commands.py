@@ -16,7 +16,7 @@ from responses_app.tools.sandbox.inside.respsite_kernel.frames import Frame
 from responses_app.tools.sandbox.records import CellEnd, StoredFile
 from responses_app.tools.sandbox.sandboxes import Sandlock
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
-from tests.kit.sandboxes import SMALL, needs_bubblewrap, session_of
+from tests.kit.sandboxes import needs_bubblewrap, session_of
 from tests.kit.waiting import eventually
 
 in_a_container = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
@@ -166,13 +166,10 @@ class TestInAContainer:
 
 @pytest.mark.needs("sandlock")
 async def test_sandlock_runs_commands() -> None:
-    session = await SandboxSession.start(Sandlock(), find_interpreter("/usr/bin/python3"), SMALL)
-    try:
+    async with session_of(sandbox=Sandlock(), python=find_interpreter("/usr/bin/python3")) as session:
         ended, told = await run(session, "echo $((6 * 7)); ls nothing", "sleep 60", seconds=2)
-        assert (ended.ended, ended.commands) == (CellEnd.TIMED_OUT, [CommandEnd(2), END])
-        assert (told.text(), "nothing" in told.text(0, "stderr")) == ("42\n", True)
-    finally:
-        await session.close()
+    assert (ended.ended, ended.commands) == (CellEnd.TIMED_OUT, [CommandEnd(2), END])
+    assert (told.text(), "nothing" in told.text(0, "stderr")) == ("42\n", True)
 
 
 # What is told, without a container.

@@ -26,8 +26,7 @@ from responses_app.tools.sandbox.base import (
 from responses_app.tools.sandbox.choosing import Host, choose
 from responses_app.tools.sandbox.records import CellEnd, Execution
 from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
-from responses_app.tools.sandbox.session import SandboxSession
-from tests.kit.sandboxes import SMALL, needs_bubblewrap, plain_python
+from tests.kit.sandboxes import needs_bubblewrap, plain_python, session_of
 from tests.kit.waiting import eventually
 from tests.unit.tools.sandbox.nobody import (
     HAS_SANDLOCK,
@@ -47,13 +46,16 @@ print(choice.sandbox.name if choice.sandbox else choice.problem)
 """
 
 
-@pytest.mark.parametrize(
+every_sandbox = pytest.mark.parametrize(
     ("kind", "python"),
     [
         pytest.param(Bubblewrap, plain_python().executable, marks=needs_bubblewrap),
         pytest.param(Sandlock, SYSTEM_PYTHON, marks=[needs_sandlock, needs_root]),
     ],
 )
+
+
+@every_sandbox
 async def test_it_holds(kind: type[BaseSandbox], python: str) -> None:
     choice = await choose(kind.name, python)
     assert (choice.problem, type(choice.sandbox)) == ("", kind)
@@ -135,27 +137,23 @@ async def test_the_self_test_finds_what_is_open(monkeypatch: pytest.MonkeyPatch)
 async def test_what_forks_without_end_stands_still_between_cells() -> None:
     """In a namespace the system itself stops all at once; here a process that forks could go on as its child."""
     forks = "import os\nif os.fork() == 0:\n    while True:\n        os.fork() and os._exit(0)"
-    session = await SandboxSession.start(Sandlock(), find_interpreter(SYSTEM_PYTHON), SMALL)
-    try:
+    async with session_of(sandbox=Sandlock(), python=find_interpreter(SYSTEM_PYTHON)) as session:
         assert (await session.run(f"{forks}\nimport time\ntime.sleep(0.3)")).ended is CellEnd.DONE
         before = set(processes.tree(session._process.pid))
         await asyncio.sleep(0.1)
         assert set(processes.tree(session._process.pid)) <= before
         await eventually(lambda: len(set(processes.tree(session._process.pid))) < 20)  # those that ended are no more
-    finally:
-        await session.close()
 
 
-@needs_sandlock
-@needs_root
-async def test_sockets_are_bounded_where_the_network_is_that_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+@every_sandbox
+async def test_a_container_may_have_so_many_sockets(
+    kind: type[BaseSandbox], python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With sandlock the network is that of the host."""
     monkeypatch.setattr(excess, "MAX_SOCKETS", 100)
-    session = await SandboxSession.start(Sandlock(), find_interpreter(SYSTEM_PYTHON), SMALL)
-    try:
-        code = "import socket, time\nheld = [socket.socketpair() for _ in range(80)]\ntime.sleep(20)"
+    code = "import socket, time\nheld = [socket.socketpair() for _ in range(80)]\ntime.sleep(20)"
+    async with session_of(sandbox=kind(), python=find_interpreter(python)) as session:
         assert (await session.run(code)).ended is CellEnd.TOO_MUCH_MEMORY
-    finally:
-        await session.close()
 
 
 @needs_sandlock

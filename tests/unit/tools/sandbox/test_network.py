@@ -64,12 +64,8 @@ class Ran:
 
 async def shell(containers: Containers | SharedContainers, id: str, command: str, project: str = "p") -> Ran:
     printed: list[dict[str, Any]] = []
-    if isinstance(containers, SharedContainers):
-        return Ran(
-            await containers.run_commands(project, id, [command], seconds=30, most=60_000, report=printed.append),
-            printed,
-        )
-    return Ran(await containers.run_commands(project, id, [command], 30, 60_000, printed.append), printed)
+    run = await containers.run_commands(project, id, [command], seconds=30, most=60_000, report=printed.append)
+    return Ran(run, printed)
 
 
 async def test_programs_find_the_proxy_and_trust_it(containers: Containers, host: EchoHost) -> None:

@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from responses_app.tools.sandbox.records import CellEnd
 from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 from responses_app.tools.sandbox.stillness import Cgroup, Cgroups, find_cgroups
-from tests.kit.sandboxes import needs_bubblewrap
+from tests.kit.sandboxes import needs_bubblewrap, session_of
 from tests.unit.tools.sandbox.nobody import SYSTEM_PYTHON, needs_root, needs_sandlock, run_as_nobody
 from tests.unit.tools.sandbox.wakers import (
     HIDDEN_MEMORY,
@@ -47,13 +47,10 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "REST_SECONDS", REST_SECONDS)
 
 
-@asynccontextmanager
-async def started(kind: Callable[[], BaseSandbox], cgroups: Cgroups | None = None) -> AsyncIterator[SandboxSession]:
-    session = await SandboxSession.start(kind(), find_interpreter(SYSTEM_PYTHON), LIMITS, cgroups)
-    try:
-        yield session
-    finally:
-        await session.close()
+def started(
+    kind: Callable[[], BaseSandbox], cgroups: Cgroups | None = None
+) -> AbstractAsyncContextManager[SandboxSession]:
+    return session_of(LIMITS, sandbox=kind(), python=find_interpreter(SYSTEM_PYTHON), cgroups=cgroups)
 
 
 @pytest.fixture(scope="module")

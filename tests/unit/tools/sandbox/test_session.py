@@ -269,11 +269,8 @@ class Liar(BaseSandbox):
 
 async def lied_to(said: str, payload: int = 0) -> Execution:
     """Return what the host makes of a warden's lie."""
-    session = await SandboxSession.start(Liar(said, payload), plain_python(), SMALL)
-    try:
+    async with session_of(sandbox=Liar(said, payload)) as session:
         return await session.run("1")
-    finally:
-        await session.close()
 
 
 async def test_numbers_of_a_warden_that_are_none() -> None:
@@ -360,12 +357,3 @@ async def test_a_container_may_have_so_many_timers(container: SandboxSession) ->
     code += "sum(libc.timer_create(1, None, ctypes.byref(timer)) == 0 for _ in range(2000))"
     assert await printed(container, code) == "1024\n"
     await container.restart()
-
-
-async def test_a_container_may_have_so_many_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(excess, "MAX_SOCKETS", 100)
-    async with session_of() as container:
-        done = await container.run(
-            "import socket, time\nheld = [socket.socketpair() for _ in range(80)]\ntime.sleep(20)"
-        )
-        assert done.ended is CellEnd.TOO_MUCH_MEMORY
