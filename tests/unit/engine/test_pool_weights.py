@@ -1,6 +1,7 @@
 """Weights of several vLLM servers: all at once, one after the other, and servers that do not take them."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -12,18 +13,10 @@ from engine.weights import PauseMode, RemoteCall, WeightsCall, WeightsStep
 from tests.contracts.engine import ask, assert_whole, collect
 from tests.kit.fake_vllm import FakeVllm
 from tests.kit.waiting import eventually
-from tests.unit.engine.vllm_engines import SCRIPT, OpenEngine, OpenFake, OpenPool, prompt
+from tests.unit.engine.vllm_engines import SCRIPT, OpenEngine, OpenFake, OpenPool, prompt, update
 
 Fakes = list[FakeVllm]
 SLOW = {"when": "slow", "say": SCRIPT[-1]["say"], "delay": 0.003}
-
-
-def update(version: str) -> list[WeightsCall]:
-    return [
-        WeightsCall(step=WeightsStep.BEGIN, version=version),
-        WeightsCall(step=WeightsStep.UPDATE, version=version, info={"names": ["w"]}),
-        WeightsCall(step=WeightsStep.FINISH, version=version),
-    ]
 
 
 def steps(fake: FakeVllm) -> list[str]:
@@ -32,6 +25,11 @@ def steps(fake: FakeVllm) -> list[str]:
 
 async def versions(engine: VllmServerEngine) -> list[str | None]:
     return [replica.version for replica in await engine.weights.replicas() if not replica.problem]
+
+
+async def read_into(chunks: list[TokenChunk], turn: AsyncIterator[TokenChunk]) -> None:
+    async for chunk in turn:
+        chunks.append(chunk)
 
 
 @pytest.fixture
@@ -109,18 +107,6 @@ async def test_the_pool_goes_on_with_those_that_agree(
     fakes[1].doors.gate.open()
     fakes[1].doors.version = "v1"
     await eventually(lambda: engine.replicas()["serving"] == 3)
-
-
-async def test_weights_that_may_be_mixed_are_renamed_over_a_connection_that_breaks(pool: OpenPool) -> None:
-    """A vLLM server closes its connection behind an error: that may cross what is asked next."""
-    [fake], engine = await pool(1, *SCRIPT)
-    fake.doors.fails.add("update_weights")
-    fake.doors.breaks.add("update_weight_version")
-    with pytest.raises(WeightsRefused):
-        await engine.weights.apply(update("v1"), PauseMode.KEEP)
-    assert not fake.doors.breaks
-    assert fake.doors.version == "failed:v1"
-    assert await versions(engine) == ["failed:v1"]
 
 
 async def test_a_cancel_renames_servers_where_no_update_is_open_any_more(
@@ -210,16 +196,10 @@ async def test_a_turn_whose_server_changes_goes_on_where_its_weights_are(
     begun = await anext(turn)
     assert begun.weights_version == "default"
     (own,) = [replica for replica in engine._opened_pool().replicas if replica.running]
-    problem = await engine.weights._change(own, update("v1"), PauseMode.KEEP)
-    assert problem is None
+    assert await engine.weights._change(own, update("v1"), PauseMode.KEEP) is None
     chunks = [begun]
-
-    async def read() -> None:
-        async for chunk in turn:
-            chunks.append(chunk)
-
     with pytest.raises(GenerationCut) as cut:
-        await read()
+        await read_into(chunks, turn)
     assert cut.value.at == own.client.url
     assert {chunk.weights_version for chunk in chunks} == {"default"}
     assert engine.replicas()["serving"] == 3, "no server is at fault"
@@ -237,26 +217,24 @@ async def test_what_nobody_takes_leaves_all_in_use(fakes: Fakes, engine: VllmSer
         assert_whole(await collect(engine, ask(prompt("short"))))
 
 
-async def test_weights_that_may_be_mixed_are_called_so(pool: OpenPool) -> None:
+@pytest.mark.parametrize("breaks", [False, True])
+async def test_weights_that_may_be_mixed_are_called_so(pool: OpenPool, breaks: bool) -> None:
+    """A vLLM server closes its connection behind an error: that may cross what is asked next."""
     [fake], engine = await pool(1, *SCRIPT)
     fake.doors.fails.add("update_weights")
+    fake.doors.breaks |= {"update_weight_version"} if breaks else set()
     with pytest.raises(WeightsRefused) as refused:
         await engine.weights.apply(update("v1"), PauseMode.KEEP)
     assert refused.value.changed
-    assert await versions(engine) == ["failed:v1"]
-    chunks = await collect(engine, ask(prompt("short")))
-    assert {chunk.weights_version for chunk in chunks} == {"failed:v1"}
+    assert not fake.doors.breaks
+    assert await versions(engine) == [fake.doors.version] == ["failed:v1"]
+    assert {chunk.weights_version for chunk in await collect(engine, ask(prompt("short")))} == {"failed:v1"}
 
 
 async def test_a_turn_that_is_frozen_is_not_silent(pool: OpenPool) -> None:
     _, engine = await pool(1, SLOW, *SCRIPT, options={"silence_seconds": 0.3})
     chunks: list[TokenChunk] = []
-
-    async def read() -> None:
-        async for chunk in engine.generate(ask(prompt("slow"))):
-            chunks.append(chunk)
-
-    frozen = asyncio.create_task(read())
+    frozen = asyncio.create_task(read_into(chunks, engine.generate(ask(prompt("slow")))))
     await eventually(lambda: len(chunks) > 20)
     await engine.weights.pause(PauseMode.KEEP)
     late = asyncio.create_task(collect(engine, ask(prompt("short"))))
@@ -277,8 +255,7 @@ async def test_a_pause_ends_what_runs(engine: VllmServerEngine) -> None:
     await anext(generation)
     await engine.weights.pause(PauseMode.ABORT)
     with pytest.raises(TurnEnded):
-        async for _ in generation:
-            pass
+        await read_into([], generation)
     await engine.weights.resume()
     assert_whole(await collect(engine, ask(prompt("short"))))
     assert await versions(engine) == ["default"] * 3, "no server is at fault"

@@ -13,16 +13,7 @@ from engine.formats.harmony.encoding import decode_tokens
 from engine.types import FinishReason, TokenChunk, TokenLogprob
 from engine.weights import Gate, PauseMode, RemoteCall, WeightsCall, WeightsStep
 from tests.contracts.engine import ask, assert_whole, collect, joined
-from tests.unit.engine.vllm_engines import prompt
-
-
-def calls(version: str, seed: object) -> list[WeightsCall]:
-    """Return the steps of an update of the demo engine."""
-    return [
-        WeightsCall(step=WeightsStep.BEGIN, version=version),
-        WeightsCall(step=WeightsStep.UPDATE, version=version, info={"seed": seed}),
-        WeightsCall(step=WeightsStep.FINISH, version=version),
-    ]
+from tests.unit.engine.vllm_engines import prompt, update
 
 
 @pytest.fixture
@@ -73,7 +64,7 @@ class TestDemo:
         assert {chunk.weights_version for chunk in first} == {"default"}
         said = set()
         for seed in (0, 1, 2):
-            await demo.weights.apply(calls(f"s{seed}", seed), PauseMode.KEEP)
+            await demo.weights.apply(update(f"s{seed}", {"seed": seed}), PauseMode.KEEP)
             chunks = await collect(demo, ask(prompt("Who are you?")))
             assert_whole(chunks)
             assert {chunk.weights_version for chunk in chunks} == {f"s{seed}"}
@@ -83,7 +74,7 @@ class TestDemo:
 
     async def test_a_turn_that_was_cut_goes_on_with_other_weights(self, demo: DemoEngine) -> None:
         whole = joined(await collect(demo, ask(prompt("Who are you?"))))
-        await demo.weights.apply(calls("s1", 1), PauseMode.KEEP)
+        await demo.weights.apply(update("s1", {"seed": 1}), PauseMode.KEEP)
         for cut in range(1, len(whole)):
             rest = joined(await collect(demo, ask([*prompt("Who are you?"), *whole[:cut]])))
             assert len(rest) == len(whole) - cut
@@ -91,7 +82,7 @@ class TestDemo:
     @pytest.mark.parametrize("seed", [-1, True, "7", None, 2**40])
     async def test_what_is_no_seed_is_refused(self, demo: DemoEngine, seed: object) -> None:
         with pytest.raises(WeightsRefused, match="seed"):
-            await demo.weights.apply(calls("x", seed), PauseMode.KEEP)
+            await demo.weights.apply(update("x", {"seed": seed}), PauseMode.KEEP)
         assert demo.weights_version == "default"
         assert_whole(await collect(demo, ask(prompt("Well?"))))
 

@@ -1,11 +1,13 @@
 """What the tests of the vllm-server engine share: the fake's script, prompts for it, and engines over it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from engine.backends.base import BaseEngine
 from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import EngineUnavailable
 from engine.formats.harmony.prompt import generation_start, render_text
+from engine.weights import WeightsCall, WeightsStep
 from tests.kit.fake_vllm import MODEL, FakeVllm
 
 HELLO = "<|channel|>final<|message|>Hello you<|return|>"
@@ -23,6 +25,12 @@ OpenPool = Callable[..., Awaitable[tuple[list[FakeVllm], VllmServerEngine]]]
 
 def prompt(text: str) -> list[int]:
     return [*render_text("user", text).tokens, *generation_start()]
+
+
+def update(version: str, info: Mapping[str, Any] | None = None) -> list[WeightsCall]:
+    """Return the steps of an update."""
+    told = {WeightsStep.BEGIN: None, WeightsStep.UPDATE: info or {"names": ["w"]}, WeightsStep.FINISH: None}
+    return [WeightsCall(step=step, version=version, info=each) for step, each in told.items()]
 
 
 def over(*fakes: FakeVllm, **options: object) -> VllmServerEngine:
