@@ -226,6 +226,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
         "URLs of vLLM servers, separated by commas, like http",
     ),
     "IMAGE_SERVICE_URL": (["127.0.0.1:8188", "ftp://a", "http://", "http://a:x"], "the URL of a service"),
+    "SANDBOX": (["docker", "pyeryx"], "one of auto, bubblewrap, sandlock, off"),
     "SANDBOX_HOSTS": (["box", "box:x", "box:99999", "run/box", ":80"], "addresses with a port, or paths of sockets"),
     "SANDBOX_SECRET": (["short"], "a secret of at least 16 characters"),
     "SEARCH_URL": (["searxng:8080", "ftp://a", "http://", "ddgs+http://a b", "http://a:x"], "the URL of a SearXNG"),

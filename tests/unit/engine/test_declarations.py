@@ -89,6 +89,7 @@ def ours(instructions: str | None, tools: Tools) -> list[int]:
 @settings(deadline=None, max_examples=100)
 @given(schemas)
 @example({"type": [""]})
+@example({"type": "object"})
 def test_any_schema(schema: object) -> None:
     tools: Tools = [("f", "Does it.", schema)]
     assert decode_tokens(ours(None, tools)) == decode_tokens(library(None, tools))

@@ -79,6 +79,11 @@ def call(token_ids: list[int]) -> tuple[str, object]:
     return reply.name, json.loads(reply.arguments)
 
 
+def test_it_goes_on_with_an_answer_that_was_cut() -> None:
+    begun = [token for text in ("1 2 ", "3 ") for token in HARMONY.said(ItemKind.ANSWER, text).tokens]
+    assert answer(prompt("count to 5", after=begun)) == "4 5"
+
+
 def test_a_patch_that_it_makes_up_is_harmless() -> None:
     made = make_content(Lark(APPLY_PATCH), Hints("hi", 1))
     assert made == "*** Begin Patch\n*** Add File: example.txt\n+example\n*** End Patch"
