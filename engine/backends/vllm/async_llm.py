@@ -1,4 +1,7 @@
-"""What vLLM's `AsyncLLM` is given for a generation, and what it gives back: `sampling_params`, `chunk_of`."""
+"""What vLLM's `AsyncLLM` is given for a generation, and what it gives back.
+
+`sampling_params` is for the one, `take_failure` and `chunk_of` for the other.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -138,25 +141,35 @@ def has_failed(output: Any) -> bool:
     return completion.finish_reason == FAILED and not completion.token_ids
 
 
+def take_failure(output: Any, *, constrained: bool) -> EngineError | None:
+    """Take an unknown end out of a `RequestOutput`, and return it as an error; None where it has none.
+
+    The output then holds what was sampled before: vLLM adds an end to the outputs that nobody has read yet. Where the
+    generation was `constrained`, the last token is the one that its grammar has rejected, so it is taken out as well.
+    """
+    (completion,) = output.outputs
+    finish = completion.finish_reason
+    if finish is None or finish in FINISH_REASONS:
+        return None
+    completion.finish_reason = None
+    if finish != FAILED or not constrained:
+        return GenerationFailed(f"vLLM ended the generation with {finish!r}.")
+    completion.token_ids = completion.token_ids[:-1]
+    if completion.logprobs is not None:
+        completion.logprobs = completion.logprobs[:-1]
+    return GrammarBroken(f"vLLM ended the generation with {finish!r}. {REJECTED}.")
+
+
 def chunk_of(
-    output: Any,
-    top_logprobs: int | None,
-    *,
-    constrained: bool = False,
-    prompt: Sequence[int] = (),
-    has_pictures: bool = False,
+    output: Any, top_logprobs: int | None, *, prompt: Sequence[int] = (), has_pictures: bool = False
 ) -> TokenChunk:
     """Return what a `RequestOutput` adds to the ones before it. With pictures it tells the tokens of the prompt, too.
 
-    Raises `GenerationFailed` for an unknown end, `GrammarBroken` for a failure of a `constrained` one.
+    Its end is one that we know (`take_failure`).
     """
     # A tuple of one: we never ask for several answers (`n`) in one request.
     (completion,) = output.outputs
     finish = completion.finish_reason
-    if finish == FAILED and constrained:
-        raise GrammarBroken(f"vLLM ended the generation with {finish!r}. {REJECTED}.")
-    if finish is not None and finish not in FINISH_REASONS:
-        raise GenerationFailed(f"vLLM ended the generation with {finish!r}.")
     logprobs = None
     if top_logprobs is not None and completion.logprobs is not None:
         logprobs = [

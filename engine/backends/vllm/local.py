@@ -23,6 +23,7 @@ from engine.backends.vllm.async_llm import (
     rendered_with_pictures,
     require_readable,
     sampling_params,
+    take_failure,
     takes_pictures,
     translated,
 )
@@ -127,10 +128,10 @@ class VllmEngine(CheckingEngine):
             outputs = self._with_pictures(llm, request, ask) if pictures else ask(rendered(llm, request))
             async with aclosing(outputs):  # closing it aborts in the engine core
                 async for output in outputs:
+                    failure = take_failure(output, constrained=constrained)
                     chunk = chunk_of(
                         output,
                         top_logprobs,
-                        constrained=constrained,
                         prompt=request.prompt_token_ids,
                         has_pictures=len(pictures) > 0,
                     )
@@ -142,12 +143,14 @@ class VllmEngine(CheckingEngine):
                     *before, chunk = versions.of(output, chunk)
                     for part in before:
                         yield part
-                    if chunk.finish_reason is not FinishReason.ABORT:
+                    if failure is None and chunk.finish_reason is not FinishReason.ABORT:
                         yield chunk
                         continue
-                    # What was sampled before the abort counts: whoever goes on elsewhere adds it to the prompt.
+                    # What was sampled before the end counts: whoever goes on elsewhere adds it to the prompt.
                     if chunk.token_ids:
                         yield replace(chunk, finish_reason=None)
+                    if failure is not None:
+                        raise failure
                     if self.weights.ends:
                         raise TurnEnded(ENDED)
                     # Before the first token another engine can take the request as it is; behind it somebody must go
