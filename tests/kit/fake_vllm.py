@@ -27,6 +27,9 @@ JsonObject = dict[str, Any]
 MODEL = "openai/gpt-oss-20b"
 FULL = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 FINISHED = FinishReason.LENGTH
+# Engine options of a server in front of it. It answers `/health` on the loop of the test, which the test may hold for
+# longer than two looks usually last: importing a part of an SDK takes seconds on a busy machine.
+SELDOM_LOOKED_AT: Mapping[str, object] = {"health_seconds": 60.0}
 DISABLED = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
 
 

@@ -11,7 +11,7 @@ import httpx
 
 from engine.formats.harmony.encoding import decode_tokens
 from tests.kit.clients import http_client
-from tests.kit.fake_vllm import MODEL, Asked, FakeVllm
+from tests.kit.fake_vllm import MODEL, SELDOM_LOOKED_AT, Asked, FakeVllm
 from tests.kit.inprocess import Server
 from tests.kit.scripts import LONG, WEATHER, call_of
 
@@ -29,7 +29,7 @@ async def two_replicas(folder: Path) -> AsyncIterator[tuple[httpx.AsyncClient, l
     """A server in front of two vLLMs."""
     async with FakeVllm(*SCRIPT) as first, FakeVllm(*SCRIPT) as second:
         urls = f"{first.url},{second.url}"
-        server = Server(folder, engine="vllm-server", engine_url=urls, model=MODEL)
+        server = Server(folder, engine="vllm-server", engine_url=urls, model=MODEL, engine_options=SELDOM_LOOKED_AT)
         await asyncio.to_thread(server.start)
         try:
             async with http_client(server) as http:

@@ -1,7 +1,6 @@
 """A real server before a router: what clients say of their sessions, by every API, comes to it as digests."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ import httpx
 from engine.sessions import digest_of
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from tests.kit.clients import Socket, http_client
-from tests.kit.fake_vllm import MODEL, Asked, FakeVllm
+from tests.kit.fake_vllm import MODEL, SELDOM_LOOKED_AT, Asked, FakeVllm
 from tests.kit.inprocess import Server
 from tests.kit.waiting import eventually
 
@@ -28,7 +27,7 @@ BY_API = {
 
 @asynccontextmanager
 async def before_dynamo(folder: Path) -> AsyncIterator[tuple[Server, httpx.AsyncClient, FakeVllm]]:
-    options = json.dumps({"router": "dynamo"})
+    options = {"router": "dynamo", **SELDOM_LOOKED_AT}
     async with FakeVllm(SCRIPT) as fake:
         server = Server(folder, engine="vllm-server", engine_url=fake.url, model=MODEL, engine_options=options)
         await asyncio.to_thread(server.start)

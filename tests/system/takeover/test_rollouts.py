@@ -17,7 +17,7 @@ import httpx
 
 from tests.kit.background import begin, until
 from tests.kit.clients import http_client
-from tests.kit.fake_vllm import MODEL, Asked, FakeVllm
+from tests.kit.fake_vllm import MODEL, SELDOM_LOOKED_AT, Asked, FakeVllm
 from tests.kit.rollouts import assert_laws_of_trees, path_tokens, tree_of
 from tests.kit.scripts import BEGIN
 from tests.kit.server import Server
@@ -38,10 +38,10 @@ class Pair:
     """Two workers in front of a vLLM server. `other` is asked for updates, and takes over; `own` runs the turn."""
 
     def __init__(self, folder: Path, vllm: FakeVllm) -> None:
-        settings = {"engine": "vllm-server", "engine_url": vllm.url, "model": MODEL, "engine_weights": "on"}
-        settings |= {"worker_lease_seconds": str(LEASE)}
+        settings: dict[str, Any] = {"engine": "vllm-server", "engine_url": vllm.url, "model": MODEL}
+        settings |= {"engine_weights": "on", "worker_lease_seconds": LEASE, "engine_options": SELDOM_LOOKED_AT}
         self.vllm = vllm
-        self.other, self.own = (Server(folder, **settings) for _ in range(2))  # type: ignore[arg-type]
+        self.other, self.own = (Server(folder, **settings) for _ in range(2))
         self.own.log = folder / "own.log"
 
     async def sampled(self, chunks: int) -> None:

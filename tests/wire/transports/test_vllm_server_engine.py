@@ -13,7 +13,7 @@ from openai import AsyncOpenAI, RateLimitError
 
 from engine.formats.harmony.encoding import encode_harmony
 from tests.kit.clients import Socket, http_client, read_error_answer, read_error_frame, server_sent, text_of
-from tests.kit.fake_vllm import MODEL, FakeVllm
+from tests.kit.fake_vllm import MODEL, SELDOM_LOOKED_AT, FakeVllm
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 from tests.wire.transports.conftest import Connect
@@ -27,7 +27,8 @@ LEAKS = ("127.0.0.1:", "aiohttp", "vLLM", "Error", "secret")
 @asynccontextmanager
 async def in_front_of(fake: FakeVllm, folder: Path, *, ready: bool = True, **settings: Any) -> AsyncIterator[Server]:
     """Run a server whose engine is this vLLM; blocking calls stay out of the loop that the vLLM lives in."""
-    server = Server(folder, engine="vllm-server", engine_url=fake.url, model=MODEL, **settings)
+    own = {"engine": "vllm-server", "engine_url": fake.url, "model": MODEL, "engine_options": SELDOM_LOOKED_AT}
+    server = Server(folder, **own, **settings)  # type: ignore[arg-type]
     await asyncio.to_thread(server.start, wait=ready)
     try:
         yield server
