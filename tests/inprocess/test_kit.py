@@ -68,8 +68,7 @@ async def test_two_that_are_asked_at_once_are_refused(
 
 
 def test_a_thread_that_is_left_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.kit.inprocess.WAIT_SECONDS", 0.1)
-    monkeypatch.setattr("tests.kit.waiting.LEAST", 0.001)
+    monkeypatch.setattr("tests.kit.inprocess.LEFT_SECONDS", 0.1)
     ended = threading.Event()
     server = Server(folder).start()
     server.with_database(lambda: threading.Thread(target=ended.wait, name="left").start())

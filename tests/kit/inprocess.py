@@ -54,6 +54,7 @@ Message = dict[str, Any]
 App = Callable[[Message, Any, Any], Coroutine[Any, Any, None]]
 
 WAIT_SECONDS = 60.0  # bound of every wait for the application
+LEFT_SECONDS = 60.0  # how long a thread of the application may take to end
 ENDING_SECONDS = 5.0  # how long something may still be served that no client waits for
 SETTINGS = Path(server.ROOT, "respsite", "settings.py")
 # Set up once a process; the rest of Django's settings follows the environment of each server.
@@ -353,7 +354,7 @@ def _no_thread_left() -> Iterator[None]:
 
     with mock.patch.object(threading.Thread, "start", start):
         yield
-    for _ in looks(WAIT_SECONDS):
+    for _ in looks(LEFT_SECONDS):
         left = [thread for thread in begun if thread.is_alive()]
         if not left:
             return

@@ -71,6 +71,12 @@ class TestDemoEngineInChunksContract(TestDemoEngineContract):
         slow = DemoEngine(model="demo", options={"chunk_tokens": 7, "tokens_per_second": 100})  # 7 s: it still runs
         await super().test_aclose_ends_what_runs(slow)
 
+    async def test_only_the_last_chunk_has_a_finish_reason(self) -> None:  # type: ignore[override]
+        # A reader that comes late gets all that is due in one chunk: with this one nobody is a second late.
+        slow = DemoEngine(model="demo", options={"chunk_tokens": 7, "tokens_per_second": 1_000})
+        await slow.start()
+        await super().test_only_the_last_chunk_has_a_finish_reason(slow)
+
 
 def call(token_ids: list[int]) -> tuple[str, object]:
     """Return the function that the engine calls, and the arguments."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.backends.vllm.server import VllmServerEngine
+from engine.backends.vllm.server import LOOK_SECONDS, VllmServerEngine
 from engine.errors import EngineUnavailable, GenerationCut, TurnEnded, WeightsNotServed, WeightsRefused
 from engine.types import UNKNOWN, TokenChunk, WeightsSpan
 from engine.weights import PauseMode, RemoteCall, WeightsCall, WeightsStep
@@ -39,7 +39,7 @@ async def fakes(open_fake: OpenFake) -> Fakes:
 
 @pytest.fixture
 async def engine(fakes: Fakes, vllm_over: OpenEngine) -> VllmServerEngine:
-    return await vllm_over(*fakes)
+    return await vllm_over(*fakes, health_seconds=LOOK_SECONDS)  # some wait for a look
 
 
 async def test_all_change_at_once(fakes: Fakes, engine: VllmServerEngine) -> None:

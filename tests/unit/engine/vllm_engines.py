@@ -8,7 +8,7 @@ from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import EngineUnavailable
 from engine.formats.harmony.prompt import generation_start, render_text
 from engine.weights import WeightsCall, WeightsStep
-from tests.kit.fake_vllm import MODEL, FakeVllm
+from tests.kit.fake_vllm import MODEL, SELDOM_LOOKED_AT, FakeVllm
 
 HELLO = "<|channel|>final<|message|>Hello you<|return|>"
 LONG = f"<|channel|>final<|message|>{' '.join(map(str, range(150)))}<|return|>"
@@ -34,8 +34,13 @@ def update(version: str, info: Mapping[str, Any] | None = None) -> list[WeightsC
 
 
 def over(*fakes: FakeVllm, **options: object) -> VllmServerEngine:
-    """Return an engine that is to use these servers; not started."""
-    return VllmServerEngine(model=MODEL, options={"urls": tuple(fake.url for fake in fakes), "api_key": "", **options})
+    """Return an engine that is to use these servers; not started.
+
+    They answer on the loop of the test: where it is held for seconds, nothing is to be taken for gone.
+    """
+    urls = tuple(fake.url for fake in fakes)
+    patient = {"connect_seconds": 60.0, **SELDOM_LOOKED_AT}
+    return VllmServerEngine(model=MODEL, options={"urls": urls, "api_key": "", **patient, **options})
 
 
 async def is_healthy(engine: BaseEngine) -> bool:
