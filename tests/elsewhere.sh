@@ -64,6 +64,9 @@ if [ ! -e "$root/etc/debian_version" ]; then
     mv "$root.partial" "$root"
 fi
 
+# A mirror may be a copy of some time ago, whose lists of a release that still changes have expired.
+echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/elsewhere"
+
 # The checkout as it is here, with what is not committed yet; the environment that an earlier run made stays.
 mkdir -p "$root/srv/respsite"
 find "$root/srv/respsite" -mindepth 1 -maxdepth 1 ! -name .venv -exec rm -rf {} +
