@@ -8,6 +8,7 @@ when the garbage collector comes.
 import atexit
 import gc
 import itertools
+import logging
 import os
 import signal
 import struct
@@ -170,12 +171,21 @@ def _become(config: pytest.Config, says: "Connection[Any, Any]", name: str) -> N
     capture = manager.getplugin("capturemanager")
     capture.stop_global_capturing()  # what the first process captures into
     capture.start_global_capturing()
+    _log_here()
     manager.unregister(manager.getplugin("terminalreporter"))
     manager.register(Reporter(config, says))
     folders = config._tmp_path_factory  # type: ignore[attr-defined]
     folders._basetemp = folders.getbasetemp() / name
     folders._basetemp.mkdir()
     config.workerinput = {"workerid": name}  # type: ignore[attr-defined] # what pytest-django looks for
+
+
+def _log_here() -> None:
+    """Have handlers of logs whose stream was the first process's write to standard error as it is captured now."""
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        for handler in getattr(logger, "handlers", ()):
+            if isinstance(handler, logging.StreamHandler) and handler.stream.closed:
+                handler.stream = sys.stderr  # `setStream` would flush the closed one
 
 
 def _run(session: pytest.Session, files: Files, tasks: int, says: "Connection[Any, Any]") -> None:
