@@ -425,6 +425,8 @@ def _logged_in(log: Path, configured: Mapping[str, Any]) -> Iterator[None]:
 def _site_of_its_own() -> Iterator[Any]:
     """Build the site by the settings that are, and forget it behind."""
     caches = (get_site, provider)
+    if get_site.cache_info().currsize:  # tests of pages without a server have read with its store
+        _on_a_thread(lambda: asyncio.run(get_site().store.aclose()))
     for cache in caches:
         cache.cache_clear()
     # What is not garbage stays for good in a server's process; in this one, tests come and go.
