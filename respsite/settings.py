@@ -9,6 +9,7 @@ import tempfile
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import dj_database_url
 
@@ -151,8 +152,26 @@ def database(url: str) -> dict[str, Any]:
         raise SystemExit(f"respsite: the folder of the database cannot be made ({error.strerror}).") from None
 
 
+def _split_hosts(url: str) -> tuple[str, dict[str, str]]:
+    """Return a URL with the first of its hosts alone, and Django's settings for all of them; {} where it has one.
+
+    PostgreSQL's own URLs may name several: `postgres://user@one:5432,two:5432/name?target_session_attrs=read-write`.
+    """
+    authority = urlsplit(url).netloc
+    hosts = authority.rpartition("@")[2].split(",")
+    if len(hosts) == 1:
+        return url, {}
+    parts = [urlsplit(f"//{host}") for host in hosts]
+    ports = [str(part.port or 5432) for part in parts]
+    return url.replace(",".join(hosts), hosts[0], 1), {
+        "HOST": ",".join(part.hostname or "" for part in parts),
+        "PORT": ",".join(ports),
+    }
+
+
 def _database(url: str) -> dict[str, Any]:
-    config: dict[str, Any] = dict(dj_database_url.parse(url, conn_max_age=None, conn_health_checks=True))
+    first, hosts = _split_hosts(url)
+    config: dict[str, Any] = dict(dj_database_url.parse(first, conn_max_age=None, conn_health_checks=True)) | hosts
     if config["ENGINE"].endswith("sqlite3"):
         # Write-ahead log: readers never wait for the writer. IMMEDIATE: writers queue instead of failing ("locked").
         milliseconds = round(RESPSITE.database_timeout_seconds * 1000)

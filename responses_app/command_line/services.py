@@ -231,20 +231,22 @@ async def database(settings: Settings, seconds: float) -> list[Finding]:
     """Ask the database for its version, its time, and its tables."""
     from django.db import DatabaseError
 
+    from responses_app.stores.database.causes import cause_of
+
     try:
         # 0.8: time is left to say what is wrong before the check as a whole is given up.
         return await in_daemon_thread(partial(_database, max(LEAST_SECONDS, round(0.8 * seconds))))
     except (DatabaseError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
-        return [
-            problem("database", f"it cannot be used ({reason})", "Check that it runs, and what DATABASE_URL names.")
-        ]
+        remedy = cause_of(error) or "Check that it runs, and what DATABASE_URL names."
+        return [problem("database", f"it cannot be used ({reason})", remedy)]
 
 
 def _database(connect_seconds: int) -> list[Finding]:
     from django.db import connections
     from django.db.migrations.executor import MigrationExecutor
 
+    from responses_app.stores.database.causes import ONLY_READS
     from responses_app.stores.database.responses.rows import database_time
 
     connection = connections["default"]
@@ -261,6 +263,8 @@ def _database(connect_seconds: int) -> list[Finding]:
     number = ".".join(map(str, connection.get_database_version()))
     # It has read its clock about half way between the question and the answer.
     findings = [_speed("database", f"{name} {number}", seconds), *_clock("database", theirs - sent - seconds / 2)]
+    if getattr(connection, "only_reads", False):
+        findings.append(problem("database", "it only lets read", ONLY_READS))
     if missing:
         text = f"{len(missing)} migrations are missing, {missing[0][0].name} first"
         findings.append(warning("database", text, "`respsite serve` migrates; else run `respsite manage migrate`."))

@@ -155,8 +155,8 @@ class WorkerHeartbeat:
         if problem is None and self.pulse.age > FRESH_SECONDS:
             try:
                 await self.beat()
-            except StoreError:
-                return "The database cannot be written to: look for a full disk, or a server that only lets read."
+            except StoreError as error:
+                return error.cause or "The database cannot be written to: look for a full disk; the log has the reason."
         return problem
 
     async def _let_go(self) -> None:

@@ -185,6 +185,7 @@ class StoreError(Exception):
     """The store could not keep or find something, for a reason of its own; the text is for logs."""
 
     passing = False  # whether the same may work a little later: the database is away, busy or slow
+    cause: str | None = None  # a sentence for operators, where the reason is one of those that are known
 
 
 class NotMigrated(StoreError):

@@ -49,6 +49,10 @@ class PostgresServer:
             shutil.chown(self._directory, self._user, self._user)
 
     @property
+    def _data(self) -> Path:
+        return self._directory / "data"
+
+    @property
     def folder(self) -> Path:
         """Where its data and its log are."""
         return self._directory
@@ -74,7 +78,7 @@ class PostgresServer:
             RuntimeError: it ended, or did not answer within `START_SECONDS`; the text holds its log.
         """
         assert self._process is None, "The server runs already."
-        if not (self._directory / "data").exists():
+        if not self._data.exists():
             self._run("initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
         where = ("listen_addresses=127.0.0.1", f"port={self.port}", f"unix_socket_directories={self._directory}")
         words = [word for option in (*where, *self._options) for word in ("-c", option)]
@@ -93,6 +97,27 @@ class PostgresServer:
                 break
         self.stop()
         raise RuntimeError(f"PostgreSQL did not start: {log.read_text()}")
+
+    def copy_of(self, primary: "PostgresServer") -> None:
+        """Become a standby of a server, which runs, before the first start: it reads along until `promote`."""
+        self._run("pg_basebackup", "--dbname", primary.url, "--pgdata", str(self._data), "--write-recovery-conf")
+
+    def promote(self) -> None:
+        """Let a standby be a primary, and return when it is."""
+        self._execute("SELECT pg_promote()")
+
+    @contextmanager
+    def only_reading(self) -> Iterator[None]:
+        """Let it take no writes, as a primary that is being switched over."""
+        self._allow_writes(False)
+        try:
+            yield
+        finally:
+            self._allow_writes(True)
+
+    def _allow_writes(self, allow: bool) -> None:
+        self._execute(f"ALTER SYSTEM SET default_transaction_read_only = {'off' if allow else 'on'}")
+        self._execute("SELECT pg_reload_conf()")
 
     @contextmanager
     def hanging(self, *, accepts: bool = False) -> Iterator[None]:
@@ -147,6 +172,7 @@ class PostgresServer:
 
     def _execute(self, statement: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.read_only = False  # also where sessions only read by default
             connection.execute(statement.encode())
 
     def _answers(self) -> bool:
@@ -164,7 +190,7 @@ class PostgresServer:
     def _as_owner(self) -> dict[str, object]:
         """Give what makes a subprocess run as the server's owner, in its directory."""
         identity = {"user": self._user, "group": self._user, "extra_groups": []} if self._user else {}
-        return {"cwd": self._directory, "env": {"PGDATA": str(self._directory / "data"), "LC_ALL": "C"}, **identity}
+        return {"cwd": self._directory, "env": {"PGDATA": str(self._data), "LC_ALL": "C"}, **identity}
 
 
 def _children(process: int) -> list[int]:

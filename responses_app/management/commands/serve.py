@@ -93,10 +93,11 @@ class Command(BaseCommand):
             with now_and_then(lambda: f"migrating the database, {time.monotonic() - began:.0f} s"):
                 call_command("migrate", interactive=False, verbosity=0)
         except DatabaseError as error:
+            from responses_app.stores.database.causes import cause_of
+
             reason = str(error).strip().partition("\n")[0]
-            raise SystemExit(
-                f"respsite: the database cannot be used ({reason}). Check that it runs and what DATABASE_URL names."
-            ) from None
+            remedy = cause_of(error) or "Check that it runs and what DATABASE_URL names."
+            raise SystemExit(f"respsite: the database cannot be used ({reason}). {remedy}") from None
         # Nothing of it may be inherited by what is started below.
         connection.close()
 

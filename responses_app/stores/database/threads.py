@@ -49,6 +49,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.stores.base import NotMigrated, StoreError
 from responses_app.stores.clock import StoreClock
+from responses_app.stores.database.causes import cause_of
 from responses_app.stores.database.deadline import process_ends_at, within
 from responses_app.stores.database.polling import Question, Row, answers
 from responses_app.stores.retention import Retentions
@@ -73,6 +74,7 @@ def store_error(error: Exception) -> StoreError:
     failure = NotMigrated() if is_unmigrated(error) else StoreError(in_one_line(error))
     failure.__cause__ = error
     failure.passing = isinstance(error, PASSING)
+    failure.cause = cause_of(error)
     return failure
 
 
@@ -244,7 +246,7 @@ def _once_more(problem: StoreError) -> StoreError:
     """Return a failure that several wait for, for one of them."""
     failure = NotMigrated() if isinstance(problem, NotMigrated) else StoreError(str(problem))
     failure.__cause__ = problem
-    failure.passing = problem.passing
+    failure.passing, failure.cause = problem.passing, problem.cause
     return failure
 
 

@@ -1,7 +1,13 @@
-"""Django's PostgreSQL, whose connections can be given a deadline: DATABASES names this package as its ENGINE.
+"""Django's PostgreSQL for servers that hang, restart and change places: DATABASES names this package as its ENGINE.
 
 A server that hangs, or a process of it that does, keeps its TCP connections and answers nothing: no timeout of
-PostgreSQL's own is honoured then, and the client's driver would wait for ever.
+PostgreSQL's own is honoured then, and the client's driver would wait for ever. So connections have a deadline.
+
+A failure that passes is an `OperationalError`, whose connection is closed. The driver tells by its class what it thinks
+of a SQLSTATE, and takes some of those that pass for a fault of the statement: `PASSING_STATES`.
+
+In a failover the server that was the primary may go on answering, and only lets read. Behind a proxy, a virtual address
+or a list of hosts, a new connection leads to the new primary: so one to a server that only lets read is made anew.
 """
 
 import math
@@ -10,12 +16,28 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
+from django.db import OperationalError as PassingError
 from django.db.backends.postgresql import base
-from psycopg import OperationalError
+from django.db.utils import DatabaseErrorWrapper
+from django.utils.functional import cached_property
+from psycopg import InternalError, OperationalError
+from psycopg.pq import ConnStatus
 
 from responses_app.stores.database.deadline import process_ends_at
 
 MIN_CONNECT_SECONDS = 2  # what libpq takes at least
+ONLY_READS = "25006"  # a standby, or a server that was told to take no writes
+PASSING_STATES = frozenset(
+    {
+        ONLY_READS,
+        "25P03",  # idle_in_transaction_session_timeout
+        "25P04",  # transaction_timeout
+        "XX000",  # a process of the server is ending, or met what another one has left half done
+    }
+)
+# PostgreSQL reports these, and each change of them, on every connection.
+_ONLY_READS = (b"in_hot_standby", b"default_transaction_read_only")
+ANEW_SECONDS = 1.0  # the least time between two connections of a thread to servers that only let read
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -27,6 +49,31 @@ class DatabaseWrapper(base.DatabaseWrapper):
     """
 
     deadline: float | None = None
+    connected_at = math.inf  # of `time.monotonic()`; still to come while it connects, which asks the server too
+
+    @cached_property
+    def wrap_database_errors(self) -> DatabaseErrorWrapper:
+        """What raises the driver's errors as Django's."""
+        return _Errors(self)
+
+    def ensure_connection(self) -> None:
+        """Connect, and anew to a server that only lets read."""
+        is_old = time.monotonic() - self.connected_at > ANEW_SECONDS
+        if self.connection is not None and not self.in_atomic_block and self.only_reads and is_old:
+            self.close()
+        super().ensure_connection()
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether the server of the open connection has said that it only lets read."""
+        driver = self.connection.pgconn
+        return driver.status == ConnStatus.OK and any(driver.parameter_status(name) == b"on" for name in _ONLY_READS)
+
+    def connect(self) -> None:
+        """Connect, and note when."""
+        self.connected_at = math.inf
+        super().connect()
+        self.connected_at = time.monotonic()
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         """Connect; `connect_timeout` bounds that, or what is left to a process that stops."""
@@ -48,6 +95,18 @@ class DatabaseWrapper(base.DatabaseWrapper):
             # The server may still answer: nobody would know to which question.
             connection.close()
             raise OperationalError("the database server did not answer in time") from passed
+
+
+class _Errors(DatabaseErrorWrapper):
+    """Raises the driver's errors as Django's, and those that pass as `OperationalError`."""
+
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        if isinstance(exc_value, InternalError) and exc_value.sqlstate in PASSING_STATES:
+            self.wrapper.errors_occurred = True
+            # Whatever is asked there from now on would get the same answer.
+            self.wrapper.connection.close()
+            raise PassingError(*exc_value.args).with_traceback(traceback) from exc_value
+        super().__exit__(exc_type, exc_value, traceback)
 
 
 class _DeadlinePassed(Exception):

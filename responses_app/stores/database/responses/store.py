@@ -38,6 +38,7 @@ from responses_app.stores.base import (
     WorkerState,
 )
 from responses_app.stores.clock import StoreClock, own_clock
+from responses_app.stores.database.causes import ONLY_READS
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.responses import lookups
 from responses_app.stores.database.responses.lookups import load_chain
@@ -227,18 +228,16 @@ class DatabaseResponseStore(BaseResponseStore):
 
     async def check(self) -> str | None:
         try:
-            unapplied = await self._readers.run(_is_there if self._usable else _unapplied_migrations)
+            problem = await self._readers.run(_problem_of_server if self._usable else _problem_of_tables)
         except NotMigrated as error:  # its tables were there, and are gone
             return str(error)
         except StoreError as error:
             logger.warning("the database cannot be reached: %s", error)
-            return (
+            return error.cause or (
                 "The database cannot be reached, or does not answer: check that it runs and that DATABASE_URL names it."
             )
-        if unapplied:
-            return str(NotMigrated())
-        self._usable = True
-        return None
+        self._usable = self._usable or problem is None
+        return problem
 
     def _plan_purge(self, connection: BaseDatabaseWrapper) -> PurgePlan:
         return plan_purge(
@@ -275,12 +274,14 @@ class DatabaseResponseStore(BaseResponseStore):
         commit(connections[self._using], batch, now=self._now(), keeper=self._keeper)
 
 
-def _is_there(connection: BaseDatabaseWrapper) -> Sequence[object]:
+def _problem_of_server(connection: BaseDatabaseWrapper) -> str | None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
-    return ()
+    return ONLY_READS if getattr(connection, "only_reads", False) else None  # SQLite has no standbys
 
 
-def _unapplied_migrations(connection: BaseDatabaseWrapper) -> Sequence[object]:
+def _problem_of_tables(connection: BaseDatabaseWrapper) -> str | None:
     executor = MigrationExecutor(connection)
-    return executor.migration_plan(executor.loader.graph.leaf_nodes())
+    if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+        return str(NotMigrated())
+    return _problem_of_server(connection)
