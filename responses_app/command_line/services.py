@@ -27,6 +27,7 @@ MEND = "Mend this setting: the server does not start so."
 REACH_VLLM = "Check that vLLM runs there (`vllm serve`), what ENGINE_URL, MODELS and EMBEDDINGS_URL name, and its log."
 REACH_LLAMA = "Check that llama-server runs there and has loaded its model, and what ENGINE_URL and MODELS name."
 REACH_HOST = "Check that `respsite sandboxes` runs there, its log, and that SANDBOX_SECRET is the same here and there."
+WRITES = "Let REDIS_URL lead to a Redis that takes writes; until then limits hold in each worker alone."
 INSTALL_SANDBOX = (
     "Install bubblewrap (apt install bubblewrap), or on a kernel of 6.12 or later: pip install sandlock; "
     "or set SANDBOX=off."
@@ -280,7 +281,9 @@ async def redis(settings: Settings, seconds: float) -> list[Finding]:
     if not settings.redis_url:
         return [ok("redis", "none: limits hold in each process")]
     from redis.asyncio import Redis
-    from redis.exceptions import RedisError
+    from redis.exceptions import NoPermissionError, OutOfMemoryError, ReadOnlyError, RedisError
+
+    from responses_app.limits.redis import reason
 
     most = 0.8 * seconds
     client = Redis.from_url(settings.redis_url, socket_connect_timeout=most, socket_timeout=most)
@@ -290,9 +293,14 @@ async def redis(settings: Settings, seconds: float) -> list[Finding]:
         whole, micro = await client.time()
         took = time.monotonic() - began
         about: dict[str, Any] = await client.info("server")
+        for key in ("respsite:doctor", "{respsite:rates}:doctor"):
+            await client.set(key, "1", px=1000)
+        await client.publish("respsite:doctor", "1")
+    except (ReadOnlyError, OutOfMemoryError, NoPermissionError) as error:
+        return [problem("redis", f"it answers, and cannot be used ({reason(error)})", WRITES)]
     except (RedisError, OSError, TimeoutError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        return [problem("redis", f"it cannot be used ({reason})", "Check that it runs, and what REDIS_URL names.")]
+        text = str(error).partition("\n")[0] or type(error).__name__
+        return [problem("redis", f"it cannot be used ({text})", "Check that it runs, and what REDIS_URL names.")]
     finally:
         await client.aclose()
     name = f"Redis {about.get('redis_version', '')}"

@@ -19,6 +19,10 @@ The braces are literal: they keep all keys in one cluster slot. Why it holds:
   than any could are dropped until they are renewed.
 - Without Redis each worker counts in its own memory, says so once and in `away`, and tries again at each heartbeat. It
   says then what was released meanwhile. An outage ends no connection and no response.
+- Redis is there if it takes writes: a heartbeat writes, even with nothing to renew. A replica or a server that is full
+  answers everything else, and only what was counted there may take the place of this worker's own count.
+
+    {prefix}:alive                           STRING  what heartbeats write
 """
 
 import asyncio
@@ -32,7 +36,7 @@ import orjson
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoPermissionError, NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError
 
 from responses_app.limits.ledger import TOLERANCE, Answer, Ask, BaseLedger, Counts, LedgerJob
 
@@ -41,6 +45,9 @@ logger = logging.getLogger("respsite.limits")
 REDIS_FAILURES = (RedisError, OSError)  # a late reply raises the built-in TimeoutError, which is an OSError
 SETTLE_SECONDS = 0.01  # how long a settlement may wait for a request to go along with
 MAX_ASKS = 500  # in one call: Redis does nothing else meanwhile
+# The rights that the user in REDIS_URL needs, as rules of Redis' ACL.
+RIGHTS = "~respsite:* ~{respsite:* &respsite* +@all -@dangerous +info"
+ALIVE = "alive"  # the key that heartbeats write
 
 # KEYS: all of the job. ARGV: the job as JSON; it names a key by its place in KEYS. Gives the answers as JSON.
 SCRIPT = (
@@ -52,6 +59,8 @@ if not now then
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 local ends = string.format('%.0f', now + job.lease)  -- of a lease that begins now
+-- Before anything else: where Redis takes no writes, nothing of the job is done.
+if job.alive then redis.call('SET', KEYS[job.alive], ends, 'PX', job.lease) end
 
 -- A bucket is kept until it is full again.
 local function keep(key, left)
@@ -259,6 +268,9 @@ class RedisLedger(BaseLedger):
                 answers = await self._say(job, renews=renews)
         except REDIS_FAILURES as error:
             self._went_away(error)
+            # Behind an address that has moved on to another server, a new connection leads there.
+            if isinstance(error, ReadOnlyError) and self._client is not None:
+                await self._client.connection_pool.disconnect()
         except Exception as error:
             logger.exception("limits could not be counted in Redis, in an unforeseen way")
             self._went_away(error)
@@ -298,6 +310,8 @@ class RedisLedger(BaseLedger):
                 for ask in job.asks
             ],
         }
+        if renews:
+            message["alive"] = place(ALIVE)
         if self._now is not None:
             message["now"] = self._now()
         names = [self._prefix + key for key in keys]
@@ -337,7 +351,7 @@ class RedisLedger(BaseLedger):
                 type(error).__name__,
                 error,
             )
-        self.away = type(error).__name__
+        self.away = reason(error)
 
     def _came_back(self, was_away: bool) -> None:
         self.away = None
@@ -347,6 +361,17 @@ class RedisLedger(BaseLedger):
             logger.info(
                 "Redis is back: connections and limits of keys and projects are counted by all workers together again"
             )
+
+
+def reason(error: BaseException) -> str:
+    """Return why Redis cannot be used, in a few words without an address."""
+    if isinstance(error, ReadOnlyError):
+        return "it takes no writes: it is a replica"
+    if isinstance(error, OutOfMemoryError):
+        return "it is full: raise its maxmemory"
+    if isinstance(error, NoPermissionError):
+        return f"its user lacks rights: it needs {RIGHTS}"
+    return type(error).__name__
 
 
 def _given_back(ask: Ask) -> LedgerJob:

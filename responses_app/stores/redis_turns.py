@@ -39,7 +39,6 @@ class RedisTurns(BaseSharedTurns):
         except _FAILURES as problem:
             self._note(problem)
             return nothing
-        self._note(None)
         return values
 
     async def put(self, key: str, data: bytes, *, seconds: float) -> None:
@@ -65,7 +64,7 @@ class RedisTurns(BaseSharedTurns):
         return self._client
 
     def _note(self, problem: Exception | None) -> None:
-        """Log an outage once, when it begins."""
+        """Log an outage once, when it begins. A write ends it: a replica answers reads."""
         if problem is not None and not self._is_away:
             logger.warning("Redis is away: chats of other workers are read as their clients send them: %r", problem)
         self._is_away = problem is not None

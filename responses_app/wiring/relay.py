@@ -48,6 +48,7 @@ class Relay:
             self._outages += (RedisError,)
         self._task: asyncio.Task[None] | None = None  # listens
         self._outage: asyncio.Task[None] | None = None  # waits for the end of one
+        self._reason = ""  # of the present outage, without an address
         self._take: Take | None = None
         self._channel = ""  # where this process hears
         # Answers that are waited for, by the number of the question
@@ -58,6 +59,16 @@ class Relay:
     def reaches_others(self) -> bool:
         """Whether other processes hear what is said here."""
         return not isinstance(self._layer, InMemoryChannelLayer)
+
+    @property
+    def degraded(self) -> str | None:
+        """One sentence for the operator while workers do not hear each other; None where they do, or where none could.
+
+        It is public, so it names no address.
+        """
+        if self._outage is None or self._outage.done():
+            return None
+        return f"Workers do not hear each other through Redis ({self._reason})."
 
     def start(self, hear: Mapping[str, Callable[[Collection[str]], None]], *, take: Take | None = None) -> None:
         """Begin to listen: `hear` has what is called, by the word, with the ids of the responses that it is about.
@@ -144,6 +155,9 @@ class Relay:
     def _is_away(self, problem: BaseException) -> None:
         """Say it once an outage, and when it is over."""
         if self._outage is None or self._outage.done():
+            from responses_app.limits.redis import reason  # not loaded where there is no Redis
+
+            self._reason = reason(problem)
             logger.warning("the channel layer is away: %s; workers do not hear each other", problem or "no answer")
             self._outage = asyncio.create_task(self._await_end(), name="relay outage")
 
