@@ -1,7 +1,9 @@
 """The migrations go back and forth, with rows, and are all there are."""
 
 import asyncio
+import sys
 
+import psycopg
 from django.apps import apps
 from django.core.management import call_command
 from django.db import connections
@@ -9,11 +11,14 @@ from django.db.migrations.autodetector import MigrationAutodetector
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 
+from responses_app.management.commands.migrate import LOCK
 from responses_app.models import Conversation
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.contracts.adapters.conftest import OpenDatabase
 from tests.contracts.store import Turn, exchange, same_chain, sampled_text
 from tests.contracts.store_life import seen
+from tests.kit.postgres_server import PostgresServer
+from tests.kit.server import ROOT, manage, server_environ
 
 SAVED = ("responses_app_response", "responses_app_chainpart", "responses_app_sampleditem")
 
@@ -71,3 +76,28 @@ def counts(alias: str) -> list[int]:
             found += cursor.fetchone()
     connections[alias].close()
     return found
+
+
+async def test_processes_that_start_together_migrate_one_after_the_other(postgres_server: PostgresServer) -> None:
+    url = postgres_server.url_of(postgres_server.create_database())
+    together = [asyncio.to_thread(manage, "migrate", "--verbosity", "0", DATABASE_URL=url) for _ in range(3)]
+    await asyncio.gather(*together)  # each would have failed, but one
+    assert "[ ]" not in await asyncio.to_thread(manage, "showmigrations", DATABASE_URL=url)
+
+
+async def test_whoever_waits_says_so(postgres_server: PostgresServer) -> None:
+    url = postgres_server.url_of(postgres_server.create_database())
+    arguments = ["manage.py", "migrate", "--verbosity", "0"]
+    with psycopg.connect(url) as other:
+        other.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+        waiting = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *arguments,
+            cwd=ROOT,
+            env=server_environ(DATABASE_URL=url),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert waiting.stderr is not None
+        assert b"Another process migrates" in await waiting.stderr.readline()
+    _, rest = await waiting.communicate()
+    assert (waiting.returncode, rest) == (0, b"")
