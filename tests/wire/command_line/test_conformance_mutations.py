@@ -14,6 +14,7 @@ from responses_app.command_line.conformance.asking.verdicts import Verdict
 from responses_app.command_line.conformance.running import run_checks
 from responses_app.command_line.conformance.table import GROUPS, chosen
 from responses_app.command_line.endpoint import RemoteServer
+from tests.kit.fixtures import module_server
 from tests.kit.sdk import MODEL
 from tests.kit.server import Server
 from tests.wire.command_line.mutating import Json, Mutation, answered, changed, mutating_server, replaced
@@ -303,10 +304,15 @@ MUTATIONS: dict[str, tuple[Mutation, list[str]]] = {
 }  # fmt: skip
 
 
+# So slow that no answer is complete before it is cancelled.
+slow_server = module_server("slow", engine_options={"tokens_per_second": 20})
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_what_is_done_wrong_is_noticed(daphne_server: Server, name: str) -> None:
+def test_what_is_done_wrong_is_noticed(request: pytest.FixtureRequest, name: str) -> None:
     mutation, names = MUTATIONS[name]
-    with mutating_server(daphne_server, mutation) as url:
+    server = request.getfixturevalue("slow_server" if names == ["background.cancelled"] else "daphne_server")
+    with mutating_server(server, mutation) as url:
         for check in names:
             [result] = results_of(url, [check])
             assert (result.check.name, result.verdict) == (check, Verdict.FAILED), result.came
