@@ -184,7 +184,8 @@ def _log_here() -> None:
     """Have handlers of logs whose stream was the first process's write to standard error as it is captured now."""
     for logger in (logging.root, *logging.root.manager.loggerDict.values()):
         for handler in getattr(logger, "handlers", ()):
-            if isinstance(handler, logging.StreamHandler) and handler.stream.closed:
+            stream = getattr(handler, "stream", None)  # none of a file that is opened with its first line
+            if stream is not None and stream.closed:
                 handler.stream = sys.stderr  # `setStream` would flush the closed one
 
 
