@@ -9,7 +9,7 @@ import tempfile
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import dj_database_url
 
@@ -164,7 +164,7 @@ def _split_hosts(url: str) -> tuple[str, dict[str, str]]:
     parts = [urlsplit(f"//{host}") for host in hosts]
     ports = [str(part.port or 5432) for part in parts]
     return url.replace(",".join(hosts), hosts[0], 1), {
-        "HOST": ",".join(part.hostname or "" for part in parts),
+        "HOST": ",".join(unquote(part.hostname or "") for part in parts),
         "PORT": ",".join(ports),
     }
 

@@ -281,7 +281,7 @@ async def redis(settings: Settings, seconds: float) -> list[Finding]:
     if not settings.redis_url:
         return [ok("redis", "none: limits hold in each process")]
     from redis.asyncio import Redis
-    from redis.exceptions import NoPermissionError, OutOfMemoryError, ReadOnlyError, RedisError
+    from redis.exceptions import RedisError, ResponseError
 
     from responses_app.limits.redis import reason
 
@@ -296,7 +296,7 @@ async def redis(settings: Settings, seconds: float) -> list[Finding]:
         for key in ("respsite:doctor", "{respsite:rates}:doctor"):
             await client.set(key, "1", px=1000)
         await client.publish("respsite:doctor", "1")
-    except (ReadOnlyError, OutOfMemoryError, NoPermissionError) as error:
+    except ResponseError as error:
         return [problem("redis", f"it answers, and cannot be used ({reason(error)})", WRITES)]
     except (RedisError, OSError, TimeoutError) as error:
         text = str(error).partition("\n")[0] or type(error).__name__

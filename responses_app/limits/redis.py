@@ -29,6 +29,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +37,14 @@ import orjson
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoPermissionError, NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError
+from redis.exceptions import (
+    ClusterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+)
 
 from responses_app.limits.ledger import TOLERANCE, Answer, Ask, BaseLedger, Counts, LedgerJob
 
@@ -356,21 +364,35 @@ class RedisLedger(BaseLedger):
     def _came_back(self, was_away: bool) -> None:
         self.away = None
         if was_away:
-            # Redis has its own from before the outage. Slots stay: they are renewed, and so counted there again.
-            self._own.buckets.clear()
+            # Buckets of this worker's own count stay, and empty by themselves: else each of many short outages would
+            # begin with a full one. Slots stay, too: they are renewed, and so counted in Redis again.
             logger.info(
                 "Redis is back: connections and limits of keys and projects are counted by all workers together again"
             )
 
 
+_REASONS = {  # by what Redis' answer begins with, or has in it
+    "READONLY|read only replica": "it takes no writes: it is a replica",
+    "OOM": "it is full: raise its maxmemory",
+    "NOREPLICAS": "it takes no writes: too few of its replicas are there",
+    "MISCONF": "it takes no writes: it cannot save to its disk",
+    "CLUSTERDOWN|MOVED|CROSSSLOT": "it is a node of a Redis Cluster: REDIS_URL has to name a Redis of its own",
+    "NOPERM|no permission|can't run this command": f"its user lacks rights: it needs {RIGHTS}",
+}
+_CLASSES = {
+    ReadOnlyError: "READONLY",
+    OutOfMemoryError: "OOM",
+    NoPermissionError: "NOPERM",
+    ClusterDownError: "CLUSTERDOWN",
+}
+
+
 def reason(error: BaseException) -> str:
     """Return why Redis cannot be used, in a few words without an address."""
-    if isinstance(error, ReadOnlyError):
-        return "it takes no writes: it is a replica"
-    if isinstance(error, OutOfMemoryError):
-        return "it is full: raise its maxmemory"
-    if isinstance(error, NoPermissionError):
-        return f"its user lacks rights: it needs {RIGHTS}"
+    text = f"{_CLASSES.get(type(error), '')} {error}"
+    for words, told in _REASONS.items():
+        if re.search(words, text):
+            return told
     return type(error).__name__
 
 

@@ -12,6 +12,7 @@ from responses_app.models import AdminKey, ApiKey
 from responses_app.protocol.api_keys import START, digest_of
 from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry
 from responses_app.stores.database.audit_chain import append
+from responses_app.stores.database.causes import cause_of
 
 
 class DatabaseCommand(BaseCommand):
@@ -51,10 +52,10 @@ def _user() -> str:
 def unusable(error: Exception) -> str:
     """Say that the database cannot be used, and what to do."""
     reason = str(error).strip().partition("\n")[0]
-    return (
-        f"the database cannot be used ({reason}). Check that it runs, what DATABASE_URL names, and that "
-        "`respsite manage migrate` has been run."
+    remedy = cause_of(error) or (
+        "Check that it runs, what DATABASE_URL names, and that `respsite manage migrate` has been run."
     )
+    return f"the database cannot be used ({reason}). {remedy}"
 
 
 def key_named(text: str) -> ApiKey | AdminKey:

@@ -154,10 +154,10 @@ class Relay:
 
     def _is_away(self, problem: BaseException) -> None:
         """Say it once an outage, and when it is over."""
-        if self._outage is None or self._outage.done():
-            from responses_app.limits.redis import reason  # not loaded where there is no Redis
+        from responses_app.limits.redis import reason  # not loaded where there is no Redis
 
-            self._reason = reason(problem)
+        self._reason = reason(problem)
+        if self._outage is None or self._outage.done():
             logger.warning("the channel layer is away: %s; workers do not hear each other", problem or "no answer")
             self._outage = asyncio.create_task(self._await_end(), name="relay outage")
 

@@ -100,7 +100,8 @@ class PostgresServer:
 
     def copy_of(self, primary: "PostgresServer") -> None:
         """Become a standby of a server, which runs, before the first start: it reads along until `promote`."""
-        self._run("pg_basebackup", "--dbname", primary.url, "--pgdata", str(self._data), "--write-recovery-conf")
+        where = ("--dbname", primary.url, "--pgdata", str(self._data))
+        self._run("pg_basebackup", *where, "--write-recovery-conf", "--checkpoint=fast")
 
     def promote(self) -> None:
         """Let a standby be a primary, and return when it is."""

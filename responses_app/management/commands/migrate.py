@@ -4,14 +4,22 @@ The others wait, and find it done. The lock is PostgreSQL's, held by a transacti
 ends with the process that holds it, and works through a pooler. A SQLite file is for one server.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.commands import migrate
-from django.db import connections
+from django.db import OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 LOCK = 7_378_697_629  # any number that nobody else locks in this database
+LOOK_SECONDS = 0.5  # between two tries: who waits in PostgreSQL would hold up CREATE INDEX CONCURRENTLY
+# Limits that a database or a role may have: they would end the transaction that only holds the lock.
+_UNLIMITED = """
+SELECT set_config(name, '0', true) FROM pg_settings
+WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout', 'statement_timeout')
+"""
 
 
 class Command(migrate.Command):
@@ -31,12 +39,28 @@ class Command(migrate.Command):
             return
         connection = connections.create_connection(alias)
         try:
-            connection.set_autocommit(False)
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK])
-                if not cursor.fetchone()[0]:
-                    self.stderr.write("Another process migrates this database. Waiting until it has.")
-                    cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+            self._lock(connection)
             yield
         finally:
             connection.close()
+
+    def _lock(self, connection: BaseDatabaseWrapper) -> None:
+        try:
+            connection.set_autocommit(False)
+        except OperationalError as error:
+            # Its role may have a single connection. Where the database is away, the migration says so.
+            self.stderr.write(f"Migrating without a lock, which takes a second connection: {error}")
+            return
+        with connection.cursor() as cursor:
+            cursor.execute(_UNLIMITED)
+            waits = False
+            while not _is_locked(cursor):
+                if not waits:
+                    self.stderr.write("Another process migrates this database. Waiting until it has.")
+                waits = True
+                time.sleep(LOOK_SECONDS)
+
+
+def _is_locked(cursor: Any) -> bool:
+    cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK])
+    return bool(cursor.fetchone()[0])

@@ -19,7 +19,8 @@ _REFUSED = re.compile(
 
 def cause_of(error: Exception) -> str | None:
     """Return the cause of a failure and its remedy, None where it is not one of those known here."""
-    state = getattr(error.__cause__, "sqlstate", None)
+    origin = error.__cause__ or error.__context__
+    state = getattr(origin, "sqlstate", None) or getattr(origin and origin.__cause__, "sqlstate", None)
     if state is None and (refused := _REFUSED.search(str(error))) is not None:
         state = str(refused.lastgroup).removeprefix("x")
     return _CAUSES.get(str(state))

@@ -107,8 +107,9 @@ APART_SECONDS = 60.0  # how long each is asked alone behind a failure: a lock on
 class DatabaseReaders:
     """Runs queries off the event loop; at most `THREADS` at once, the others wait their turn.
 
-    A query whose connection turns out to be broken is done once more, on a new one: so it may be called twice. To ask
-    before each query whether its connection still works would cost another round trip to the database.
+    A query whose connection turns out to be broken, or to lead to a server that is not the primary any more, is done
+    once more, on a new one: so it may be called twice. To ask before each query whether its connection still works
+    would cost another round trip to the database.
     `timeout` bounds, in seconds, how long a query and its turn may take. Several stores may hold the same readers: the
     last one to close them ends them.
     """
@@ -190,8 +191,14 @@ class DatabaseReaders:
             connection = self._own_connection()
             with within(connection, self._timeout, ends_at=ends_at):
                 try:
-                    return query(connection)
+                    result = query(connection)
+                    # The server has told with this very answer that it is not the primary any more.
+                    if not _is_stale(connection) or time.monotonic() >= ends_at:
+                        return result
+                    connection.close()
                 except PASSING:
+                    if _is_stale(connection):
+                        connection.close()
                     # It closes the connection only if that is broken; else the query itself has failed.
                     connection.close_if_unusable_or_obsolete()
                     if connection.connection is not None or time.monotonic() >= ends_at:
@@ -214,6 +221,10 @@ class DatabaseReaders:
         self._executor.shutdown(wait=True)
         while self._connections:
             self._connections.pop().close()
+
+
+def _is_stale(connection: BaseDatabaseWrapper) -> bool:
+    return getattr(connection, "is_stale", False)  # SQLite's never is
 
 
 _Answers = Mapping[Question, Sequence[Row] | StoreError]
@@ -499,8 +510,9 @@ class CoalescingWriter(Generic[Record]):
 
 
 def _is_of_all(error: Exception) -> bool:
-    """Whether no single record is at fault."""
-    return isinstance(error, PASSING) or is_unmigrated(error)
+    """Whether no single record is at fault. One may be where PostgreSQL has met what it did not foresee."""
+    unforeseen = getattr(error.__cause__, "sqlstate", None) == "XX000"
+    return (isinstance(error, PASSING) and not unforeseen) or is_unmigrated(error)
 
 
 def _resolve(futures: "Sequence[asyncio.Future[None]]", error: Exception | None) -> None:

@@ -1,9 +1,11 @@
 """Failures of PostgreSQL that pass: known by their SQLSTATE, and done again on a new connection."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.models.engines import EngineDoor
@@ -67,6 +69,41 @@ class TestStates:
 
         assert await readers.run(fails_once) != processes[0]
         await readers.aclose()
+
+
+async def test_an_answer_with_which_a_server_tells_that_it_is_no_primary_is_not_taken(
+    postgres_url: str, open_database: OpenDatabase
+) -> None:
+    processes: list[int] = []
+
+    def asked(connection: BaseDatabaseWrapper) -> int:
+        processes.append(process_of(connection))
+        if len(processes) == 1:
+            connection.has_failed = True  # type: ignore[attr-defined] # as what the server has told since the last answer
+        return processes[-1]
+
+    with open_database(postgres_url) as alias:
+        readers = DatabaseReaders(alias, timeout=20.0).held()
+        assert await readers.run(asked) != processes[0]
+        await readers.aclose()
+
+
+def record(connection: BaseDatabaseWrapper, models: Sequence[str]) -> None:
+    for model in models:
+        if model == "bad":
+            raised("XX000")(connection)
+        EngineDoor.objects.using(connection.alias).update_or_create(model=model, defaults={"number": 1})
+
+
+async def test_one_record_that_postgresql_did_not_foresee_fails_alone(
+    postgres_url: str, open_database: OpenDatabase
+) -> None:
+    with open_database(postgres_url) as alias:
+        writer = CoalescingWriter[str](lambda models: record(connections[alias], models), using=alias, timeout=60.0)
+        writer.start()
+        written = await asyncio.gather(*map(writer.write, ["a", "bad", "b"]), return_exceptions=True)
+        assert [type(each) for each in written] == [type(None), StoreError, type(None)]
+        await writer.aclose()
 
 
 class TestAServerThatOnlyReads:

@@ -3,11 +3,12 @@
 A server that hangs, or a process of it that does, keeps its TCP connections and answers nothing: no timeout of
 PostgreSQL's own is honoured then, and the client's driver would wait for ever. So connections have a deadline.
 
-A failure that passes is an `OperationalError`, whose connection is closed. The driver tells by its class what it thinks
-of a SQLSTATE, and takes some of those that pass for a fault of the statement: `PASSING_STATES`.
+A failure that passes is an `OperationalError`, and its connection is not used again. The driver tells by its class what
+it thinks of a SQLSTATE, and takes some of those that pass for a fault of the statement: `PASSING_STATES`.
 
 In a failover the server that was the primary may go on answering, and only lets read. Behind a proxy, a virtual address
-or a list of hosts, a new connection leads to the new primary: so one to a server that only lets read is made anew.
+or a list of hosts, a new connection leads to the new primary: so one to a server that only lets read is made anew. An
+idle connection is told of that with its next answer, which may be of the past by then: see `DatabaseReaders`.
 """
 
 import math
@@ -50,6 +51,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     deadline: float | None = None
     connected_at = math.inf  # of `time.monotonic()`; still to come while it connects, which asks the server too
+    has_failed = False  # in a way that passes, on the present connection
 
     @cached_property
     def wrap_database_errors(self) -> DatabaseErrorWrapper:
@@ -58,10 +60,17 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def ensure_connection(self) -> None:
         """Connect, and anew to a server that only lets read."""
-        is_old = time.monotonic() - self.connected_at > ANEW_SECONDS
-        if self.connection is not None and not self.in_atomic_block and self.only_reads and is_old:
+        if not self.in_atomic_block and self.is_stale:
             self.close()
         super().ensure_connection()
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a new connection may do what the present one does not, or has newer answers."""
+        if self.connection is None:
+            return False
+        is_old = time.monotonic() - self.connected_at > ANEW_SECONDS
+        return self.has_failed or (is_old and self.only_reads)
 
     @property
     def only_reads(self) -> bool:
@@ -71,7 +80,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def connect(self) -> None:
         """Connect, and note when."""
-        self.connected_at = math.inf
+        self.connected_at, self.has_failed = math.inf, False
         super().connect()
         self.connected_at = time.monotonic()
 
@@ -103,8 +112,7 @@ class _Errors(DatabaseErrorWrapper):
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
         if isinstance(exc_value, InternalError) and exc_value.sqlstate in PASSING_STATES:
             self.wrapper.errors_occurred = True
-            # Whatever is asked there from now on would get the same answer.
-            self.wrapper.connection.close()
+            self.wrapper.has_failed = True
             raise PassingError(*exc_value.args).with_traceback(traceback) from exc_value
         super().__exit__(exc_type, exc_value, traceback)
 
