@@ -124,6 +124,7 @@ class DatabaseReaders:
         self._apart_until = -math.inf  # of a loop's time
         # The questions that wait to be asked together, and what asks them.
         self._polling: tuple[dict[Question, None], asyncio.Task[_Answers]] | None = None
+        self._asks: set[asyncio.Task[_Answers]] = set()  # all that run
 
     async def run(self, query: Callable[[BaseDatabaseWrapper], Result]) -> Result:
         """Return what `query` returns, called on a reader's thread with that thread's connection.
@@ -157,6 +158,8 @@ class DatabaseReaders:
         if self._polling is None or self._polling[1].get_loop() is not loop:
             questions: dict[Question, None] = {}
             self._polling = questions, loop.create_task(self._ask(questions), name="poll the database")
+            self._asks.add(self._polling[1])
+            self._polling[1].add_done_callback(self._asks.discard)
         questions, asking = self._polling
         questions[question] = None
         # `shield`: a caller that is cancelled ends only its own wait.
@@ -184,6 +187,9 @@ class DatabaseReaders:
         self._holders -= 1
         if self._holders <= 0:
             await asyncio.to_thread(self._close)
+            # Whoever has asked may be gone. They end now: there is nobody to ask any more.
+            loop = asyncio.get_running_loop()
+            await asyncio.gather(*(task for task in self._asks if task.get_loop() is loop), return_exceptions=True)
 
     def _query(self, query: Callable[[BaseDatabaseWrapper], Result]) -> Result:
         ends_at = time.monotonic() + self._timeout

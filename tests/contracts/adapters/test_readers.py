@@ -145,6 +145,14 @@ class TestPolls:
         assert failed[0] is not failed[1]
         assert await readers.poll(any_of(DOORS)) is not None
 
+    async def test_a_question_whose_asker_has_left_ends_with_them(self, alias: str) -> None:
+        readers = DatabaseReaders(alias).held()
+        gone = asyncio.create_task(readers.poll(NUMBERS))
+        await asyncio.sleep(0)  # it has asked
+        gone.cancel()
+        await readers.aclose()
+        assert asyncio.all_tasks() <= {asyncio.current_task(), gone}
+
     async def test_a_closed_one_answers_nobody(self, alias: str) -> None:
         readers = DatabaseReaders(alias).held()
         await readers.aclose()
