@@ -59,8 +59,9 @@ def measured_server(name: str, *, warm: dict[str, Any] = HELLO, **settings: Any)
 def module_sdk(name: str = "server") -> Any:
     """Return a fixture: an unmodified SDK, a client of the server that another fixture of the module is."""
 
+    # `database`: the server begins anew with another one, which pytest does not know of one that is asked for by name.
     @pytest.fixture(scope="module")
-    def client(request: pytest.FixtureRequest) -> Iterator[OpenAI]:
+    def client(request: pytest.FixtureRequest, database: str) -> Iterator[OpenAI]:
         with sdk_of(request.getfixturevalue(name)) as client:
             yield client
 
