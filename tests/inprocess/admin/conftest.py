@@ -44,10 +44,11 @@ def admin(db: None, closed_store: None) -> Client:
 
 @pytest.fixture
 def client_with(db: None, closed_store: None) -> ClientWith:
-    """Makes the browser of a member of the staff who has these permissions."""
+    """Makes the browser of a member of the staff who has these permissions, of another one with each call."""
 
     def make(*permissions: str) -> Client:
-        user = User.objects.create_user("staff", is_staff=True)
+        others = User.objects.filter(is_staff=True).count()
+        user = User.objects.create_user(f"staff{others}" if others else "staff", is_staff=True)
         user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
         client = Client()
         client.force_login(user)

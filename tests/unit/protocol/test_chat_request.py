@@ -131,52 +131,65 @@ def test_nothing_is_said_twice_that_is_there_as_null() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"),
+    ("fields", "param", "code"),
     [
-        ({"messages": None}, "messages"),
-        ({"messages": []}, "messages"),
-        ({"messages": "hi"}, "messages"),
-        ({"messages": [{"content": "hi"}]}, "messages[0].role"),
-        ({"messages": [{"role": "robot", "content": "hi"}]}, "messages[0].role"),
-        ({"messages": [USER, {"role": "user", "content": [{"type": "video"}]}]}, "messages[1].content[0].type"),
-        ({"messages": [USER, {"role": "assistant"}]}, "messages[1].content"),
+        ({"messages": None}, "messages", "missing_required_parameter"),
+        ({"messages": []}, "messages", "empty_array"),
+        ({"messages": "hi"}, "messages", "invalid_type"),
+        ({"messages": [{"content": "hi"}]}, "messages[0].role", "missing_required_parameter"),
+        ({"messages": [{"role": "robot", "content": "hi"}]}, "messages[0].role", "invalid_value"),
+        (
+            {"messages": [USER, {"role": "user", "content": [{"type": "video"}]}]},
+            "messages[1].content[0].type",
+            "invalid_value",
+        ),
+        ({"messages": [USER, {"role": "assistant"}]}, "messages[1].content", "missing_required_parameter"),
         (
             {"messages": [USER, {"role": "assistant", "tool_calls": [{"id": "c"}]}]},
             "messages[1].tool_calls[0].function",
+            "missing_required_parameter",
         ),
-        ({"messages": [USER, {"role": "tool", "content": "18"}]}, "messages[1].tool_call_id"),
-        ({"n": 9}, "n"),
-        ({"n": 0}, "n"),
-        ({"stop": ["a"] * (MAX_STOPS + 1)}, "stop"),
-        ({"stop": ""}, "stop[0]"),
-        ({"temperature": 3}, "temperature"),
-        ({"top_logprobs": 3}, "top_logprobs"),
-        ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"max_completion_tokens": 0}, "max_completion_tokens"),
-        ({"reasoning_effort": "most"}, "reasoning_effort"),
-        ({"response_format": "json"}, "response_format"),
-        ({"response_format": {"type": "xml"}}, "response_format.type"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"messages": [USER, {"role": "tool", "content": "18"}]},
+            "messages[1].tool_call_id",
+            "missing_required_parameter",
+        ),
+        ({"n": 9}, "n", "invalid_value"),
+        ({"n": 0}, "n", "invalid_value"),
+        ({"stop": ["a"] * (MAX_STOPS + 1)}, "stop", "invalid_value"),
+        ({"stop": ""}, "stop[0]", "invalid_value"),
+        ({"temperature": 3}, "temperature", "invalid_value"),
+        ({"top_logprobs": 3}, "top_logprobs", "invalid_value"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens", "invalid_value"),
+        ({"reasoning_effort": "most"}, "reasoning_effort", "invalid_value"),
+        ({"response_format": "json"}, "response_format", "invalid_type"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing_required_parameter"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}},
             "response_format.json_schema.schema",
+            "missing_required_parameter",
         ),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
-        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
-        ({"functions": [7]}, "functions[0]"),
-        ({"logit_bias": {"50256": -101}}, "logit_bias.50256"),
-        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
-        ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs"),
-        ({"prompt_logprobs": 21}, "prompt_logprobs"),
-        ({"web_search_options": {"search_context_size": "low"}}, "web_search_options"),
-        ({"metadata": {"a": "b" * 600}}, "metadata"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "invalid_value"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "missing_required_parameter"),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+            "tool_choice",
+            "invalid_value",
+        ),
+        ({"functions": [7]}, "functions[0]", "invalid_type"),
+        ({"logit_bias": {"50256": -101}}, "logit_bias.50256", "invalid_value"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "invalid_value"),
+        ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs", "invalid_value"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs", "invalid_value"),
+        ({"web_search_options": {"search_context_size": "low"}}, "web_search_options", "unsupported_parameter"),
+        ({"metadata": {"a": "b" * 600}}, "metadata", "invalid_value"),
     ],
 )
-def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
+def test_what_is_wrong_is_named(fields: dict[str, Any], param: str, code: str) -> None:
     error = refusal(chat, **fields)
-    assert error.status == 400
-    assert error.param == param
+    assert (error.status, error.param, error.code) == (400, param, code)
     assert "input" not in error.message.replace("input_", "")
 
 
