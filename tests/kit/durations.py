@@ -36,29 +36,25 @@ STILL_LONG = frozenset(
     f"tests/{name}.py"
     for name in """
     clients/javascript/test_javascript clients/python_clients/test_python_clients clients/test_keys
-    contracts/adapters/test_audit
-    contracts/adapters/test_migrations contracts/adapters/test_rates contracts/adapters/test_store_at_once
-    contracts/adapters/test_store_database contracts/adapters/test_version_0012 inprocess/audit/test_audit
-    inprocess/goldens/test_goldens inprocess/roles/test_matrix inprocess/roles/test_posts
-    inprocess/transports/test_forget inprocess/transports/test_spend_limits project/docs/test_reference
-    project/docs/test_site project/test_architecture project/test_limits unit/engine/test_grammar_bounds
-    unit/engine/test_lark_grammars unit/engine/test_llama_wire unit/engine/test_schemas
-    unit/protocol/rollouts/test_tree unit/tools/egress/test_proxy unit/tools/egress/test_tls
-    unit/tools/mcp/test_old_sse unit/tools/sandbox/test_escapes unit/tools/sandbox/test_resting
-    unit/tools/sandbox/test_session wire/admin/test_login wire/admin/test_server
-    wire/command_line/test_conformance wire/command_line/test_doctor wire/command_line/test_program
-    wire/command_line/test_sandboxes wire/conformance/test_resuming_sdk wire/conformance/test_turns_sdk
-    wire/test_everywhere wire/test_serve wire/transports/test_agents wire/transports/test_batch_keys
-    wire/transports/test_bodies wire/transports/test_drain wire/transports/test_effects
-    wire/transports/test_engine_doors wire/transports/test_exposure wire/transports/test_fair_containers
-    wire/transports/test_images wire/transports/test_limits wire/transports/test_metrics
-    wire/transports/test_openapi wire/transports/test_organization wire/transports/test_programs
-    wire/transports/test_rate_limits wire/transports/test_ready wire/transports/test_relay
-    wire/transports/test_resume wire/transports/test_rollout_laws wire/transports/test_rollout_weights
-    wire/transports/test_slow_readers wire/transports/test_small_frames wire/transports/test_spend_limits
-    wire/transports/test_takeover wire/transports/test_usage_kept wire/transports/test_vllm_server_engine
-    wire/transports/test_waiting wire/transports/test_websocket_load wire/watch/test_page
-    wire/watch/test_watching
+    contracts/adapters/test_audit contracts/adapters/test_migrations contracts/adapters/test_rates
+    contracts/adapters/test_store_at_once contracts/adapters/test_store_database
+    contracts/adapters/test_version_0012 inprocess/audit/test_audit inprocess/goldens/test_goldens
+    inprocess/roles/test_matrix inprocess/transports/test_forget inprocess/transports/test_spend_limits
+    project/docs/test_reference project/docs/test_site project/test_limits unit/tools/egress/test_proxy
+    unit/tools/egress/test_tls unit/tools/sandbox/test_escapes unit/tools/sandbox/test_resting
+    unit/tools/sandbox/test_session wire/admin/test_login wire/admin/test_server wire/command_line/test_conformance
+    wire/command_line/test_doctor wire/command_line/test_program wire/command_line/test_sandboxes
+    wire/conformance/test_resuming_sdk wire/conformance/test_turns_sdk wire/test_everywhere wire/test_serve
+    wire/transports/test_agents wire/transports/test_batch_keys wire/transports/test_bodies
+    wire/transports/test_drain wire/transports/test_effects wire/transports/test_engine_doors
+    wire/transports/test_exposure wire/transports/test_fair_containers wire/transports/test_images
+    wire/transports/test_limits wire/transports/test_metrics wire/transports/test_openapi
+    wire/transports/test_programs wire/transports/test_rate_limits wire/transports/test_ready
+    wire/transports/test_relay wire/transports/test_resume wire/transports/test_rollout_laws
+    wire/transports/test_rollout_weights wire/transports/test_slow_readers wire/transports/test_small_frames
+    wire/transports/test_spend_limits wire/transports/test_takeover wire/transports/test_usage_kept
+    wire/transports/test_vllm_server_engine wire/transports/test_waiting wire/transports/test_websocket_load
+    wire/watch/test_page wire/watch/test_watching
     """.split()
 )
 
