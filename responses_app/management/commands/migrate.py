@@ -37,6 +37,7 @@ class Command(migrate.Command):
         if connections[alias].vendor != "postgresql":
             yield
             return
+        connections[alias].ensure_connection()  # where the role may have a single one, it is for the migration
         connection = connections.create_connection(alias)
         try:
             self._lock(connection)
@@ -48,7 +49,6 @@ class Command(migrate.Command):
         try:
             connection.set_autocommit(False)
         except OperationalError as error:
-            # Its role may have a single connection. Where the database is away, the migration says so.
             self.stderr.write(f"Migrating without a lock, which takes a second connection: {error}")
             return
         with connection.cursor() as cursor:
