@@ -13,6 +13,7 @@ from openai.types import Batch
 
 from tests.kit.batches import batch_of, ended, line, output_of, uploaded
 from tests.kit.fixtures import module_sdk, module_server
+from tests.kit.scripts import gate, main_script, release
 from tests.kit.server import Server
 
 server = module_server("batches", batch_max_lines=40, engine_options={"tokens_per_second": 2000})
@@ -150,13 +151,19 @@ def test_lists_and_files(client: OpenAI) -> None:
         client.batches.cancel(batch.id)
 
 
-def test_a_cancelled_batch_keeps_what_has_ended(client: OpenAI) -> None:
-    # Each line takes a second: what runs may end, and what has not begun never does.
-    lines = [line(str(number), input=f"count to {1000 if number else 1}") for number in range(40)]
+held_server = module_server("held_batches", script=main_script, model="demo")
+held_client = module_sdk("held_server")
+
+
+def test_a_cancelled_batch_keeps_what_has_ended(held_server: Server, held_client: OpenAI) -> None:
+    client = held_client
+    lines = [line(str(number), input=gate("b0") if number else "Hello") for number in range(40)]
     batch = batch_of(client, lines)
     began = ended(client, batch, lambda now: now.request_counts is not None and now.request_counts.completed > 0)
     assert began.status == "in_progress"
     assert client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
+    ended(client, batch, lambda now: now.status in ("cancelling", "cancelled"))
+    release(held_server, "b0")  # what runs may end, and what has not begun never does
     batch = ended(client, batch)
     assert batch.status == "cancelled"
     assert batch.cancelling_at is not None
