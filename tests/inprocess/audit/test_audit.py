@@ -192,7 +192,7 @@ def test_asking_the_model_by_session_is_recorded_over_http_and_over_a_websocket(
 
 
 def test_what_is_cancelled_and_deleted(server: ClosedServer, browser: httpx.Client, client: httpx.Client) -> None:
-    first, second, running = made(client), made(client), made(client, input="count to 500", background=True)
+    first, second, running = made(client), made(client), made(client, input="count to 9000", background=True)
     conversation = conversation_of(client)
     with recorded(server) as found:
         act(browser, "response", "cancel", running)
@@ -320,7 +320,7 @@ def test_hostile_names_are_shown_as_text(server: ClosedServer, browser: httpx.Cl
 
 
 def test_what_cannot_be_recorded_is_not_done(server: ClosedServer, browser: httpx.Client, client: httpx.Client) -> None:
-    response_id, running = made(client), made(client, input="count to 500", background=True)
+    response_id, running = made(client), made(client, input="count to 9000", background=True)
     keys = stored(server, "SELECT count(*) FROM responses_app_apikey")
     form = {**token(browser.get(f"{LIST}/apikey/add/")), "project": "team", "name": "never"}
     signing_in = httpx.Client(base_url=server.url, timeout=60)

@@ -66,7 +66,7 @@ def has(model: str, condition: str) -> IsDone:
 
 
 RESPONSE = make("responses", ASKED)
-RUNNING = make("responses", {"input": "count to 900", "background": True})
+RUNNING = make("responses", {"input": "count to 9000", "background": True})
 CONVERSATION = make("conversations", {"metadata": ASKED["metadata"]})
 WEBHOOK = {"name": "w", "url": "https://93.184.216.34/", "event_types": ["response.failed"]}
 KEY = newest(

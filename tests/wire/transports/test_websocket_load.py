@@ -148,7 +148,7 @@ VIOLATIONS = {
 async def test_a_peer_that_breaks_the_protocol(served: Server, case: str) -> None:
     """While a response streams to it: it is closed, and nothing is heard of it in the log."""
     begun = len(served.output)
-    request = {"type": "response.create", "input": "count to 3000", "store": False}
+    request = {"type": "response.create", "input": "count to 9000", "store": False}
     with upgraded(served) as raw:
         raw.sendall(raw_frame(request))
         assert raw.recv(4096)
