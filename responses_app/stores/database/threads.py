@@ -196,10 +196,12 @@ class DatabaseReaders:
         try:
             connection = self._own_connection()
             with within(connection, self._timeout, ends_at=ends_at):
+                commits = _commits(connection)
                 try:
                     result = query(connection)
-                    # The server has told with this very answer that it is not the primary any more.
-                    if not _is_stale(connection) or time.monotonic() >= ends_at:
+                    # The server has told with this very answer that it is not the primary any more. Where that was the
+                    # answer to a COMMIT, the query has written, and is not done twice.
+                    if not _is_stale(connection) or _commits(connection) > commits or time.monotonic() >= ends_at:
                         return result
                     connection.close()
                 except PASSING:
@@ -231,6 +233,10 @@ class DatabaseReaders:
 
 def _is_stale(connection: BaseDatabaseWrapper) -> bool:
     return getattr(connection, "is_stale", False)  # SQLite's never is
+
+
+def _commits(connection: BaseDatabaseWrapper) -> int:
+    return getattr(connection, "commits", 0)
 
 
 _Answers = Mapping[Question, Sequence[Row] | StoreError]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.models.engines import EngineDoor
@@ -85,6 +85,25 @@ async def test_an_answer_with_which_a_server_tells_that_it_is_no_primary_is_not_
     with open_database(postgres_url) as alias:
         readers = DatabaseReaders(alias, timeout=20.0).held()
         assert await readers.run(asked) != processes[0]
+        await readers.aclose()
+
+
+async def test_what_was_committed_with_that_answer_is_not_done_twice(
+    postgres_url: str, open_database: OpenDatabase
+) -> None:
+    calls: list[str] = []
+
+    def write(connection: BaseDatabaseWrapper) -> None:
+        calls.append("write")
+        with transaction.atomic(using=connection.alias):
+            record(connection, ["once"])
+        connection.has_failed = True  # type: ignore[attr-defined] # as what the answer to COMMIT has told
+
+    with open_database(postgres_url) as alias:
+        readers = DatabaseReaders(alias, timeout=20.0).held()
+        await readers.run(write)
+        assert calls == ["write"]
+        assert await readers.run(process_of) > 0
         await readers.aclose()
 
 

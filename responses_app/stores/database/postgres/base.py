@@ -27,10 +27,9 @@ from psycopg.pq import ConnStatus
 from responses_app.stores.database.deadline import process_ends_at
 
 MIN_CONNECT_SECONDS = 2  # what libpq takes at least
-ONLY_READS = "25006"  # a standby, or a server that was told to take no writes
 PASSING_STATES = frozenset(
     {
-        ONLY_READS,
+        "25006",  # read_only_sql_transaction: a standby, or a server that was told to take no writes
         "25P03",  # idle_in_transaction_session_timeout
         "25P04",  # transaction_timeout
         "XX000",  # a process of the server is ending, or met what another one has left half done
@@ -52,6 +51,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     deadline: float | None = None
     connected_at = math.inf  # of `time.monotonic()`; still to come while it connects, which asks the server too
     has_failed = False  # in a way that passes, on the present connection
+    commits = 0  # of transactions, so far
 
     @cached_property
     def wrap_database_errors(self) -> DatabaseErrorWrapper:
@@ -83,6 +83,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self.connected_at, self.has_failed = math.inf, False
         super().connect()
         self.connected_at = time.monotonic()
+
+    def _commit(self) -> None:
+        super()._commit()
+        self.commits += 1
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         """Connect; `connect_timeout` bounds that, or what is left to a process that stops."""
