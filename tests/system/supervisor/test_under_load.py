@@ -43,26 +43,29 @@ PATIENCE = 120.0  # seconds in which some answers come on a machine that is busy
 
 
 @contextmanager
-def workers(folder: Path, redis: RedisServer, **settings: object) -> Iterator[Supervised]:
-    """Serve with several workers."""
+def workers(folder: Path, **settings: object) -> Iterator[Supervised]:
+    """Serve with several workers and a Redis of their own: it counts the connections of a killed one for a while."""
     usual = {"worker_lease_seconds": 5.0, "background_max_running": 40, "shutdown_grace_seconds": 60}
-    with Supervised(folder, workers=WORKERS, script=SCRIPT, redis_url=redis.url, **{**usual, **settings}) as server:
+    with (
+        RedisServer() as redis,
+        Supervised(folder, workers=WORKERS, script=SCRIPT, redis_url=redis.url, **{**usual, **settings}) as server,
+    ):
         yield server
     for noise in ("Traceback", "was never", "Task was destroyed", "Unhandled"):
         assert noise not in server.output, server.output[-3000:]
 
 
 @pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> Iterator[Supervised]:
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
     """Workers that let what runs end. A test may replace or kill some, and leaves as many, which serve."""
-    with workers(tmp_path_factory.mktemp("patient"), redis) as server:
+    with workers(tmp_path_factory.mktemp("patient")) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def hasty(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> Iterator[Supervised]:
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
     """Workers that wait for nothing as they stop, and take six WebSockets. A test leaves them running."""
-    with workers(tmp_path_factory.mktemp("hasty"), redis, shutdown_grace_seconds=0, max_websocket_connections=6) as one:
+    with workers(tmp_path_factory.mktemp("hasty"), shutdown_grace_seconds=0, max_websocket_connections=6) as one:
         yield one
 
 
