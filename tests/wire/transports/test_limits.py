@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 from websockets.exceptions import ConnectionClosed
 
 from tests.kit.clients import Socket, read_error_frame, ready
@@ -112,7 +113,13 @@ async def open_four(pair: Pair, open_socket: Connect) -> list[Socket]:
     """Open all the connections there may be, two on each, as soon as those of the test before are gone."""
     await eventually(lambda: idle(pair.one))
     await eventually(lambda: idle(pair.two))
+    await eventually(lambda: _nobody_holds_a_slot(pair))  # a worker tells Redis a moment later
     return [await open_socket(server) for server in (pair.one, pair.one, pair.two, pair.two)]
+
+
+async def _nobody_holds_a_slot(pair: Pair) -> bool:
+    async with Redis.from_url(pair.redis.url) as redis:
+        return not [key async for key in redis.scan_iter("*:connections")]
 
 
 async def test_the_limit_holds_over_two_processes(pair: Pair, open_socket: Connect) -> None:
