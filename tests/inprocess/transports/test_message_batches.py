@@ -10,14 +10,19 @@ from anthropic.types.messages import MessageBatch
 from tests.kit.batches import SECONDS
 from tests.kit.fixtures import module_server
 from tests.kit.inprocess import Server
+from tests.kit.scripts import gate, main_script, release
 from tests.kit.waiting import looks
 
 server = module_server("messages", Server, batch_max_lines=50, engine_options={"tokens_per_second": 2000})
 
 
+def client_of(server: Server) -> Anthropic:
+    return Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=30)
+
+
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[Anthropic]:
-    with Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=30) as client:
+    with client_of(server) as client:
         yield client
 
 
@@ -65,17 +70,22 @@ def test_from_its_requests_to_its_results(client: Anthropic) -> None:
         client.messages.batches.retrieve(batch.id)
 
 
-def test_a_cancelled_one(client: Anthropic) -> None:
-    made = client.messages.batches.create(requests=[request(str(n), "count to 2000") for n in range(40)])
-    with pytest.raises(BadRequestError, match="under way"):
-        client.messages.batches.delete(made.id)
-    cancelled = client.messages.batches.cancel(made.id)
-    assert (cancelled.processing_status, cancelled.cancel_initiated_at is not None) == ("canceling", True)
-    batch = ended(client, made)
-    kinds = [each.result.type for each in client.messages.batches.results(batch.id)]
-    assert len(kinds) == 40
-    assert kinds.count("canceled") == batch.request_counts.canceled > 0
-    assert kinds.count("succeeded") == batch.request_counts.succeeded
+held_server = module_server("held_messages", Server, script=main_script, model="demo")
+
+
+def test_a_cancelled_one(held_server: Server) -> None:
+    with client_of(held_server) as client:
+        made = client.messages.batches.create(requests=[request(str(n), gate("a0")) for n in range(40)])
+        with pytest.raises(BadRequestError, match="under way"):
+            client.messages.batches.delete(made.id)
+        cancelled = client.messages.batches.cancel(made.id)
+        assert (cancelled.processing_status, cancelled.cancel_initiated_at is not None) == ("canceling", True)
+        release(held_server, "a0")
+        batch = ended(client, made)
+        kinds = [each.result.type for each in client.messages.batches.results(batch.id)]
+        assert len(kinds) == 40
+        assert kinds.count("canceled") == batch.request_counts.canceled > 0
+        assert kinds.count("succeeded") == batch.request_counts.succeeded
 
 
 def test_lists(client: Anthropic) -> None:
