@@ -9,7 +9,9 @@ SERVES := $(VENV)/.serves
 PARALLEL ?= --at-once 4
 # For whoever has just changed a line.
 FAST := tests/unit tests/inprocess tests/contracts -m "not postgres"
-PYTEST = $(BIN)/python -m pytest
+# SEED=NUMBER runs the tests in the order of an earlier run, which prints its `--randomly-seed`.
+SEED ?=
+PYTEST = $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED))
 PYTEST_VLLM = $(BIN_VLLM)/python -m pytest -p no:randomly
 # Tests of one vLLM stay in one process (`tests/system/vllm/sharing.py`).
 PARALLEL_VLLM ?= --numprocesses 2 --dist loadscope --no-loadscope-reorder
