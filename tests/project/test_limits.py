@@ -22,6 +22,7 @@ def slow_to_end():
     yield
     threading.Event().wait()
 
+@pytest.mark.limit(2)  # in which the child has begun
 def test_sleeps():
     with subprocess.Popen(["sleep", "600"]) as child:
         try:
@@ -57,6 +58,7 @@ def test_catches_everything():
     with contextlib.suppress(BaseException):
         time.sleep(60)
 
+@pytest.mark.limit(60)
 def test_is_quick(): ...
 """
 # pthread_mutex_lock, twice: it goes on when a signal has come, and holds the interpreter's lock.
@@ -64,7 +66,7 @@ HANGING_IN_C = """
 import ctypes, pathlib, subprocess
 import pytest
 
-@pytest.mark.limit(0.3, grace=0.3)
+@pytest.mark.limit(2, grace=0.3)
 def test_in_c():
     child = subprocess.Popen(["sleep", "600"])
     pathlib.Path("child").write_text(str(child.pid))
@@ -84,7 +86,7 @@ async def test_one_that_hangs_fails_with_its_stacks_and_the_next_one_runs(tmp_pa
     end = await run_pytest(tmp_path, hanging=HANGING)
     assert end.exit_code == 1, end
     assert "5 failed, 2 passed, 2 errors" in end.printed, end.printed
-    assert end.printed.count("LimitExceeded: more than 0.3 seconds.") >= 7
+    assert len(re.findall(r"LimitExceeded: more than (0.3|2) seconds.", end.printed)) >= 7
     assert re.search(r"--- process \d+ \(sleep\), S \(sleeping\), waits in \w+: sleep 600", end.printed)
     assert "in test_joins_a_thread" in end.printed
     assert "Task pending name='the one that hangs'" in end.printed
@@ -95,6 +97,6 @@ async def test_one_that_hangs_in_c_is_killed_with_its_processes_and_the_run_name
     assert end.exit_code == 2, end
     assert "a process ended in test_hanging_in_c.py::test_in_c" in end.printed
     told = end.printed + end.complaints
-    assert "test_hanging_in_c.py::test_in_c did not end within its 0.3 seconds" in told
+    assert "test_hanging_in_c.py::test_in_c did not end within its 2 seconds" in told
     assert re.search(r'File ".*test_hanging_in_c.py", line 11 in test_in_c', told)
     await eventually(lambda: has_ended((tmp_path / "child").read_text()), timeout=10)
