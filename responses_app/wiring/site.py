@@ -178,15 +178,10 @@ class Site:
         return not self.settings.responses_compatibility_mode
 
     def parse_create(self, data: JsonObject) -> CreateRequest:
-        """Validate a request, with the fields that this server takes. Raises `ApiError`.
-
-        A web search is noted as ignored where nothing searches: Codex declares one in every request.
-        """
+        """Validate a request, with the fields that this server takes. Raises `ApiError`."""
         request = parse_create(data, engine_fields=self.takes_engine_fields)
         for index, tool in enumerate(request.tools_json):
-            if self.service.shelf.leaves_out(tool):
-                note_ignored(f"tools[{index}]")
-            elif not self.searches_meaning and weighs_meaning(tool):
+            if not self.searches_meaning and weighs_meaning(tool):
                 note_ignored(f"tools[{index}].ranking_options.hybrid_search")
         return request
 
@@ -491,7 +486,7 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
             tell=base.relay.tell_followers,
             now=base.clock,
         ),
-        shelf=Shelf(base.tools, base.adapters.skills),
+        shelf=Shelf(base.tools, base.adapters.skills, refuses_unserved=base.settings.unserved_tools == "refuse"),
         rates=base.adapters.rates,
         metrics=base.metrics,
         usage=UsageBook(base.adapters.usage, new_id=base.new_id, now=base.clock, metrics=base.metrics),

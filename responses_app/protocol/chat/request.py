@@ -31,6 +31,7 @@ from responses_app.protocol.requests.create_fields import (
 )
 from responses_app.protocol.requests.renaming import OwnNames, in_own_names
 from responses_app.protocol.requests.requests import CreateRequest
+from responses_app.protocol.requests.server_tools import DECLARED_UNASKED
 from responses_app.protocol.requests.text_format import StructuredOutputs
 from responses_app.protocol.sizes import json_size
 from responses_app.protocol.stop_strings import Stops
@@ -66,7 +67,7 @@ def in_chat_names(error: ApiError, places: Sequence[int]) -> ApiError:
 
 MAX_CHOICES = 8  # of one request: each is a generation of its own
 MAX_LOGPROBS = 20  # alternatives to a token, as at OpenAI
-_KINDS = ("function", "custom")  # of tools
+_KINDS = ("function", "custom", *DECLARED_UNASKED)  # of tools; those of a server are left out
 
 
 class ChatStreamOptions(ClientModel):
@@ -231,7 +232,8 @@ def parse_chat(
         create = parse(_as_response(data, fields, read))
     except ApiError as error:
         raise in_chat_names(error, read.places) from None
-    create = create.model_copy(update={"renamed": partial(in_chat_names, places=read.places)})
+    renamed = partial(in_chat_names, places=read.places)
+    create = create.model_copy(update={"renamed": renamed, "shows_server_calls": False})
     options = fields.stream_options
     return ChatRequest(
         create=create,

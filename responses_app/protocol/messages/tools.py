@@ -4,6 +4,7 @@ custom                          function
 bash_…, text_editor_…, memory_… function, with the schema that Anthropic's models know (`client_tools`)
 web_search_…, web_fetch_…       web_search: one tool, which searches and opens pages
 code_execution_…                code_interpreter
+computer_…, browser_…           computer, which no model here sees
 mcp_servers, mcp_toolset        mcp, without asking for approval
 """
 
@@ -91,6 +92,19 @@ class CodeTool(ClientModel):
     told: ClassVar = ("defer_loading",)
 
 
+class Screen(ClientModel):
+    """A computer, or a browser, that the client shows: no model here sees it, so the tool is left out."""
+
+    type: str
+    name: str | None = None
+
+    idle: ClassVar = dict.fromkeys(
+        "allowed_callers cache_control configs defer_loading display_height_px display_number display_width_px "
+        "enable_zoom input_examples strict".split(),
+        "No model here sees a screen: the tool is left out.",
+    )
+
+
 class ToolSwitch(ClientModel):
     """Whether a tool of an MCP server may be called."""
 
@@ -142,12 +156,17 @@ WEB_TOOLS = tuple(
     for name, days in ((SEARCH, "20250305 20260209 20260318"), (FETCH, "20250910 20260209 20260309 20260318"))
     for day in days.split()
 )
+SCREEN_TOOLS = (
+    *("computer_20241022", "computer_20250124", "computer_20251124"),
+    *("computer_toolset_20260801", "browser_toolset_20260801"),
+)
 CODE_TOOLS = tuple(f"{CODE}_{day}" for day in "20250522 20250825 20260120 20260521".split())
 TOOLS: Mapping[str, type[ClientModel]] = {
     "custom": MessagesTool,
     **dict.fromkeys(KNOWN_TOOLS, KnownTool),
     **dict.fromkeys(WEB_TOOLS, WebTool),
     **dict.fromkeys(CODE_TOOLS, CodeTool),
+    **dict.fromkeys(SCREEN_TOOLS, Screen),
     "mcp_toolset": McpToolset,
 }
 _FIELDS = (  # of the tools here, and as the client has them
@@ -277,6 +296,9 @@ class _Reader:
             case CodeTool():
                 self._serve({"type": "code_interpreter", "container": self._container or {"type": "auto"}}, at)
                 self.read.choices[CODE] = {"type": "code_interpreter"}
+            case Screen():
+                self.read.add({"type": "computer"}, at)
+                self.read.choices[tool.name or "computer"] = {"type": "computer"}
             case McpToolset():
                 self._uses(tool, at)
 

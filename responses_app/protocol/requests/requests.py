@@ -74,6 +74,7 @@ class CreateRequest(Fields):
     held: SkipValidation[HeldText | None] = None  # the answer to something that no `text.format` says
     size: SkipValidation[int]  # of what is read of the request, as JSON, in bytes
     ignored: SkipValidation[IgnoredFields | None] = Field(default=None, repr=False)  # what its client is told of
+    shows_server_calls: SkipValidation[bool] = True  # else its API has no place for calls of tools that a server runs
     # Names an error as the API does that was asked, where that is another one
     renamed: SkipValidation[Callable[[ApiError], ApiError] | None] = Field(default=None, repr=False)
 

@@ -278,6 +278,9 @@ ITEMS: Mapping[str, str] = {  # the type of a tool, and that of the item which a
     PROGRAMS: PROGRAM,
     **dict.fromkeys(WEB_SEARCH, "web_search_call"),
 }
+SCREENS = ("computer", "computer_use", "computer_use_preview")  # which no model here can see
+# Tools of OpenAI's that agents declare in every request, whoever serves it: they name nothing that is the client's.
+DECLARED_UNASKED = frozenset((*WEB_SEARCH, "image_generation", *SCREENS))
 SHELL_ITEM, SHELL_OUTPUT = "shell_call", "shell_call_output"  # what a call of a shell of this server becomes
 _SETTINGS: Mapping[str, str] = {  # what sets a tool up
     "shell": "SANDBOX",
@@ -288,6 +291,7 @@ _SETTINGS: Mapping[str, str] = {  # what sets a tool up
     PROGRAMS: "SANDBOX",
     **dict.fromkeys(WEB_SEARCH, "SEARCH_URL or SEARCH_MCP"),
 }
+NO_SCREEN = "This model cannot see a screen, so it cannot use a computer."
 _NAMED_BY = {"mcp": "server_label", "namespace": "name"}  # the fields whose value begins the names of several tools
 LABEL = r"^[A-Za-z0-9_-]{1,64}$"  # of an MCP server; it is part of the names that the model calls
 # What the model knows as something else: an MCP server of this label would be called in its place.
@@ -346,10 +350,12 @@ def item_of(tool: JsonObject) -> str | None:
 
 
 def server_tool_missing(tool: JsonObject) -> str | None:
-    """Return why a tool that a server runs cannot be had, where nothing is set up; None for every other tool."""
+    """Return why a tool cannot be had where nothing is set up for it; None for those that clients run."""
+    kind = str(tool["type"])
+    if kind in SCREENS:
+        return NO_SCREEN
     if item_of(tool) is None:
         return None
-    kind = str(tool["type"])
     return (
         f"A server has to run the tool '{kind}', and none is set up here (see {_SETTINGS[kind]}). Declare a function "
         "and run it in the client."

@@ -10,12 +10,11 @@ from responses_app.protocol.items.calls import CLIENT_KINDS, called_name
 from responses_app.protocol.items.client_tools import ClientTool, ClientTools, functions_of_programs
 from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.items.tool_search import ITEM as SEARCH_CALL
-from responses_app.protocol.requests.server_tools import ITEMS, SHELL_ITEM, item_of
+from responses_app.protocol.requests.server_tools import ITEMS, NO_SCREEN, SCREENS, SHELL_ITEM, item_of
 
 PARAM = "tool_choice"
 _WRONG = f"Invalid value for '{PARAM}'. "
 _MODES = ("none", "auto", "required")
-_UNSEEN = ("computer", "computer_use", "computer_use_preview")  # accepted, and not shown to the model
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +181,7 @@ def _allowed_entry(entry: object, tools: ClientTools) -> tuple[Sequence[ClientTo
         if not members:
             raise _absent(name)
         return members, {"type": kind, "name": name}
-    if kind in _UNSEEN or kind in ITEMS:  # one that is left out cannot be called anyway
+    if kind in SCREENS or kind in ITEMS:  # one that is left out cannot be called anyway
         return (), dict(entry)
     tool, echo = _named(entry, kind, tools)
     return (tool,), echo
@@ -199,8 +198,8 @@ def _named(value: JsonObject, kind: str, tools: ClientTools) -> tuple[ClientTool
         if tool is None:
             raise _absent(kind)
         return tool, {"type": kind}
-    if kind in _UNSEEN:
-        raise unsupported_parameter(PARAM, "This model cannot see a screen, so it cannot use a computer.")
+    if kind in SCREENS:
+        raise unsupported_parameter(PARAM, NO_SCREEN)
     known = ", ".join(repr(each) for each in ("function", "custom", "allowed_tools", *CLIENT_KINDS, *ITEMS))
     raise invalid_request(
         f"Invalid value for '{PARAM}.type': {kind[:80]!r}. Supported values are: {known}.",

@@ -1,7 +1,7 @@
 """The tools a request declares, validated, and in the form in which they are echoed.
 
 Those that a server runs are `server_tools`'s to read; whether they can be had here is known to the service alone.
-`computer` is accepted and left out, since the model cannot see a screen. What all others are to the model is
+`computer` is accepted, and left out there, since the model cannot see a screen. What all others are to the model is
 `client_tools`'s to say, but for what may stand in their calls: that takes the engine's grammars (`content_of`).
 """
 
@@ -232,9 +232,6 @@ def _run_by_client(tool: JsonObject, at: str) -> JsonObject:
         for name in ("description", "parameters"):
             if tool.get(name) is not None:
                 note_ignored(f"{at}.{name}")
-    # It is accepted, and its client is told that it has no effect.
-    if tool["type"] in ("computer", "computer_use_preview"):
-        note_ignored(at)
     return tool
 
 

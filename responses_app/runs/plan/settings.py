@@ -108,6 +108,13 @@ class RunSettings(ServiceTiers, RetentionSettings):
         64 * KIB, whole(KIB),
         "largest part of the output of a tool run by the server that the model reads; the rest is left out",
     )  # fmt: skip
+    unserved_tools: str = setting(
+        "ignore", choice("ignore", "refuse"),
+        "tools that coding agents declare in every request (`web_search`, `image_generation`, `computer`), where "
+        "nothing runs them here: `ignore` runs the request without them and names them in the response header "
+        "`respsite-ignored` (see Request fields), `refuse` answers 400; a `tool_choice` that demands one always gets "
+        "400",
+    )  # fmt: skip
     server_tool_early: str = setting(
         "known", choice("off", "known", "predicted"),
         "which calls of server tools that only read are begun before they are asked for: those that a program "

@@ -1,10 +1,10 @@
 """Which tools of this server a request gets: those that it declares, as far as they can be had here.
 
-Not to be had: 400, naming the setting; only a web search is then left out silently, unless `tool_choice` demands it
-(Codex declares one in every request).
+Not to be had: 400, naming the setting. Those that agents declare in every request (`DECLARED_UNASKED`) are left out
+instead, and named as ignored, unless `tool_choice` demands one, or the operator wants the error (UNSERVED_TOOLS).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
@@ -15,12 +15,19 @@ from responses_app.protocol.items.paused_programs import PausedProgram, paused_p
 from responses_app.protocol.items.programs import KIND as PROGRAMS
 from responses_app.protocol.items.tool_search import found_on_servers, search_offer
 from responses_app.protocol.requests.requests import CreateRequest
-from responses_app.protocol.requests.server_tools import ITEMS, WEB_SEARCH, item_of, private_key, server_tool_missing
+from responses_app.protocol.requests.server_tools import (
+    DECLARED_UNASKED,
+    item_of,
+    private_key,
+    server_tool_missing,
+)
 from responses_app.runs.plan.plan import NO_TOOLS, Toolbox, ToolEntry
 from responses_app.runs.planning.history import Context
 from responses_app.runs.planning.skills import with_fixed_versions
 from responses_app.stores.skills import BaseSkills
 from responses_app.tools.base import BaseTool, ToolUse
+
+_NOT_SHOWN = "Tools that the server runs are the Responses API's: send the request to /v1/responses, or leave it out."
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,7 @@ class Shelf:
 
     tools: Sequence[BaseTool] = ()
     skills: BaseSkills | None = None  # that requests may name; None where there are none
+    refuses_unserved: bool = False  # also what would be left out
 
     async def with_fixed_skills(self, request: CreateRequest, project: str) -> CreateRequest:
         """Return a request that names each skill by the number of its version. Raises `ApiError`."""
@@ -48,6 +56,7 @@ class Shelf:
         """
         parent = context.parent
         served = [] if request.tool_choice.forbids else request.served
+        left_out = self._left_out(request)
         earlier = [*(parent.all_tool_items() if parent else ()), *context.raw]
         approved = approved_calls(context.own.raw, earlier)
         states = parent.all_states() if parent else {}  # also of tools that are not declared any more
@@ -62,7 +71,7 @@ class Shelf:
         chain_id = parent.root_id if parent else response_id
         entries: list[ToolEntry] = []
         for index, declared in enumerate(request.tools_json):
-            tool = self._available(declared, index, request)
+            tool = None if index in left_out else self._available(declared, index, request)
             if tool is None or _is_there(tool, declared, entries):
                 continue
             use = ToolUse(
@@ -82,24 +91,39 @@ class Shelf:
         found = frozenset(found_on_servers(context.late_tools)) if search is not None else frozenset()
         return Toolbox(tuple(entries), approved, states, search, found, agents, functions, paused)
 
+    def _left_out(self, request: CreateRequest) -> set[int]:
+        """Return the places of the tools that a request goes on without; its client is told of them.
+
+        Raises `ApiError` where it cannot: one is demanded, or the operator wants the error.
+        """
+        unserved: dict[int, str] = {}  # why a tool cannot be had, by its place
+        for index, declared in enumerate(request.tools_json):
+            problem = self._problem(declared, request) if declared["type"] in DECLARED_UNASKED else None
+            if problem is not None:
+                unserved[index] = problem
+                request.note_ignored(f"tools[{index}]")
+        if request.tool_choice.forbids:
+            return set(unserved)
+        for index, problem in unserved.items():
+            if _is_demanded(request, index, unserved):
+                raise unsupported_parameter("tool_choice", problem)
+            if self.refuses_unserved:
+                raise unsupported_parameter(f"tools[{index}].type", problem)
+        return set(unserved)
+
     def _available(self, declared: JsonObject, index: int, request: CreateRequest) -> BaseTool | None:
-        kind = str(declared["type"])
-        problem = self._problem(declared)
-        if problem is None:
-            return self.tool_of(kind) if item_of(declared) is not None else None
-        if kind in WEB_SEARCH and not _demands_search(request):
-            return None
-        raise unsupported_parameter("tool_choice" if kind in WEB_SEARCH else f"tools[{index}].type", problem)
+        problem = self._problem(declared, request)
+        if problem is not None:
+            raise unsupported_parameter(f"tools[{index}].type", problem)
+        return self.tool_of(str(declared["type"])) if item_of(declared) is not None else None
 
-    def leaves_out(self, declared: JsonObject) -> bool:
-        """Whether a declared tool is a web search, which cannot be had here now."""
-        return declared["type"] in WEB_SEARCH and self._problem(declared) is not None
-
-    def _problem(self, declared: JsonObject) -> str | None:
+    def _problem(self, declared: JsonObject, request: CreateRequest) -> str | None:
         """Return why a declared tool of a server cannot be had; None for one that can, and for those of clients."""
         missing = server_tool_missing(declared)
         if missing is None:
             return None
+        if not request.shows_server_calls:
+            return _NOT_SHOWN
         tool = self.tool_of(str(declared["type"]))
         return missing if tool is None else tool.problem() or tool.refusal(declared)
 
@@ -121,14 +145,15 @@ def _is_there(tool: BaseTool, declared: JsonObject, entries: Sequence[ToolEntry]
     return declared["type"] != "mcp" and any(entry.tool is tool for entry in entries)
 
 
-def _demands_search(request: CreateRequest) -> bool:
-    # A search is demanded by name, or as the only tool that there is to call.
-    choice = request.tool_choice
+def _is_demanded(request: CreateRequest, index: int, unserved: Collection[int]) -> bool:
+    """Whether a request must have this tool: by name, or as a call is required and no other tool can be called."""
+    choice, tools = request.tool_choice, request.tools_json
     if not choice.demands:
         return False
-    named = any(each.item == ITEMS[WEB_SEARCH[0]] for each in choice.hosted)
-    others = len(request.tools) > 0 or any(tool["type"] not in WEB_SEARCH for tool in request.served)
-    return named or (choice.allowed is None and not others)
+    item = item_of(tools[index])
+    served = (place for place, tool in enumerate(tools) if item_of(tool) is not None)
+    others = len(request.tools) > 0 or any(place not in unserved for place in served)
+    return any(each.item == item for each in choice.hosted) or (choice.allowed is None and not others)
 
 
 def _refuse_unserved(approved: Sequence[ApprovedCall], served: Sequence[Mapping[str, object]]) -> None:

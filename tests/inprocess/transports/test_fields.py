@@ -24,7 +24,8 @@ async def http(demo_server: Server) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-refusing = module_server("refusing", Server, unknown_fields="refuse")  # as strict as OpenAI's
+# As strict as OpenAI's.
+refusing = module_server("refusing", Server, unknown_fields="refuse", unserved_tools="refuse")
 
 
 async def created(http: httpx.AsyncClient, **fields: Any) -> httpx.Response:
@@ -219,9 +220,59 @@ async def test_values_that_ask_for_nothing_are_fine(http: httpx.AsyncClient) -> 
     assert IGNORED not in (await created(http, **fields)).headers
 
 
-async def test_a_search_that_nobody_makes_is_named(http: httpx.AsyncClient) -> None:
-    tools = [{"type": "function", "name": "f"}, {"type": "web_search"}]
-    answer = await created(http, tools=tools, text={"verbosity": "low"})
+CALLABLE: Frame = {"type": "function", "function": {"name": "f"}}
+KNOWN_TO_ANTHROPIC = [
+    {"name": "f", "input_schema": {"type": "object"}},
+    {"type": "web_search_20250305", "name": "web_search"},
+    {"type": "web_fetch_20250910", "name": "web_fetch"},
+    {"type": "computer_20251124", "name": "computer", "display_width_px": 1, "display_height_px": 1},
+]
+DECLARED_UNASKED: list[Frame] = [
+    CALLABLE,
+    {"type": "web_search"},
+    {"type": "image_generation", "output_format": "png"},
+    {"type": "computer"},
+]
+ANTHROPICS = {"anthropic-version": "2023-06-01"}
+SAID = [{"role": "user", "content": "Hello"}]
+# For each API: a request that declares such tools, and its choice of one of them.
+UNSERVED: list[tuple[str, Frame, Frame]] = [
+    ("/responses", {"input": "Hello", "tools": DECLARED_UNASKED}, {"type": "image_generation"}),
+    ("/responses/input_tokens", {"input": "Hello", "tools": DECLARED_UNASKED}, {"type": "web_search"}),
+    ("/chat/completions", {"messages": SAID, "tools": DECLARED_UNASKED}, {"type": "image_generation"}),
+    (
+        "/messages",
+        {"model": "demo", "max_tokens": 99, "messages": SAID, "tools": KNOWN_TO_ANTHROPIC},
+        {"type": "tool", "name": "computer"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "demand"), UNSERVED, ids=[path for path, *_ in UNSERVED])
+async def test_what_agents_declare_unasked_is_left_out_unless_it_is_demanded(
+    http: httpx.AsyncClient, refusing: Server, path: str, body: Frame, demand: Frame
+) -> None:
+    named = "tools[1], tools[3]" if path == "/messages" else "tools[1], tools[2], tools[3]"
+    for choice in ({}, {"tool_choice": {"type": "none"} if path == "/messages" else "none"}):
+        answer = await http.post(path, json=body | choice, headers=ANTHROPICS)
+        assert (answer.status_code, answer.headers.get(IGNORED)) == (200, named), answer.text
+    demanded = await http.post(path, json=body | {"tool_choice": demand}, headers=ANTHROPICS)
+    async with http_client(refusing) as strict:
+        refused = await strict.post(path, json=body, headers=ANTHROPICS)
+    for answer, param in ((demanded, "tool_choice"), (refused, "tools[1].type")):
+        assert answer.status_code == 400
+        assert f"Unsupported parameter: '{param}'." in answer.json()["error"]["message"]
+
+
+async def test_a_websocket_names_what_is_left_out(demo_server: Server) -> None:
+    async with await Socket.open(demo_server.ws_url) as socket:
+        await socket.send({"type": "response.create", "input": "Hello", "tools": DECLARED_UNASKED})
+        created, *_ = await socket.answer()
+        assert created["headers"] == {IGNORED: "tools[1], tools[2], tools[3]"}
+
+
+async def test_it_is_named_behind_other_fields(http: httpx.AsyncClient) -> None:
+    answer = await created(http, tools=[CALLABLE, {"type": "web_search"}], text={"verbosity": "low"})
     assert answer.headers[IGNORED] == "text.verbosity, tools[1]"
 
 
@@ -249,7 +300,7 @@ async def test_as_strict_as_openai(refusing: Server) -> None:
             answer = await http.post(path, json=body)
             message = read_error_answer(answer, status=400, code="unknown_parameter", param="colour")
             assert message == "Unknown parameter: 'colour'."
-        await created(http, client_metadata={"a": "b"}, tools=[{"type": "web_search"}])
+        await created(http, client_metadata={"a": "b"})
     async with await Socket.open(refusing.ws_url) as socket:
         await socket.send({"type": "response.create", "input": "Hello", "colour": 1})
         read_error_frame(await socket.error(), status=400, code="unknown_parameter", param="colour")

@@ -35,7 +35,7 @@ UPLOAD = {"bytes": 1, "filename": "a.txt", "mime_type": "text/plain", "purpose":
 WEBHOOK = {"name": "w", "url": "https://93.184.216.34/", "event_types": ["response.completed"]}
 NAMES_NOTHING = set(
     "background background_options held ignore_eos ignored logit_bias min_p renamed repetition_penalty seed stop "
-    "stop_token_ids structured_outputs top_k "
+    "shows_server_calls stop_token_ids structured_outputs top_k "
     "cache_salt context_management enable_response_messages frequency_penalty generate include input_json "
     "instructions max_output_tokens max_tool_calls metadata model multi_agent parallel_tool_calls "
     "presence_penalty previous_input_messages priority private prompt_cache_key prompt_cache_options "

@@ -112,7 +112,7 @@ def test_a_message_has_the_fields_of_anthropics_sdk(role: str) -> None:
 
 
 TOOLS_IN_ANTHROPICS_SDK = by_kind(sdk_types("beta.beta_tool_union_param.BetaToolUnionParam", "anthropic"))
-NOT_HERE = ("advisor", "browser", "computer", "tool_search")  # how the types of tools begin that are not had here
+NOT_HERE = ("advisor", "tool_search")  # how the types of tools begin that are not had here
 
 
 def test_every_tool_of_anthropics_sdk_is_known() -> None:

@@ -171,7 +171,12 @@ def test_nothing_is_said_twice_that_is_there_as_null() -> None:
             "response_format.json_schema.schema",
             "missing_required_parameter",
         ),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "invalid_value"),
+        ({"tools": [{"type": "code_interpreter"}]}, "tools[0].type", "invalid_value"),
+        (
+            {"tools": [TOOL, {"type": "computer"}], "tool_choice": {"type": "computer"}},
+            "tool_choice",
+            "unsupported_parameter",
+        ),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "missing_required_parameter"),
         (
             {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},

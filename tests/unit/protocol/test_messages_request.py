@@ -173,7 +173,7 @@ def test_nothing_of_it_is_stored() -> None:
         ({"tools": {}}, "tools"),
         ({"tools": [1]}, "tools[0]"),
         ({"tools": [{"type": "bash_20250124", "name": "sh"}]}, "tools[0].name"),
-        ({"tools": [{"type": "computer_20250124", "name": "computer"}]}, "tools[0].type"),
+        ({"tools": [{"type": "computer_20250123", "name": "computer"}]}, "tools[0].type"),
         ({"tools": [{"type": ["custom"]}]}, "tools[0].type"),
         ({"mcp_servers": {}}, "mcp_servers"),
         ({"mcp_servers": [1]}, "mcp_servers[0]"),

@@ -166,14 +166,21 @@ async def test_one_that_cannot_be_used_now_says_why() -> None:
         await site_with(tool).begin(input="hi", tools=ASKED)
 
 
-async def test_a_web_search_is_left_out_unless_it_is_demanded() -> None:
-    tools: list[JsonObject] = [{"type": "web_search"}]
+@pytest.mark.parametrize(
+    ("kind", "setting"), [("web_search", "SEARCH_URL or SEARCH_MCP"), ("image_generation", "IMAGE_SERVICE_URL")]
+)
+async def test_what_agents_declare_unasked_is_left_out_unless_it_is_demanded(kind: str, setting: str) -> None:
+    tools: list[JsonObject] = [{"type": kind}, {"type": "computer"}]
     response = await Site().ask(input="hi", tools=tools)
     assert (response["status"], response["tools"]) == ("completed", tools)
-    for choice in ({"type": "web_search"}, "required"):
-        with pytest.raises(ApiError, match="SEARCH_URL or SEARCH_MCP") as refused:
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": kind}]}
+    for choice in ({"type": kind}, "required", allowed):
+        with pytest.raises(ApiError, match=setting) as refused:
             await Site().begin(input="hi", tools=tools, tool_choice=choice)
         assert refused.value.param == "tool_choice"
+    # Where another tool can be called, none of these is demanded: only this engine cannot force a call.
+    with pytest.raises(ApiError, match="cannot hold the model to a format or to a call"):
+        await site_with(Shell()).begin(input="hi", tools=[*tools, *ASKED], tool_choice="required")
 
 
 async def test_where_calls_are_forbidden_it_is_neither_told_nor_run() -> None:

@@ -304,7 +304,13 @@ _SET: Any = {"type": "mcp_toolset", "mcp_server_name": "tests"}
         ({"tools": [SEARCH, {**FETCH, "blocked_domains": ["b.example"]}]}, "'tools[1]'"),
         ({"tools": [{**SEARCH, "max_uses": 0}]}, "'tools[0].max_uses'"),
         ({"tools": [{**SEARCH, "allowed_callers": ["code_execution_20260120"]}]}, "'tools[0].allowed_callers'"),
-        ({"tools": [{"type": "computer_20251124", "name": "computer"}]}, "'tools[0].type'"),
+        (
+            {
+                "tools": [{"type": "computer_20251124", "name": "computer"}],
+                "tool_choice": {"type": "tool", "name": "computer"},
+            },
+            "'tool_choice'",
+        ),
         ({"tools": [CODE], "container": "cntr_unknown"}, "cntr_unknown"),
         ({"tools": [CODE], "container": {"skills": [{"type": "custom", "skill_id": "s"}]}}, "'container.skills'"),
         ({"tools": [_SET]}, "'tools[0].mcp_server_name'"),

@@ -17,7 +17,7 @@ from responses_app.api.endpoints import ENDPOINTS
 from responses_app.api.openapi import document
 from responses_app.protocol.rate_limits import Line, as_headers
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS
-from responses_app.protocol.requests.server_tools import WEB_SEARCH, server_tool_missing
+from responses_app.protocol.requests.server_tools import DECLARED_UNASKED, server_tool_missing
 from tests.kit.server import Server
 from tests.system.fuzz.samples import CHAT_FIELDS, CHAT_MESSAGES, FIELDS, ITEMS, TOOL_OUTPUTS, TOOLS
 
@@ -111,7 +111,7 @@ def test_what_a_request_may_hold_fits_the_document() -> None:
             valid.validate({"input": "Hello", name: value})
     for items in ITEMS:
         valid.validate({"input": items})
-    taken = [tool for tool in TOOLS if tool["type"] in WEB_SEARCH or server_tool_missing(tool) is None]
+    taken = [tool for tool in TOOLS if tool["type"] in DECLARED_UNASKED or server_tool_missing(tool) is None]
     assert len(taken) > 10
     for tool in taken:
         valid.validate({"tools": [tool]})
