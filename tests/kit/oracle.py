@@ -43,22 +43,42 @@ EXTENSIONS = frozenset(  # what this server adds to OpenAI's objects on purpose
 )
 
 
+# What is not set is absent in items: some SDKs refuse null there, and lose the whole answer. By the type of an item,
+# where OpenAI's TypeScript types have `name: T | null` (not `name?: T | null`): those fields are always there.
+NULL_UNLESS_SET = {
+    "code_interpreter_call": {"code", "outputs"},
+    "image_generation_call": {"result", "error.code", "error.param"},
+    "shell_call": {"environment", "action.timeout_ms", "action.max_output_length"},
+    "shell_call_output": {"max_output_length"},
+    "tool_search_call": {"call_id"},
+    "tool_search_output": {"call_id"},
+}
+_NOT_OURS = ("arguments", "tools")  # fields of items whose JSON is the model's, or as a request has declared it
+
+
 def validate_event(event: Mapping[str, object]) -> pydantic.BaseModel:
     """Validate an event as the client reads it against OpenAI's type of that name, strictly: "1" is not a number.
 
     Raises `AssertionError` for a type that OpenAI does not have, a `pydantic.ValidationError` for a missing or
-    ill-typed field, and `AssertionError` for a field that neither OpenAI nor `EXTENSIONS` knows.
+    ill-typed field, and `AssertionError` for a field that neither OpenAI nor `EXTENSIONS` knows, or that is null in an
+    item without need (`NULL_UNLESS_SET`).
     """
     kind = event.get("type")
     adapters = _event_adapters()
     assert kind in adapters, f"OpenAI has no event {kind!r}"
     model = adapters[kind].validate_python(event, strict=True)
     _assert_known(model)
+    _assert_no_nulls(event.get("item"))
+    if isinstance(response := event.get("response"), dict):
+        _assert_no_nulls(*response["output"])
     return model
 
 
 def validate_response(response: Mapping[str, object]) -> Response:
     """Validate a response object; raises as `validate_event` does."""
+    output = response["output"]
+    assert isinstance(output, list)
+    _assert_no_nulls(*output)
     model = _response_adapter().validate_python(response, strict=True)
     _assert_known(model, "response")
     return model
@@ -135,6 +155,28 @@ def unknown_fields(model: object, path: str = "") -> Iterator[str]:
     elif isinstance(model, list):
         for value in model:
             yield from unknown_fields(value, path)
+
+
+def nulls_in(item: Mapping[str, object]) -> list[str]:
+    """Return the dotted paths of an item's fields that are null, but for those of `NULL_UNLESS_SET`."""
+    return [path for path in _nulls(item, "") if path not in NULL_UNLESS_SET.get(str(item["type"]), ())]
+
+
+def _nulls(value: object, path: str) -> Iterator[str]:
+    if value is None:
+        yield path
+    for each in value if isinstance(value, list) else ():
+        yield from _nulls(each, path)
+    for name, each in value.items() if isinstance(value, dict) else ():
+        if name not in _NOT_OURS:
+            yield from _nulls(each, f"{path}.{name}".lstrip("."))
+
+
+def _assert_no_nulls(*items: object) -> None:
+    for item in items:
+        if isinstance(item, dict):
+            nulls = nulls_in(item)
+            assert not nulls, f"these are null in {item['type']}: {nulls}"
 
 
 def _assert_known(model: pydantic.BaseModel, path: str = "") -> None:

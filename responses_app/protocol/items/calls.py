@@ -84,7 +84,7 @@ class ClientKind:
 
 
 def _local_shell(arguments: object) -> JsonObject:
-    return {"action": LocalShellAction.model_validate(arguments).model_dump()}
+    return {"action": LocalShellAction.model_validate(arguments).model_dump(exclude_none=True)}
 
 
 def _shell(arguments: object) -> JsonObject:

@@ -309,11 +309,15 @@ def _trimmed_screenshot(item: JsonObject, include: Collection[str]) -> JsonObjec
     return {**item, "output": {**shown, "image_url": None}}
 
 
-def _trimmed_field(name: str) -> Callable[[JsonObject, Collection[str]], JsonObject]:
-    def trim(item: JsonObject, include: Collection[str]) -> JsonObject:
-        return item if f"{item['type']}.{name}" in include or name not in item else {**item, name: None}
+def _trimmed_outputs(item: JsonObject, include: Collection[str]) -> JsonObject:
+    # OpenAI's type always has them, unlike the results of a search.
+    return item if "code_interpreter_call.outputs" in include or "outputs" not in item else {**item, "outputs": None}
 
-    return trim
+
+def _trimmed_results(item: JsonObject, include: Collection[str]) -> JsonObject:
+    if "file_search_call.results" in include:
+        return item
+    return {name: value for name, value in item.items() if name != "results"}
 
 
 # By the type of an item: what leaves out of it what its `include` does not name.
@@ -322,8 +326,8 @@ _EXTRAS: Mapping[str, Callable[[JsonObject, Collection[str]], JsonObject]] = {
     "reasoning": _trimmed_reasoning,
     "web_search_call": _trimmed_search,
     "computer_call_output": _trimmed_screenshot,
-    "code_interpreter_call": _trimmed_field("outputs"),
-    "file_search_call": _trimmed_field("results"),
+    "code_interpreter_call": _trimmed_outputs,
+    "file_search_call": _trimmed_results,
 }
 _EXTRAS_OF_PARTS: Mapping[str, tuple[str, Mapping[str, object]]] = {  # part → its `include`, and what stands without
     "input_image": (INPUT_IMAGES, {"image_url": None}),

@@ -16,7 +16,7 @@ and the first sentences of a longer one. So one that is asked for is always ther
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, Literal, TypeVar, cast
 
 from engine.formats.base import ItemKind, TextLogprob
@@ -199,9 +199,24 @@ def _output_text(text: str) -> OutputText:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
+# Fields that OpenAI's types always have, and have as null where nothing is set; all others are absent then, as some SDKs
+# take no null there.
+_NULL_UNLESS_SET: Mapping[str, Collection[str]] = {
+    "code_interpreter_call": ("outputs",),
+    "image_generation_call": ("result",),
+    "shell_call": ("environment",),
+    "shell_call_output": ("max_output_length",),
+}
+
+
 def with_fields(item: _Written, fields: JsonObject) -> _Written:
-    """Return an item with further fields, of which its type says nothing: those of a tool, or of a declaration."""
-    return cast(_Written, {**item, **fields})
+    """Return an item with further fields, of which its type says nothing: those of a tool, or of a declaration.
+
+    Fields that are None are left out, but for those that OpenAI's types always have.
+    """
+    nullable = _NULL_UNLESS_SET.get(str(item["type"]), ())
+    shown = {name: value for name, value in fields.items() if value is not None or name in nullable}
+    return cast(_Written, {**item, **shown})
 
 
 def message_builder(

@@ -313,7 +313,7 @@ def _action(kind: str, arguments: JsonObject) -> JsonObject:
     match kind:
         case "open_page":
             target = arguments.get("id")
-            return {"type": kind, "url": target if isinstance(target, str) else None}
+            return {"type": kind, **({"url": target} if isinstance(target, str) else {})}
         case "find_in_page":
             return {"type": kind, "pattern": str(arguments.get("pattern") or ""), "url": ""}
     query = str(arguments.get("query") or "")

@@ -178,7 +178,7 @@ class _Visit:
     async def open(self, arguments: JsonObject) -> Browsed:
         kind = _SOURCE if arguments.get("view_source") is True else _PAGE
         target = _target(arguments)
-        action: JsonObject = {"type": "open_page", "url": target if isinstance(target, str) else None}
+        action: JsonObject = {"type": "open_page", **({"url": target} if isinstance(target, str) else {})}
         try:
             page, shown = await self._opened(kind, target, _whole(arguments, "cursor", -1), action)
         except NetworkError as problem:
@@ -206,7 +206,8 @@ class _Visit:
             # By its address it is fetched again; by a link the cache will do.
             return await self._visited(kind, target, anew=True)
         shown = self._at(cursor)
-        action["url"] = shown.url or None
+        if shown.url:
+            action["url"] = shown.url
         if target < 0 and kind != _SOURCE:
             return await self._again(shown)
         url = shown.url if target < 0 else await self._linked(shown, target)
