@@ -224,7 +224,9 @@ async def _decide(request: HttpRequest) -> str:
     """Return the id of the response that a request is to make; "" where that is not stored."""
     site = get_site()
     fields = await read_json(request, dict, site.reader)
-    stored = await site.service.is_stored(project_of(request), fields.get("store"))
+    stored = await site.service.is_stored(
+        project_of(request), fields.get("store"), background=fields.get("background") is True
+    )
     return site.new_id(ids.RESPONSE) if stored else ""
 
 

@@ -112,6 +112,13 @@ class PublicName(WithId):
         return f"{self.name} {self.leg}"
 
 
+class BriefResponse(WithId):
+    """A background response with `store: false`, whose `id` it has: it is kept for a few minutes, to be polled."""
+
+    project = models.CharField(max_length=64, default="default")
+    ended_at = models.DateTimeField(null=True)  # None while it runs, and where its worker died and it failed
+
+
 class ChatChoice(WithId):
     """What a response is as a choice of a stored chat completion, see `protocol.chat.stored`; it has the same `id`."""
 

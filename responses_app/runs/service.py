@@ -190,10 +190,14 @@ class ResponseService:
         for model in self.models:
             model.engine.end_session(session)
 
-    async def is_stored(self, project: str, wanted: object) -> bool:
-        """Whether a response of a project is stored whose request has this `store`. Raises `StoreError`."""
+    async def is_stored(self, project: str, store: object, *, background: bool) -> bool:
+        """Whether a response of a project is stored whose request says so, at least for as long as it may be polled.
+
+        Raises `StoreError`.
+        """
         retentions = await self.retention.current()
-        return self.settings.responses_store and wanted is not False and not retentions.keeps_nothing(project)
+        wanted = store is not False or background  # with `store: false` nobody could poll it
+        return self.settings.responses_store and wanted and not retentions.keeps_nothing(project)
 
     async def run_again(self, accepted: AcceptedResponse) -> None:
         """Run a durable response that another worker has accepted, or go on behind what came to it there.
@@ -337,7 +341,7 @@ class ResponseService:
         # Early, since a full server has to refuse cheaply; the admission checks again.
         self.registry.check_capacity()
         with store_errors():
-            stored = await self.is_stored(origin.project, request.store)
+            stored = await self.is_stored(origin.project, request.store, background=bool(request.background))
         unkept = self.retention.table.keeps_nothing(origin.project)
         if unkept:
             _check_unkept(request)
@@ -437,7 +441,7 @@ class ResponseService:
             response_id=plan.response_id,
             created_at=int(plan.created_at),
             model=model.name,
-            store=plan.stored,
+            store=plan.lasting,
             service_tier=plan.tier,
         )
         if plan.public is not None:

@@ -154,6 +154,11 @@ class RetentionSettings(RoomSettings):
         "deleted; 0 = no limit",
     )  # fmt: skip
 
+    background_unstored_minutes: int = setting(
+        10, whole(1),
+        "minutes that a background response with `store: false` is kept behind its end, so that it can be polled",
+    )  # fmt: skip
+
     @property
     def keeps_all(self) -> bool:
         """Whether nothing bounds what is kept."""

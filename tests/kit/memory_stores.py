@@ -170,7 +170,7 @@ class MemoryResponseStore(BaseResponseStore):
 
     async def chain(self, project: str, response_id: str) -> ChainLink | None:
         kept = self._known(project, response_id)
-        return kept.link if kept else None
+        return kept.link if kept and kept.response.get("store") is not False else None
 
     async def sampled_items(self, project: str, item_ids: Collection[str]) -> Mapping[str, SampledMessage]:
         wanted = frozenset(item_ids)

@@ -1,4 +1,4 @@
-"""Items of every type that a response's output can have, as their builders write them: with all that is set, and bare."""
+"""Items of every type that the calls of a response become, as their builders write them: with all set, and bare."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,11 @@ _CALLS: dict[str, tuple[str, ...]] = {
 _RESULT: JsonObject = {"file_id": "file-1", "filename": "a.txt", "score": 0.5, "text": "a", "attributes": {"year": 1}}
 # Of each tool of the server: how the model calls it, with which arguments, and what it may show.
 _SERVED: list[tuple[OfferedTool, str, list[JsonObject]]] = [
-    (OfferedTool(name="mcp.f", item="mcp_call", server="mcp", tool="f"), "{}", [{"output": "a"}, {"error": {"type": "mcp_tool_execution_error", "content": []}}]),
+    (
+        OfferedTool(name="mcp.f", item="mcp_call", server="mcp", tool="f"),
+        "{}",
+        [{"output": "a"}, {"error": {"type": "mcp_tool_execution_error", "content": []}}],
+    ),
     (
         OfferedTool(name="python", item="code_interpreter_call", fields={"container_id": "cntr_1"}),
         "1",

@@ -24,7 +24,7 @@ from responses_app.stores.database.responses.rows import database_time
 from responses_app.stores.retention import Retentions
 from responses_app.wiring.relay import Relay
 
-_LIMITS = [each.name for each in fields(RetentionSettings)]
+_LIMITS = [each.name for each in fields(RetentionSettings) if each.name.startswith("responses_store_")]
 MAX_COUNTED = 1_000_000  # responses a dry run looks at
 
 
@@ -113,7 +113,8 @@ class Command(DatabaseCommand):
 def _kept(options: dict[str, Any]) -> RetentionSettings:
     own = settings.RESPSITE
     flags = {name: options[name.removeprefix("responses_store_")] for name in _LIMITS}
-    return RetentionSettings(**{name: getattr(own, name) if flags[name] is None else flags[name] for name in _LIMITS})
+    limits = {name: getattr(own, name) if flags[name] is None else flags[name] for name in _LIMITS}
+    return RetentionSettings(**limits, background_unstored_minutes=own.background_unstored_minutes)
 
 
 def _at_least_0(kind: Callable[[str], float]) -> Callable[[str], float]:

@@ -199,7 +199,7 @@ def _output_text(text: str) -> OutputText:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-# Fields that OpenAI's types always have, and have as null where nothing is set; all others are absent then, as some SDKs
+# Fields that OpenAI's types always have, and have as null where nothing is set. All others are absent then: some SDKs
 # take no null there.
 _NULL_UNLESS_SET: Mapping[str, Collection[str]] = {
     "code_interpreter_call": ("outputs",),

@@ -266,12 +266,6 @@ def _check_together(request: CreateRequest) -> None:
     for index, item in enumerate(request.input[:-1]):
         if isinstance(item, CompactionTrigger):
             raise invalid_value(f"input[{index}]", "a 'compaction_trigger' must be the last item.")
-    if request.background and request.store is False:
-        raise invalid_request(
-            "A background response must be stored: leave 'store' out, or set 'background' to false.",
-            param="background",
-            code="invalid_value",
-        )
     options = request.background_options
     if options is not None and options.window_seconds is not None:
         _check_window(request)

@@ -279,9 +279,9 @@ class RunPersistence:
             in_background=plan.client_tools.in_background,
         )
         link = with_states(link, machine.server.news)
-        if not plan.stored:
+        if not plan.lasting:
             link = with_pictures(link, plan.pictures.held(plan.format.pictures_of(link.own.tokens)))
-        return replace(link, stored=plan.stored, public=plan.public, continues=self._continues)
+        return replace(link, stored=plan.lasting, public=plan.public, continues=self._continues)
 
     async def keep(
         self, machine: ResponseMachine, ending: Ending, measured: Measured, *, may_wait: Callable[[], bool]
@@ -380,7 +380,7 @@ class RunPersistence:
             response=end.response,
             link=end.link,
             input_items=tuple(plan.input_items),
-            sampled=tuple(end.sampled),
+            sampled=tuple(end.sampled) if plan.lasting else (),
             transport=plan.origin.transport,
             key_id=plan.origin.key_id,
             first_token_ms=end.measured.first_token_ms,

@@ -263,7 +263,7 @@ class RunPlan:
     generation: GenerationRequest  # the first turn's
     pictures: ShownPictures  # that its prompts show
     draft: "Tokens[int]" = field(default_factory=as_tokens)  # of which its prompt was made (`ModelFormat.prompt_of`)
-    stored: bool  # it is kept behind its end
+    stored: bool  # it is kept behind its end; with `store: false`, in the background, for a few minutes
     unkept: bool = False  # its project keeps nothing: what its tools have made goes with its end
     writer: PromptWriter  # writes its prompts, also the later ones
     omitted: int = 0  # parts of the request that the model cannot read
@@ -289,6 +289,11 @@ class RunPlan:
     def __post_init__(self) -> None:
         self.background = bool(self.request.background)
         self.durable = self.background or (self.stored and self.origin.comes_again)
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is stored as its client wants it: it can be continued, and its items can be named."""
+        return self.stored and self.request.store is not False
 
     @property
     def started(self) -> Started:

@@ -10,7 +10,16 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 
-from responses_app.models import ChainPart, ChatChoice, LogPart, PublicName, Response, SampledItem, Worker
+from responses_app.models import (
+    BriefResponse,
+    ChainPart,
+    ChatChoice,
+    LogPart,
+    PublicName,
+    Response,
+    SampledItem,
+    Worker,
+)
 from responses_app.models.chats import ChatLabel
 from responses_app.protocol.requests import resources
 from responses_app.stores.base import Claim
@@ -87,6 +96,7 @@ SAMPLED = SampledItem._meta.db_table
 LOGS = LogPart._meta.db_table
 NAMES = PublicName._meta.db_table
 CHOICES = ChatChoice._meta.db_table
+BRIEF = BriefResponse._meta.db_table
 LABELS = ChatLabel._meta.db_table
 WORKERS = Worker._meta.db_table
 
@@ -118,6 +128,8 @@ KEEP_NAME = Writing(
     f"INSERT INTO {NAMES} (id, project, name, leg) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
     ["id", "project", "name", "leg"],
 )
+KEEP_BRIEF = Writing(f"INSERT INTO {BRIEF} (id, project) VALUES (%s, %s) ON CONFLICT DO NOTHING", ["id", "project"])
+END_BRIEF = Writing(f"UPDATE {BRIEF} SET ended_at = %s WHERE id = %s", ["ended_at", "id"])
 KEEP_PART = _upsert(ChainPart)
 KEEP_CHOICE = _upsert(ChatChoice)
 KEEP_SAMPLED = _upsert(SampledItem)

@@ -8,11 +8,18 @@ from typing import TypeVar
 import pytest
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from responses_app.models import ChainPart, Conversation, ConversationItem, Response, SampledItem, Worker
+from responses_app.models import BriefResponse, ChainPart, Conversation, ConversationItem, Response, SampledItem, Worker
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.base import Claim, ConversationAppend, StoredResponse, StoreError, WorkerState
+from responses_app.stores.base import (
+    Claim,
+    ConversationAppend,
+    RetentionSettings,
+    StoredResponse,
+    StoreError,
+    WorkerState,
+)
 from responses_app.stores.database.responses.orphans import reclaim
-from responses_app.stores.database.responses.removal import remove, remove_one
+from responses_app.stores.database.responses.removal import purge, remove, remove_one
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.database.responses.writes import Acceptance, ResponseStep, commit
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
@@ -89,6 +96,35 @@ class TestRows:
         clock.now += 1
         await store.reclaim("worker_heir", dead_before=clock.now - 15)
         assert not await asyncio.to_thread(rows, alias, Worker, pk=worker)
+
+
+async def test_one_with_store_false_is_kept_for_some_minutes_behind_its_end(open_store: OpenStore, alias: str) -> None:
+    clock = Clock(NOW)
+    store = await open_store(now=clock)
+    running, ended, lasting = (Turn(created_at=NOW) for _ in range(3))
+    for turn in (running, ended, lasting):
+        begun = turn.begun("queued")
+        begun.response["store"] = turn is lasting
+        await store.accept(begun)
+    clock.now += 3600
+    for turn in (ended, lasting):
+        stored = turn.saying(*exchange(1))
+        stored.response["store"] = turn is lasting
+        await store.save(replace(stored, accepted=True))
+    assert await status(store, ended.saying()) == "completed"
+    assert [await store.chain(turn.project, turn.response_id) is None for turn in (ended, lasting)] == [True, False]
+
+    def purged(seconds: float) -> list[str]:
+        return list(purge(alias, RetentionSettings(), now=clock.now + seconds).ids)
+
+    assert await asyncio.to_thread(purged, 599) == []
+    assert await asyncio.to_thread(purged, 600) == [ended.response_id]
+    assert [await status(store, turn.saying()) for turn in (running, ended, lasting)] == ["queued", None, "completed"]
+    brief = await asyncio.to_thread(rows, alias, BriefResponse, project=running.project)
+    assert [row.pk for row in brief] == [running.response_id]
+    assert await asyncio.to_thread(rows, alias, BriefResponse, project=ended.project) == []
+    assert await forget(store, running.saying())
+    assert await asyncio.to_thread(rows, alias, BriefResponse, project=running.project) == []
 
 
 class TestDeleting:

@@ -39,7 +39,6 @@ BAD_BODIES: dict[str, tuple[object, dict[str, Any]]] = {
     ),
     "reference-unknown": ({"input": [{"type": "item_reference", "id": "msg_nobody"}]}, wrong("input[0].id", None)),
     "context": ({"input": "word " * 5000}, wrong("input", "context_length_exceeded")),
-    "background": ({"input": "Hi", "background": True, "store": False}, wrong("background", "invalid_value")),
     "conversation": ({"input": "Hi", "conversation": "conv_1"}, wrong("conversation", None, 404)),
 }
 

@@ -184,15 +184,33 @@ async def test_what_is_said_to_a_reader_when_the_server_stops_has_failed() -> No
     assert len(encode_harmony(HALF)) == response["usage"]["output_tokens"]
 
 
+TWO_HOURS = {"completion_window": "2h"}
+
+
 @pytest.mark.parametrize(
     "fields",
     [
-        {"input": "hi", "background": True, "store": False},
+        {"input": "hi", "background": True, "background_options": TWO_HOURS, "stream": True},
         {"input": "hi", "conversation": "conv_1", "previous_response_id": "resp_1"},
     ],
 )
 def test_contradictions_are_refused(fields: dict[str, object]) -> None:
-    assert refusal(parse_create, fields).param in ("background", "conversation")
+    assert refusal(parse_create, fields).param in ("background_options.completion_window", "conversation")
+
+
+async def test_with_store_false_it_can_be_polled_and_not_be_continued() -> None:
+    site = Site()
+    response = await response_of(await site.begin(input="hi", background=True, store=False))
+    assert (response["status"], response["store"]) == ("completed", False)
+    kept = await site.store.response("default", response["id"]) or {}
+    assert (kept["status"], kept["store"]) == ("completed", False)
+    with pytest.raises(ApiError) as refused:
+        await site.begin(input="and now?", previous_response_id=response["id"])
+    assert refused.value.code == "previous_response_not_found"
+    named = {"type": "item_reference", "id": response["output"][-1]["id"]}
+    with pytest.raises(ApiError) as refused:
+        await site.begin(input=[named])
+    assert refused.value.param == "input[0].id"
 
 
 async def test_without_a_store_there_is_no_background() -> None:
@@ -200,9 +218,6 @@ async def test_without_a_store_there_is_no_background() -> None:
     with pytest.raises(ApiError, match="RESPONSES_STORE") as refused:
         await site.begin(input="hi", background=True)
     assert refused.value.param == "background"
-
-
-TWO_HOURS = {"completion_window": "2h"}
 
 
 @pytest.mark.parametrize("waits", [True, False])

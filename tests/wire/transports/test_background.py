@@ -29,17 +29,22 @@ async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
         await eventually(lambda: is_idle(server))
 
 
-async def test_it_survives_its_client(server: Server, http: httpx.AsyncClient) -> None:
-    stream = await RawStream.create(server, input="[dumb a]", background=True)
+@pytest.mark.each_database
+@pytest.mark.parametrize(("name", "store"), [("a", True), ("f", False)])
+async def test_it_survives_its_client(server: Server, http: httpx.AsyncClient, name: str, store: bool) -> None:
+    stream = await RawStream.create(server, input=f"[dumb {name}]", background=True, store=store)
     seen = await stream.take(3)
     stream.kill()
     response_id = seen[0]["response"]["id"]
     assert (await get(http, response_id))["status"] == "in_progress"
-    speak(server, "a")
+    speak(server, name)
     done = await until(http, response_id, "completed")
     events = [*seen, *await (await RawStream.resume(server, response_id, 2)).rest()]
     assert_laws(events)
     assert events[-1]["response"] == done
+    assert done["store"] is store
+    continued = await http.post("/responses", json={"input": "Hello", "previous_response_id": response_id})
+    assert continued.status_code == (200 if store else 400)
 
 
 async def test_a_client_that_leaves_before_the_answer_leaves_nothing_behind(
@@ -96,8 +101,11 @@ async def test_they_have_their_turns_in_order(server: Server, http: httpx.AsyncC
 
 
 @pytest.mark.each_database
-async def test_one_that_runs_is_cancelled_and_keeps_what_was_said(server: Server, http: httpx.AsyncClient) -> None:
-    stream = await RawStream.create(server, input="[hang]", background=True)
+@pytest.mark.parametrize("store", [True, False])
+async def test_one_that_runs_is_cancelled_and_keeps_what_was_said(
+    server: Server, http: httpx.AsyncClient, store: bool
+) -> None:
+    stream = await RawStream.create(server, input="[hang]", background=True, store=store)
     events = await stream.until("response.output_text.delta")
     response_id = events[0]["response"]["id"]
     both = await asyncio.gather(*(http.post(f"/responses/{response_id}/cancel") for _ in range(2)))
@@ -112,8 +120,9 @@ async def test_one_that_runs_is_cancelled_and_keeps_what_was_said(server: Server
 
 
 @pytest.mark.each_database
-async def test_one_that_is_deleted_ends_and_makes_room(server: Server, http: httpx.AsyncClient) -> None:
-    stream = await RawStream.create(server, input="[hang]", background=True)
+@pytest.mark.parametrize("store", [True, False])
+async def test_one_that_is_deleted_ends_and_makes_room(server: Server, http: httpx.AsyncClient, store: bool) -> None:
+    stream = await RawStream.create(server, input="[hang]", background=True, store=store)
     events = await stream.until("response.output_text.delta")
     response_id = events[0]["response"]["id"]
     assert (await http.delete(f"/responses/{response_id}")).json()["deleted"] is True

@@ -24,7 +24,16 @@ from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink, LinkTokens, link_of
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import LogNews, StoredLog
-from responses_app.stores.database.response_sql import LOGS, NAMES, PARTS, RESPONSES, SAMPLED, in_parts, placeholders
+from responses_app.stores.database.response_sql import (
+    BRIEF,
+    LOGS,
+    NAMES,
+    PARTS,
+    RESPONSES,
+    SAMPLED,
+    in_parts,
+    placeholders,
+)
 from responses_app.stores.database.responses.rows import read_calls, response_of, sampled_item, time_value, unpack
 
 logger = logging.getLogger("respsite.stores")
@@ -189,6 +198,7 @@ WITH RECURSIVE chain ({columns}, depth) AS (
     SELECT {part_columns}, 0
     FROM {parts} AS part JOIN {responses} AS response ON response.id = part.id
     WHERE part.id = %s AND part.project = %s AND response.project = %s AND response.created_at > %s
+        AND NOT EXISTS (SELECT 1 FROM {brief} AS brief WHERE brief.id = response.id)
     UNION ALL
     SELECT {part_columns}, chain.depth + 1
     FROM chain JOIN {parts} AS part ON part.id = chain.parent_id
@@ -198,6 +208,7 @@ SELECT {columns}, depth FROM chain
 """.format(
     parts=ChainPart._meta.db_table,
     responses=Response._meta.db_table,
+    brief=BRIEF,
     columns=", ".join(PART_COLUMNS),
     part_columns=", ".join(f"part.{name}" for name in PART_COLUMNS),
 )
@@ -206,7 +217,8 @@ SELECT {columns}, depth FROM chain
 def load_chain(connection: BaseDatabaseWrapper, project: str, response_id: str, *, since: float) -> ChainLink | None:
     """Return the chain that ends in this response, if it was created after `since` (Unix seconds).
 
-    Only a response that is kept can be continued; of what came before it, the parts are enough.
+    Only a response that is kept can be continued, and none with `store: false`; of what came before it, the parts are
+    enough.
     """
     with _cursor(connection) as cursor:
         cursor.execute(_CHAIN, [response_id, project, project, time_value(connection, since), project, MAX_PARTS - 1])

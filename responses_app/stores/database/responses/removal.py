@@ -25,6 +25,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.stores.base import Purged, RetentionSettings
 from responses_app.stores.database.pictures import release
 from responses_app.stores.database.response_sql import (
+    BRIEF,
     CHOICES,
     LABELS,
     LOGS,
@@ -125,6 +126,7 @@ def remove(connection: BaseDatabaseWrapper, response_ids: Sequence[str]) -> int:
             cursor.execute(f"DELETE FROM {SAMPLED} WHERE response_id IN ({placeholders(some)})", some)
             cursor.execute(f"DELETE FROM {LOGS} WHERE response_id IN ({placeholders(some)})", some)
             cursor.execute(f"DELETE FROM {CHOICES} WHERE id IN ({placeholders(some)})", some)
+            cursor.execute(f"DELETE FROM {BRIEF} WHERE id IN ({placeholders(some)})", some)
             cursor.execute(f"DELETE FROM {NAMES} WHERE id IN ({placeholders(some)})", some)
             cursor.execute(f"DELETE FROM {RESPONSES} WHERE id IN ({placeholders(some)})", some)
     parts = {part for some in in_parts(response_ids) for part in _remove_parts(connection, some)}
@@ -186,6 +188,12 @@ _OLDEST = f"""
 SELECT id, size, created_at <= %s FROM {RESPONSES}
 WHERE project = %s AND status NOT IN {RUNNING} ORDER BY created_at, id LIMIT %s
 """
+# Background responses with `store: false`: those that failed as their worker died have no end of their own.
+_BRIEF = f"""
+SELECT response.id, response.size FROM {BRIEF} AS brief CROSS JOIN {RESPONSES} AS response
+WHERE response.id = brief.id AND response.status NOT IN {RUNNING}
+    AND COALESCE(brief.ended_at, response.created_at) <= %s LIMIT %s
+"""
 _NEWEST = f"SELECT id FROM {RESPONSES} WHERE project = %s ORDER BY created_at DESC, id DESC LIMIT 1"
 
 
@@ -243,8 +251,8 @@ def plan_purge(
 ) -> PurgePlan:
     """Look for what is to go, at most `max_responses`; `retentions` are those of projects that have their own."""
     retentions = retentions or Retentions()
-    ids: list[str] = []
-    freed = 0
+    brief = _past_polling(connection, now - 60 * settings.background_unstored_minutes, max_responses)
+    ids, freed = list(brief), sum(brief.values())
     if not settings.keeps_all or retentions.bounded:
         for project in _projects(connection):
             expired = retentions.oldest(project, now, ttl=settings.responses_store_ttl)
@@ -252,11 +260,20 @@ def plan_purge(
                 continue
             # One more than may go, so that `more` is known.
             for response_id, size in _excess(connection, project, settings, expired, max_responses + 1 - len(ids)):
-                if len(ids) == max_responses:
+                if response_id in brief:
+                    continue
+                if len(ids) >= max_responses:
                     return PurgePlan(ids, freed, more=True)
                 ids.append(response_id)
                 freed += size
-    return PurgePlan(ids, freed, more=False)
+    return PurgePlan(ids, freed, more=len(brief) == max_responses)
+
+
+def _past_polling(connection: BaseDatabaseWrapper, ended_at: float, at_most: int) -> Mapping[str, int]:
+    """Return the responses with `store: false` that ended by then (Unix seconds), each with its size."""
+    with connection.cursor() as cursor:
+        cursor.execute(_BRIEF, [time_value(connection, ended_at), at_most])
+        return dict(cursor.fetchall())
 
 
 def _projects(connection: BaseDatabaseWrapper) -> Iterator[str]:

@@ -59,7 +59,9 @@ from responses_app.stores.database.response_sql import (
     BEGIN_RESPONSE,
     CHANGE_RESPONSE,
     DROP_LOG_PARTS,
+    END_BRIEF,
     END_RESPONSE,
+    KEEP_BRIEF,
     KEEP_CHOICE,
     KEEP_LOG,
     KEEP_NAME,
@@ -141,6 +143,16 @@ class ResponseStep:
             case StoredResponse(response=response):
                 return response["id"]
         return self.act.accepted.response["id"]
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether its client did not want the response stored: it is kept for a few minutes, to be polled."""
+        match self.act:
+            case Begun():
+                return False
+            case StoredResponse(response=response):
+                return response.get("store") is False
+        return self.act.accepted.response.get("store") is False
 
     @property
     def parent(self) -> str:
@@ -276,6 +288,7 @@ def _accept(cursor: CursorWrapper, steps: Sequence[ResponseStep]) -> None:
             case GivenBack(accepted=accepted):
                 changed.append((step, returned_row(cursor.db, accepted)))
     _write(cursor, KEEP_RESPONSE, _in_chats(cursor, new))
+    KEEP_BRIEF.run(cursor, [row for step, row in new if step.is_brief])
     for step in _write(cursor, CHANGE_RESPONSE, changed):
         step.lost = step.lost or isinstance(step.act, Acceptance)  # it was deleted, or has ended: it is not to run
 
@@ -351,6 +364,8 @@ def _save(cursor: CursorWrapper, steps: Sequence[ResponseStep], now: float) -> S
     KEEP_ENTRY.run(cursor, [entry_row(entry_of(stored, int(now))) for stored in used])  # type: ignore[arg-type]
     links = {stored.link.response_id: (stored.project, stored.link) for stored in batch if stored.link}
     links |= _unstored_ancestors(cursor, links)  # `store: false` responses that only a connection remembers
+    ended_at = time_value(cursor.db, now)
+    END_BRIEF.run(cursor, [{"id": step.response_id, "ended_at": ended_at} for step, _ in known if step.is_brief])
     KEEP_PART.run(cursor, [part_row(*owned) for owned in links.values()])
     KEEP_SAMPLED.run(cursor, [row for stored in batch for row in sampled_rows(stored)])
     KEEP_CHOICE.run(cursor, [row for stored in batch for row in choice_rows(cursor.db, stored)])

@@ -20,6 +20,7 @@ from django.db.models import QuerySet
 from responses_app.models import (
     ApiKey,
     ApprovalClaim,
+    BriefResponse,
     ChainPart,
     ChatChoice,
     Conversation,
@@ -101,6 +102,7 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "chain parts": ChainPart.objects.using(using).filter(**of_project).count(),
         "sampled items": SampledItem.objects.using(using).filter(**of_project).count(),
         "chat choices": ChatChoice.objects.using(using).filter(**of_project).count(),
+        "brief responses": BriefResponse.objects.using(using).filter(**of_project).count(),
         "public names": PublicName.objects.using(using).filter(**of_project).count(),
         "log parts": logs.count(),
         "approval claims": ApprovalClaim.objects.using(using).filter(**of_project).count(),
@@ -239,7 +241,16 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
     erase_rollouts(using, subject.project)
     with transaction.atomic(using=using):
         # What an older version may have left behind.
-        for model in (ApprovalClaim, ChainPart, ChatChoice, ChatLabel, NamedSetup, SampledItem, PublicName):
+        for model in (
+            ApprovalClaim,
+            ChainPart,
+            ChatChoice,
+            ChatLabel,
+            NamedSetup,
+            SampledItem,
+            PublicName,
+            BriefResponse,
+        ):
             model.objects.using(using).filter(project=subject.project).delete()
         for table in (WebhookEndpoint, WebhookEvent, WebhookDelivery):
             table.objects.using(using).filter(project=subject.project).delete()

@@ -18,6 +18,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from responses_app import __version__
 from responses_app.models import (
+    BriefResponse,
     ChainPart,
     ChatChoice,
     Conversation,
@@ -163,7 +164,13 @@ def _responses(project: str | None, after: str, counted: Exported) -> Iterator[s
 
 def _next_ids(project: str | None, after: str) -> list[str]:
     """Return the ids of the next responses, fewer where they are large."""
-    rows = _of(Response.objects, project).filter(pk__gt=after).order_by("pk").values_list("pk", "size")[:AT_ONCE]
+    unstored = BriefResponse.objects.filter(pk=OuterRef("pk"))  # `store: false`: kept here for a few minutes only
+    rows = (
+        _of(Response.objects, project)
+        .filter(~Exists(unstored), pk__gt=after)
+        .order_by("pk")
+        .values_list("pk", "size")[:AT_ONCE]
+    )
     ids: list[str] = []
     total = 0
     for response_id, size in rows:
