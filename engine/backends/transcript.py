@@ -13,7 +13,7 @@ from itertools import pairwise
 from engine.formats.base import Picture
 from engine.formats.harmony.encoding import END, END_TOKENS, MESSAGE, START, decode_tokens, encode_text
 from engine.formats.harmony.messages import content_parts
-from engine.formats.harmony.parser import FUNCTIONS, parse_header
+from engine.formats.harmony.parser import FINAL, FUNCTIONS, parse_header
 
 MAX_BEGINNINGS = 8  # messages of one turn that are looked at
 
@@ -74,6 +74,11 @@ class TranscriptMessage:
         recipient = parse_header(self.header).recipient if self.role == "assistant" else None
         return recipient.removeprefix(FUNCTIONS) if recipient else None
 
+    @property
+    def is_final(self) -> bool:
+        """Return whether it is an answer of the assistant."""
+        return self.role == "assistant" and parse_header(self.header).channel == FINAL
+
     def text(self) -> str:
         """Decode the content, with `IMAGE` for each picture."""
         return "".join(part if isinstance(part, str) else IMAGE for part in self._parts())
@@ -123,9 +128,31 @@ class PromptTranscript:
         return self._read(self._user_positions)
 
     def since_last_user(self) -> tuple[TranscriptMessage, ...]:
-        """Return the messages after the last one of the user."""
-        after = self._user_positions[-1] + 1 if self._user_positions else 0
+        """Return the messages after the last one of the user, those that only repeat it left out.
+
+        Some clients send it again with the outputs of the calls that came of it.
+        """
+        place = len(self._user_positions) - 1
+        while place > 0 and self._repeats(place):
+            place -= 1
+        after = self._user_positions[place] + 1 if self._user_positions else 0
         return tuple(self._read(range(after, len(self._bounds))))
+
+    def _repeats(self, place: int) -> bool:
+        """Whether one of the user's messages begins no turn.
+
+        The last turn has made calls and has not answered, and the message says the same again, or stands before an
+        output of such a call.
+        """
+        before, position = self._user_positions[place - 1 : place + 1]
+        between = tuple(self._read(range(before + 1, position)))
+        if not any(message.called for message in between) or any(message.is_final for message in between):
+            return False
+        follows = next(self._read(range(position + 1, min(position + 2, len(self._bounds)))), None)
+        if follows is not None and follows.output_of is not None:
+            return True
+        earlier, later = self._read((before, position))
+        return earlier.text() == later.text()
 
     def with_user(self, message: TranscriptMessage, text: str) -> "PromptTranscript":
         """Return it with a message of the user in place of all from the user's last one up to `message`."""

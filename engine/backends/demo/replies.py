@@ -158,12 +158,21 @@ def _chosen(transcript: PromptTranscript, seen: Mapping[str, str]) -> DemoAnswer
     if pictures:
         sentences = [f"Image {number}: {seen[digest]}." for number, digest in enumerate(pictures, 1)]
         return DemoAnswer("The user wants pictures described.", " ".join(sentences))
-    if last is not None and last.output_of is not None:
+    if _answers_outputs(transcript):
         return DemoAnswer("The output is here. Nothing is left to be called.", _report(transcript))
     end = _end_of_count(text)
     if 1 <= end <= MAX_COUNT:
         return DemoAnswer("The user wants me to count.", " ".join(map(str, range(1, end + 1))))
     return DemoAnswer("No model is loaded. I say so, and what I was told.", _introduction(transcript, text))
+
+
+def _answers_outputs(transcript: PromptTranscript) -> bool:
+    """Whether outputs came last, or the user's message again behind them."""
+    last = transcript.last
+    if last is None or last.role == "assistant":
+        return False
+    said = transcript.since_last_user() if last.role == "user" else (last,)
+    return any(message.output_of is not None for message in said)
 
 
 def _own_words(transcript: PromptTranscript) -> str:

@@ -17,7 +17,13 @@ from engine.errors import EngineConfigurationError, EngineUnavailable
 from engine.formats.base import ItemKind, MessageKind, RenderedMessage
 from engine.formats.harmony.encoding import CALL, RETURN, decode_tokens, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
-from engine.formats.harmony.prompt import generation_start, render_text
+from engine.formats.harmony.prompt import (
+    generation_start,
+    render_assistant,
+    render_call,
+    render_text,
+    render_tool_output,
+)
 from engine.types import FinishReason, Lark
 from responses_app.protocol.items.calls import CLIENT_KINDS
 from responses_app.protocol.items.compaction import summary_message, summary_request
@@ -402,3 +408,38 @@ class TestEngine:
         DemoEngine(model="demo").check()
         options = {"tokens_per_second": 0.5, "chunk_tokens": 3, "max_model_len": 4096, "start_seconds": None}
         DemoEngine(model="demo", options=options).check()
+
+
+REPEATED = "call lookup and then store"
+
+
+@pytest.mark.parametrize("place", ["before the output", "behind the output", "with the call"])
+def test_a_message_that_comes_again_with_the_outputs_calls_nothing_again(place: str) -> None:
+    functions = declare(lookup=None, store=None)
+    tokens = [*functions, *users(REPEATED)]
+    made: list[str] = []
+    for _ in range(5):
+        reply = reply_to(PromptTranscript([*tokens, *generation_start()]))
+        if not isinstance(reply, DemoCall):
+            break
+        made.append(reply.name)
+        call = list(render_call(f"functions.{reply.name}", "{}").tokens)
+        output = list(render_tool_output(f"functions.{reply.name}", f"{reply.name} is done").tokens)
+        again = users(REPEATED)
+        tokens += {
+            "before the output": [*call, *again, *output],
+            "behind the output": [*call, *output, *again],
+            "with the call": [*call, *again, *call, *output],
+        }[place]
+    assert made == ["lookup", "store"]
+    said = answer([*tokens, *generation_start()])
+    assert "called lookup and it returned: lookup is done." in said
+    assert "called store and it returned: store is done." in said
+
+
+def test_the_same_message_behind_an_answer_is_a_new_turn() -> None:
+    answered = list(render_assistant("final", "Done.").tokens)
+    tokens = [*declare(lookup=None), *users(REPEATED), *called("lookup", "a"), *answered, *users(REPEATED)]
+    reply = reply_to(PromptTranscript([*tokens, *generation_start()]))
+    assert isinstance(reply, DemoCall)
+    assert reply.name == "lookup"
