@@ -28,6 +28,7 @@ from responses_app.protocol.chat.encoder import ChunkEncoder, usage_chunk
 from responses_app.protocol.chat.replaying import SeenTurn, as_sampled, keys_of, seen_turns
 from responses_app.protocol.chat.request import ChatRequest, parse_chat
 from responses_app.protocol.chat.stored import (
+    THOUGHT_NAMES,
     ChatCompletionChanges,
     StoredChatMessage,
     parse_chat_changes,
@@ -186,7 +187,13 @@ TRANSPORT = "chat"  # how its responses are counted and listed
 
 def _read(data: JsonObject) -> tuple[ChatRequest, list[SeenTurn]]:
     site = get_site()
-    chat = parse_chat(data, site.parse_create, engine_fields=site.takes_engine_fields)
+    named = site.settings.chat_reasoning
+    chat = parse_chat(
+        data,
+        site.parse_create,
+        engine_fields=site.takes_engine_fields,
+        thought_names=THOUGHT_NAMES if named == "both" else (named,),
+    )
     return chat, seen_turns(chat)
 
 

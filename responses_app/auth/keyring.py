@@ -16,7 +16,7 @@ from itertools import islice
 
 from responses_app.protocol.api_keys import KeyRecord, digest_of
 from responses_app.protocol.errors import overloaded
-from responses_app.stores.base import NotMigrated, StoreError
+from responses_app.stores.base import NotMigrated, StoreClosed, StoreError, said_by
 from responses_app.stores.callers import BaseKeyStore
 from responses_app.stores.looking import until_look
 
@@ -183,8 +183,8 @@ class KeyRing:
             async with asyncio.timeout(ANSWER_SECONDS):
                 records = await self.store.find(digests) if digests else {}
         except (StoreError, TimeoutError) as problem:
-            if not self._is_away and not isinstance(problem, NotMigrated):
-                logger.warning("API keys cannot be read (%s): those in use go on opening", problem or "no answer")
+            if not self._is_away and not isinstance(problem, NotMigrated | StoreClosed):
+                logger.warning("API keys cannot be read (%s): those in use go on opening", said_by(problem))
             self._is_away = True
             return
         if self._is_away:

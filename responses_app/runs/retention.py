@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from responses_app.protocol.retention import NEVER
 from responses_app.runs.log.run_log import end_tasks
-from responses_app.stores.base import NotMigrated, StoreError
+from responses_app.stores.base import NotMigrated, StoreClosed, StoreError, said_by
 from responses_app.stores.looking import attempted, until_look
 from responses_app.stores.retention import Retentions
 
@@ -95,8 +95,8 @@ class RetentionWatch:
         except NotMigrated:  # without the column no project has one; who finds that has told the log
             self.table.learn({})
         except (StoreError, TimeoutError) as problem:
-            if not self._is_away:
-                logger.warning("the retention of projects cannot be read (%s)", problem or "no answer")
+            if not self._is_away and not isinstance(problem, StoreClosed):
+                logger.warning("the retention of projects cannot be read (%s)", said_by(problem))
             self._is_away = True
             return
         except Exception:

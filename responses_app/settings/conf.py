@@ -326,6 +326,12 @@ class Settings(
         "unknown request fields: `ignore` runs the request and names the field in the response header "
         "`respsite-ignored` (see Request fields), `refuse` answers 400, as OpenAI does",
     )  # fmt: skip
+    chat_reasoning: str = setting(
+        "both", choice("both", "reasoning", "reasoning_content"),
+        "field of a chat's answer that has the model's reasoning: `reasoning`, as vLLM calls it now, "
+        "`reasoning_content`, as clients of DeepSeek and older versions of vLLM know it, or `both`, so that every "
+        "client finds it (see Chat Completions)",
+    )  # fmt: skip
     responses_compatibility_mode: bool = setting(
         True,
         flag,

@@ -193,6 +193,15 @@ class StoreError(Exception):
     cause: str | None = None  # a sentence for operators, where the reason is one of those that are known
 
 
+def said_by(problem: BaseException) -> str:
+    """Return what an exception says, for the log; a timeout says nothing."""
+    return str(problem) or "no answer"
+
+
+class StoreClosed(StoreError):
+    """This process stops and has closed the store: nobody has to hear of it."""
+
+
 class NotMigrated(StoreError):
     """The database lacks what this version keeps there. Who finds that tells the log once; clients may read it."""
 

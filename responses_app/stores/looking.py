@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from responses_app.stores.base import NotMigrated, StoreError
+from responses_app.stores.base import NotMigrated, StoreClosed, StoreError, said_by
 
 EARLY = 0.01  # share of the time between two looks by which a timer may be early
 _HOST = zlib.crc32(socket.gethostname().encode())
@@ -43,10 +43,10 @@ async def attempted(look: Callable[[], Awaitable[None]], *, what: str, logger: l
     """Do something once. What goes wrong ends nothing: the log says that `what`, "sending webhooks" say, failed."""
     try:
         await look()
-    except NotMigrated:  # which is told once, not with every look
+    except (NotMigrated, StoreClosed):  # the one is told once, not with every look; the other is a stop
         pass
     except StoreError as problem:
-        logger.warning("%s has to wait: %s", what, problem)
+        logger.warning("%s has to wait: %s", what, said_by(problem))
     except Exception:
         logger.exception("%s broke", what)
 
@@ -68,8 +68,10 @@ async def until_kept(keep: Callable[[], Awaitable[None]], *, seconds: float, wha
     while True:
         try:
             await keep()
+        except StoreClosed:
+            return
         except StoreError as problem:
-            logger.warning("%s cannot be kept now: %s", what, problem)
+            logger.warning("%s cannot be kept now: %s", what, said_by(problem))
             await asyncio.sleep(seconds)
         else:
             return

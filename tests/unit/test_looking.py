@@ -11,8 +11,8 @@ from itertools import pairwise
 import pytest
 
 from responses_app.runs.log.run_log import end_tasks
-from responses_app.stores.base import NotMigrated, StoreError
-from responses_app.stores.looking import EARLY, keep_looking, until_look
+from responses_app.stores.base import NotMigrated, StoreClosed, StoreError
+from responses_app.stores.looking import EARLY, attempted, keep_looking, until_look
 
 NEVER = 3600.0  # seconds
 logger = logging.getLogger("respsite.tests")
@@ -43,6 +43,24 @@ async def test_news_that_come_while_it_looks_lead_to_another_look() -> None:
         news.set()
         goes_on.set()
         await asyncio.wait_for(again.wait(), 10)
+
+
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [
+        (StoreError("away"), ["looking has to wait: away"]),
+        (StoreError(), ["looking has to wait: no answer"]),
+        (StoreClosed("The readers are closed."), []),
+    ],
+)
+async def test_the_log_says_why_a_look_has_to_wait_but_nothing_of_a_stop(
+    caplog: pytest.LogCaptureFixture, problem: StoreError, told: list[str]
+) -> None:
+    async def look() -> None:
+        raise problem
+
+    await attempted(look, what="looking", logger=logger)
+    assert [record.getMessage() for record in caplog.records] == told
 
 
 async def test_it_looks_by_itself() -> None:

@@ -8,14 +8,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 from orjson import Fragment
 from typing_extensions import TypedDict
 
 from responses_app.protocol import ids
 from responses_app.protocol.chat.request import ChatRequest
-from responses_app.protocol.chat.stored import ChatForm
+from responses_app.protocol.chat.stored import THOUGHT_NAMES, ChatForm
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.resources import shown_as
@@ -138,7 +138,13 @@ def stored_completion(
 def whole_completion(head: ChatHead, responses: Sequence[ResponseObject], form: ChatForm) -> ChatCompletion:
     """Return the completion whose choices are these responses."""
     choices = [
-        choice_of(response, index, stops=form.stops, shows_reasoning=form.shows_reasoning, old_calls=form.old_calls)
+        choice_of(
+            response,
+            index,
+            stops=form.stops,
+            thought_names=form.thought_names if form.shows_reasoning else (),
+            old_calls=form.old_calls,
+        )
         for index, response in enumerate(responses)
     ]
     return {
@@ -180,10 +186,13 @@ def choice_of(
     index: int = 0,
     *,
     stops: Sequence[str] = (),
-    shows_reasoning: bool = True,
+    thought_names: Sequence[str] = THOUGHT_NAMES,
     old_calls: bool = False,
 ) -> ChatChoice:
-    """Return a response as a choice; its text ends before the first of the `stops` that comes in it."""
+    """Return a response as a choice; its text ends before the first of the `stops` that comes in it.
+
+    `thought_names` are the fields of the message that have the thoughts.
+    """
     output = response["output"]
     thought = BETWEEN.join(filter(None, (_text(item) for item in output if item["type"] == "reasoning")))
     messages, calls, matched = _messages_and_calls(output, stops)
@@ -196,8 +205,8 @@ def choice_of(
         "refusal": None,
         "annotations": [],
     }
-    if thought and shows_reasoning:
-        message["reasoning"] = message["reasoning_content"] = thought
+    if thought:
+        message |= cast(ChatAnswer, dict.fromkeys(thought_names, thought))
     if calls and old_calls:
         message["function_call"] = {"name": calls[0]["name"], "arguments": calls[0].get("arguments", "")}
     elif calls:

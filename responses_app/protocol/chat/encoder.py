@@ -2,7 +2,7 @@
 
     response.output_item.added            the role, once; or a call begins: its id and its name
     response.output_text.delta            content
-    response.reasoning_text.delta         reasoning, and reasoning_content, as it was called before
+    response.reasoning_text.delta         reasoning, reasoning_content (as it was called before), or both
     response.function_call_arguments.delta, …custom_tool_call_input.delta     more of the last call
     response.completed, incomplete        finish_reason
 
@@ -87,6 +87,9 @@ class ChunkEncoder:
         self._stops = StopStrings(chat.stops) if chat.stops else None
         self._looks = self._stops is not None or chat.create.logprobs is not None  # at each text
         self._shows_reasoning, self._old_calls = chat.shows_reasoning, chat.old_calls
+        # The fields of a delta with a thought, each with its name and `%b` for the text.
+        self._thoughts = b",".join(b'"%b":%%b' % name.encode() for name in chat.thought_names)
+        self._thought_count = len(chat.thought_names)
         self._has_role = False  # the first chunk was written
         self._details = details if chat.returns_tokens else None  # None: its client wants no tokens
         self._sent_tokens = 0  # how many of them its client has
@@ -190,7 +193,7 @@ class ChunkEncoder:
         if self._thought.waits:
             text = orjson.dumps(self._thought.between() + orjson.loads(text))
         self._thought.any = True
-        return b'%b"reasoning":%b,"reasoning_content":%b%b' % (self._begin, text, text, self._end)
+        return self._begin + self._thoughts % ((text,) * self._thought_count) + self._end
 
     def _called(self, json: bytes) -> bytes:
         # A call that is not shown: behind a stop string, or a second one in the older form.

@@ -92,6 +92,9 @@ Texts = Annotated[_Texts, BeforeValidator(_as_parts, json_schema_input_type=str 
 _GIVEN_BACK = "SDKs give it back as they got it; the model does not read it."
 
 
+_ECHOED = ("annotations", "parsed", "provider_specific_fields")  # of answers; the last one is LiteLLM's
+
+
 class CalledFunction(ClientModel):
     """A function with its arguments, which are JSON as text."""
 
@@ -116,6 +119,9 @@ class ToolCall(ClientModel):
     type: Literal["function", "custom"] = "function"
     function: CalledFunction | None = None
     custom: CalledCustom | None = None
+
+    idle: ClassVar = dict.fromkeys(("index", "provider_specific_fields"), _GIVEN_BACK)  # of a delta, and LiteLLM's
+    own: ClassVar = ("index", "provider_specific_fields")
 
 
 _NAMED = {"name": "What the model reads has no place for who speaks: say it in the text."}
@@ -155,10 +161,10 @@ class AssistantMessage(ClientModel):
     idle: ClassVar = {
         **_NAMED,
         "audio": "The text of what was said is in 'content'.",
-        **dict.fromkeys(("annotations", "parsed"), _GIVEN_BACK),
+        **dict.fromkeys(_ECHOED, _GIVEN_BACK),
     }
     told: ClassVar = ("name",)
-    own: ClassVar = ("reasoning", "reasoning_content", "annotations", "parsed")
+    own: ClassVar = ("reasoning", "reasoning_content", *_ECHOED)
 
 
 class ToolMessage(ClientModel):

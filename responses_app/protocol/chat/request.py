@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from responses_app.protocol.chat.messages import AT, AssistantTurn, ReadMessages, read_messages
-from responses_app.protocol.chat.stored import ChatForm, StoredChat, StoredChoice
+from responses_app.protocol.chat.stored import THOUGHT_NAMES, ChatForm, StoredChat, StoredChoice
 from responses_app.protocol.engine_details import EngineDetails, check_transfer
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, Metadata, Refused, missing, validate, wrong_type
@@ -179,6 +179,7 @@ class ChatRequest:
     include_usage: bool = False  # a stream ends with a chunk that has the usage
     counts_each: bool = False  # and each chunk says what its choice has used so far, as vLLM has it
     shows_reasoning: bool = True  # else nobody reads the thoughts, nor their tokens
+    thought_names: Sequence[str] = THOUGHT_NAMES  # fields of the answer that have the thoughts
     old_calls: bool = False  # functions were declared in the older form, so a call comes as `function_call`
     returns_tokens: bool = False  # vLLM's `return_token_ids`
     # Alternatives to each token of the prompt that are named; None: no log probabilities.
@@ -188,7 +189,11 @@ class ChatRequest:
     def form(self, version: str) -> ChatForm:
         """Return how its responses are worded by this `version` of the server."""
         return ChatForm(
-            stops=self.stops, shows_reasoning=self.shows_reasoning, old_calls=self.old_calls, version=version
+            stops=self.stops,
+            shows_reasoning=self.shows_reasoning,
+            old_calls=self.old_calls,
+            thought_names=self.thought_names,
+            version=version,
         )
 
     def kept(self, version: str) -> StoredChoice | None:
@@ -216,11 +221,16 @@ class ChatRequest:
 
 
 def parse_chat(
-    data: Mapping[str, object], parse: Callable[[JsonObject], CreateRequest], *, engine_fields: bool = False
+    data: Mapping[str, object],
+    parse: Callable[[JsonObject], CreateRequest],
+    *,
+    engine_fields: bool = False,
+    thought_names: Sequence[str] = THOUGHT_NAMES,
 ) -> ChatRequest:
     """Validate a chat; `parse` validates the request that it stands for. Raises `ApiError` that names the field.
 
-    `engine_fields`: it may have those that are for the engine's operator.
+    `engine_fields`: it may have those that are for the engine's operator. `thought_names` are the fields of the answer
+    that have the thoughts.
     """
     check_transfer(data, engine_fields=engine_fields)
     # What is nested too deeply is refused before anybody walks through it.
@@ -245,6 +255,7 @@ def parse_chat(
         include_usage=bool(options and options.include_usage),
         counts_each=bool(options and options.include_usage and options.continuous_usage_stats),
         shows_reasoning=fields.include_reasoning is not False,
+        thought_names=thought_names,
         returns_tokens=bool(fields.return_token_ids),
         prompt_logprobs=fields.prompt_logprobs,
         kv_transfer_params=fields.kv_transfer_params or None,

@@ -31,6 +31,9 @@ class StoredChatMessage(TypedDict):
     content_parts: list[JsonObject] | None
 
 
+THOUGHT_NAMES = ("reasoning", "reasoning_content")  # of the field that has the model's thought, the newer one first
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatForm:
     """How responses are worded as a completion; all but the last field are those of `ChatRequest`."""
@@ -38,6 +41,7 @@ class ChatForm:
     stops: Sequence[str] = ()
     shows_reasoning: bool = True
     old_calls: bool = False
+    thought_names: Sequence[str] = THOUGHT_NAMES
     version: str = ""  # of the server that ran them: it makes the fingerprint
 
     def as_json(self) -> JsonObject:
@@ -46,13 +50,15 @@ class ChatForm:
             "stops": list(self.stops),
             "shows_reasoning": self.shows_reasoning,
             "old_calls": self.old_calls,
+            "thought_names": list(self.thought_names),
             "version": self.version,
         }
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "ChatForm":
         """Read what `as_json` wrote, here or in a newer version, which may say more."""
-        return cls(**{each.name: kept[each.name] for each in fields(cls) if each.name in kept})
+        known: dict[str, Any] = {each.name: kept[each.name] for each in fields(cls) if each.name in kept}
+        return cls(**known | {name: tuple(value) for name, value in known.items() if isinstance(value, list)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ from responses_app.runs.log.reader import EventSource
 from responses_app.runs.log.replay import Machines, end_of_failure
 from responses_app.runs.log.run_log import INTEREST_SECONDS, end_tasks
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.stores.base import BaseResponseStore, LogNews, StoredLog, StoreError
+from responses_app.stores.base import BaseResponseStore, LogNews, StoreClosed, StoredLog, StoreError
 
 logger = logging.getLogger("respsite.runs")
 
@@ -291,7 +291,9 @@ class Followers:
             try:
                 news = await self._store.log_since(*place)
             except StoreError as problem:
-                if not self._away:  # one line an outage, not one a reader and second
+                if not (
+                    self._away or isinstance(problem, StoreClosed)
+                ):  # one line an outage, not one a reader and second
                     logger.warning("the responses of other workers cannot be followed now: %s", problem)
                 self._away = True
                 raise

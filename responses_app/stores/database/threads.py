@@ -47,7 +47,7 @@ from typing import Generic, TypeVar
 from django.db import Error, InterfaceError, OperationalError, ProgrammingError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from responses_app.stores.base import NotMigrated, StoreError
+from responses_app.stores.base import NotMigrated, StoreClosed, StoreError
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.database.causes import cause_of
 from responses_app.stores.database.deadline import process_ends_at, within
@@ -135,7 +135,7 @@ class DatabaseReaders:
         try:
             running = asyncio.get_running_loop().run_in_executor(self._executor, self._query, query)
         except RuntimeError as error:
-            raise StoreError("The readers are closed.") from error
+            raise StoreClosed("The readers are closed.") from error
         try:
             async with asyncio.timeout(None if math.isinf(self._timeout) else self._timeout):
                 # Where the time is up the thread goes on, until `within` ends its query.
@@ -373,7 +373,7 @@ class CoalescingWriter(Generic[Record]):
         """
         with self._lock:
             if self._closed:
-                raise StoreError("The writer was closed.")
+                raise StoreClosed("The writer was closed.")
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
 

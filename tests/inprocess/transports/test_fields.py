@@ -25,7 +25,9 @@ async def http(demo_server: Server) -> AsyncIterator[httpx.AsyncClient]:
 
 
 # As strict as OpenAI's.
-refusing = module_server("refusing", Server, unknown_fields="refuse", unserved_tools="refuse")
+refusing = module_server(
+    "refusing", Server, unknown_fields="refuse", unserved_tools="refuse", chat_reasoning="reasoning_content"
+)
 
 
 async def created(http: httpx.AsyncClient, **fields: Any) -> httpx.Response:
@@ -304,6 +306,48 @@ async def test_as_strict_as_openai(refusing: Server) -> None:
     async with await Socket.open(refusing.ws_url) as socket:
         await socket.send({"type": "response.create", "input": "Hello", "colour": 1})
         read_error_frame(await socket.error(), status=400, code="unknown_parameter", param="colour")
+
+
+async def test_the_thought_has_one_name_where_the_operator_says_which(
+    http: httpx.AsyncClient, refusing: Server
+) -> None:
+    body = {"messages": SAID}
+    async with http_client(refusing) as one_name:
+        for client, gone in ((http, set()), (one_name, {"reasoning"})):
+            message = (await client.post("/chat/completions", json=body)).json()["choices"][0]["message"]
+            text = (await client.post("/chat/completions", json={**body, "stream": True})).text
+            for name in ("reasoning", "reasoning_content"):
+                assert (bool(message.get(name)), f'"{name}":"' in text) == (name not in gone, name not in gone)
+
+
+async def test_what_clients_only_give_back_is_no_news(http: httpx.AsyncClient) -> None:
+    """A whole answer comes back as it went out; of a stream, clients keep the numbers of its calls."""
+    tool = {"name": "f", "parameters": {"type": "object"}}
+    said = [{"role": "user", "content": "call f"}]
+    chat: Frame = {"tools": [{"type": "function", "function": tool}], "messages": said}
+    message = (await http.post("/chat/completions", json=chat)).json()["choices"][0]["message"]
+    (call,) = message["tool_calls"]
+    more = {"provider_specific_fields": {"refusal": None}}
+    message = {**message, **more, "tool_calls": [{**call, **more, "index": 0}]}
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "5"}
+    told = await http.post("/chat/completions", json={**chat, "messages": [*said, message, result]})
+    assert (told.status_code, told.headers.get(IGNORED)) == (200, None), told.text
+
+    first = await created(http, input=said, tools=[{"type": "function", **tool}], store=False)
+    output = first.json()["output"]
+    called = next(item for item in output if item["type"] == "function_call")
+    answer = {"type": "function_call_output", "call_id": called["call_id"], "output": "5"}
+    again = await created(http, input=[*said, *output, answer], tools=first.json()["tools"], store=False)
+    assert again.headers.get(IGNORED) is None
+
+    known = [{"name": "f", "input_schema": {"type": "object"}}]
+    asked: Frame = {"model": "demo", "max_tokens": 999, "messages": said, "tools": known}
+    content = (await http.post("/messages", json=asked, headers=ANTHROPICS)).json()["content"]
+    use = next(block for block in content if block["type"] == "tool_use")
+    given = [{"type": "tool_result", "tool_use_id": use["id"], "content": "5"}]
+    asked["messages"] = [*said, {"role": "assistant", "content": content}, {"role": "user", "content": given}]
+    told = await http.post("/messages", json=asked, headers=ANTHROPICS)
+    assert (told.status_code, told.headers.get(IGNORED)) == (200, None), told.text
 
 
 async def test_a_stop_string_ends_the_answer(http: httpx.AsyncClient) -> None:

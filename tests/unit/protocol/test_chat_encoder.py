@@ -44,7 +44,7 @@ def whole(played: Played, asked: ChatRequest) -> dict[str, Any]:
     choice: Any = choice_of(
         response,  # type: ignore[arg-type]
         stops=asked.stops,
-        shows_reasoning=asked.shows_reasoning,
+        thought_names=asked.thought_names if asked.shows_reasoning else (),
         old_calls=asked.old_calls,
     )
     message = {name: choice["message"][name] or "" for name in ("content",)}

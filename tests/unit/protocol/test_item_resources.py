@@ -46,7 +46,7 @@ CASES: list[tuple[str, JsonObject, JsonObject]] = [
     (
         "file_search_call.results",
         {"type": "file_search_call", "id": "fs_1", "queries": ["q"], "results": [{"text": "t"}]},
-        {"type": "file_search_call", "id": "fs_1", "queries": ["q"], "results": None},
+        {"type": "file_search_call", "id": "fs_1", "queries": ["q"]},
     ),
     (
         "computer_call_output.output.image_url",

@@ -84,8 +84,6 @@ LOCAL: JsonObject = {
     "command": ["ls"],
     "env": {},
     "timeout_ms": 5,
-    "user": None,
-    "working_directory": None,
 }
 
 

@@ -96,7 +96,9 @@ async def test_a_slow_first_answer_holds_up_no_start_and_refuses_nothing(monkeyp
     await watch.aclose()
 
 
-async def test_a_database_that_hangs_later_counts_as_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_database_that_hangs_later_counts_as_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(retention, "ANSWER_SECONDS", 0.01)
     monkeypatch.setattr(retention, "MAX_AGE_SECONDS", -1.0)
     database = Database(team=NEVER)
@@ -104,6 +106,7 @@ async def test_a_database_that_hangs_later_counts_as_away(monkeypatch: pytest.Mo
     await watch.current()
     database.answers.clear()
     assert (await watch.current()).keeps_nothing("team")
+    assert caplog.messages == ["the retention of projects cannot be read (no answer)"]
 
 
 async def test_while_the_database_is_away_what_is_known_holds(

@@ -165,7 +165,7 @@ async def test_what_a_client_carries_itself_is_known_by_its_items(web: WebServer
 @pytest.mark.parametrize(
     ("turn", "reason", "action"),
     [
-        (call("open", cursor=5), "No pages to access!", {"type": "open_page", "url": None}),
+        (call("open", cursor=5), "No pages to access!", {"type": "open_page"}),
         (call("search"), "`query` should be a text", {"type": "search", "query": "", "queries": []}),
         (call("find", pattern="x"), "No pages to access!", {"type": "find_in_page", "pattern": "x", "url": ""}),
         (call("open", id="http://169.254.169.254/latest"), "not on the public internet", None),

@@ -5,7 +5,7 @@ import logging
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from responses_app.stores.base import NotMigrated, StoreError, WorkerState
+from responses_app.stores.base import NotMigrated, StoreClosed, StoreError, WorkerState
 from responses_app.stores.database.responses.orphans import beat
 from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.nothing import NoResponseStore
@@ -28,7 +28,7 @@ class WorkersAlone(ThreadedStore[None], NoResponseStore):
 
         try:
             return await self._threads.run(write)
-        except NotMigrated:  # which is told once
+        except (NotMigrated, StoreClosed):  # the one is told once, the other is a stop
             return self._now()
         except StoreError as problem:
             logger.warning("that this worker lives cannot be noted now: %s", problem)

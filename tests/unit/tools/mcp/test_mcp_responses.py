@@ -33,7 +33,7 @@ async def test_a_server_is_listed_and_called(tool: McpTool, running: McpServer) 
     events = await site.events(tools=declared(running, server_description="For tests."))
     listed, made, message = output_of(events)
     assert (listed["type"], listed["server_label"], "error" in listed) == ("mcp_list_tools", "tests", False)
-    assert (made["name"], made["arguments"], made["output"], made["error"]) == ("add", '{"a":2,"b":3}', "5", None)
+    assert (made["name"], made["arguments"], made["output"], "error" in made) == ("add", '{"a":2,"b":3}', "5", False)
     assert message["type"] == "message"
     _, developer, *_ = prompt_of(site, 0).split("<|end|>")
     assert "## tests\n\n// For tests.\nnamespace tests {\n\n// Adds two numbers.\ntype add = (_: {" in developer
