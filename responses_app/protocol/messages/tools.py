@@ -92,7 +92,7 @@ class CodeTool(ClientModel):
     told: ClassVar = ("defer_loading",)
 
 
-class Screen(ClientModel):
+class ScreenTool(ClientModel):
     """A computer, or a browser, that the client shows: no model here sees it, so the tool is left out."""
 
     type: str
@@ -166,7 +166,7 @@ TOOLS: Mapping[str, type[ClientModel]] = {
     **dict.fromkeys(KNOWN_TOOLS, KnownTool),
     **dict.fromkeys(WEB_TOOLS, WebTool),
     **dict.fromkeys(CODE_TOOLS, CodeTool),
-    **dict.fromkeys(SCREEN_TOOLS, Screen),
+    **dict.fromkeys(SCREEN_TOOLS, ScreenTool),
     "mcp_toolset": McpToolset,
 }
 _FIELDS = (  # of the tools here, and as the client has them
@@ -296,7 +296,7 @@ class _Reader:
             case CodeTool():
                 self._serve({"type": "code_interpreter", "container": self._container or {"type": "auto"}}, at)
                 self.read.choices[CODE] = {"type": "code_interpreter"}
-            case Screen():
+            case ScreenTool():
                 self.read.add({"type": "computer"}, at)
                 self.read.choices[tool.name or "computer"] = {"type": "computer"}
             case McpToolset():

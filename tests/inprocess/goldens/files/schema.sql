@@ -214,6 +214,9 @@ CREATE TABLE "responses_app_batchline" ("id" integer NOT NULL PRIMARY KEY AUTOIN
   "batch_id" varchar(64) NOT NULL,
   CONSTRAINT "batchline_number" UNIQUE ("batch_id",
   "number"));
+CREATE TABLE "responses_app_briefresponse" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "ended_at" datetime NULL);
 CREATE TABLE "responses_app_chainpart" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "project" varchar(64) NOT NULL,
   "started_on" varchar(10) NOT NULL,
