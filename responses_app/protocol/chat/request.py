@@ -17,7 +17,16 @@ from responses_app.protocol.chat.messages import AT, AssistantTurn, ReadMessages
 from responses_app.protocol.chat.stored import THOUGHT_NAMES, ChatForm, StoredChat, StoredChoice
 from responses_app.protocol.engine_details import EngineDetails, check_transfer
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
-from responses_app.protocol.fields import CACHES_ALL, ClientModel, Metadata, Refused, missing, validate, wrong_type
+from responses_app.protocol.fields import (
+    CACHES_ALL,
+    ClientModel,
+    Metadata,
+    Refused,
+    missing,
+    note_ignored,
+    validate,
+    wrong_type,
+)
 from responses_app.protocol.requests.create_fields import (
     GUIDED,
     HIDES_NOTHING,
@@ -237,6 +246,8 @@ def parse_chat(
     json_size({name: data[name] for name in _DEEP if name in data})
     fields = validate(ChatFields, data)
     _check_together(fields)
+    if data.get("web_search_options") == {}:  # as OpenAI's guide asks for a search, and no value that asks for nothing
+        note_ignored("web_search_options")
     read = read_messages(data.get("messages"))
     try:
         create = parse(_as_response(data, fields, read))

@@ -273,6 +273,11 @@ async def test_a_websocket_names_what_is_left_out(demo_server: Server) -> None:
         assert created["headers"] == {IGNORED: "tools[1], tools[2], tools[3]"}
 
 
+async def test_an_empty_wish_for_a_search_is_named_in_a_chat(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/chat/completions", json={"messages": SAID, "web_search_options": {}})
+    assert (answer.status_code, answer.headers.get(IGNORED)) == (200, "web_search_options")
+
+
 async def test_it_is_named_behind_other_fields(http: httpx.AsyncClient) -> None:
     answer = await created(http, tools=[CALLABLE, {"type": "web_search"}], text={"verbosity": "low"})
     assert answer.headers[IGNORED] == "text.verbosity, tools[1]"
