@@ -14,8 +14,9 @@ import orjson
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from engine.errors import GenerationFailed
 from engine.formats.base import ModelFormat, TextLogprob
-from engine.types import FinishReason, TokenChunk, TokenLogprob
+from engine.types import FinishReason, PromptLogprobs, RankedToken, TokenChunk, TokenLogprob
 from responses_app.protocol.engine_details import LOWEST, check_transfer
 from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import ClientModel, Refused, validate
@@ -121,6 +122,17 @@ class CompletionWanted:
         return {} if self.fields.metadata is None else self.fields.metadata.model_dump(exclude_none=True)
 
     @property
+    def echoes_logprobs(self) -> bool:
+        """Whether the log probabilities of a prompt are told with its echo."""
+        return bool(self.fields.echo) and self.fields.logprobs is not None
+
+    @property
+    def prompt_logprobs(self) -> int | None:
+        """How many alternatives to each token of a prompt the engine is asked for, as vLLM has it; None: it is not."""
+        own = self.fields.prompt_logprobs
+        return self.fields.logprobs if own is None and self.echoes_logprobs else own
+
+    @property
     def max_tokens(self) -> int:
         """How many tokens a completion may have."""
         return MAX_TOKENS if self.fields.max_tokens is None else self.fields.max_tokens
@@ -155,11 +167,6 @@ def _check(completion: CompletionWanted, data: JsonObject) -> None:
         raise unsupported_parameter("best_of", "All completions are given, and none is chosen: ask for them by 'n'.")
     if fields.stream_options is not None and not fields.stream:
         raise invalid_value("stream_options", "it is only for streams: set 'stream' to true, or leave it out.")
-    if fields.echo and fields.logprobs is not None:
-        raise invalid_value(
-            "logprobs",
-            "together with 'echo' it would ask for those of the prompt, which the engine here does not give.",
-        )
     if fields.stream and fields.prompt_logprobs is not None:
         raise invalid_value(
             "prompt_logprobs", "they come with a whole answer only: set 'stream' to false, or leave it out."
@@ -177,8 +184,8 @@ class CompletionLogprobs(TypedDict):
     """Lists beside each other, with an entry for each token."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]  # null for the first token of a prompt that is echoed: nothing stands before it
+    top_logprobs: list[dict[str, float] | None]  # likewise
     text_offset: list[int]  # where a token begins in the choice's text, in characters
 
 
@@ -230,13 +237,27 @@ class CompletionServerSentEvent(TypedDict):
 def logprobs_of(entries: Iterable[tuple[TextLogprob, int]]) -> CompletionLogprobs:
     """Return the log probabilities of tokens, each with where it begins in the choice's text."""
     logprobs: CompletionLogprobs = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    add_logprobs(logprobs, entries)
+    return logprobs
+
+
+def add_logprobs(logprobs: CompletionLogprobs, entries: Iterable[tuple[TextLogprob, int]]) -> None:
+    """Add the log probabilities of tokens, each with where it begins in the choice's text."""
     for entry, offset in entries:
         logprobs["tokens"].append(token_text(entry.token))
         logprobs["token_logprobs"].append(max(entry.logprob, LOWEST))
         chosen = {token_text(entry.token): max(entry.logprob, LOWEST)}  # which is always there, as at OpenAI and vLLM
         logprobs["top_logprobs"].append(chosen | {token_text(token): max(value, LOWEST) for token, value in entry.top})
         logprobs["text_offset"].append(offset)
-    return logprobs
+
+
+def _of_place(token: int, place: Sequence[RankedToken], top: int) -> TokenLogprob:
+    """Return what an engine says of a token of a prompt, the token itself first. Raises `GenerationFailed`."""
+    own = next((each for each in place if each.token_id == token), None)
+    if own is None:
+        raise GenerationFailed("the engine does not say how likely a token of the prompt is")
+    others = [(each.token_id, each.logprob) for each in place if each is not own]
+    return TokenLogprob(token, own.logprob, tuple(others[:top]))
 
 
 def token_text(token: bytes) -> str:
@@ -345,6 +366,18 @@ def joined(deltas: Sequence[ChoiceDelta], index: int) -> ChoiceDelta:
     return whole
 
 
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """What stands before the first token of a choice: the prompt, where it is echoed."""
+
+    text: str = ""
+    tokens: Sequence[int] = ()  # its tokens, where their log probabilities are echoed, too
+    top: int = 0  # how many alternatives to each of them are told
+
+
+NO_ECHO = Echo()
+
+
 class CompletionText:
     """The text of one choice."""
 
@@ -356,7 +389,7 @@ class CompletionText:
         stops: Sequence[str] = (),
         stop_tokens: Sequence[int] = (),  # those that the client asked for
         logprobs: bool = False,
-        begin: str = "",  # what stands before the first token: the prompt, where it is echoed
+        echo: Echo = NO_ECHO,
     ) -> None:
         self.index = index
         self.tokens: list[int] = []  # all that were sampled
@@ -366,17 +399,23 @@ class CompletionText:
         self._stops = StopStrings(stops)
         self._decoder = getincrementaldecoder("utf-8")(errors="replace")  # a character may lie across several tokens
         self._logprobs = logprobs
-        self._begin = begin
-        self._offset = len(begin)  # of the next token
+        self._begin = echo.text
+        self._echo = echo
+        self._echoed = echo.tokens  # of which it is to be told how likely they were
+        self._offset = len(echo.text)  # of the next token
 
     def feed(self, chunk: TokenChunk) -> ChoiceDelta | None:
-        """Take what was sampled; return what is to be told of it, None for nothing. Then it may have `ended`."""
+        """Take what was sampled; return what is to be told of it, None for nothing. Then it may have `ended`.
+
+        Raises `GenerationFailed` where the engine does not give the log probabilities that are to be echoed.
+        """
         self.tokens.extend(chunk.token_ids)
         delta = ChoiceDelta(index=self.index, text=self._begin)
         self._begin = ""
         texts = [self._text(token) for token in chunk.token_ids]
         if self._logprobs:
-            delta.logprobs = logprobs_of(self._placed(texts, chunk.logprobs or ()))
+            delta.logprobs = self._of_echo(chunk.prompt_logprobs) if self._echoed else logprobs_of(())
+            add_logprobs(delta.logprobs, self._placed(texts, chunk.logprobs or ()))
         decoded = "".join(texts)
         if chunk.finish_reason is not None:
             # What is left of a character that never became whole.
@@ -403,9 +442,29 @@ class CompletionText:
             return ""
         return self._decoder.decode(self._vocabulary.token_bytes(token))
 
+    def _of_echo(self, places: PromptLogprobs | None) -> CompletionLogprobs:
+        """Return the log probabilities of the prompt. Raises `GenerationFailed` where they are not there."""
+        tokens, self._echoed = self._echoed, ()
+        if places is None or len(places) != len(tokens):
+            raise GenerationFailed("the engine gives no log probabilities of the prompt")
+        decoder = getincrementaldecoder("utf-8")(errors="replace")
+        logprobs, offset = logprobs_of(()), 0
+        for token, place in zip(tokens, places, strict=True):
+            written = self._vocabulary.token_bytes(token)
+            if place is None:
+                logprobs["tokens"].append(token_text(written))
+                logprobs["token_logprobs"].append(None)
+                logprobs["top_logprobs"].append(None)
+                logprobs["text_offset"].append(offset)
+            else:
+                add_logprobs(logprobs, [(self._vocabulary.spelled(_of_place(token, place, self._echo.top)), offset)])
+            offset += len(decoder.decode(written))
+        return logprobs
+
     def _placed(self, texts: Sequence[str], logprobs: Sequence[TokenLogprob]) -> Iterator[tuple[TextLogprob, int]]:
         for text, entry in zip(texts, logprobs, strict=False):
-            if not self._vocabulary.is_special(entry.token_id):
+            # With an echo also a special token has an entry: clients count them.
+            if self._echo.tokens or not self._vocabulary.is_special(entry.token_id):
                 yield self._vocabulary.spelled(entry), self._offset
             # Also of a special token, whose text is empty.
             self._offset += len(text)

@@ -69,7 +69,7 @@ class Deltas:
             raise ReaderTooSlow
         size = ENTRY_BYTES + tokens * TOKEN_BYTES
         if delta.logprobs is not None:
-            size += 10 * TOKEN_BYTES * sum(map(len, delta.logprobs["top_logprobs"]))
+            size += 10 * TOKEN_BYTES * sum(len(each or ()) for each in delta.logprobs["top_logprobs"])
         self._bytes += size
         self._waiting.append((delta, size))
         self._news.set()
@@ -115,6 +115,8 @@ class OpenChoice:
     text: CompletionText  # what was said so far
     left: int  # tokens that may still be sampled
     gives_tokens: bool = False  # its deltas have token ids, too
+    gives_logprobs: bool = False  # and the log probabilities of its prompt, in a list of their own
+    only_reads: bool = False  # nothing is sampled: the engine is asked about the prompt alone
     counts: bool = False  # each part of its text says what it has used so far
     sampled: int = 0  # tokens
     recorder: CompletionRecorder | None = None  # of the roll-out that it is part of
@@ -257,7 +259,7 @@ class Completing:
         """Generate a choice, as often as it is cut and can go on."""
         continuing, meter = Continuing(self._model.engine), self._model.meter.turn()
         while True:
-            if not choice.left:
+            if not choice.left and not choice.only_reads:
                 await self._take(choice, TokenChunk(token_ids=(), finish_reason=FinishReason.LENGTH))
                 return
             request = _further(choice, continuing)
@@ -268,7 +270,7 @@ class Completing:
                     async for chunk in chunks:
                         if meter is not None and chunk.token_ids:
                             meter.note(len(chunk.token_ids))
-                        if await self._take(choice, chunk):
+                        if await self._take(choice, _only_read(chunk) if choice.only_reads else chunk):
                             return
                 await self._take(choice, TokenChunk(token_ids=(), finish_reason=FinishReason.STOP))
                 return
@@ -301,7 +303,10 @@ class Completing:
             self.usage.cached_tokens += chunk.cached_tokens or 0
         if chunk.kv_transfer_params is not None:
             self.kv_transfer_params = chunk.kv_transfer_params
-        delta = await self._with_details(choice, chunk, choice.text.feed(chunk))
+        # The log probabilities of a prompt are many.
+        is_long = chunk.prompt_logprobs is not None
+        told = await asyncio.to_thread(choice.text.feed, chunk) if is_long else choice.text.feed(chunk)
+        delta = await self._with_details(choice, chunk, told)
         if choice.text.ended:
             await self._record(choice)  # before its end is told
         if delta is not None:
@@ -333,7 +338,7 @@ class Completing:
             delta.token_ids = list(chunk.token_ids)
             if len(choice.text.tokens) == len(chunk.token_ids):
                 delta.prompt_token_ids = choice.request.prompt_token_ids
-        if chunk.prompt_logprobs is not None:
+        if choice.gives_logprobs and chunk.prompt_logprobs is not None:
             delta = delta or ChoiceDelta(index=choice.text.index)
             details = EngineDetails(prompt_logprobs=chunk.prompt_logprobs, token_bytes=self._model.format.token_bytes)
             delta.prompt_logprobs = await asyncio.to_thread(details.logprobs_as_json)
@@ -375,10 +380,16 @@ async def _kept_nowhere(_: RecordedResponse) -> None:
     """Nothing is recorded where nobody has said where it is kept."""
 
 
+def _only_read(chunk: TokenChunk) -> TokenChunk:
+    """Return what the engine says of a prompt, without the token that it has sampled behind it."""
+    return replace(chunk, token_ids=(), logprobs=None, finish_reason=FinishReason.LENGTH)
+
+
 def _further(choice: OpenChoice, continuing: Continuing) -> GenerationRequest:
     """Return what generates the rest of a choice, behind what of it was sampled before it was cut."""
     request, sampled = choice.request, choice.text.tokens
-    sampling = replace(request.sampling, max_output_tokens=choice.left)
+    # No engine samples nothing: one token is, and is not looked at.
+    sampling = replace(request.sampling, max_output_tokens=choice.left or 1)
     if not continuing.cuts:
         return replace(request, sampling=sampling)
     prompt = as_tokens(request.prompt_token_ids)

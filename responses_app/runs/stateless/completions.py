@@ -23,7 +23,7 @@ from responses_app.protocol.prompt.prompt import check_can_fit
 from responses_app.protocol.rate_limits import Amount, Slot
 from responses_app.protocol.rollouts.recording import CompletionRecorder
 from responses_app.protocol.rollouts.requests import named
-from responses_app.protocol.stateless.completions import CompletionHead, CompletionText, CompletionWanted
+from responses_app.protocol.stateless.completions import CompletionHead, CompletionText, CompletionWanted, Echo
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.driving.spans import operation_span
 from responses_app.runs.plan.failures import refusal
@@ -172,8 +172,14 @@ def _asked(wanted: CompletionWanted) -> dict[str, Value]:
 
 def _details(wanted: CompletionWanted, model: ServedModel) -> EngineDetails:
     """Return what is wanted of the engine's work. Raises `ApiError` for what it does not give."""
+    if wanted.echoes_logprobs and not model.engine.supports_prompt_logprobs:
+        raise unsupported_parameter(
+            "logprobs",
+            "Together with 'echo' it asks for those of the prompt, which the engine here does not give. "
+            "Leave one of them out.",
+        )
     details = EngineDetails(
-        wanted_logprobs=wanted.fields.prompt_logprobs, given_transfer=wanted.fields.kv_transfer_params or None
+        wanted_logprobs=wanted.prompt_logprobs, given_transfer=wanted.fields.kv_transfer_params or None
     )
     details.begin(model.engine, model.format)
     return details
@@ -194,7 +200,7 @@ async def _choices(
         raise refusal(error, origin.request_id) from error
     fields, choices = wanted.fields, list[OpenChoice]()
     stop_tokens = tuple(fields.stop_token_ids or ())
-    sampling = sampling_of(fields, model.format, top_logprobs=fields.logprobs, prompt_logprobs=fields.prompt_logprobs)
+    sampling = sampling_of(fields, model.format, top_logprobs=fields.logprobs, prompt_logprobs=wanted.prompt_logprobs)
     read = partial(read_prompts, wanted, model, info.max_model_len)
     size = sum(map(len, wanted.prompts))
     try:
@@ -223,10 +229,18 @@ async def _choices(
                 stops=wanted.stops,
                 stop_tokens=stop_tokens,
                 logprobs=fields.logprobs is not None,
-                begin=begin,
+                echo=Echo(begin, tokens if wanted.echoes_logprobs else (), fields.logprobs or 0),
             )
             left = min(info.max_model_len - len(tokens), wanted.max_tokens)
             choices.append(
-                OpenChoice(request, text, left, gives_tokens=bool(fields.return_token_ids), counts=wanted.counts_each)
+                OpenChoice(
+                    request,
+                    text,
+                    left,
+                    gives_tokens=bool(fields.return_token_ids),
+                    gives_logprobs=fields.prompt_logprobs is not None,
+                    only_reads=not left and wanted.echoes_logprobs,
+                    counts=wanted.counts_each,
+                )
             )
     return choices

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from engine.formats.harmony.encoding import RETURN, decode_tokens
+from engine.formats.harmony.encoding import RETURN, START, decode_tokens
 from tests.kit.clients import http_client, ready
 from tests.kit.closed import bearer
 from tests.kit.inprocess import ClosedServer, Server
@@ -115,6 +115,28 @@ def test_log_probabilities_of_the_prompt(server: Server) -> None:
     assert first is None
     assert second["316"] == {"logprob": -0.25, "rank": 1, "decoded_token": " to"}
     assert list(third) == ["220", "219"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("sampled", [0, 1])
+def test_log_probabilities_of_an_echo(server: Server, sampled: int, stream: bool) -> None:
+    """As lm-eval asks: every token has an entry, also a special one, and the one that is sampled comes last."""
+    asked = {"prompt": [[5420, START, 220], [5420, 316]], "echo": True, "logprobs": 1, "max_tokens": sampled}
+    answer = server.post("/completions", model="test-model", **asked, stream=stream)
+    parts = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")] if stream else [answer.text]
+    choices = [choice for part in parts for choice in json.loads(part)["choices"]]
+    texts = _texts(answer, stream)
+    for index, tokens in enumerate((["count", "<|start|>", " "], ["count", " to"])):
+        told = [each["logprobs"] for each in choices if each["index"] == index and each["logprobs"]]
+        entries = {name: [each for logprobs in told for each in logprobs[name]] for name in told[0]}
+        more = ["<|channel|>"] * sampled
+        assert entries["tokens"] == tokens + more
+        assert entries["token_logprobs"] == [None, *[-0.25] * (len(tokens) + sampled - 1)]
+        assert entries["top_logprobs"] == [None, *({token: -0.25} for token in [*tokens[1:], *more])]
+        assert entries["text_offset"] == [len("".join(tokens[:place])) for place in range(len(tokens) + sampled)]
+        assert texts[index] == "".join(tokens)
+    if not stream:
+        assert answer.json()["usage"]["completion_tokens"] == 2 * sampled
 
 
 @pytest.mark.parametrize(

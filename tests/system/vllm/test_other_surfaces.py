@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from openai import OpenAI
 from openai.types import Completion
@@ -17,7 +18,7 @@ from tests.kit.chats import put_together, sent
 from tests.kit.sdk import MODEL, WEATHER, sdk_of
 from tests.kit.server import Server
 from tests.system.vllm.engines import full_blocks
-from tests.system.vllm.server import MAX_MODEL_LEN
+from tests.system.vllm.server import API_KEY, MAX_MODEL_LEN, SERVED_MODEL, VllmServer
 from tests.system.vllm.transcripts import NUMBERS, completion, prompt
 
 TOOL: Any = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
@@ -28,6 +29,25 @@ WEATHER_OF_TWO = "the weather of Paris and Rome"
 def asked(text: str) -> list[Any]:
     """Return the messages of a chat that begins."""
     return [{"role": "user", "content": text}]
+
+
+def likelihood(choice: dict[str, Any]) -> list[Any]:
+    """Return what a choice says of its text and of how likely its tokens and the alternatives to them are.
+
+    This model finds all tokens nearly as likely: which come first, and the last digits, depend on what is computed
+    together. So alternatives have no names here.
+    """
+    told = choice["logprobs"]
+    alternatives = [sorted(each.values()) if each else None for each in told["top_logprobs"]]
+    named = [token in each if each else None for token, each in zip(told["tokens"], told["top_logprobs"], strict=True)]
+    return [choice["text"], choice["finish_reason"], told["tokens"], told["token_logprobs"], alternatives, named]
+
+
+def near(expected: Any) -> Any:
+    """Return lists whose numbers are to be nearly these."""
+    if isinstance(expected, list):
+        return [near(each) for each in expected]
+    return pytest.approx(expected, abs=1e-3) if isinstance(expected, float) else expected
 
 
 class TestChat:
@@ -111,6 +131,39 @@ class TestCompletions:
         assert [next(iter(place)) for place in places] == list(map(str, tokens[1:]))
         assert all(each["logprob"] <= 0 and each["rank"] >= 1 for place in places for each in place.values())
         assert places[2][str(tokens[3])]["decoded_token"] == decode_tokens(tokens[3:4])
+
+    @pytest.mark.parametrize("front", ["front_of_server"], indirect=True)
+    @pytest.mark.parametrize("more", [{"max_tokens": 0}, {"max_tokens": 1}, {"max_tokens": 3, "logprobs": 0}])
+    def test_how_likely_a_prompt_is_as_vllm_says_it(
+        self, front: Server, vllm_server: VllmServer, more: dict[str, int]
+    ) -> None:
+        """What lm-eval's `loglikelihood` asks: a batch of contexts with their continuations, as token ids."""
+        prompts = [prompt("say short"), prompt("say short, and then some")]
+        fields = {"prompt": prompts, "echo": True, "logprobs": 1, "temperature": 0, "seed": 1234, **more}
+        asked = {"model": SERVED_MODEL, **fields}
+        with httpx.Client(headers={"Authorization": f"Bearer {API_KEY}"}, timeout=60) as http:
+            own = http.post(f"{vllm_server.url}/v1/completions", json=asked).text
+        # The tokenizer of this vLLM has a byte before its special tokens, which is no character.
+        expected = [near(likelihood(choice)) for choice in json.loads(own.replace("\ufffd", ""))["choices"]]
+        answer = front.post("/completions", model=MODEL, **fields).json()
+        assert [likelihood(choice) for choice in answer["choices"]] == expected
+        for tokens, choice in zip(prompts, answer["choices"], strict=True):
+            told = choice["logprobs"]
+            assert len(told["tokens"]) == len(tokens) + more["max_tokens"]
+            assert told["text_offset"][: len(tokens)] == [
+                len(decode_tokens(tokens[:place])) for place in range(len(tokens))
+            ]
+        assert answer["usage"]["completion_tokens"] == 2 * more["max_tokens"]
+
+    def test_how_likely_a_prompt_is(self, client: OpenAI) -> None:
+        tokens = prompt("say short")
+        fields: Any = {"model": MODEL, "prompt": tokens, "max_tokens": 1, "echo": True, "logprobs": 1}
+        choice = client.completions.create(**fields, extra_body={"prompt_logprobs": 1}).choices[0].model_dump()
+        first, *others = choice["logprobs"]["token_logprobs"]
+        assert first is None
+        assert len(others) == len(tokens)
+        places = choice["prompt_logprobs"][1:]
+        assert others[:-1] == [place[str(token)]["logprob"] for token, place in zip(tokens[1:], places, strict=True)]
 
     def test_a_stream_says_what_was_cached(self, client: OpenAI) -> None:
         tokens = prompt("say long " + "and nothing else " * 20)
