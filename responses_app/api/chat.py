@@ -25,7 +25,7 @@ from responses_app.protocol.chat.completion import (
     with_details,
 )
 from responses_app.protocol.chat.encoder import ChunkEncoder, usage_chunk
-from responses_app.protocol.chat.replaying import SeenTurn, as_sampled, keys_of, seen_turns
+from responses_app.protocol.chat.replaying import as_sampled, seen_choice, seen_turns
 from responses_app.protocol.chat.request import ChatRequest, parse_chat
 from responses_app.protocol.chat.stored import (
     THOUGHT_NAMES,
@@ -38,6 +38,7 @@ from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.events.events import TERMINAL
 from responses_app.protocol.fields import MAX_PAIRS
+from responses_app.protocol.prompt.replaying import SeenTurn, keys_of
 from responses_app.protocol.requests.pages import page_behind, page_of, parse_list_query
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.response.steps import StopReason
@@ -153,7 +154,7 @@ class ChatReading(EncodedReading):
             self.problem = self._chat.renamed(problem)
         elif encoder.matched is None:  # else more was sampled than is said
             response = reader.source.response()
-            self.note(SeenTurn.of_choice(choice_of(response)), reader.source.said, response)
+            self.note(seen_choice(choice_of(response)), reader.source.said, response)
 
     @property
     def last(self) -> bytes:

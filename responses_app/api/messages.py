@@ -11,7 +11,6 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.chat.replaying import keys_of
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.events.events import TERMINAL
@@ -19,6 +18,7 @@ from responses_app.protocol.messages.encoder import PING, MessageEncoder, event
 from responses_app.protocol.messages.errors import MessagesErrorAnswer, check_version, error_answer
 from responses_app.protocol.messages.message import MessageObject, MessageTokens, seen_turn_of, whole_message
 from responses_app.protocol.messages.request import MessagesRequest, parse_count, parse_messages
+from responses_app.protocol.prompt.replaying import keys_of
 from responses_app.protocol.response.steps import StopReason
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer, begun, tokens_of

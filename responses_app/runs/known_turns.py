@@ -1,7 +1,8 @@
-"""`KnownTurns`: what models have said in chats, for a while: bounded, per project, whether chats are stored or not.
+"""`KnownTurns`: what models have said, for a while: bounded, per project, whether it is stored or not.
 
-It is what a later request needs to go on with the tokens that were sampled (see `protocol.chat.replaying`). Nothing of
-it can be read over the API; whoever sends the same message back in the same project makes the model read it again.
+It is what a later request needs to go on with the tokens that were sampled (see `protocol.prompt.replaying`), where its
+client keeps the history and sends it whole. Nothing of it can be read over the API; whoever sends the same turn back in
+the same project makes the model read it again.
 It lies in this process's memory, where the turn that was asked for last is forgotten last; and, where workers share
 something (`BaseSharedTurns`), there too, sealed for its project: another worker may get the next request of a chat.
 """
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from responses_app.protocol.chat.replaying import KnownTurn
+from responses_app.protocol.prompt.replaying import KnownTurn
 from responses_app.protocol.sealing import MAX_BYTES, SealBroken, Sealer
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.retention import Retentions
@@ -22,7 +23,8 @@ from responses_app.stores.stores import BaseSharedTurns
 logger = logging.getLogger("respsite.runs")
 
 PURPOSE = "turn"  # of seals
-MAX_ASKED = 64  # turns of one chat that others are asked for: the latest
+OF_MESSAGES = ("chat", "messages")  # transports that find and remember the turns of their messages themselves
+MAX_ASKED = 64  # turns of one history that others are asked for: the latest
 _BYTES_OF_TURN = 512  # the objects of one, beside its tokens
 _BYTES_OF_TOKEN = 4
 

@@ -31,8 +31,9 @@ from responses_app.protocol.fields import missing
 from responses_app.protocol.ids import PublicId
 from responses_app.protocol.items import compaction
 from responses_app.protocol.items.resources import INPUT_IMAGES, identified, image_urls
+from responses_app.protocol.prompt.replaying import turn_of_output
 from responses_app.protocol.rate_limits import Amount, LimitedSubject
-from responses_app.protocol.requests.create_fields import ARGUMENTS_AS_OBJECTS, ENCRYPTED_REASONING
+from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING
 from responses_app.protocol.requests.requests import CreateRequest, named_by, new_response, parse_create
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.response.steps import AgentsAllowed, Asked
@@ -46,7 +47,7 @@ from responses_app.runs.driving.persistence import RunPersistence
 from responses_app.runs.driving.run import Run
 from responses_app.runs.driving.unsaved import UnsavedEnds
 from responses_app.runs.driving.usage_book import UsageBook
-from responses_app.runs.known_turns import KnownTurns
+from responses_app.runs.known_turns import OF_MESSAGES, KnownTurns
 from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.log.replay import Machines, as_begun
@@ -58,7 +59,7 @@ from responses_app.runs.plan.recorders import of_fields, record
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.planning.grammars import check_grammar
-from responses_app.runs.planning.history import History, Recall
+from responses_app.runs.planning.history import History, Recall, with_known_turns
 from responses_app.runs.planning.offering import Shelf
 from responses_app.runs.planning.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.queues.turns import FairThreads
@@ -355,6 +356,8 @@ class ResponseService:
             )
         except ApiError as error:
             raise _unkept_parent(error) if unkept else error from None
+        if origin.transport not in OF_MESSAGES:
+            context = await with_known_turns(request, context, partial(self.known_turns.recall, origin.project))
         request = await self.shelf.with_fixed_skills(request, origin.project)
         if accepted is not None:
             response_id = accepted.response["id"]
@@ -397,7 +400,7 @@ class ResponseService:
                 only_kept=plan.durable,
                 from_the_first=plan.origin.awaits_tools,
             )
-        return Run(
+        run = Run(
             plan,
             self.settings,
             model=model,
@@ -414,6 +417,18 @@ class ResponseService:
             ),
             queue=self.registry.queue,
         )
+        if plan.says_turn and plan.origin.transport not in OF_MESSAGES:
+            run.remember = partial(self._remember, run)
+        return run
+
+    async def _remember(self, run: Run) -> None:
+        """Remember what the model has said in a whole response, for clients that give it back. Raises nothing."""
+        said, seen = run.said, turn_of_output(run.response()["output"])
+        known = seen.known(said, texts=1) if seen.key is not None else None
+        # The pictures of a tool are kept for the response that was shown them.
+        shows = run.plan.format.sees and any(run.plan.format.pictures_of(each.tokens) for each in said.messages)
+        if seen.key is not None and known is not None and not shows:
+            await self.known_turns.remember(run.plan.origin.project, seen.key, known)
 
     def _agents(self, request: CreateRequest, origin: Origin) -> AgentsAllowed | None:
         """Return how far the agents of a request may go. Raises `ApiError` where it asks for more than there may be."""
@@ -427,12 +442,13 @@ class ResponseService:
 
     def _asked(self, request: CreateRequest) -> Asked:
         wants_summary = request.reasoning is not None and request.reasoning.wanted_summary is not None
+        sealed = ENCRYPTED_REASONING in (request.include or ())
         return Asked(
-            sealed=ENCRYPTED_REASONING in (request.include or ()),
+            sealed=sealed,
             summaries=self.settings.summaries if wants_summary else None,
             stops=tuple(request.stop or ()),
             stop_tokens=tuple(request.stop_token_ids or ()),
-            objects=ARGUMENTS_AS_OBJECTS in (request.include or ()),
+            objects=sealed,  # many clients read the arguments of a call and write them again
         )
 
     def _new_response(self, plan: RunPlan, model: ServedModel) -> ResponseObject:

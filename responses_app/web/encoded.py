@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from django.http.response import HttpResponseBase
 
-from responses_app.protocol.chat.replaying import KnownTurn, SeenTurn
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.items.items import Exact
+from responses_app.protocol.prompt.replaying import KnownTurn, SeenTurn
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.runs.chats import Choices
 from responses_app.runs.log.journal import Gathering, ReaderTooSlow

@@ -19,11 +19,11 @@ from responses_app.protocol.chat.stored import THOUGHT_NAMES, ChatForm
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.resources import shown_as
+from responses_app.protocol.prompt.replaying import BETWEEN
 from responses_app.protocol.requests.resources import ResponseObject, Status
 from responses_app.protocol.stop_strings import StopStrings
 from responses_app.protocol.tiers import ServiceTier
 
-BETWEEN = "\n\n"  # two messages of the model, or two thoughts, that are one text here
 # By the item's type: the type of the call, which is also the name of its object, and the field with what was called.
 CALLS = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
 _UNSURE = "\N{REPLACEMENT CHARACTER}"  # stands for what is not whole characters

@@ -22,7 +22,6 @@ import orjson
 from typing_extensions import TypedDict
 
 from responses_app.protocol.chat.completion import (
-    BETWEEN,
     CALLS,
     ChatHead,
     ChatLogprobs,
@@ -36,6 +35,7 @@ from responses_app.protocol.chat.request import ChatRequest
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import TERMINAL, EventType
+from responses_app.protocol.prompt.replaying import BETWEEN
 from responses_app.protocol.stop_strings import StopStrings
 from responses_app.protocol.tiers import ServiceTier
 

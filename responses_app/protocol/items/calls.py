@@ -117,37 +117,6 @@ def json_text(value: object) -> str:
     return orjson.dumps(value).decode()
 
 
-MAX_CANONICAL = 256 * 1024  # characters of arguments; longer ones are known only as they were spelled
-
-
-def canonical(arguments: str) -> str:
-    """Return JSON in one spelling; what is not JSON, or is long, as it is.
-
-    Arguments that are null or false are left out: clients fill in the defaults of their tools.
-    """
-    return _respelled(arguments, orjson.OPT_SORT_KEYS, _telling)
-
-
-def respelled(arguments: str) -> str:
-    """Return JSON as it comes back from clients that are given it as objects: the same order, without white space."""
-    return _respelled(arguments, 0)
-
-
-def _telling(arguments: object) -> object:
-    if not isinstance(arguments, dict):
-        return arguments
-    return {name: value for name, value in arguments.items() if value is not None and value is not False}
-
-
-def _respelled(arguments: str, option: int, change: Callable[[object], object] = lambda read: read) -> str:
-    if len(arguments) > MAX_CANONICAL:
-        return arguments
-    try:
-        return orjson.dumps(change(orjson.loads(arguments)), option=option).decode()
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-        return arguments
-
-
 _TEXTS: JsonObject = {"type": "array", "items": {"type": "string"}}
 _TIMEOUT: JsonObject = {"type": "integer", "description": "milliseconds"}
 _LOCAL_SHELL = json_text(

@@ -20,6 +20,7 @@ from responses_app.protocol.fields import BREAKPOINT, KEPT, ClientModel, is_of_c
 from responses_app.protocol.files.networks import without_values
 from responses_app.protocol.items.calls import called_name
 from responses_app.protocol.items.compaction import Compacted
+from responses_app.protocol.items.spelling import canonical
 
 PASSED_THROUGH = frozenset(
     "additional_tools agent_message apply_patch_call apply_patch_call_output code_interpreter_call "
@@ -290,11 +291,20 @@ class SampledMessage:
         """
         if item.get("type") == "reasoning" and not item.get("content"):
             return True
-        return fingerprint(item) == self.fingerprint
+        # Those of older versions are of the arguments as they were spelled.
+        return self.fingerprint in (fingerprint(item), _digest_of_seen(item))
 
 
 def fingerprint(item: JsonObject) -> str:
-    """Digest what a client sees of an output item: its type and texts, not its decorations (annotations, status)."""
+    """Digest what a client sees of an output item: its type and texts, not its decorations (annotations, status).
+
+    The arguments of a call count as JSON, however they are spelled.
+    """
+    arguments = item.get("arguments")
+    return _digest_of_seen({**item, "arguments": canonical(arguments)} if isinstance(arguments, str) else item)
+
+
+def _digest_of_seen(item: JsonObject) -> str:
     seen = [item.get(name) for name in ("type", "call_id", "name")]
     arguments = item.get("arguments")  # digests are kept: what this makes of an item may never change
     seen.append(_without_nulls(arguments) if isinstance(arguments, dict) else arguments)

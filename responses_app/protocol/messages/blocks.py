@@ -18,12 +18,10 @@ from typing import Annotated, Any, ClassVar, Literal, assert_never
 import orjson
 from pydantic import BeforeValidator, Field
 
-from responses_app.protocol.chat.completion import BETWEEN
-from responses_app.protocol.chat.replaying import PlacedTurn, SeenTurn
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.fields import ClientModel, missing, validate, wrong_type
-from responses_app.protocol.items.calls import canonical
 from responses_app.protocol.items.items import MAX_NAME, NAME
+from responses_app.protocol.items.spelling import canonical
 from responses_app.protocol.messages.server_blocks import (
     CACHED,
     McpListingBlock,
@@ -38,6 +36,7 @@ from responses_app.protocol.messages.server_blocks import (
     listing_item,
     with_result,
 )
+from responses_app.protocol.prompt.replaying import BETWEEN, PlacedTurn, SeenTurn
 
 AT = "messages"
 _CITES = "The model here cites what it has found itself, and not what a request has in it."
@@ -412,7 +411,7 @@ _RESULT = ((".call_id", ".tool_use_id"), (".output", ".content"))
 
 
 def seen_turn(blocks: Sequence[_OfAssistant]) -> SeenTurn:
-    """Return what a client gives back of a message of the assistant, as `chat.replaying` knows it."""
+    """Return what a client gives back of a message of the assistant, as `prompt.replaying` knows it."""
     texts = [block.text for block in blocks if isinstance(block, TextBlock)]
     thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock) and block.thinking]
     calls = [

@@ -15,10 +15,8 @@ import orjson
 from typing_extensions import TypedDict
 
 from responses_app.protocol import ids
-from responses_app.protocol.chat.completion import BETWEEN
-from responses_app.protocol.chat.replaying import SeenTurn
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.calls import canonical
+from responses_app.protocol.items.spelling import canonical
 from responses_app.protocol.messages.request import MessagesRequest
 from responses_app.protocol.messages.server_blocks import (
     CALLED,
@@ -29,6 +27,7 @@ from responses_app.protocol.messages.server_blocks import (
     use_begun,
     use_input,
 )
+from responses_app.protocol.prompt.replaying import BETWEEN, SeenTurn
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.stop_strings import StopStrings
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from responses_app.protocol.chat.replaying import KnownTurn, PlacedTurn, sampled_items
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused, missing, note_ignored, validate
 from responses_app.protocol.messages.blocks import ReadMessages, SystemText, read_messages
 from responses_app.protocol.messages.errors import THREAD
 from responses_app.protocol.messages.tools import MessagesToolChoice, ReadTools, choice_fields, read_tools
-from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING, OWN_INCLUDES, Effort
+from responses_app.protocol.prompt.replaying import KnownTurn, PlacedTurn, sampled_items
+from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING, FILE_OUTPUTS, Effort
 from responses_app.protocol.requests.renaming import OwnNames, in_own_names
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.rollouts.requests import METADATA
@@ -264,7 +264,7 @@ def _created(
     except ApiError as error:
         raise _in_messages_names(error, read, tools) from None
     renamed = partial(_in_messages_names, read=read, tools=tools)
-    include = [*(create.include or ()), *OWN_INCLUDES]
+    include = [*(create.include or ()), FILE_OUTPUTS]
     return create.model_copy(update={"include": include, "renamed": renamed}), read, tools
 
 

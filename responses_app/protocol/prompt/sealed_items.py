@@ -12,9 +12,9 @@ which shows nothing, and whose seal has:
     for each such item: a digest of what a client sees of it, and all the tokens that it stands for
 
 No id is needed, since SDKs leave ids out or make their own. An item that a client has changed has another digest, and
-is rendered as it is now. Arguments of calls count as JSON, however they are spelled: where clients are given objects,
-calls whose white space is lost on the way are carried, too. A reasoning item that comes back without its content or its
-summary is not changed: clients leave out what they do not show.
+is rendered as it is now. Arguments of calls count as JSON, however they are spelled: calls whose spelling may change
+on the way are carried, too. A reasoning item that comes back without its content or its summary is not changed: clients
+leave out what they do not show.
 
 A seal is the 4-byte length of a JSON object, that object, and the tokens in three planes: all their lowest bytes, then
 their middle ones, then their highest; a fourth where a token needs one. It holds for one model format: another one
@@ -31,8 +31,8 @@ import orjson
 
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.items.calls import canonical, respelled
 from responses_app.protocol.items.items import Exact, Reasoning, TextPart, parse_items
+from responses_app.protocol.items.spelling import canonical, respelled
 from responses_app.protocol.prompt.prompt import render_items
 from responses_app.protocol.sealing import SealBroken
 
@@ -89,7 +89,7 @@ class ItemSeals:
     def of_others(self, item_id: str, output: Sequence[JsonObject], *, objects: bool = False) -> str | None:
         """Return what one more reasoning item is to carry of all other items; None where nothing is to be carried.
 
-        `objects`: the arguments of calls come back as objects, so their white space is lost.
+        `objects`: clients may read the arguments of calls and write them again.
         """
         parts = [
             ([seen_of(item)], self._messages.get(index, ()))
@@ -103,8 +103,12 @@ class ItemSeals:
         # Its seal has its own message only: another one behind it (a note) has to be carried.
         if item["type"] == "reasoning" and "encrypted_content" in item:
             return len(messages) == 1
-        if objects and "arguments" in item:
-            item = {**item, "arguments": respelled(str(item["arguments"]))}
+        spelled = [item]
+        if objects and isinstance(item.get("arguments"), str):
+            spelled = [{**item, "arguments": each} for each in respelled(str(item["arguments"]))]
+        return all(self._is_read_as(each, messages) for each in spelled)
+
+    def _is_read_as(self, item: JsonObject, messages: Messages) -> bool:
         try:
             rendered = render_items(self._format, *parse_items([item], at="output"), parent=None, sampled={})
         except ApiError:  # an item that clients cannot give back as it is

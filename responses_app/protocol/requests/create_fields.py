@@ -19,8 +19,8 @@ KNOWN_INCLUDES = frozenset(
     "web_search_call.action.sources web_search_call.results".split()
 )
 # What another API of this server wants beside; no client can name it. Outputs of code have the ids of its files in
-# place of its images' data; and the arguments of calls come back as objects, spelled in any way.
-FILE_OUTPUTS, ARGUMENTS_AS_OBJECTS = OWN_INCLUDES = ("code_interpreter_call.files", "function_call.arguments")
+# place of its images' data.
+FILE_OUTPUTS = "code_interpreter_call.files"
 ENGINE_FIELDS = (  # known to vLLM or some forks of it only, and taken where RESPONSES_COMPATIBILITY_MODE is off
     "request_id",
     "priority",

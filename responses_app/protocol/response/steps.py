@@ -69,7 +69,7 @@ class Asked:
     summaries: Summaries | None = None  # who writes summaries of them; None: there are none
     stops: tuple[str, ...] = ()  # strings that end an answer and are not part of it
     stop_tokens: tuple[int, ...] = ()  # and tokens that do
-    objects: bool = False  # its client gives the arguments of calls back as objects, spelled in any way
+    objects: bool = False  # its client may spell the arguments of calls in any way as it gives them back
 
 
 @dataclass(frozen=True, slots=True)

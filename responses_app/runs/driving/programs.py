@@ -14,12 +14,11 @@ run from its beginning, and the calls that it has made before are answered with 
 import logging
 from collections.abc import Sequence
 
-import orjson
-
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import json_text
 from responses_app.protocol.items.paused_programs import MadeCall, outcome_of
 from responses_app.protocol.items.programs import MAX_CALLS, NAME
+from responses_app.protocol.items.spelling import is_same_json
 from responses_app.protocol.response.steps import (
     CallTool,
     FunctionCalled,
@@ -208,7 +207,7 @@ class _Calls:
     def _again(self, name: str, arguments: str) -> JsonObject:
         """Answer a call as it was answered before. Raises `ProgramHalted` where another one was made then."""
         before = self._before[self._answered]
-        if before.name != name or not _same(before.arguments, arguments):
+        if before.name != name or not is_same_json(before.arguments, arguments):
             raise _Diverged
         self._answered += 1
         if before.outcome is None:
@@ -223,11 +222,3 @@ class _Calls:
 def _named(call: object) -> tuple[object, object]:
     """Return the name and the arguments of a call, which may be anything that a program has sent."""
     return (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
-
-
-def _same(before: str, now: str) -> bool:
-    """Whether arguments are the same, however they are spelled: clients may write the JSON of an item anew."""
-    try:
-        return before == now or bool(orjson.loads(before) == orjson.loads(now))
-    except orjson.JSONDecodeError:
-        return False

@@ -27,12 +27,12 @@ see. A run belongs to the registry, never to a request or a socket. What must ho
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from engine.errors import EngineError
 from responses_app.limits.rates import FREE
 from responses_app.protocol.items.items import Exact
-from responses_app.protocol.requests.resources import TERMINAL_STATUSES, Ending, ResponseObject, Status
+from responses_app.protocol.requests.resources import CONTINUABLE, TERMINAL_STATUSES, Ending, ResponseObject, Status
 from responses_app.protocol.response.input_codec import decode_timed
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import (
@@ -99,6 +99,8 @@ class Run(EventSource):
         self.effects = Effects(plan.response_id, persistence.keep_inputs, EarlyCalls(model), may_wait=self._may_wait)
         self.ticket = FREE  # what it takes of its key's and its project's limits
         self.settled: Callable[[], None] = lambda: None  # called once it runs no more, and goes on nowhere
+        # Awaited before a whole answer is told: its client may go on at once. It raises nothing.
+        self.remember: Callable[[], Awaitable[None]] | None = None
         self.stopping = False  # a cancellation means that the server stops
         self.has_spoken = False  # the model has said anything
         self.lost = False  # another worker took it over: this one was taken for dead, and was not
@@ -511,10 +513,12 @@ class Run(EventSource):
             return
         if ending.status is Status.FAILED and self.problem is None:  # of the machine's own
             self.problem = unanswered(None, self.plan.origin.request_id)
-        if self._kept is not None:
-            self._say_end(self._kept)
-        else:
+        if self._kept is None:
             await self._give_back()
+            return
+        if self.remember is not None and ending.status in CONTINUABLE:
+            await self.remember()
+        self._say_end(self._kept)
 
     def _say_end(self, kept: KeptEnd) -> None:
         """Say the end that is kept."""

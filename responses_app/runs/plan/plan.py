@@ -306,6 +306,13 @@ class RunPlan:
         return Started(Mode.COMPACT if self.compaction.sampling is None else Mode.COMPACT_AND_ANSWER, budget, waits)
 
     @property
+    def says_turn(self) -> bool:
+        """Whether all that it says is one turn of its model: nothing of its client comes in between."""
+        return not (
+            self.origin.awaits_tools or self.request.warm_up or self.agents is not None or self.compaction is not None
+        )
+
+    @property
     def declarations(self) -> list[Declared | Offered | AgentsAllowed]:
         """What its machine is told before it says anything."""
         declared = Declared(self.late_tools) if self.late_tools else None

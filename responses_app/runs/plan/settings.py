@@ -55,17 +55,18 @@ class RunSettings(ServiceTiers, RetentionSettings):
     responses_session_ttl: float = setting(
         600.0, seconds(),
         "how long a worker keeps two things in memory: the events of a finished stream, for clients that resume "
-        "it, and the sampled tokens of chats, for their next request; Redis keeps these tokens as long, encrypted",
+        "it, and the sampled tokens of turns, for clients that send their history with the next request; Redis keeps "
+        "these tokens as long, encrypted",
     )  # fmt: skip
     responses_max_active_sessions: int = setting(
         2000, whole(1),
         "finished streams that one worker keeps so that clients can resume them; also, counted separately, the "
-        "turns of chats whose sampled tokens it keeps",
+        "turns whose sampled tokens it keeps",
     )  # fmt: skip
     responses_max_session_bytes: int = setting(
         256 * MIB, whole(KIB),
         "memory of one worker for the events of streams that can be resumed; as much again, counted separately, "
-        "for the sampled tokens of chats",
+        "for the sampled tokens of turns",
     )  # fmt: skip
     responses_max_unsaved_bytes: int = setting(
         256 * MIB, whole(KIB), "memory of one worker for finished responses that are not yet written to the database"

@@ -7,7 +7,7 @@ finds its own prompt in the engine's cache. What is already in the model's own f
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,6 +44,7 @@ from responses_app.protocol.items.shown_files import ReadDocument, files_in
 from responses_app.protocol.items.shown_images import images_in
 from responses_app.protocol.prompt.chain import ChainLink, rewritten
 from responses_app.protocol.prompt.prompt import Items, is_of_user, places_replaced, text_of, with_results
+from responses_app.protocol.prompt.replaying import KnownTurn, PlacedTurn, keys_of, sampled_items, turns_of_items
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.resources import RUNNING, Status
 from responses_app.protocol.requests.server_tools import is_image_by_id
@@ -60,6 +61,7 @@ LONG_INPUT = 20_000  # bytes of JSON; so much is opened and rendered in 5 ms at 
 
 _NOTHING = Items()
 Recall = Callable[[str], ChainLink | None]  # what a connection itself remembers, by response id
+RecallTurns = Callable[[Sequence[bytes]], Awaitable[Mapping[bytes, KnownTurn]]]  # see `KnownTurns.recall`
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,11 +207,7 @@ class History:
         def opened() -> tuple[Items, Items]:
             return unsealing.opened(before, named=False), unsealing.opened(own, named=True)
 
-        # Items from the store or a conversation may be of any size.
-        # `own.raw` is another list where items were named by their ids, and came from the store.
-        if request.size > LONG_INPUT or before.parsed or own.raw is not request.input_json:
-            return await asyncio.to_thread(opened)
-        return opened()
+        return await asyncio.to_thread(opened) if _is_long(request, before, own) else opened()
 
     async def _continued(
         self, project: str, named: str, recall: Recall, answered: Set[str]
@@ -323,6 +321,31 @@ class History:
     async def _sampled(self, project: str, items: Sequence[InputItem]) -> Mapping[str, SampledMessage]:
         replayed = {item.id for item in items if item.id and item.id.startswith(_OWN_PREFIXES)}
         return await self._store.sampled_items(project, replayed) if replayed else {}
+
+
+async def with_known_turns(request: CreateRequest, context: Context, recall: RecallTurns) -> Context:
+    """Return what a request continues with its turns as they were sampled, as far as `recall` knows them."""
+    parts = (context.before, context.own)
+
+    def placed() -> list[list[PlacedTurn]]:
+        parent, sampled = context.parent, context.sampled
+        return [turns_of_items(each.parsed, each.raw, parent=parent, sampled=sampled) for each in parts]
+
+    turns = await asyncio.to_thread(placed) if _is_long(request, *parts) else placed()
+    known = await recall(keys) if (keys := keys_of(turn.seen for each in turns for turn in each)) else {}
+    if not known:
+        return context
+    before, own = (
+        Items(sampled_items(items.parsed, each, known.get), items.raw) for items, each in zip(parts, turns, strict=True)
+    )
+    return replace(context, before=before, own=own)
+
+
+def _is_long(request: CreateRequest, before: Items, own: Items) -> bool:
+    """Whether reading a request's items may hold up the event loop."""
+    # Items from the store or a conversation may be of any size.
+    # `own.raw` is another list where items were named by their ids, and came from the store.
+    return request.size > LONG_INPUT or bool(before.parsed) or own.raw is not request.input_json
 
 
 def _as_leg(link: ChainLink) -> TurnLeg:

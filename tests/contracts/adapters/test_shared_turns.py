@@ -7,8 +7,8 @@ import pytest
 from redis.asyncio import Redis
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
-from responses_app.protocol.chat.replaying import KnownTurn
 from responses_app.protocol.items.items import Exact
+from responses_app.protocol.prompt.replaying import KnownTurn
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.known_turns import KnownTurns
 from responses_app.runs.plan.settings import RunSettings

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
-from responses_app.protocol.chat import replaying
-from responses_app.protocol.chat.replaying import SeenTurn, as_sampled, keys_of, seen_turns
-from responses_app.protocol.items.calls import MAX_CANONICAL
+from responses_app.protocol.chat import replaying as chat_replaying
+from responses_app.protocol.chat.replaying import as_sampled, seen_choice, seen_turns
 from responses_app.protocol.items.items import Exact, SampledInput
+from responses_app.protocol.items.spelling import MAX_CANONICAL
+from responses_app.protocol.prompt import replaying
+from responses_app.protocol.prompt.replaying import SeenTurn, keys_of
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.known_turns import KnownTurns
 from responses_app.runs.plan.settings import RunSettings
@@ -38,7 +40,7 @@ def remember(
     turns: KnownTurns, message: dict[str, Any], *said: RenderedMessage, project: str = "default", texts: int = 1
 ) -> None:
     """Remember the message of a choice, if it is to be."""
-    seen = SeenTurn.of_choice({"message": {"content": None, **message}})
+    seen = seen_choice({"message": {"content": None, **message}})
     assert seen.key is not None
     turn = seen.known(Exact("harmony", said), texts=texts)
     if turn is not None:
@@ -95,7 +97,7 @@ def test_what_is_long_is_hashed_once(monkeypatch: pytest.MonkeyPatch, turns: Kno
     asked = chat(messages=[USER, message, OUTPUT])
     seen = seen_turns(asked)
     monkeypatch.setattr(replaying, "_digest", None)
-    monkeypatch.setattr(replaying, "canonical", None)
+    monkeypatch.setattr(chat_replaying, "canonical", None)
     found = {key: turns.find("default", key) for key in keys_of(seen)}
     items = as_sampled(asked, seen, found.get).create.input
     assert any(isinstance(item, SampledInput) and item.exact for item in items)

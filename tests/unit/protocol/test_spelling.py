@@ -1,0 +1,68 @@
+"""The same JSON is the same, however a client spells it; and what is not certain is not."""
+
+import json
+
+import pytest
+
+from responses_app.protocol.items.spelling import MAX_CANONICAL, canonical, is_same_json, respelled
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        (
+            '{"a": 1, "b": [1, {"c": "\\u00e4\\/"}]}',
+            '{"b":[1,{"c":"ä/"}],"a":1}',
+            '\n{"a":1.0,"b":[1e0,{"c":"\\u00E4/"}]}',
+        ),
+        ("1", "1.0", "1e0", "10e-1", "0.1E+1"),
+        ("0", "-0", "0.0", "-0.0", "0e5"),
+        ("0.1", "1e-1", "0.10"),
+        ("18446744073709551616", "18446744073709551616.0", "1.8446744073709551616e19"),
+        ("1e400", "1" + "0" * 400),
+        ("9007199254740992", "9.007199254740992e15"),
+        ('"\\ud83d\\ude00"', '"😀"'),
+    ],
+)
+def test_the_same(spellings: tuple[str, ...]) -> None:
+    assert len(set(map(canonical, spellings))) == 1
+    assert all(is_same_json(spellings[0], each) for each in spellings)
+    assert all(is_same_json(spellings[0], each) for each in respelled(spellings[-1]))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("9007199254740993", "9007199254740992"),
+        ("123456789012345678901234567890", "123456789012345678901234567891"),
+        ("0.1000000000000000055", "0.1"),
+        ("1e400", "1e401"),
+        ("1e-400", "0"),
+        ("1", "true"),
+        ("1", '"1"'),
+        ("[1,2]", "[2,1]"),
+        ('{"a":1,"a":2}', '{"a":2}'),
+        ('{"a":1,"a":2}', '{"a": 1, "a": 2}'),
+        ('{"b":{"a":1,"a":1}}', '{"b":{"a":1}}'),
+        ("NaN", "NaN "),
+        ('"\\ud800"', '"\\udbff"'),
+        ("{", "{ "),
+        ("[" * 100_000, "[" * 99_999),
+        ("1e999999999999999999999", "1e999999999999999999998"),
+    ],
+)
+def test_not_the_same(one: str, other: str) -> None:
+    assert canonical(one) != canonical(other)
+    assert not is_same_json(one, other)
+
+
+def test_what_clients_fill_in_is_no_change_of_a_call() -> None:
+    """At the top alone: below it nothing is a tool's argument."""
+    assert canonical('{"a": {"b": null}, "c": null, "d": false}') == '{"a":{"b":null}}'
+    assert not is_same_json('{"a": null}', "{}")
+
+
+def test_long_arguments_are_only_what_they_are() -> None:
+    long = json.dumps({"a": "x" * MAX_CANONICAL})
+    assert canonical(long) == long
+    assert respelled(long) == {long}
