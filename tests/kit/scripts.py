@@ -12,7 +12,7 @@ LIMIT = 64 * 1024  # bytes of a message and of a body, on the main server
 BEGIN = "<|channel|>final<|message|>"
 HELLO = f"{BEGIN}Hello there, friend.<|return|>"
 LONG = f"{BEGIN}{' '.join(str(number) for number in range(300))}<|return|>"
-CALL = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city":"Paris"}<|call|>'
+CALL = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>'
 FIRST_CALL = CALL.replace("<|call|>", "<|end|>")
 TWICE = f"{FIRST_CALL}<|start|>assistant{CALL}"  # a model that calls in parallel
 SPOKEN = 3  # tokens of BEGIN

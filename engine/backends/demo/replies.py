@@ -256,9 +256,9 @@ def _next_call(transcript: PromptTranscript, text: str) -> DemoCall | None:
 
 
 def _arguments(parameters: ParameterType, hints: Hints) -> str:
-    """Return what a call carries: a text for a tool that takes text, else JSON."""
+    """Return what a call carries: a text for a tool that takes text, else JSON with white space, as models write it."""
     made = make_argument(parameters, hints)
-    return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False, separators=(",", ":"))
+    return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False)
 
 
 def _declared(

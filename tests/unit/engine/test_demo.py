@@ -184,7 +184,7 @@ class TestCalls:
         assert tokens[-1] == CALL
         assert decode_tokens(tokens).endswith(
             "<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
-            '{"city":"Paris"}<|call|>'
+            '{"city": "Paris"}<|call|>'
         )
 
     def test_what_an_agent_reminds_the_model_of_is_not_the_users(self) -> None:

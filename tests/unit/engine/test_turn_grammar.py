@@ -180,7 +180,7 @@ class TestDemo:
         weather = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
         declared = declare(forecast=weather, note=None)
         first = decode_tokens(reply_tokens(prompt('What about "Rome"?', before=declared), rules))
-        assert 'to=functions.forecast <|constrain|>json<|message|>{"city":"Rome"}<|call|>' in first
+        assert 'to=functions.forecast <|constrain|>json<|message|>{"city": "Rome"}<|call|>' in first
         # What was called is not called again before everything else was: who forces every call comes to an end.
         after = called("forecast", "rain")
         second = decode_tokens(reply_tokens(prompt('What about "Rome"?', before=declared, after=after), rules))

@@ -47,7 +47,7 @@ def test_a_command_answers_calls(daphne_server: Server, tools: Path) -> None:
     nobody = respsite(*asked)
     assert nobody.returncode == 1
     assert nobody.stderr == (
-        'respsite: The model calls get_weather({"city":"Paris"}), and nobody here answers: give --run-tools COMMAND.\n'
+        'respsite: The model calls get_weather({"city": "Paris"}), and nobody here answers: give --run-tools COMMAND.\n'
     )
 
 
