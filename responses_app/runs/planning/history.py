@@ -445,7 +445,17 @@ def _chain(link: ChainLink | None, rewrite: _Rewrite) -> ChainLink | None:
 
 def _items(items: Items, rewrite: _Rewrite) -> Items:
     """Return items of which those that a seal tells of, and compactions, have their messages in one format."""
-    parsed = [_item(item, rewrite) for item in items.parsed]
+    parsed: list[InputItem] = []
+    is_written = False  # what the item before was sampled as is written in this format
+    for item in items.parsed:
+        exact = item.exact if isinstance(item, SampledInput) else None
+        if is_written and exact is not None and not exact.messages:
+            # The first item of its turn stands for it, too: see `sampled_items`.
+            assert isinstance(item, SampledInput), "it was sampled"
+            parsed.append(item.with_exact(Exact(rewrite.name, ())))
+            continue
+        parsed.append(_item(item, rewrite))
+        is_written = parsed[-1] is not item
     return items if all(map(is_, parsed, items.parsed)) else Items(parsed, items.raw)
 
 
