@@ -5,6 +5,7 @@ from typing import cast
 
 from channels.routing import ProtocolTypeRouter, URLRouter
 
+from responses_app.auth.proxies import Proxies
 from responses_app.protocol.files.files import FileBounds
 from responses_app.routing import websocket_urlpatterns
 from responses_app.web.bodies import Application, Bodies, BodyRules
@@ -13,6 +14,7 @@ from responses_app.web.middleware import let_in
 from responses_app.web.rollouts import RolloutPaths
 from responses_app.web.servers.backpressure import Backpressure
 from responses_app.web.servers.daphne import hook_daphne
+from responses_app.web.servers.forwarded import Forwarded
 from responses_app.web.servers.inflow import FrameRules
 from responses_app.web.servers.layers import Exposure, Handler, Lifecycle, Served, StaticFiles, traced
 from responses_app.web.servers.uvicorn import UvicornHook
@@ -53,7 +55,9 @@ def make_application(site: Site) -> Application:
         is_stopping=lifecycle.is_stopping,
     )
     site.draining.is_sending = application.is_unsent
-    return application
+    own = site.settings
+    # Outermost, as it asks the server's own `send` who calls.
+    return Forwarded(application, None if own.behind_proxy == "no" else Proxies(own.trusted_proxies))
 
 
 def _body_rules(site: Site) -> BodyRules:

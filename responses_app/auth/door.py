@@ -1,7 +1,7 @@
 """`Door`: whether who asks may come in, and as whom.
 
 `AUTH=auto` asks nobody for a key where only this machine can ask: the server listens on loopback, is called by a
-loopback name, and no proxy says that it asks for somebody else. Everywhere else, and with `AUTH=on`, everybody needs a
+loopback name, and nothing shows that a proxy was in between. Everywhere else, and with `AUTH=on`, everybody needs a
 key; with `AUTH=off` nobody does. Where a key is needed, a user of the admin may come in by a session instead: for the
 pages of this server alone, which say that they mean it.
 
@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from responses_app.auth.keyring import KeyRing, no_watch
+from responses_app.auth.proxies import came_through_proxy
 from responses_app.auth.sessions import SessionWatch
 from responses_app.protocol.api_keys import (
     MANAGES,
@@ -118,7 +119,6 @@ API key   {}
 
 IN_SUBPROTOCOL = "openai-insecure-api-key."  # what browsers, which cannot set headers, put before a key
 _NAMES_IN_SUBPROTOCOLS = (IN_SUBPROTOCOL, "openai-organization.", "openai-project.")
-_PROXIES_SAY = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via")
 API_KEY = b"x-api-key"  # in which clients of Anthropic's API send a key
 _MAX_SECRET = 512  # characters of a key that are looked at
 
@@ -277,7 +277,7 @@ def _asks_locally(scope: Any, headers: dict[bytes, bytes]) -> bool:
         and is_loopback(server[0])
         and is_loopback(client[0])
         and _name(headers.get(b"host", b"").decode("latin1")) in LOOPBACK_NAMES
-        and not any(name in headers for name in _PROXIES_SAY)
+        and not came_through_proxy(scope, headers)
     )
 
 

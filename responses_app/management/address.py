@@ -1,4 +1,4 @@
-"""The server that the settings describe: where clients find it, and where it finds out about clients."""
+"""The server that the settings describe, and where clients find it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,16 +13,14 @@ def base_url(own: Settings) -> str:
     return f"http://{_shown_host(own)}:{own.port}/v1"
 
 
-def daphne_server(own: Settings, endpoints: Sequence[str], **more: Any) -> Any:
-    """Return daphne's `Server`, which believes a proxy where the settings say that there is one.
+def daphne_server(endpoints: Sequence[str], **more: Any) -> Any:
+    """Return daphne's `Server`.
 
-    daphne takes the first address of `X-Forwarded-For`, so the proxy has to replace what a client sent there.
+    It is not told of proxies: it would believe the first address of `X-Forwarded-For`, which a client can choose. The
+    application finds out who is behind them (`web.servers.forwarded`).
     """
     from daphne.server import Server  # installs Twisted's reactor: not before it is needed
 
-    if own.behind_proxy != "no":
-        more["proxy_forwarded_address_header"] = "X-Forwarded-For"
-        more["proxy_forwarded_proto_header"] = "X-Forwarded-Proto"
     return Server(
         application=get_default_application(),
         endpoints=endpoints,

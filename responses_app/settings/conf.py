@@ -13,6 +13,7 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from responses_app.auth.proxies import Network, trusted_proxies
 from responses_app.auth.sign_on.settings import SignOnSettings
 from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.events.dialects import OPENAI, PRESETS, Dialect, parse_dialect
@@ -242,6 +243,12 @@ class Settings(
         "trust `X-Forwarded-For` and `X-Forwarded-Proto` from a proxy: `http`, or `tls` if browsers use HTTPS; "
         "every request then needs an API key",
     )  # fmt: skip
+    trusted_proxies: tuple[Network, ...] = setting(
+        (), trusted_proxies,
+        "with BEHIND_PROXY, the addresses and networks of all proxies, separated by commas: required if there are "
+        "several in a row, or if one calls from a public address (see Several proxies)",
+        default_text="unset: one proxy, which calls from this machine or a private network",
+    )  # fmt: skip
     admin_login_failures: int = setting(
         10, whole(1), "failed admin logins after which the user name and the address are locked"
     )
@@ -373,6 +380,8 @@ class Settings(
         """Return what does not fit together, of the settings above."""
         if self.traces and not can_be_exported():
             return "TRACES=on needs OpenTelemetry: install the extra 'otel' (pip install '.[otel]')."
+        if self.trusted_proxies and self.behind_proxy == "no":
+            return "TRUSTED_PROXIES needs BEHIND_PROXY=tls, or BEHIND_PROXY=http where browsers use no HTTPS."
         if not self.serves_loopback and "allowed_hosts" not in given:
             return (
                 f"HOST={self.host} can be reached from the network, so ALLOWED_HOSTS must say which host names clients "

@@ -127,6 +127,7 @@ def rights() -> Iterator[tuple[str, Any]]:
 
 OTHERS: dict[str, tuple[str, Any, list[str], str]] = {  # a right value and what it means, wrong ones, what it takes
     "ALLOWED_HOSTS": ("a.example, b.example,", ("a.example", "b.example"), [",", " , "], "names, separated by commas"),
+    "TRUSTED_PROXIES": (" ", (), ["proxy.example", "10.0.0.5/8", ","], "addresses and networks, separated by commas"),
     "OIDC_NAME": (" Example ", "Example", ["a\nb", "x" * 101], "up to 100 characters"),
     "OIDC_GROUPS_CLAIM": ("https://example.com/groups", "https://example.com/groups", ["\x00"], "up to 100 characters"),
     "TRACES_CONTENT": ("support, research", ("support", "research"), [","], "names, separated by commas"),
@@ -252,6 +253,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "SANDBOX_NETWORK": ([",", "on", "https://a.example", "10.0.0.1"], "off, any, or domains separated by commas"),
 }
 TOGETHER = {  # environment → what its sentence has to name
+    "proxies that nobody is behind": ({"TRUSTED_PROXIES": "10.0.0.5"}, ["TRUSTED_PROXIES", "BEHIND_PROXY"]),
     "a network without host names": ({"HOST": "0.0.0.0"}, ["HOST=0.0.0.0", "ALLOWED_HOSTS"]),
     "a warning after the end": (
         {"WEBSOCKET_WARNING_SECONDS": "20", "WEBSOCKET_LIFETIME_SECONDS": "10"},

@@ -4,6 +4,8 @@ without one."""
 import subprocess
 import sys
 from collections.abc import Iterator
+from ipaddress import ip_address
+from itertools import count
 from pathlib import Path
 
 import httpx
@@ -19,6 +21,7 @@ PRODUCTION = {
     "CSRF_TRUSTED_ORIGINS": "https://models.example.com",
 }
 FAILURES = 3
+_numbers = count(1)
 
 
 def check(folder: Path, **settings: str) -> "subprocess.CompletedProcess[str]":
@@ -49,9 +52,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield site
 
 
+def made_up() -> str:
+    """Return an address that nobody has yet."""
+    return str(ip_address("198.18.0.0") + next(_numbers))
+
+
 def over_tls(site: Served, address: str = "192.0.2.1") -> httpx.Client:
-    """Return the proxy, with what comes from one client."""
-    headers = {"X-Forwarded-For": address, "X-Forwarded-Proto": "https", "Referer": f"https://127.0.0.1:{site.port}/"}
+    """Return the proxy, with what comes from one client, who sends an address of their own making."""
+    headers = {
+        "X-Forwarded-For": f"{made_up()}, {address}",
+        "X-Forwarded-Proto": "https",
+        "Referer": f"https://127.0.0.1:{site.port}/",
+    }
     return httpx.Client(base_url=site.url, headers=headers, verify=False, timeout=30)
 
 

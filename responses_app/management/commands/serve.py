@@ -128,7 +128,7 @@ class Command(BaseCommand):
     def _serve(self) -> None:
         own = settings.RESPSITE
         # Twisted separates the parts of an endpoint by colons; those of an IPv6 address have a backslash before them.
-        server = daphne_server(own, [f"tcp:port={own.port}:interface={own.host.replace(':', chr(92) + ':')}"])
+        server = daphne_server([f"tcp:port={own.port}:interface={own.host.replace(':', chr(92) + ':')}"])
         from twisted.internet import reactor  # not before daphne has installed it
 
         reactor.callWhenRunning(lambda: self._announce(own) if server.listening_addresses else None)

@@ -59,7 +59,7 @@ class WorkerServer:
         last = settings.RESPSITE.shutdown_grace_seconds + LAST_SECONDS
         threading.Thread(target=self._end_with_supervisor, args=(last,), name="lifeline", daemon=True).start()
         # daphne wants an endpoint; it is taken away below, since daphne knows how to inherit IPv4 alone.
-        server = daphne_server(settings.RESPSITE, ["inherited"], ready_callable=lambda: self._listen(server))
+        server = daphne_server(["inherited"], ready_callable=lambda: self._listen(server))
         # Nothing else is to be listened on: `_listen` takes the inherited socket.
         server.endpoints = []
         from twisted.internet import reactor  # not before daphne has installed it

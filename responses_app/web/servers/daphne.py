@@ -137,6 +137,31 @@ def hook_daphne(rules: BodyRules, headers: AnswerHeaders) -> None:
     when_daphne_runs(bound)
 
 
+def _protocol_of(send: object) -> tuple[Any, bool]:
+    """Return daphne's object of the connection behind `send`, and whether it is a WebSocket; None for other servers."""
+    # daphne gives `partial(self.handle_reply, protocol)`; anything else is another server's.
+    if not isinstance(send, partial) or len(send.args) != 1:
+        return None, False
+    websocket, http = sys.modules.get("daphne.ws_protocol"), sys.modules.get("daphne.http_protocol")
+    protocol = send.args[0]
+    if websocket is not None and isinstance(protocol, websocket.WebSocketProtocol):
+        return protocol, True
+    return (protocol if http is not None and isinstance(protocol, http.WebRequest) else None), False
+
+
+def caller_of(scope: Message, send: object) -> Sequence[Any] | None:
+    """Return the address and port that daphne is called from, whatever a header says of it; None for a Unix socket.
+
+    With another server it is what the scope says.
+    """
+    protocol, is_websocket = _protocol_of(send)
+    if protocol is None:
+        client: Sequence[Any] | None = scope.get("client")
+        return client
+    peer = protocol.transport.getPeer() if is_websocket else protocol.client
+    return (str(peer.host), peer.port) if hasattr(peer, "port") else None
+
+
 class DaphneConnection:
     """Flow control of one connection: `paused` while Twisted's buffer is full, `drain()` until it is not."""
 
@@ -160,23 +185,18 @@ class DaphneConnection:
         cls, send: Callable[..., Awaitable[None]], *, max_message_bytes: int, stall_seconds: float
     ) -> "DaphneConnection | None":
         """Return the connection behind daphne's `send`, None for any other server's."""
-        # daphne gives `partial(self.handle_reply, protocol)`; anything else is another server's.
-        if not isinstance(send, partial) or len(send.args) != 1:
+        protocol, is_websocket = _protocol_of(send)
+        if protocol is None:
             return None
-        websocket, http = sys.modules.get("daphne.ws_protocol"), sys.modules.get("daphne.http_protocol")
-        protocol = send.args[0]
-        if websocket is not None and isinstance(protocol, websocket.WebSocketProtocol):
-            connection = cls(protocol, is_websocket=True)
+        connection = cls(protocol, is_websocket=is_websocket)
+        if is_websocket:
             # Above the limit, so that a message a little over it is answered with an error that names the setting.
             protocol.maxMessagePayloadSize = protocol.maxFramePayloadSize = 2 * max_message_bytes
             # Autobahn gives a peer 1 s to answer a close frame. Then it throws away what that has not had yet, such as
             # its response's end.
             protocol.closeHandshakeTimeout = stall_seconds
             connection._register()
-            return connection
-        if http is not None and isinstance(protocol, http.WebRequest):
-            return cls(protocol, is_websocket=False)
-        return None
+        return connection
 
     def receive_from(self, receive: Receive) -> Receive:
         """Return what the application receives from, in the place of daphne's queue."""

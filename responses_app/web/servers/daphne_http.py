@@ -193,6 +193,10 @@ class Request(WebRequest):
         super().gotLength(length)
         # daphne takes its root path from whoever says it: a client could move any path below one that a proxy lets by.
         self.requestHeaders.removeHeader(b"Daphne-Root-Path")
+        if getattr(self.channel, "_version", b"HTTP/1.1") != b"HTTP/1.1":
+            # HTTP/1.0 has none (RFC 9110 section 7.8). daphne would go on as if it were HTTP/1.1, and nobody behind it
+            # could tell that a proxy was in between.
+            self.requestHeaders.removeHeader(b"Upgrade")
         if self.refused:  # they came too late
             return
         if not isinstance(self.channel, Channel):
@@ -264,7 +268,8 @@ class Request(WebRequest):
         """Return what an ASGI scope says of who asks."""
         ends = {"client": self.channel.getPeer(), "server": self.channel.getHost()}
         addresses = {name: [end.host, end.port] if hasattr(end, "host") else None for name, end in ends.items()}
-        return {"headers": self._headers(), **addresses}
+        version = self.channel._version.decode("latin1").removeprefix("HTTP/")
+        return {"http_version": version, "headers": self._headers(), **addresses}
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         """The body is complete."""

@@ -14,6 +14,7 @@ from typing import Any
 from responses_app.protocol.transport import AnswerHeaders, chunks_too_small
 from responses_app.web.bodies import LINGER_SECONDS, Application, BodyRules, Message, Receive, SendMessage, answer
 from responses_app.web.phrases import PHRASES
+from responses_app.web.servers.forwarded import NotesPeer
 from responses_app.web.servers.inflow import AVERAGE_BYTES, FrameRules, Frames, Framing, Inflow, lines_end
 from responses_app.web.servers.listening import BACKLOG
 
@@ -48,6 +49,8 @@ class UvicornHook:
             config.http_protocol_class = type("BoundedHttp", (_BoundedHttp, http), own)
         if isinstance(websocket, type) and hasattr(websocket, "handle_ping"):
             config.ws_protocol_class = type("FairWebSocket", (_FairWebSocket, websocket), {"rules": self._frame_rules})
+        if getattr(config, "loaded_app", None) is not None:
+            config.loaded_app = NotesPeer(config.loaded_app)  # before uvicorn reads proxy headers
         if isinstance(getattr(config, "backlog", None), int):
             config.backlog = BACKLOG  # uvicorn listens when this scope has started
         if getattr(config, "timeout_graceful_shutdown", 0) is None:
@@ -69,6 +72,7 @@ class _BoundedHttp:
     loop: asyncio.AbstractEventLoop
     flow: Any
     cycle: Any
+    scope: Any  # of the request that comes
     _deadline: asyncio.TimerHandle | None = None
     _framing: Framing  # of the body that comes
     _is_refused = False
@@ -154,6 +158,10 @@ class _BoundedHttp:
         if self.transport.can_write_eof():  # not under TLS
             with suppress(OSError):  # the client is gone, which is found out when it is read from
                 self.transport.write_eof()
+
+    def _should_upgrade(self) -> bool:
+        # uvicorn would go on as if it were HTTP/1.1, and nobody behind it could tell that a proxy was in between.
+        return self.scope["http_version"] != "1.0" and bool(super()._should_upgrade())  # type: ignore[misc]
 
     @property
     def _is_served(self) -> bool:

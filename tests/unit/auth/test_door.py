@@ -45,6 +45,8 @@ def test_this_machine_needs_no_key(host: str) -> None:
         *({"server": server} for server in (("10.0.0.1", 80), ("/run/a.sock", None), None)),
         *({"client": client} for client in (("10.0.0.1", 80), None)),
         *({"headers": [(name, b"1.2.3.4")]} for name in (b"x-forwarded-for", b"forwarded", b"via", b"x-real-ip")),
+        *({"headers": [(name, b"a")]} for name in (b"x-forwarded-proto", b"x-forwarded-server", b"cf-connecting-ip")),
+        {"http_version": "1.0"},
     ],
 )
 def test_who_may_come_from_elsewhere_needs_one(given: dict[str, Any]) -> None:
