@@ -1,13 +1,16 @@
 """The ASGI application around a site: all layers, in their order."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
 from channels.routing import ProtocolTypeRouter, URLRouter
 
 from responses_app.auth.proxies import Proxies
+from responses_app.protocol.errors import ApiError
 from responses_app.protocol.files.files import FileBounds
 from responses_app.routing import websocket_urlpatterns
+from responses_app.settings.conf import Settings
 from responses_app.web.bodies import Application, Bodies, BodyRules
 from responses_app.web.endpoint import line_of
 from responses_app.web.middleware import let_in
@@ -25,7 +28,7 @@ def make_application(site: Site) -> Application:
     """Return the application that serves a site; it starts and stops the site with whatever server runs it."""
     lifecycle = Lifecycle(partial(site.start, line_of), site.aclose, hurry=site.registry.hurry.set)
     lifecycle.hook_daphne()
-    rules, frame_rules = _body_rules(site), _frame_rules(site)
+    rules, frame_rules = body_rules(site.settings, site.watch.metrics.turned_away), _frame_rules(site)
     hook_daphne(rules, site.answer_headers)
     http = traced(cast(Application, StaticFiles(Handler())), site.traces)
     exposure = Exposure(
@@ -60,17 +63,18 @@ def make_application(site: Site) -> Application:
     return Forwarded(application, None if own.behind_proxy == "no" else Proxies(own.trusted_proxies))
 
 
-def _body_rules(site: Site) -> BodyRules:
+def body_rules(own: Settings, refused: Callable[[ApiError], None]) -> BodyRules:
+    """Return how much of a body is taken, as the settings say; `refused` is told of what is not."""
     # What a file may have at all; which purpose it has stands in its form, and is looked at once that is here.
-    max_file_bytes, max_file_setting = FileBounds(site.settings.file_max_bytes, site.settings.batch_max_bytes).largest
+    max_file_bytes, max_file_setting = FileBounds(own.file_max_bytes, own.batch_max_bytes).largest
     return BodyRules(
-        site.settings.max_body_bytes,
-        site.settings.request_arrival_seconds,
-        refused=site.watch.metrics.turned_away,
+        own.max_body_bytes,
+        own.request_arrival_seconds,
+        refused=refused,
         let_in=let_in,
         max_file_bytes=max_file_bytes,
         max_file_setting=max_file_setting,
-        max_skill_bytes=max(site.settings.skill_max_bytes, site.settings.skill_max_unpacked_bytes),
+        max_skill_bytes=max(own.skill_max_bytes, own.skill_max_unpacked_bytes),
     )
 
 

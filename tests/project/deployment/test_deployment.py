@@ -13,13 +13,17 @@ from typing import Any
 import pytest
 import yaml
 
+from responses_app.api.endpoints import ENDPOINTS
 from responses_app.management.processes import ENGINE_STOP_SECONDS
 from responses_app.management.supervisor import pace
+from responses_app.protocol.setting import MIB
 from responses_app.settings.conf import Settings, from_environ, secret_files, table
 from responses_app.tools.sandbox.containers import SAVE_SECONDS
+from responses_app.web.bodies import Head
+from respsite.application import body_rules
 from tests.kit import pip
 from tests.kit.server import ROOT
-from tests.system.cluster.processes import CONF, NGINX, site
+from tests.system.cluster.processes import CONF, NGINX, TEMPLATE, site
 
 DEPLOY, DOCS = ROOT / "deploy", ROOT / "docs" / "how-to"
 MANIFESTS = DEPLOY / "kubernetes" / "respsite.yaml"
@@ -68,6 +72,23 @@ def test_the_manifests_fit_each_other() -> None:
     *workers, one_more = [settings_read.worker_max_memory_bytes] * (settings_read.workers + 1)
     assert 0 < sum(workers) + one_more < int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 2**30
     assert pod["spec"]["terminationGracePeriodSeconds"] > GRACE + container["lifecycle"]["preStop"]["sleep"]["seconds"]
+
+
+def test_proxies_take_as_large_bodies_as_the_server() -> None:
+    template, rules = TEMPLATE.read_text(), body_rules(Settings(), lambda error: None)
+    sizes = [int(size) * MIB for size in re.findall(r"client_max_body_size (\d+)m;", template)]
+    (uploads,) = re.findall(r"location ~ (\S+) \{\s+client_max_body_size", template)
+    largest = [0, 0]  # that the server takes where each of the two sizes counts
+    for path in {each.path for each in ENDPOINTS if each.answers_to("POST")}:
+        path = re.sub(r"\{.*?\}", "a", path)
+        assert bool(re.match(uploads, path)) == bool(re.match(uploads, f"/rollouts/a{path}"))
+        for kind in (b"application/json", b"multipart/form-data"):
+            head = Head.of("POST", path, "", [(b"content-type", kind), (b"content-length", b"9" * 15)])
+            place = 1 if re.match(uploads, path) else 0
+            largest[place] = max(largest[place], rules.limit(head))
+    assert [0 < size - taken < 2 * MIB for size, taken in zip(sizes, largest, strict=True)] == [True, True]
+    annotations = manifests()["Ingress"]["metadata"]["annotations"]
+    assert annotations["nginx.ingress.kubernetes.io/proxy-body-size"] == f"{sizes[1] // MIB}m"
 
 
 def test_the_manifests_of_containers_fit_each_other_and_those_of_the_server() -> None:
