@@ -279,6 +279,12 @@ METHODS_NOT_SERVED: Mapping[str, str] = {  # of paths that are served
 
 
 API_URLS = "responses_app.urls"
+WEBSOCKET_KEY = "Sec-WebSocket-Key"  # a header of every handshake, which proxies pass on
+UPGRADE_NEEDED = " A WebSocket needs an upgrade request to this path."
+UPGRADE_LOST = (
+    " This is the handshake of a WebSocket, whose header 'Upgrade' did not come along: a proxy in front dropped it. "
+    "The proxy has to speak HTTP/1.1 to this server, and pass on the headers 'Upgrade' and 'Connection'."
+)
 
 
 class Route:
@@ -293,7 +299,7 @@ class Route:
         """Answer. Raises `ApiError`: 405 for a method that is not taken, 503 where the database is away, its own."""
         endpoint = self.endpoint(str(request.method))
         if endpoint is None:
-            raise self._not_allowed(str(request.method))
+            raise self._not_allowed(request)
         key = key_of(request) if endpoint.is_once else None
         if key is not None or endpoint.keeps is not None:
             await check_keeps(request, endpoint.keeps or ANSWER_KEPT)
@@ -327,10 +333,10 @@ class Route:
         area = self.endpoints[0].scope
         return None if area is None else area.scope(writes=method not in SAFE_METHODS)
 
-    def _not_allowed(self, method: str) -> ApiError:
+    def _not_allowed(self, request: HttpRequest) -> ApiError:
         upgrades = any(each.websocket for each in self.endpoints)
-        hint = " A WebSocket needs an upgrade request to this path." if upgrades else ""
-        return MethodNotAllowed(method, [each.method for each in self.endpoints], hint)
+        hint = "" if not upgrades else UPGRADE_LOST if WEBSOCKET_KEY in request.headers else UPGRADE_NEEDED
+        return MethodNotAllowed(str(request.method), [each.method for each in self.endpoints], hint)
 
 
 def routes_of(endpoints: Iterable[Endpoint]) -> Sequence[Route]:

@@ -8,7 +8,11 @@ const EARLIER = 60; // seconds by which the server's clock may be behind this on
 
 /** Read the events of a stored response, from the first to the last one it will have; `take(event)` gets each. */
 export async function follow(page, id, take) {
-  const answer = await page.answer(`/v1/responses/${encodeURIComponent(id)}?stream=true`);
+  for await (const event of eventsOf(await page.answer(`/v1/responses/${encodeURIComponent(id)}?stream=true`))) take(event);
+}
+
+/** The events of a stream, as they come. Throws where it is cut. */
+export async function* eventsOf(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -18,7 +22,7 @@ export async function follow(page, id, take) {
     rest = events.pop();
     for (const event of events) {
       const line = event.split("\n").find((each) => each.startsWith("data: {"));
-      if (line) take(JSON.parse(line.slice("data: ".length)));
+      if (line) yield JSON.parse(line.slice("data: ".length));
     }
   }
 }

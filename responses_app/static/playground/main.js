@@ -15,6 +15,7 @@ import { copyOf, emptySetup, said } from "./request.js";
 import { SetupPanel } from "./setup.js";
 import { listen } from "./shortcuts.js";
 import { SignIn } from "./sign-in.js";
+import { Streams } from "./streams.js";
 import { prepare } from "./suggestions.js";
 import { undoLast } from "./toast.js";
 import { isTerminal } from "./turn.js";
@@ -22,7 +23,7 @@ import { isTerminal } from "./turn.js";
 const MAX_LANES = 16; // as many as may run at once on a connection
 
 const socket = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/responses`;
-const connection = new Connection(socket, () => door.subprotocols(), () => door.why());
+const connection = new Connection(socket, () => door.subprotocols(), () => door.why(), (heard) => new Streams(door, heard));
 const events = new Events();
 const panel = new SetupPanel(facts, door, { changed: () => openChats.changed(chosen, "setup") });
 const lanes = [];
@@ -132,7 +133,8 @@ connection.addEventListener("state", ({ detail }) => {
   byId("state-text").textContent = STATES[detail.state];
   const banner = byId("banner");
   if (detail.state === "open") {
-    banner.hidden = true;
+    banner.hidden = !detail.message;
+    banner.replaceChildren(h("span", {}, detail.message ?? ""));
     for (const lane of lanes) lane.ready();
     return;
   }

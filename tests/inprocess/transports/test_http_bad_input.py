@@ -101,6 +101,15 @@ async def test_a_method_that_is_not_taken(http: httpx.AsyncClient, method: str, 
     assert answer.headers["allow"] == allowed
 
 
+async def test_a_handshake_that_lost_its_upgrade_on_the_way(http: httpx.AsyncClient) -> None:
+    headers = {"sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==", "connection": "close"}
+    answer = await http.get("/responses", headers=headers)
+    message = read_error_answer(answer, status=405, code="method_not_allowed")
+    assert "'Upgrade' did not come along: a proxy in front dropped it" in message
+    other = await http.delete("/models/a", headers=headers)
+    assert "Upgrade" not in read_error_answer(other, status=405, code="method_not_allowed")
+
+
 async def test_an_unknown_model_of_the_list(http: httpx.AsyncClient) -> None:
     read_error_answer(await http.get("/models/a/b"), **wrong("model", "model_not_found", 404))
     assert (await http.get("/models/test-model")).json()["id"] == "test-model"
