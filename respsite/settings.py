@@ -58,6 +58,7 @@ SECRET_KEY = _secret_key()
 DEBUG = RESPSITE.debug
 ALLOWED_HOSTS = list(RESPSITE.allowed_hosts)
 CSRF_TRUSTED_ORIGINS = list(RESPSITE.csrf_trusted_origins)
+CSRF_FAILURE_VIEW = "responses_app.admin.problems.csrf_failure"
 
 # Behind a proxy with TLS: the admin's cookies go over HTTPS alone, and who comes without is sent there. These count for
 # Django's own part; the API, `/health`, `/ready` and `/metrics` answer before that, whatever the scheme.

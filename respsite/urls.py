@@ -14,7 +14,10 @@ from responses_app.watch import views as watch
 from responses_app.watch.playground import playground
 from responses_app.watch.rollouts import views as rollouts
 
-handler404 = "responses_app.api.server.missing"
+handler400 = "responses_app.admin.problems.bad_request"
+handler403 = "responses_app.admin.problems.forbidden"
+handler404 = "responses_app.admin.problems.not_found"
+handler500 = "responses_app.admin.problems.broken"
 
 SIGN_ON = []
 if settings.RESPSITE.oidc_issuer:

@@ -17,12 +17,12 @@ from django.db.models import Model, QuerySet
 from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.shortcuts import render
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from responses_app.admin.filters import AgeFilter, OwnProjectFilter, ValuesFilter
 from responses_app.admin.lists import ListOnlyAdmin, column
+from responses_app.admin.problems import problem_page
 from responses_app.models.audit import MAX_NAME, AuditRow
 from responses_app.protocol.errors import ApiError, overloaded
 from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry, AuditUnavailable
@@ -214,8 +214,7 @@ def refusals(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callabl
             title, problem = "Not done", overloaded(NO_DATABASE, retry_after=2)
         else:
             return None
-        context = {"title": title, "message": problem.message, "has_permission": False}
-        answer = render(request, "response/refused.html", context, status=problem.status)
+        answer = problem_page(title, problem.message, status=problem.status)
         answer["Retry-After"] = str(problem.retry_after)
         return answer
 

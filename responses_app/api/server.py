@@ -23,7 +23,6 @@ from django.shortcuts import render
 from django.utils.cache import get_conditional_response
 from django.utils.http import quote_etag
 from django.views.decorators.http import require_safe
-from django.views.defaults import page_not_found
 from typing_extensions import TypedDict
 
 import responses_app
@@ -184,13 +183,8 @@ def _file_answer(request: HttpRequest, file: Path) -> HttpResponseBase:
     return answer
 
 
-PEOPLES = ("/admin/", "/docs/", "/watch/")  # below these are pages for people
-
-
 def missing(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Say what there is (404)."""
-    if request.path_info.startswith(PEOPLES):
-        return page_not_found(request, exception)
     response = error_response(path_not_found(request.path_info))
     response["x-content-type-options"] = "nosniff"
     return response
