@@ -46,7 +46,7 @@ async def file_search(settings: Settings, seconds: float) -> list[Finding]:
     if not settings.file_search:
         return [ok("file search", "FILE_SEARCH=off")]
     try:
-        model = search_model(settings, embedding_models(settings))
+        model = search_model(settings)
     except EngineConfigurationError as error:
         return [problem("file search", str(error), MEND)]
     if model is None:

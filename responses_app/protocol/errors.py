@@ -117,6 +117,13 @@ def model_not_found(model: str, served: list[str]) -> ApiError:
     return not_found(f"The model '{model}' does not exist here. {others}", code="model_not_found", param="model")
 
 
+def makes_embeddings(model: str, others: list[str]) -> ApiError:
+    """This model generates nothing (400)."""
+    message = f"The model '{model[:80]}' makes embeddings (/v1/embeddings), and generates no text. "
+    hint = f"These do: {', '.join(others)}." if others else "This server has no model that does."
+    return invalid_request(message + hint, param="model", code="invalid_value")
+
+
 def response_not_found(response_id: str) -> ApiError:
     """The store has no such response, or not any more (404)."""
     return not_found(f"Response with id '{response_id[:80]}' not found.", param="response_id")
@@ -191,9 +198,11 @@ def invalid_encrypted_content(content: str, param: str, *, instead: str) -> ApiE
 
 
 def foreign_page(origin: str) -> ApiError:
-    """A browser sends this for a web page that is not ours (403)."""
+    """A browser sends this for a web page that is not ours, or asks whether such a page may send something (403)."""
     message = (
-        f"Web pages of '{origin[:100]}' may not use this server. The operator can add their origin to ALLOWED_ORIGINS."
+        f"Web pages of '{origin[:100]}' cannot use this server over HTTP: no answer has the headers (CORS) with which "
+        "browsers let them read it. They can open the WebSocket, if the operator adds their origin to ALLOWED_ORIGINS, "
+        "or be served from this server's own address by a proxy."
     )
     return ApiError(message, status=403, type="permission_error", code="origin_not_allowed")
 

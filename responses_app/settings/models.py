@@ -112,6 +112,11 @@ class ModelSettings:
         return self.engine in EMBEDS
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """All that clients may call it; answers have the first."""
+        return (self.name, *self.aliases)
+
+    @property
     def lacks(self) -> tuple[Sequence[str], str] | None:
         """The field that it needs and does not have, behind those because of which it does; None where it has all."""
         if self.engine in _ASK_SERVERS and not self.url:

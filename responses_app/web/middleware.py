@@ -234,5 +234,8 @@ def _check_origin(request: HttpRequest) -> None:
     # A link changes nothing here, and the page that it stands on never sees the answer.
     if source.is_link and request.method in SAFE_METHODS:
         return
+    # A preflight, in which no browser sends a key: else its answer would say that a key is missing.
+    if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
+        raise foreign_page(source.origin or "another site")
     if not source.is_allowed(get_site().settings.trusted_pages):
         raise foreign_page(source.origin or "another site")

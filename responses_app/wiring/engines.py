@@ -8,7 +8,7 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -319,6 +319,11 @@ def embedding_models(settings: Settings) -> tuple[ModelSettings, ...]:
     return own
 
 
+def embedding_names(settings: Settings) -> Sequence[str]:
+    """Return what clients may call the models that make embeddings."""
+    return [name for model in embedding_models(settings) for name in model.names]
+
+
 def _called(model: str) -> str:
     """Return what clients call a model: a folder by its last part."""
     return PurePath(model).name if model.startswith(("/", ".", "~")) else model
@@ -343,21 +348,21 @@ def check_embeddings(settings: Settings) -> None:
             make_embeddings(model).check()
         except EngineConfigurationError as error:
             raise EngineConfigurationError(f"the embedding model {model.name!r}: {error}") from error
-    search_model(settings, embedding_models(settings))
+    search_model(settings)
 
 
-def search_model(settings: Settings, models: Iterable[ModelSettings]) -> ModelSettings | None:
+def search_model(settings: Settings) -> ModelSettings | None:
     """Return the embedding model of file search; None where it searches words alone.
 
     Raises `EngineConfigurationError` for a name that no embedding model has.
     """
-    wanted, known = settings.file_search_embedding_model, list(models)
+    wanted, known = settings.file_search_embedding_model, embedding_models(settings)
     if not settings.file_search or wanted == OFF:
         return None
     if not wanted:
         return next((model for model in known if model.engine != WITHOUT_MEANING), None)
     for model in known:
-        if wanted in (model.name, *model.aliases):
+        if wanted in model.names:
             return model
     names = ", ".join(model.name for model in known) or "none"
     raise EngineConfigurationError(

@@ -81,7 +81,7 @@ from responses_app.wiring.engines import (
     Engines,
     EngineStarter,
     collect_less_garbage,
-    embedding_models,
+    embedding_names,
     family_of,
     search_model,
 )
@@ -336,7 +336,7 @@ def build_site(settings: Settings) -> Site:
     upkeep.purges.append(base.adapters.idempotency.purge)
     upkeep.purges.append(base.adapters.usage.fold)
     embeddings = _embeddings(base, runs)
-    meant = search_model(settings, embedding_models(settings))
+    meant = search_model(settings)
     search_by_meaning(base.tools, settings, meant, embeddings.service.models, base.metrics)
     webhooks, sender = base.adapters.webhooks, WebhookSender(settings, base.sealer)
     # Bodies have threads of their own: what has been read is counted and let go of before much more is read.
@@ -455,7 +455,7 @@ def _machines(base: _Base) -> Machines:
         )
         for model in base.settings.served
     )
-    models = ServedModels(served, told=told_of)
+    models = ServedModels(served, told=told_of, embedding=embedding_names(base.settings))
     # Of the secret that all workers share; `person` keeps it apart from all else that is made of it.
     id_key = blake2b(django_settings.SECRET_KEY.encode(), person=b"respsite ids").digest()
     return Machines(models, id_key, base.sealer)

@@ -140,7 +140,7 @@ class Command(BaseCommand):
         url = base_url(own)
         self.stdout.write(f"URL       {url} (WebSocket at the same path)")
         for model in own.served:
-            names = ", ".join((model.name, *model.aliases))
+            names = ", ".join(model.names)
             rate = model.options.get("tokens_per_second") if model.engine == "demo" else None
             slowed = f", slowed to {rate} tokens per second (ENGINE_OPTIONS)" if rate else ""
             self.stdout.write(f"Engine    {model.engine}, model {names}{slowed}")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ from engine.formats.base import ModelFormat, RenderedMessage, Told
 from engine.types import EngineInfo
 from responses_app.observing.metrics import ModelMeter
 from responses_app.protocol.api_keys import model_not_allowed
-from responses_app.protocol.errors import model_not_found
+from responses_app.protocol.errors import makes_embeddings, model_not_found
 from responses_app.runs.plan.waits import ToolWaits
 from responses_app.runs.queues.turns import FairTurns
 
@@ -82,10 +82,14 @@ class ServedModels:
     """The models of this server, one at least, in order; the first is meant where nobody names one.
 
     A chain may go on with any of them. What was said in another format is told by `told`, and rendered anew.
+    `embedding` are the names of the models that make embeddings, and generate nothing.
     """
 
-    def __init__(self, models: Iterable[ServedModel], *, told: Tell = lambda _: None) -> None:
+    def __init__(
+        self, models: Iterable[ServedModel], *, told: Tell = lambda _: None, embedding: Collection[str] = ()
+    ) -> None:
         self.told = told
+        self._embedding = frozenset(embedding)
         self._models = tuple(models)
         self._by_name = {name: model for model in self._models for name in model.names}
 
@@ -114,10 +118,12 @@ class ServedModels:
     def chosen(self, name: str | None, usable: Sequence[str]) -> ServedModel:
         """Return the model that is asked for; without a name the first that may be used (`usable`, as in `allowed`).
 
-        Raises `ApiError` (404, 403).
+        Raises `ApiError` (404, 403; 400 for one that makes embeddings).
         """
         allowed = self.allowed(usable)
         model = next(iter(allowed), self.first) if name is None else self.named(name)
+        if model is None and name in self._embedding:
+            raise makes_embeddings(str(name), [each.name for each in allowed])
         if model is None:
             raise model_not_found(str(name), [each.name for each in allowed])
         if model not in allowed:

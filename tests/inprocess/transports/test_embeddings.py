@@ -117,3 +117,13 @@ async def test_keys_and_limits(closed: ClosedServer) -> None:
     async with httpx.AsyncClient(headers=reads, verify=False) as client:
         metrics = await client.get(f"{closed.url}/metrics")
     assert f'respsite_embeddings_total{{model="{MODEL}",status="completed"}}' in metrics.text
+
+
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions", "/completions"])
+def test_a_model_that_makes_embeddings_says_so_where_text_is_wanted(demo_server: Server, path: str) -> None:
+    said = {"input": "a"} if path == "/responses" else {"prompt": "a"} if path == "/completions" else {}
+    messages = {} if said else {"messages": [{"role": "user", "content": "a"}]}
+    answer = demo_server.post(path, model=MODEL, **said, **messages)
+    message = answer.json()["error"]["message"]
+    assert answer.status_code == 400
+    assert message == f"The model '{MODEL}' makes embeddings (/v1/embeddings), and generates no text. These do: demo."
