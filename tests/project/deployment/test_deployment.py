@@ -89,6 +89,7 @@ def test_proxies_take_as_large_bodies_as_the_server() -> None:
     assert [0 < size - taken < 2 * MIB for size, taken in zip(sizes, largest, strict=True)] == [True, True]
     annotations = manifests()["Ingress"]["metadata"]["annotations"]
     assert annotations["nginx.ingress.kubernetes.io/proxy-body-size"] == f"{sizes[1] // MIB}m"
+    assert f"max_size {sizes[1] // MIB}MiB\n" in (DEPLOY / "caddy" / "Caddyfile").read_text()
 
 
 def test_the_manifests_of_containers_fit_each_other_and_those_of_the_server() -> None:

@@ -1,0 +1,1 @@
+"""Proxies in front of a server, each with the file of `deploy/`."""
