@@ -35,7 +35,7 @@ def front(server: Server, tmp_path: Path) -> Iterator[Nginx]:
 def test_the_page_talks_over_http(server: Server, front: Nginx, browser: Browser) -> None:
     with playground(browser) as page:
         page.page.goto(front.url)
-        expect(page.find("#banner")).to_contain_text("a proxy in front drops their header Upgrade")
+        expect(page.find("#banner")).to_contain_text("a proxy in front drops the header Upgrade")
         expect(page.find("#state[data-state=open]")).to_be_visible()
         page.write("repeat: over http")
         expect(page.ended(1)).to_contain_text("over http")
