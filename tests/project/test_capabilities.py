@@ -64,5 +64,5 @@ def test_an_ability_is_there_or_says_why_not(name: str, monkeypatch: pytest.Monk
     sentence = missing(name)
     missing.cache_clear()
     assert not sentence or sentence.startswith(f"{ABILITIES[name].lack}, because ")
-    if name not in ("postgres", "sandlock"):  # which are not found by PATH alone
+    if name not in ("postgres", "sandlock", "pgbouncer"):  # which are not found by PATH alone
         assert "is not installed" in sentence

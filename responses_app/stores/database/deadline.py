@@ -8,9 +8,16 @@ from contextlib import contextmanager
 from django.db import Error, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-# `false`: for the session, not only for the present transaction.
-_BOUND = """
-SELECT set_config('statement_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false)
+# For the session (`false`), where that is the connection's own: PgBouncer and its like lend sessions to all of their
+# clients, by the transaction, and tell clients of processes that are not the server's.
+_BOUND_SESSION = """
+SELECT set_config('statement_timeout', %(limit)s, false),
+    set_config('idle_in_transaction_session_timeout', %(limit)s, false)
+WHERE pg_backend_pid() = %(process)s
+"""
+BOUND_TRANSACTION = """
+SELECT set_config('statement_timeout', %(limit)s, true),
+    set_config('idle_in_transaction_session_timeout', %(limit)s, true)
 """
 
 _process_ends_at = math.inf  # of `time.monotonic()`
@@ -34,7 +41,8 @@ def within(connection: BaseDatabaseWrapper, seconds: float, *, ends_at: float | 
     It ends after `seconds`, or at `ends_at` (of `time.monotonic()`) where it had begun before. What is still waited for
     then raises Django's `OperationalError`, and the connection is closed. PostgreSQL gives up by itself too, in a
     statement and between two of a transaction: a process that stops there, with rows locked, would keep everybody else
-    from them. SQLite only ever waits for its file, and DATABASES says how long.
+    from them. Behind a pooler it does so in transactions alone. SQLite only ever waits for its file, and DATABASES says
+    how long.
     Once `end_within` has been called, its time ends all of this too, and nothing begins behind it.
     """
     if time.monotonic() >= _process_ends_at:
@@ -52,16 +60,18 @@ def within(connection: BaseDatabaseWrapper, seconds: float, *, ends_at: float | 
 
 
 def _bound_server(connection: BaseDatabaseWrapper, seconds: float) -> None:
-    """Tell the server too, once a connection."""
-    driver = connection.connection
+    """Tell the server too, once a connection, or behind a pooler with each transaction."""
     # Django keeps its wrapper when it connects anew: the driver's connection tells whether this one was told.
-    if driver is not getattr(connection, "bounded", None):
-        milliseconds = str(max(1, round(seconds * 1000)))
+    if connection.connection is not getattr(connection, "bounded", None):
+        limit = str(max(1, round(seconds * 1000)))
         try:
             with connection.cursor() as cursor:
-                cursor.execute(_BOUND, [milliseconds, milliseconds])
+                driver = connection.connection  # maybe another one by now
+                cursor.execute(_BOUND_SESSION, {"limit": limit, "process": driver.info.backend_pid})
+                is_own = cursor.fetchone() is not None
         except Error:
             # It broke behind the login. Django would keep it, and each query to come would fail on it.
             connection.close()
             raise
         connection.bounded = driver  # type: ignore[attr-defined]
+        connection.limit_of_transactions = None if is_own else limit  # type: ignore[attr-defined]

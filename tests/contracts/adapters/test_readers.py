@@ -169,9 +169,9 @@ class TestOnPostgres:
         self, alias: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         readers = DatabaseReaders(alias, timeout=20.0).held()
-        ended = "SELECT pg_terminate_backend(pg_backend_pid()), %s, %s"
+        ended = "SELECT pg_terminate_backend(pg_backend_pid()), %(limit)s, %(process)s"
         with monkeypatch.context() as broken:
-            broken.setattr(deadline, "_BOUND", ended)
+            broken.setattr(deadline, "_BOUND_SESSION", ended)
             for _ in range(THREADS):
                 with pytest.raises(StoreError):
                     await readers.run(lambda db: EngineDoor.objects.using(db.alias).count())

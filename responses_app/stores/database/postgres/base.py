@@ -9,6 +9,9 @@ it thinks of a SQLSTATE, and takes some of those that pass for a fault of the st
 In a failover the server that was the primary may go on answering, and only lets read. Behind a proxy, a virtual address
 or a list of hosts, a new connection leads to the new primary: so one to a server that only lets read is made anew. An
 idle connection is told of that with its next answer, which may be of the past by then: see `DatabaseReaders`.
+
+A pooler as PgBouncer may lend each transaction another session of the server's. So nothing is left in a session that is
+not the connection's own: no setting (`deadline`), and no cursor.
 """
 
 import math
@@ -17,6 +20,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
+from django.db import Error
 from django.db import OperationalError as PassingError
 from django.db.backends.postgresql import base
 from django.db.utils import DatabaseErrorWrapper
@@ -24,7 +28,7 @@ from django.utils.functional import cached_property
 from psycopg import InternalError, OperationalError
 from psycopg.pq import ConnStatus
 
-from responses_app.stores.database.deadline import process_ends_at
+from responses_app.stores.database.deadline import BOUND_TRANSACTION, process_ends_at
 
 MIN_CONNECT_SECONDS = 2  # what libpq takes at least
 PASSING_STATES = frozenset(
@@ -52,6 +56,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
     connected_at = math.inf  # of `time.monotonic()`; still to come while it connects, which asks the server too
     has_failed = False  # in a way that passes, on the present connection
     commits = 0  # of transactions, so far
+    # In milliseconds, that of statements and of pauses between them; None where the session has it, or none was given.
+    limit_of_transactions: str | None = None
 
     @cached_property
     def wrap_database_errors(self) -> DatabaseErrorWrapper:
@@ -80,9 +86,28 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def connect(self) -> None:
         """Connect, and note when."""
-        self.connected_at, self.has_failed = math.inf, False
+        self.connected_at, self.has_failed, self.limit_of_transactions = math.inf, False, None
         super().connect()
         self.connected_at = time.monotonic()
+
+    def chunked_cursor(self) -> Any:
+        """Return a cursor that the server keeps, in a transaction; outside of one, a cursor that has read it all.
+
+        A server's cursor that outlives its transaction would be left in a session that a pooler lends to others, and be
+        gone with a connection that is made anew beside it. `read_in_chunks` has a transaction.
+        """
+        return super().chunked_cursor() if self.in_atomic_block else self.cursor()
+
+    def _set_autocommit(self, autocommit: bool) -> None:
+        super()._set_autocommit(autocommit)
+        if autocommit or self.limit_of_transactions is None:
+            return
+        try:
+            with self.wrap_database_errors:
+                self.connection.execute(BOUND_TRANSACTION, {"limit": self.limit_of_transactions})
+        except Error:
+            self.close()  # it is in no state that Django knows
+            raise
 
     def _commit(self) -> None:
         super()._commit()

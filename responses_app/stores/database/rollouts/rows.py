@@ -17,6 +17,7 @@ from responses_app.models.fields import json_text
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.rollouts.generations import Break, EngineCall, Generation, Times
 from responses_app.protocol.rollouts.packing import pack_logprobs, pack_tokens, unpack_logprobs, unpack_tokens
+from responses_app.stores.database.chunks import read_in_chunks
 from responses_app.stores.rollouts import RolloutRecord
 
 GONE = ""  # the project of a roll-out that is being deleted: nobody finds it
@@ -211,7 +212,8 @@ def read_generations(connection: BaseDatabaseWrapper, rollout_id: str, numbers: 
     if not numbers:
         return []
     rows = generations_of(connection, rollout_id).filter(number__gte=numbers[0], number__lte=numbers[-1])
-    return [generation_of(row) for row in rows.order_by("number").iterator(chunk_size=AT_ONCE)]
+    with read_in_chunks(connection.alias):
+        return [generation_of(row) for row in rows.order_by("number").iterator(chunk_size=AT_ONCE)]
 
 
 def _detail(call: EngineCall) -> dict[str, Any]:

@@ -46,6 +46,7 @@ from responses_app.models.webhooks import WebhookDelivery, WebhookEndpoint, Webh
 from responses_app.models.words import ResponseWords
 from responses_app.protocol.rollouts.tree import tree_of
 from responses_app.stores.database.batches.rows import remove_some_lines
+from responses_app.stores.database.chunks import read_in_chunks
 from responses_app.stores.database.files.rows import all_pieces, remove_files
 from responses_app.stores.database.files.skills import erase_skills
 from responses_app.stores.database.files.uploads import erase_uploads
@@ -129,6 +130,11 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
 
 def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
     """Yield what clients could read of it, as JSON, a line each: `{"response": …, "input_items": […]}`, and so on."""
+    with read_in_chunks(using):
+        yield from _lines(subject, using)
+
+
+def _lines(subject: Subject, using: str) -> Iterator[str]:
     for response in subject.responses(using).order_by("created_at", "id").iterator(chunk_size=AT_ONCE):
         yield json_text({"response": response.body, "input_items": response.input_items})
         for choice in ChatChoice.objects.using(using).filter(pk=response.pk, place=0):
