@@ -211,6 +211,9 @@ class Settings(
     database_timeout_seconds: float = setting(
         10.0, seconds(0.1), "timeout of one database query; after it the client gets a 503"
     )
+    database_connections: int = setting(
+        10, whole(4, 1000), "connections of one worker to PostgreSQL, at most; pages of the admin open further ones"
+    )
     redis_url: str = setting(
         "", url_of("redis://host:6379/0 (or rediss://, unix://)", "redis://", "rediss://", "unix://"),
         "Redis, which workers need to share rate limits and the token cache of chats, and to cancel each other's "

@@ -66,10 +66,11 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
     hosts: Sequence[Mapping[str, Any]] = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {}).get("hosts") or ()
     # The Redis of CHANNEL_LAYERS is the one that counts limits, too: there is no other setting for it.
     host = next(iter(hosts), None)
-    # Each store with threads of its own has connections of its own: those that are asked seldom share some.
+    # Each store has threads of its own, so that a slow one keeps nobody else waiting; those that are asked seldom share
+    # some. The connections are of all of them together.
     shared = DatabaseReaders(DEFAULT_DB_ALIAS, timeout=settings.database_timeout_seconds)
     # What workers ask every second is asked together, on one thread that nothing else keeps busy.
-    polls = DatabaseReaders(DEFAULT_DB_ALIAS, timeout=settings.database_timeout_seconds)
+    polls = DatabaseReaders(DEFAULT_DB_ALIAS, timeout=settings.database_timeout_seconds, urgent=True)
     ledger, usage, organization = _ledger(host), _usage(clock, shared), _organization(clock, shared)
     spending = Spending(usage, organization, prices=settings.prices, currency=settings.prices_currency, now=clock)
     retentions = Retentions()

@@ -171,6 +171,17 @@ class PostgresServer:
         """Remove a database, whoever is connected to it."""
         self._execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
+    def create_role(self, *, connections: int) -> str:
+        """Make a role that may have so many connections, and read and write everywhere; give its name."""
+        name = f"role_{uuid.uuid4().hex}"
+        self._execute(f"CREATE ROLE {name} LOGIN CONNECTION LIMIT {connections}")
+        self._execute(f"GRANT pg_read_all_data, pg_write_all_data TO {name}")
+        return name
+
+    def drop_role(self, name: str) -> None:
+        """Remove a role."""
+        self._execute(f"DROP ROLE {name}")
+
     def _execute(self, statement: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.read_only = False  # also where sessions only read by default

@@ -48,6 +48,7 @@ WHOLE = {  # the least and the most: the settings that take a whole number betwe
     (1, 100): "MULTI_AGENT_MAX_DEPTH",
     (1, 100000): "MULTI_AGENT_MAX_CALLS",
     (1, 4096): "SANDBOX_MAX_CONTAINERS",
+    (4, 1000): "DATABASE_CONNECTIONS",
     (8, 4096): "SANDBOX_MAX_PROCESSES",
     (1000, None): "MAX_JSON_VALUES",
     (1024, None): (

@@ -123,6 +123,17 @@ def test_a_database_that_is_away_is_told_in_one_line(tmp_path: Path) -> None:
     assert "hidden" not in line
 
 
+@pytest.mark.needs("postgres")
+def test_a_database_that_has_no_connection_left_is_told_in_one_line(tmp_path: Path) -> None:
+    role = postgres().create_role(connections=0)
+    url = postgres().url.replace("postgres@", f"{role}@")
+    ended = _serve(DATA_DIR=str(tmp_path), PORT=str(free_port()), DATABASE_URL=url)
+    assert ended.returncode == 1
+    (line,) = (ended.stdout + ended.stderr).splitlines()
+    assert line.endswith("lower DATABASE_CONNECTIONS, or run fewer workers.")
+    postgres().drop_role(role)
+
+
 def test_flags_are_settings_and_win_over_variables(tmp_path: Path) -> None:
     given = {
         "--host": ("HOST", "127.0.0.1"),

@@ -1,7 +1,7 @@
 """The threads that speak to the database, and its errors as `StoreError`s, whose text has one line.
 
-`DatabaseReaders`: a few threads that read, each with a connection of its own that stays open; what is asked there every
-second goes together into one statement. `ThreadedStore` is what stores have in common that read and write there.
+`DatabaseReaders`: a few threads that read, with connections that `pool` lends; what is asked there every second goes
+together into one statement. `ThreadedStore` is what stores have in common that read and write there.
 
 `CoalescingWriter`: one thread that writes: whatever is asked while a transaction commits goes into the next, together.
 
@@ -21,6 +21,7 @@ What can fail, and who learns of it:
 
 - The database is locked, restarts or is away: the same transaction is tried again, on a new connection, as long as the
   timeout allows. Then all records of the batch fail with `StoreError`.
+- It has no connection left: that is waited for, by readers too.
 - One record is at fault (a value that a column does not take): the batch fails as a whole, so each record is written by
   itself, and only the bad one fails.
 - The answer to a COMMIT is lost: nobody knows whether it went through. It is tried again, so writing a record twice
@@ -40,18 +41,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
-from threading import Lock, local
+from itertools import chain, islice, repeat
+from threading import Lock
 from typing import Generic, TypeVar
 
-from django.db import Error, InterfaceError, OperationalError, ProgrammingError, connections, transaction
+from django.db import Error, InterfaceError, OperationalError, ProgrammingError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.stores.base import NotMigrated, StoreClosed, StoreError
 from responses_app.stores.clock import StoreClock
-from responses_app.stores.database.causes import cause_of
+from responses_app.stores.database.causes import cause_of, is_full
 from responses_app.stores.database.deadline import process_ends_at, within
 from responses_app.stores.database.polling import Question, Row, answers
+from responses_app.stores.database.pool import hold, let_go
 from responses_app.stores.retention import Retentions
 
 logger = logging.getLogger("respsite.stores")
@@ -99,7 +101,9 @@ def too_slow(seconds: float) -> StoreError:
 
 Result = TypeVar("Result")
 
-THREADS = 4  # and so connections; more would not read faster, since they share the interpreter's lock
+THREADS = 4  # of each `DatabaseReaders`; more would not read faster, since they share the interpreter's lock
+IMPATIENT_SECONDS = 1.0  # how long a query that is not to wait for a connection does so: less than `/ready` waits
+FULL_SECONDS = 0.25  # until a database that has no connection left is asked for one again
 GATHER_SECONDS = 0.005  # how long a question that is polled waits for others: duties that wake together take 1 ms
 APART_SECONDS = 60.0  # how long each is asked alone behind a failure: a lock on one table may last, and hold up all
 
@@ -111,29 +115,33 @@ class DatabaseReaders:
     once more, on a new one: so it may be called twice. To ask before each query whether its connection still works
     would cost another round trip to the database.
     `timeout` bounds, in seconds, how long a query and its turn may take. Several stores may hold the same readers: the
-    last one to close them ends them.
+    last one to close them ends them. `urgent` queries get a connection before others.
     """
 
-    def __init__(self, using: str, *, timeout: float = math.inf) -> None:
+    def __init__(self, using: str, *, timeout: float = math.inf, urgent: bool = False) -> None:
         self._holders = 0  # stores that share these, and have not closed them
         self.using = using
         self._timeout = timeout
+        self._urgent = urgent
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="store-reader")
-        self._thread = local()
-        self._connections: list[BaseDatabaseWrapper] = []
+        self._pool = hold(using)
+        self._closed = False
+        self._trouble: str | None = None  # why no connection was to be had, as long as none is
         self._apart_until = -math.inf  # of a loop's time
         # The questions that wait to be asked together, and what asks them.
         self._polling: tuple[dict[Question, None], asyncio.Task[_Answers]] | None = None
         self._asks: set[asyncio.Task[_Answers]] = set()  # all that run
 
-    async def run(self, query: Callable[[BaseDatabaseWrapper], Result]) -> Result:
-        """Return what `query` returns, called on a reader's thread with that thread's connection.
+    async def run(self, query: Callable[[BaseDatabaseWrapper], Result], *, waits: bool = True) -> Result:
+        """Return what `query` returns, called on a reader's thread with a connection.
+
+        It `waits` for a connection where none is to be had, or fails with the reason before long.
 
         Raises:
             StoreError: the database failed or did not answer in time, or the readers are closed.
         """
         try:
-            running = asyncio.get_running_loop().run_in_executor(self._executor, self._query, query)
+            running = asyncio.get_running_loop().run_in_executor(self._executor, self._query, query, waits)
         except RuntimeError as error:
             raise StoreClosed("The readers are closed.") from error
         try:
@@ -141,7 +149,9 @@ class DatabaseReaders:
                 # Where the time is up the thread goes on, until `within` ends its query.
                 return await running
         except TimeoutError:
-            raise too_slow(self._timeout) from None
+            failure = too_slow(self._timeout)
+            failure.cause = self._trouble
+            raise failure from None
 
     async def poll(self, question: Question) -> Sequence[Row]:
         """Return the rows of a question, asked with all others that come within `GATHER_SECONDS`, and after this call.
@@ -191,44 +201,52 @@ class DatabaseReaders:
             loop = asyncio.get_running_loop()
             await asyncio.gather(*(task for task in self._asks if task.get_loop() is loop), return_exceptions=True)
 
-    def _query(self, query: Callable[[BaseDatabaseWrapper], Result]) -> Result:
+    def _query(self, query: Callable[[BaseDatabaseWrapper], Result], waits: bool) -> Result:
         ends_at = time.monotonic() + self._timeout
-        try:
-            connection = self._own_connection()
-            with within(connection, self._timeout, ends_at=ends_at):
-                commits = _commits(connection)
-                try:
-                    result = query(connection)
-                    # The server has told with this very answer that it is not the primary any more. Where that was the
-                    # answer to a COMMIT, the query has written, and is not done twice.
-                    if not _is_stale(connection) or _commits(connection) > commits or time.monotonic() >= ends_at:
-                        return result
-                    connection.close()
-                except PASSING:
-                    if _is_stale(connection):
-                        connection.close()
-                    # It closes the connection only if that is broken; else the query itself has failed.
-                    connection.close_if_unusable_or_obsolete()
-                    if connection.connection is not None or time.monotonic() >= ends_at:
-                        raise
-            # The connection broke while it was idle: the database was started again, say.
-            with within(connection, self._timeout, ends_at=ends_at):
-                return query(connection)
-        except Error as error:
-            raise store_error(error) from error
+        gives_up_at = min(ends_at if waits else time.monotonic() + IMPATIENT_SECONDS, process_ends_at())
+        while True:
+            try:
+                with self._pool.lent(ends_at=gives_up_at, urgent=self._urgent or not waits) as connection:
+                    result = self._queried(connection, query, ends_at)
+                self._trouble = None
+                return result
+            except Error as error:
+                failure = store_error(error)
+                if is_full(error) and not self._trouble:
+                    logger.warning("a query has to wait: %s", failure.cause)
+                self._trouble = failure.cause
+                if time.monotonic() + FULL_SECONDS >= gives_up_at or not is_full(error):
+                    raise failure from error
+                time.sleep(FULL_SECONDS)
 
-    def _own_connection(self) -> BaseDatabaseWrapper:
-        connection = connections[self.using]
-        if not hasattr(self._thread, "known"):
-            self._thread.known = True
-            connection.inc_thread_sharing()  # so that another thread may close it, once this one has ended
-            self._connections.append(connection)
-        return connection
+    def _queried(
+        self, connection: BaseDatabaseWrapper, query: Callable[[BaseDatabaseWrapper], Result], ends_at: float
+    ) -> Result:
+        with within(connection, self._timeout, ends_at=ends_at):
+            commits = _commits(connection)
+            try:
+                result = query(connection)
+                # The server has told with this very answer that it is not the primary any more. Where that was the
+                # answer to a COMMIT, the query has written, and is not done twice.
+                if not _is_stale(connection) or _commits(connection) > commits or time.monotonic() >= ends_at:
+                    return result
+                connection.close()
+            except PASSING:
+                if _is_stale(connection):
+                    connection.close()
+                # It closes the connection only if that is broken; else the query itself has failed.
+                connection.close_if_unusable_or_obsolete()
+                if connection.connection is not None or time.monotonic() >= ends_at:
+                    raise
+        # The connection broke while it was idle: the database was started again, say.
+        with within(connection, self._timeout, ends_at=ends_at):
+            return query(connection)
 
     def _close(self) -> None:
         self._executor.shutdown(wait=True)
-        while self._connections:
-            self._connections.pop().close()
+        if not self._closed:
+            self._closed = True
+            let_go(self._pool)
 
 
 def _is_stale(connection: BaseDatabaseWrapper) -> bool:
@@ -280,7 +298,7 @@ class ThreadedStore(Generic[Own]):
     """A store in the database `using` whose readers write, too: its writes are too rare to be gathered.
 
     `timeout` bounds, in seconds, whatever waits for the database. `now` is Unix time. `shared` are the readers of
-    several stores that are asked seldom, in place of `using` and `timeout`: each has connections. `polls` are those of
+    several stores that are asked seldom, in place of `using` and `timeout`: each has threads. `polls` are those of
     all stores that are asked every second, whether there is anything to do.
     """
 
@@ -363,6 +381,7 @@ class CoalescingWriter(Generic[Record]):
         self._queue: deque[_Pending[Record]] = deque()
         self._draining = False
         self._executor: ThreadPoolExecutor | None = None
+        self._pool = hold(using)
         self._closed = False
 
     def start(self) -> None:
@@ -396,7 +415,7 @@ class CoalescingWriter(Generic[Record]):
             raise too_slow(self._timeout) from None
 
     def close(self) -> None:
-        """Commit what is queued, then end the thread and its connection. Safe to call twice, from any thread.
+        """Commit what is queued, then end the thread. Safe to call twice, from any thread.
 
         Blocks for as long as the commits take, which `RETRY_PAUSES` and the database's own timeouts bound. Not for the
         event loop: use `aclose` there.
@@ -404,11 +423,10 @@ class CoalescingWriter(Generic[Record]):
         with self._lock:
             first, self._closed = not self._closed, True
             executor = self._executor
-            if executor is not None and first:
-                # Django's connections belong to threads, so the writer's own thread has to close its connection.
-                executor.submit(self._disconnect)  # behind the drain, if one is under way
         if executor is not None:
             executor.shutdown(wait=True)
+        if first:
+            let_go(self._pool)
 
     async def aclose(self) -> None:
         """Do what `close` does without blocking the loop."""
@@ -491,19 +509,27 @@ class CoalescingWriter(Generic[Record]):
         records = [pending.record for pending in batch]
         # A batch that has waited for its turn has its time anew: its callers' own timeouts run beside it.
         ends_at = time.monotonic() + self._timeout  # of all attempts together
-        for pause in (*RETRY_PAUSES, None):
+        for pause in chain(RETRY_PAUSES, repeat(None)):
             try:
-                bounded = within(connections[self._using], self._timeout, ends_at=ends_at)
-                with bounded, transaction.atomic(using=self._using):
-                    self._commit(records)
+                with self._pool.lent(ends_at=ends_at, urgent=True) as connection:
+                    self._try_once(connection, records, ends_at)
                 return
             except PASSING as error:
-                # Whatever state it is in: the next attempt connects anew.
-                connections[self._using].close()
+                if pause is None and is_full(error):
+                    pause = FULL_SECONDS
                 if is_unmigrated(error) or pause is None or time.monotonic() + pause >= min(ends_at, process_ends_at()):
                     raise
                 logger.warning("the database failed, trying again in %.2f s: %s", pause, in_one_line(error))
                 time.sleep(pause)
+
+    def _try_once(self, connection: BaseDatabaseWrapper, records: Sequence[Record], ends_at: float) -> None:
+        try:
+            with within(connection, self._timeout, ends_at=ends_at), transaction.atomic(using=self._using):
+                self._commit(records)
+        except PASSING:
+            # Whatever state it is in: the next attempt connects anew.
+            connection.close()
+            raise
 
     def _settle(self, batch: Sequence[_Pending[Record]], error: Exception | None) -> None:
         """Answer those who wait, with one call into each of their loops."""
@@ -516,9 +542,6 @@ class CoalescingWriter(Generic[Record]):
                 loop.call_soon_threadsafe(_resolve, futures, error)
             except RuntimeError:  # the loop is closed, so nobody waits any more
                 logger.warning("%d records were settled after their event loop had ended", len(futures))
-
-    def _disconnect(self) -> None:
-        connections[self._using].close()
 
 
 def _is_of_all(error: Exception) -> bool:

@@ -14,6 +14,7 @@ from django.db.backends.signals import connection_created
 from django.db.models import Model, QuerySet
 
 from responses_app.stores.base import BaseResponseStore, RetentionSettings
+from responses_app.stores.database import pool
 from responses_app.stores.database.responses.chats import DatabaseChatStore
 from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
 from tests.contracts.store_life import OpenStore
@@ -43,7 +44,7 @@ async def opening(
 
 @contextmanager
 def queries(alias: str) -> Iterator[list[str]]:
-    """Collect the statements of all connections to `alias` that are made in here, transactions' own left out."""
+    """Collect the statements in here of connections to `alias` that are idle or made, transactions' own left out."""
     statements: list[str] = []
 
     def note(execute: Callable[..., Any], sql: str, params: object, many: bool, context: object) -> Any:
@@ -54,11 +55,16 @@ def queries(alias: str) -> Iterator[list[str]]:
         if connection.alias == alias:
             connection.execute_wrappers.append(note)
 
+    idle = [each for known in pool._pools if known.is_of(alias) for each in known._idle if each.connection]
+    for connection in idle:
+        watch(connection)
     connection_created.connect(watch)
     try:
         yield statements
     finally:
         connection_created.disconnect(watch)
+        for connection in idle:
+            connection.execute_wrappers.remove(note)
 
 
 def reads(statements: list[str]) -> list[str]:

@@ -267,7 +267,8 @@ class TestAHang:
                 ]
                 done = await asyncio.gather(*waiting, return_exceptions=True)
                 assert time.monotonic() - asked < 4 * timeout, "not one behind the other, which would be 5 times"
-                assert sum(isinstance(each, StoreError) for each in done) >= 21, "one reader had a connection"
+                failed = sum(isinstance(each, StoreError) for each in done)
+                assert failed >= 1 if accepts else failed == len(done), "one connection was open"
                 if accepts:
                     assert await eventually_works(lambda: same_chain(store, stored))
                     await store.save(Turn().saying(*exchange(1)))

@@ -33,6 +33,7 @@ SECONDS = 60.0
 SETTINGS = {*(row.name for row in table()), *secret_files()}
 THEIRS = {"RESPSITE_LISTEN", "RESPSITE_NAMES", "RESPSITE_TLS", "RESPSITE_UPSTREAM"}  # of the template for nginx
 GRACE = pace(grace_seconds=Settings().shutdown_grace_seconds, start_seconds=0, silence_seconds=0).leave_seconds
+POSTGRES_CONNECTIONS = 100 - 3 - 5  # less those of its superusers, and some for pages of the admin, commands, backups
 SPARE = 10.0  # seconds that a stop is given beyond all that it may take
 
 
@@ -121,6 +122,24 @@ def test_the_manifests_of_containers_fit_each_other_and_those_of_the_server() ->
     assert f"SANDBOX_HOSTS: {named}\n" in SANDBOXES.read_text()
     needed = Settings().shutdown_grace_seconds + SAVE_SECONDS
     assert pod["spec"]["terminationGracePeriodSeconds"] >= needed + SPARE
+
+
+def test_the_workers_of_each_example_need_fewer_connections_than_postgresql_has_by_itself() -> None:
+    kubernetes, compose = manifests(), yaml.safe_load(COMPOSE.read_text())
+    pods = kubernetes["Deployment"]["spec"]
+    most = pods["replicas"] + pods["strategy"]["rollingUpdate"]["maxSurge"]
+    of_systemd = dict(
+        line.split("=", 1) for line in (DEPLOY / "systemd" / "respsite.env").read_text().splitlines() if line[0] != "#"
+    )
+    servers = {
+        "kubernetes": (most, kubernetes["ConfigMap"]["data"]),
+        "compose": (1, compose["services"]["respsite"]["environment"]),
+        "systemd": (1, of_systemd),
+    }
+    for name, (number, settings) in servers.items():
+        each = int(settings.get("DATABASE_CONNECTIONS", Settings().database_connections))
+        workers = int(settings["WORKERS"]) + 1  # one more while they are replaced
+        assert number * workers * each < POSTGRES_CONNECTIONS, name
 
 
 def test_the_compose_file_fits_itself() -> None:

@@ -4,9 +4,11 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from responses_app.command_line import doctor
 from responses_app.command_line.machine import Finding
-from tests.kit.databases import database_settings
+from tests.kit.databases import database_settings, postgres
 from tests.kit.forged_provider import ForgedProvider
 from tests.kit.server import Server, free_port, manage
 from tests.wire.command_line.program import respsite, settings_of
@@ -47,6 +49,17 @@ def test_everything_that_is_wrong_is_told_at_once_and_what_to_do(tmp_path: Path)
     assert "ClientConnector" not in done.stdout
     assert "Install no-such-program." in to_do[3]
     assert "\x1b" not in done.stdout, "a pipe gets no colour"
+
+
+@pytest.mark.needs("postgres")
+def test_a_database_that_has_no_connection_left(tmp_path: Path) -> None:
+    role = postgres().create_role(connections=0)
+    url = postgres().url.replace("postgres@", f"{role}@")
+    own = {"DATABASE_URL": url, "DATA_DIR": str(tmp_path), "PORT": str(free_port())}
+    findings = json.loads(respsite("doctor", "--json", *PATIENT, **own).stdout)["findings"]
+    (advice,) = (each["advice"] for each in findings if each["subject"] == "database")
+    assert advice.startswith("The database has no connection left.")
+    postgres().drop_role(role)
 
 
 def test_the_provider_of_single_sign_on_is_asked(tmp_path: Path) -> None:

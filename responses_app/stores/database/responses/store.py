@@ -228,7 +228,8 @@ class DatabaseResponseStore(BaseResponseStore):
 
     async def check(self) -> str | None:
         try:
-            problem = await self._readers.run(_problem_of_server if self._usable else _problem_of_tables)
+            asked = _problem_of_server if self._usable else _problem_of_tables
+            problem = await self._readers.run(asked, waits=False)
         except NotMigrated as error:  # its tables were there, and are gone
             return str(error)
         except StoreError as error:
