@@ -81,7 +81,7 @@ async def _ready(request: HttpRequest) -> HttpResponse:
         "server": stopping or "ok",
         "database": database or "ok",
         "engine": _engines(models, troubles),
-        "redis": site.connection_limit.degraded or site.relay.degraded or "ok",
+        "redis": site.connection_limit.degraded or site.relay.degraded or site.ledger.forgets or "ok",
     }
     # One model that can be served is enough.
     is_ready = not stopping and not database and len(troubles) < len(models)

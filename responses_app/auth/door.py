@@ -117,6 +117,11 @@ API key   {}
           Clients need it, and it is shown this once. Others are made with `respsite manage create_key --project NAME`.
 """
 
+NO_KEY = (
+    "there is no API key yet: `respsite manage create_key --project NAME` makes one. With LOG_FORMAT=json none is made "
+    "at the start, since it would stay here."
+)
+
 IN_SUBPROTOCOL = "openai-insecure-api-key."  # what browsers, which cannot set headers, put before a key
 _NAMES_IN_SUBPROTOCOLS = (IN_SUBPROTOCOL, "openai-organization.", "openai-project.")
 API_KEY = b"x-api-key"  # in which clients of Anthropic's API send a key
@@ -146,9 +151,15 @@ class Knock:
 
 
 class Door:
-    """The door of one process. `is_exposed` turns true when it is known that others can reach this server."""
+    """The door of one process. `is_exposed` turns true when it is known that others can reach this server.
 
-    def __init__(self, mode: str, keys: KeyRing, staff: BaseStaff, *, is_exposed: bool) -> None:
+    `shows_first` is whether the first key is made and printed where none is there yet: a person reads what is printed.
+    """
+
+    def __init__(
+        self, mode: str, keys: KeyRing, staff: BaseStaff, *, is_exposed: bool, shows_first: bool = True
+    ) -> None:
+        self._shows_first = shows_first
         self.mode = mode
         self.keys = keys
         self.staff = staff
@@ -186,7 +197,10 @@ class Door:
         """Make a key where there is none, and print it, this once: to the terminal, not into the log."""
         secret = new_secret(os.urandom)
         try:
-            if await self.keys.store.make_first(secret):
+            if not self._shows_first:
+                if not await self.keys.store.has_keys():
+                    logger.warning(NO_KEY)
+            elif await self.keys.store.make_first(secret):
                 sys.stderr.write(FIRST_KEY.format(secret))
         except NotMigrated:
             return  # which is told once

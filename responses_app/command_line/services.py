@@ -27,6 +27,7 @@ MEND = "Mend this setting: the server does not start so."
 REACH_VLLM = "Check that vLLM runs there (`vllm serve`), what ENGINE_URL, MODELS and EMBEDDINGS_URL name, and its log."
 REACH_LLAMA = "Check that llama-server runs there and has loaded its model, and what ENGINE_URL and MODELS name."
 REACH_HOST = "Check that `respsite sandboxes` runs there, its log, and that SANDBOX_SECRET is the same here and there."
+NO_EVICTION = "Set maxmemory-policy noeviction, or give the server a Redis of its own."
 WRITES = "Let REDIS_URL lead to a Redis that takes writes; until then limits hold in each worker alone."
 INSTALL_SANDBOX = (
     "Install bubblewrap (apt install bubblewrap), or on a kernel of 6.12 or later: pip install sandlock; "
@@ -249,6 +250,7 @@ def _database(connect_seconds: int) -> list[Finding]:
 
     from responses_app.stores.database.causes import ONLY_READS
     from responses_app.stores.database.responses.rows import database_time
+    from responses_app.stores.database.versions import REMEDY, newer_migration
 
     connection = connections["default"]
     if connection.vendor == "postgresql":
@@ -259,7 +261,6 @@ def _database(connect_seconds: int) -> list[Finding]:
         seconds = time.monotonic() - began
     executor = MigrationExecutor(connection)
     missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
-    newer = executor.loader.applied_migrations.keys() - executor.loader.graph.nodes.keys()
     name = "PostgreSQL" if connection.vendor == "postgresql" else "SQLite"
     number = ".".join(map(str, connection.get_database_version()))
     # It has read its clock about half way between the question and the answer.
@@ -269,9 +270,8 @@ def _database(connect_seconds: int) -> list[Finding]:
     if missing:
         text = f"{len(missing)} migrations are missing, {missing[0][0].name} first"
         findings.append(warning("database", text, "`respsite serve` migrates; else run `respsite manage migrate`."))
-    if ours := sorted(name for app, name in newer if app == "responses_app"):
-        advice = "Install the newer version again, or restore the backup from before the upgrade."
-        findings.append(problem("database", f"a newer version has migrated it ({ours[-1]})", advice))
+    if newer := newer_migration(connection):
+        findings.append(problem("database", f"a newer version has migrated it ({newer})", REMEDY))
     connection.close()
     return findings
 
@@ -283,7 +283,7 @@ async def redis(settings: Settings, seconds: float) -> list[Finding]:
     from redis.asyncio import Redis
     from redis.exceptions import RedisError, ResponseError
 
-    from responses_app.limits.redis import reason
+    from responses_app.limits.redis import evicts, reason
 
     most = 0.8 * seconds
     client = Redis.from_url(settings.redis_url, socket_connect_timeout=most, socket_timeout=most)
@@ -292,7 +292,7 @@ async def redis(settings: Settings, seconds: float) -> list[Finding]:
         began, sent = time.monotonic(), time.time()
         whole, micro = await client.time()
         took = time.monotonic() - began
-        about: dict[str, Any] = await client.info("server")
+        about: dict[str, Any] = await client.info("server") | await client.info("memory")
         for key in ("respsite:doctor", "{respsite:rates}:doctor"):
             await client.set(key, "1", px=1000)
         await client.publish("respsite:doctor", "1")
@@ -304,7 +304,9 @@ async def redis(settings: Settings, seconds: float) -> list[Finding]:
     finally:
         await client.aclose()
     name = f"Redis {about.get('redis_version', '')}"
-    return [_speed("redis", name, took), *_clock("redis", whole + micro / 1e6 - sent - took / 2)]
+    forgets = evicts(about)
+    memory = [warning("redis", f"it may forget limits: {forgets}", NO_EVICTION)] if forgets else []
+    return [_speed("redis", name, took), *memory, *_clock("redis", whole + micro / 1e6 - sent - took / 2)]
 
 
 def _speed(subject: str, name: str, seconds: float) -> Finding:

@@ -149,6 +149,7 @@ class BaseLedger(ABC):
         self.is_started = False
         self.is_closed = False
         self.away: str | None = None  # the error for which this worker counts by itself; None: all count together
+        self.forgets: str | None = None  # why counts may get lost where they are kept; None: they are not
         self._own = Counts()  # what it holds itself; and its buckets, while nobody shares them
         self._worker = uuid4().hex[:16]
         self._numbers = count(1)

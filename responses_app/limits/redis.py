@@ -30,7 +30,7 @@ import contextlib
 import hashlib
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -170,6 +170,7 @@ class RedisLedger(BaseLedger):
         self._settling: asyncio.TimerHandle | None = None  # rings when what is to be settled has waited long enough
         self._clerk: asyncio.Task[None] | None = None
         self._renews_now = False  # there is a slot that Redis does not know of
+        self._knows_memory = False  # what Redis does when it is full: it may be another one each time it is back
         self._forget_at = 0.0  # while it is away: when all leases that it knows of are over
 
     async def start(self) -> None:
@@ -178,6 +179,7 @@ class RedisLedger(BaseLedger):
         self._client = self._connect()
         self._client.set_retry(Retry(NoBackoff(), 1))  # hides a connection that broke while it was idle
         await self._call(renews=True)
+        await self._learn_memory()
         self._clerk = asyncio.create_task(self._work(), name="clerk of limits")
 
     async def aclose(self) -> None:
@@ -258,6 +260,7 @@ class RedisLedger(BaseLedger):
                     beat = loop.time() + self._heartbeat_seconds
                 if renews or self._waiting or not self._job.is_empty:
                     await self._call(renews=renews)
+                await self._learn_memory()
         finally:
             self._answer_here(self._waiting)
 
@@ -294,6 +297,20 @@ class RedisLedger(BaseLedger):
         # Also those who came during the call: nobody calls Redis before the next heartbeat.
         waiting, self._waiting = self._waiting, []
         self._answer_here([*pending, *waiting])
+
+    async def _learn_memory(self) -> None:
+        """Find out whether Redis forgets counts when it is full, once each time that it is there."""
+        if self._knows_memory or self.away is not None or self._client is None:
+            return
+        self._knows_memory = True
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                self.forgets = evicts(await self._client.info("memory"))
+        except REDIS_FAILURES as error:
+            logger.info("what Redis does when it is full cannot be found out (%s)", reason(error))
+            return
+        if self.forgets:
+            logger.warning("Redis may forget limits: %s", self.forgets)
 
     async def _say(self, job: LedgerJob, *, renews: bool) -> list[Answer]:
         client = self._client
@@ -364,6 +381,7 @@ class RedisLedger(BaseLedger):
     def _came_back(self, was_away: bool) -> None:
         self.away = None
         if was_away:
+            self._knows_memory = False
             # Buckets of this worker's own count stay, and empty by themselves: else each of many short outages would
             # begin with a full one. Slots stay, too: they are renewed, and so counted in Redis again.
             logger.info(
@@ -385,6 +403,14 @@ _CLASSES = {
     NoPermissionError: "NOPERM",
     ClusterDownError: "CLUSTERDOWN",
 }
+
+
+def evicts(memory: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with what Redis does when it is full, by its INFO of its memory; None where it is well."""
+    policy = str(memory.get("maxmemory_policy", "noeviction"))
+    if policy == "noeviction" or not int(memory.get("maxmemory", 0)):
+        return None
+    return f"when it is full it forgets keys ({policy}), and limits with them: set maxmemory-policy noeviction"
 
 
 def reason(error: BaseException) -> str:

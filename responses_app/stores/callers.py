@@ -28,6 +28,10 @@ class BaseKeyStore(ABC):
         """Keep when keys were used last, in Unix seconds. Raises `StoreError`."""
 
     @abstractmethod
+    async def has_keys(self) -> bool:
+        """Whether there is any key, of any project. Raises `StoreError`."""
+
+    @abstractmethod
     async def make_first(self, secret: str) -> bool:
         """Keep this key for the default project if there is no key at all, of any project; return whether it is kept.
 

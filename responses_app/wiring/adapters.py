@@ -208,7 +208,9 @@ def _door(settings: Settings, clock: StoreClock, shared: DatabaseReaders) -> Doo
 
     keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=clock)
     staff = DatabaseStaff(shared=shared)
-    return Door(settings.auth, keys, staff, is_exposed=settings.serves_others)
+    # Lines that are JSON are for programs, which keep them.
+    shows = settings.log_format == "line"
+    return Door(settings.auth, keys, staff, is_exposed=settings.serves_others, shows_first=shows)
 
 
 def _audit(shared: DatabaseReaders) -> "DatabaseAudit":

@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -132,6 +133,19 @@ def test_a_database_that_has_no_connection_left_is_told_in_one_line(tmp_path: Pa
     (line,) = (ended.stdout + ended.stderr).splitlines()
     assert line.endswith("lower DATABASE_CONNECTIONS, or run fewer workers.")
     postgres().drop_role(role)
+
+
+def test_a_database_of_a_newer_version_is_told_and_served(tmp_path: Path) -> None:
+    site = ServedSite(tmp_path)
+    with contextlib.closing(sqlite3.connect(tmp_path / "respsite.sqlite3")) as database, database:
+        row = ("responses_app", "9999_of_a_later_version")
+        database.execute("INSERT INTO django_migrations (app, name, applied) VALUES (?, ?, '2026-01-01')", row)
+    with site:
+        warning, *_ = site.output.splitlines()
+    assert warning.startswith(
+        "warning: a newer version of respsite has migrated the database (9999_of_a_later_version)"
+    )
+    assert "restore the backup" in warning
 
 
 def test_flags_are_settings_and_win_over_variables(tmp_path: Path) -> None:

@@ -35,6 +35,10 @@ NO_REDIS = (
     "warning: WORKERS=%d without REDIS_URL: limits hold in each worker for itself, and what runs in one cannot be "
     "cancelled, or given outputs, through another; set REDIS_URL."
 )
+NEWER = (
+    "warning: a newer version of respsite has migrated the database (%s). This one serves all the same, as a rolling "
+    "upgrade wants it to. After that, or without one: %s"
+)
 
 
 class Command(BaseCommand):
@@ -92,6 +96,7 @@ class Command(BaseCommand):
             began = time.monotonic()
             with now_and_then(lambda: f"migrating the database, {time.monotonic() - began:.0f} s"):
                 call_command("migrate", interactive=False, verbosity=0)
+            self._compare()
         except DatabaseError as error:
             from responses_app.stores.database.causes import cause_of
 
@@ -100,6 +105,12 @@ class Command(BaseCommand):
             raise SystemExit(f"respsite: the database cannot be used ({reason}). {remedy}") from None
         # Nothing of it may be inherited by what is started below.
         connection.close()
+
+    def _compare(self) -> None:
+        from responses_app.stores.database.versions import REMEDY, newer_migration
+
+        if newer := newer_migration(connection):
+            self.stderr.write(NEWER % (newer, REMEDY))
 
     def _serve_with_workers(self, own: Settings, listener: socket.socket) -> None:
         times = pace(

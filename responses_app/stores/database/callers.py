@@ -87,6 +87,9 @@ class DatabaseKeyStore(ThreadedStore[None], BaseKeyStore):
 
         await self._threads.run(write)
 
+    async def has_keys(self) -> bool:
+        return await self._threads.run(lambda db: models.ApiKey.objects.using(db.alias).exists())
+
     async def make_first(self, secret: str) -> bool:
         def make(connection: BaseDatabaseWrapper) -> bool:
             if models.ApiKey.objects.using(connection.alias).exists():

@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
+from responses_app.command_line.services import redis
 from responses_app.limits.ledger import Ask, Charge
 from responses_app.limits.redis import RIGHTS, RedisLedger
+from responses_app.settings.conf import from_environ
 from responses_app.wiring.redis_layer import PatientRedisLayer
 from responses_app.wiring.relay import Relay
 from tests.contracts.adapters.test_rates import connect
@@ -89,6 +92,25 @@ async def test_many_short_outages_begin_with_no_fresh_limit(operator: Redis, led
     assert LIMIT <= passed <= 2 * LIMIT + 2, "Redis' count, and this worker's own; some come back meanwhile"
 
 
+async def test_one_that_forgets_keys_when_it_is_full_is_told(
+    own_redis_server: RedisServer, operator: Redis, tmp_path: Path
+) -> None:
+    told: dict[str, tuple[str | None, list[str]]] = {}
+    settings, _ = from_environ({"REDIS_URL": own_redis_server.url, "DATA_DIR": str(tmp_path)})
+    for policy, most in (("allkeys-lru", "0"), ("allkeys-lru", "100mb"), ("noeviction", "100mb")):
+        await operator.config_set("maxmemory-policy", policy)
+        await operator.config_set("maxmemory", most)
+        ledger = RedisLedger(lambda: connect(own_redis_server), timeout_seconds=60.0)
+        await ledger.start()
+        findings = [each.text for each in await redis(settings, 60.0) if "forget" in each.text]
+        told[f"{policy} {most}"] = ledger.forgets, findings
+        await ledger.aclose()
+    forgets, findings = told.pop("allkeys-lru 100mb")
+    assert "noeviction" in str(forgets)
+    assert forgets in findings[0]
+    assert list(told.values()) == [(None, []), (None, [])]
+
+
 async def test_the_rights_that_are_named_are_enough(own_redis_server: RedisServer, operator: Redis) -> None:
     await operator.execute_command("ACL", "SETUSER", "respsite", "on", ">secret", "resetkeys", *RIGHTS.split())
     url = own_redis_server.url.replace("redis://", "redis://respsite:secret@")
@@ -97,6 +119,8 @@ async def test_the_rights_that_are_named_are_enough(own_redis_server: RedisServe
     assert (await ledger.ask(ONE)).granted
     assert ledger.away is None
     await ledger.aclose()
+    async with Redis.from_url(url) as client:
+        assert await client.info("memory")
     async with asyncio.timeout(60):
         layer = PatientRedisLayer(hosts=[{"address": url, "socket_timeout": None}], prefix="respsite")
         channel = await layer.new_channel("relay")

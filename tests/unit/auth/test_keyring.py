@@ -48,6 +48,9 @@ class Keys(BaseKeyStore):
     async def note_use(self, key_ids: Collection[str], at: float) -> None:
         self.used += key_ids
 
+    async def has_keys(self) -> bool:
+        raise NotImplementedError
+
     async def make_first(self, secret: str) -> bool:
         raise NotImplementedError
 
