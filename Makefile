@@ -110,7 +110,7 @@ test-cluster: $(INSTALLED) services ## each fault under load, CLUSTER_TIMES (3) 
 soak: $(INSTALLED) services ## a mixed load on a cluster for SOAK_MINUTES; its memory has to stay flat
 	SOAK_MINUTES=$(SOAK_MINUTES) CLUSTER=on $(BIN)/python -m pytest -p no:randomly -s tests/system/cluster/test_soak.py
 
-services: ## install Redis, PostgreSQL, nginx, Node.js, Chromium, curl, bubblewrap and fish for the tests, where they are missing
+services: ## install Redis, PostgreSQL, PgBouncer, nginx, Caddy, haproxy, Node.js, Chromium, curl, bubblewrap and fish for the tests, where they are missing
 	@sh tests/install_services.sh
 
 clients: $(INSTALLED) services ## install what the tests run as clients, with npm and pip, where it is missing: minutes, once

@@ -9,7 +9,7 @@ from typing import Self
 
 import psycopg
 
-from tests.kit.capabilities import pgbouncer, require
+from tests.kit.capabilities import program, require
 from tests.kit.postgres_server import PostgresServer
 from tests.kit.redis_server import low_port
 from tests.kit.waiting import looks
@@ -48,7 +48,7 @@ class PgBouncer:
         user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
         if user:
             shutil.chown(self._folder, user, user)
-        command = [str(pgbouncer()), "-q", str(file)]
+        command = [str(program("pgbouncer")), "-q", str(file)]
         groups: list[int] | None = [] if user else None
         self._process = subprocess.Popen(command, user=user, group=user, extra_groups=groups, stderr=subprocess.DEVNULL)
         try:

@@ -1,11 +1,9 @@
-"""nginx, Caddy and haproxy before a server, each with its file of `deploy/`, where the program is installed.
+"""nginx, Caddy and haproxy before a server, each with its file of `deploy/`.
 
 Only this finds a line of such a file that the real program does not take, or that holds back what it passes on.
 """
 
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,12 +13,13 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from responses_app.protocol.setting import MIB
+from tests.kit.capabilities import program
 from tests.kit.people import token
 from tests.kit.server import ROOT, Server, free_port
 from tests.system.cluster.processes import Nginx, Program
 from tests.system.playground.held import APPLICATION, held
 
-PATH = f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin"
+pytestmark = pytest.mark.needs("proxies")
 OWN = {"nginx": 2, "caddy": 3, "haproxy": 4}  # the end of the address that a client has, one for each
 UPLOAD = 34 * MIB  # more than a request may have that is no upload
 
@@ -31,10 +30,8 @@ class Installed(Program):
     def __init__(self, folder: Path, port: int, *, upstreams: Sequence[str]) -> None:
         name, *arguments = self.arguments
         super().__init__(name, folder, port)
-        if (program := shutil.which(name, path=PATH)) is None:
-            pytest.skip(f"{name} is not installed: apt-get install {name}")
         settings = {"RESPSITE_UPSTREAM": upstreams[0], "HOME": str(folder), **self.settings(port)}
-        self._command = ["env", *(f"{key}={value}" for key, value in settings.items()), program, *arguments]
+        self._command = ["env", *(f"{key}={value}" for key, value in settings.items()), str(program(name)), *arguments]
 
     arguments: Sequence[str]
 
