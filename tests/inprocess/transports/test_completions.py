@@ -162,7 +162,7 @@ def test_log_probabilities_of_an_echo(server: Server, sampled: int, stream: bool
         ({"prompt": "a", "max_tokens": -1}, 400, "max_tokens"),
         ({"prompt": "a", "temperature": 3}, 400, "temperature"),
         ({"prompt": "a", "stream_options": {"include_usage": True}}, 400, "stream_options"),
-        ({"prompt": "a", "model": "hashing-256"}, 404, "model"),
+        ({"prompt": "a", "model": "hashing-256"}, 400, "model"),
         ({"prompt": [1] * 90_000, "model": "demo", "n": 2, "max_tokens": 1}, 200, None),
     ],
 )
