@@ -509,12 +509,17 @@ class CoalescingWriter(Generic[Record]):
         records = [pending.record for pending in batch]
         # A batch that has waited for its turn has its time anew: its callers' own timeouts run beside it.
         ends_at = time.monotonic() + self._timeout  # of all attempts together
+        connects_anew = False
         for pause in chain(RETRY_PAUSES, repeat(None)):
             try:
                 with self._pool.lent(ends_at=ends_at, urgent=True) as connection:
+                    if connects_anew:
+                        connection.close()
                     self._try_once(connection, records, ends_at)
                 return
             except PASSING as error:
+                # Where the server was started again, each that was idle is as broken as this one.
+                connects_anew = not is_full(error)
                 if pause is None and is_full(error):
                     pause = FULL_SECONDS
                 if is_unmigrated(error) or pause is None or time.monotonic() + pause >= min(ends_at, process_ends_at()):

@@ -1,9 +1,11 @@
 """Failures of PostgreSQL that pass: known by their SQLSTATE, and done again on a new connection."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
+import psycopg
 import pytest
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -123,6 +125,33 @@ async def test_one_record_that_postgresql_did_not_foresee_fails_alone(
         written = await asyncio.gather(*map(writer.write, ["a", "bad", "b"]), return_exceptions=True)
         assert [type(each) for each in written] == [type(None), StoreError, type(None)]
         await writer.aclose()
+
+
+async def test_a_write_gets_through_though_each_idle_connection_was_ended(
+    postgres_server: PostgresServer, postgres_url: str, open_database: OpenDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("responses_app.stores.database.threads.RETRY_PAUSES", (0.0,))
+    committed: list[str] = []
+    together = threading.Barrier(THREADS)
+
+    def beside_others(connection: BaseDatabaseWrapper) -> int:
+        together.wait(60.0)
+        return process_of(connection)
+
+    with open_database(postgres_url) as alias:
+        readers = DatabaseReaders(alias, timeout=60.0).held()
+        writer = CoalescingWriter[str](
+            lambda batch: committed.extend(batch) if process_of(connections[alias]) else None, using=alias, timeout=60.0
+        )
+        writer.start()
+        idle = await asyncio.gather(*(readers.run(beside_others) for _ in range(THREADS)))
+        with psycopg.connect(postgres_server.url, autocommit=True) as killing:
+            for process in set(idle):
+                assert killing.execute("SELECT pg_terminate_backend(%s, 60000)", [process]).fetchone() == (True,)
+        await writer.write("a")
+        assert committed == ["a"]
+        await writer.aclose()
+        await readers.aclose()
 
 
 class TestAServerThatOnlyReads:
