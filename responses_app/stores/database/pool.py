@@ -38,6 +38,7 @@ class ConnectionPool:
         self._lock = Lock()  # over all below; never held while anything blocks
         self._idle: list[BaseDatabaseWrapper] = []
         self._lent = 0
+        self._lent_for_others = 0  # than urgent work
         self._waiting: deque[_Waiter] = deque()
         self._closed = False
         self.holders = 0  # see `hold`
@@ -59,7 +60,7 @@ class ConnectionPool:
             yield connection
         finally:
             del connections[self.alias]
-            self._give_back(connection)
+            self._give_back(connection, urgent)
 
     def _take(self, urgent: bool, ends_at: float) -> BaseDatabaseWrapper:
         waiter = _Waiter(urgent)
@@ -75,9 +76,10 @@ class ConnectionPool:
         assert waiter.connection is not None, "who is served has one"
         return waiter.connection
 
-    def _give_back(self, connection: BaseDatabaseWrapper) -> None:
+    def _give_back(self, connection: BaseDatabaseWrapper, urgent: bool) -> None:
         with self._lock:
             self._lent -= 1
+            self._lent_for_others -= not urgent
             # One that is open is lent before one that has to connect.
             self._idle.insert(len(self._idle) if connection.connection is not None else 0, connection)
             self._serve()
@@ -88,10 +90,11 @@ class ConnectionPool:
     def _serve(self) -> None:
         """Lend what there is to those who wait, the urgent ones first."""
         for waiter in sorted(self._waiting, key=lambda each: not each.urgent):
-            if self._lent >= self._most - (0 if waiter.urgent else URGENT):
+            if self._lent >= self._most or not (waiter.urgent or self._lent_for_others < self._most - URGENT):
                 return
             self._waiting.remove(waiter)
             self._lent += 1
+            self._lent_for_others += not waiter.urgent
             waiter.connection = self._idle.pop() if self._idle else self._new()
             waiter.served.set()
 

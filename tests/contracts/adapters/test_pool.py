@@ -60,6 +60,23 @@ class TestABound:
         for each in (*everybody, urgent):
             await each.aclose()
 
+    async def test_urgent_work_leaves_others_what_is_theirs(self, alias: str) -> None:
+        urgent, others = DatabaseReaders(alias, urgent=True), DatabaseReaders(alias, timeout=30.0)
+        begun, go_on = threading.Semaphore(0), threading.Event()
+
+        def slow(_: BaseDatabaseWrapper) -> None:
+            begun.release()
+            assert go_on.wait(60.0)
+
+        slow_ones = [asyncio.create_task(urgent.run(slow)) for _ in range(pool.URGENT)]
+        for _ in slow_ones:
+            assert await asyncio.to_thread(begun.acquire, timeout=60.0)
+        assert await others.run(count) >= 1
+        go_on.set()
+        await asyncio.gather(*slow_ones)
+        for each in (urgent, others):
+            await each.aclose()
+
     async def test_who_gets_none_in_time_is_told_so(self, alias: str) -> None:
         readers, begun, go_on = DatabaseReaders(alias), threading.Semaphore(0), threading.Event()
 
