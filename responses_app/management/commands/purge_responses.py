@@ -60,7 +60,6 @@ class Command(DatabaseCommand):
                 "Nothing limits what is stored: set RESPONSES_STORE_TTL, RESPONSES_STORE_MAX_ENTRIES or "
                 "RESPONSES_STORE_MAX_BYTES, or give --ttl, --max-entries or --max-bytes."
             )
-            return
         self._look(kept) if options["dry_run"] else self._remove(kept)
 
     def _purge_files(self, *, dry_run: bool) -> None:

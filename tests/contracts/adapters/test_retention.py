@@ -313,8 +313,20 @@ class TestCommand(PurgeCase):
         await asyncio.to_thread(command, *flags, **settings)
         assert len(await asyncio.to_thread(rows, alias, Response)) == 3
 
-    def test_without_limits_it_says_what_to_set(self, command: Callable[..., str]) -> None:
-        assert "Nothing limits what is stored: set RESPONSES_STORE_TTL" in command()
+    async def test_without_limits_it_says_what_to_set_and_removes_what_had_store_false(
+        self, open_store: OpenStore, command: Callable[..., str]
+    ) -> None:
+        long_ago = 1_000_000_000
+        store, turns = await open_store(now=Clock(long_ago)), [Turn(created_at=long_ago) for _ in range(2)]
+        for turn, stored in zip(turns, (True, False), strict=True):
+            begun, end = turn.begun("queued"), turn.saying(*exchange(1))
+            begun.response["store"] = end.response["store"] = stored
+            await store.accept(begun)
+            await store.save(replace(end, accepted=True))
+        output = await asyncio.to_thread(command)
+        assert "Nothing limits what is stored: set RESPONSES_STORE_TTL" in output
+        assert "Removed 1 responses" in output
+        assert [await status(store, turn.saying()) for turn in turns] == ["completed", None]
 
     @pytest.mark.parametrize("flags", [("--ttl", "soon"), ("--max-entries", "-1"), ("--max-bytes", "1.5")], ids=str)
     def test_a_wrong_flag_is_told(self, flags: tuple[str, str]) -> None:
