@@ -14,7 +14,10 @@ _CAUSES = {  # by SQLSTATE, https://www.postgresql.org/docs/current/errcodes-app
         "The database has no connection left. Raise max_connections there, lower DATABASE_CONNECTIONS, or run fewer "
         "workers."
     ),
-    "lent": "All connections of this worker are in use. Raise DATABASE_CONNECTIONS, or run more workers.",
+    "lent": (
+        "All connections of this worker are in use: the database is slow or does not answer, or there are too few. "
+        "Then raise DATABASE_CONNECTIONS, or run more workers."
+    ),
 }
 # The driver knows no SQLSTATE of a connection that was refused.
 _REFUSED = re.compile(

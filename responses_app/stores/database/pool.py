@@ -47,6 +47,11 @@ class ConnectionPool:
         """Whether this is of the database that settings call so now."""
         return self.alias == alias and self._settings is connections.settings[alias]
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether anybody waits for a connection."""
+        return bool(self._waiting)
+
     @contextmanager
     def lent(self, *, ends_at: float, urgent: bool = False) -> Iterator[BaseDatabaseWrapper]:
         """Give this thread a connection, which is Django's `connections[alias]` meanwhile.

@@ -50,7 +50,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.stores.base import NotMigrated, StoreClosed, StoreError
 from responses_app.stores.clock import StoreClock
-from responses_app.stores.database.causes import cause_of, is_full
+from responses_app.stores.database.causes import ALL_LENT, cause_of, is_full
 from responses_app.stores.database.deadline import process_ends_at, within
 from responses_app.stores.database.polling import Question, Row, answers
 from responses_app.stores.database.pool import hold, let_go
@@ -150,7 +150,8 @@ class DatabaseReaders:
                 return await running
         except TimeoutError:
             failure = too_slow(self._timeout)
-            failure.cause = self._trouble
+            # Its own thread may wait for a connection still, or has not begun to.
+            failure.cause = cause_of(OperationalError(ALL_LENT)) if self._pool.is_waited_for else self._trouble
             raise failure from None
 
     async def poll(self, question: Question) -> Sequence[Row]:

@@ -91,8 +91,14 @@ class TestABound:
         with pytest.raises(OperationalError) as failed, borrowed.lent(ends_at=0.0):
             raise AssertionError("one more than there are")
         assert "DATABASE_CONNECTIONS" in str(cause_of(failed.value))
+        impatient, patient = DatabaseReaders(alias, timeout=0.1), asyncio.create_task(readers.run(count))
+        await eventually(lambda: borrowed.is_waited_for)
+        with pytest.raises(StoreError) as too_late:
+            await impatient.run(count)
+        assert "DATABASE_CONNECTIONS" in str(too_late.value.cause)
         go_on.set()
-        await asyncio.gather(*slow_ones)
+        await asyncio.gather(*slow_ones, patient)
+        await impatient.aclose()
         pool.let_go(borrowed)
         await readers.aclose()
 
