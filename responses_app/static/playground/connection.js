@@ -3,7 +3,7 @@
 const FIRST_WAIT = 500;
 const LONGEST_WAIT = 15_000;
 const MAX_TRIES = 8;
-const REFUSED_TRIES = 2; // handshakes in a row that fail while the API answers
+const REFUSED_TRIES = 3; // handshakes in a row that fail while the API answers
 const OVER_HTTP =
   "No WebSocket gets through to the server: a proxy in front drops the header Upgrade, or the server does not know this address as its own (its operator sets BEHIND_PROXY and CSRF_TRUSTED_ORIGINS). Answers come over HTTP instead; only steering needs a WebSocket.";
 const NAME = "respsite-playground"; // a harmless subprotocol, so that the server answers with this one
