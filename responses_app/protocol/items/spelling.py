@@ -12,13 +12,12 @@ values are, and where that is not certain they are not:
 
 import json
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 import orjson
 
 MAX_CANONICAL = 256 * 1024  # characters of arguments; longer ones are known only as they were spelled
-_MAX_ZEROS = 400  # digits behind the last one that is not zero, in a number that is written out
+_LONG = 19  # characters of a whole number that may be too large for orjson
 
 
 def canonical(arguments: str) -> str:
@@ -49,7 +48,7 @@ def _spelled(
         return arguments
     try:
         return orjson.dumps(change(_DECODER.decode(arguments)), option=option).decode()
-    except (ValueError, ArithmeticError, RecursionError, orjson.JSONEncodeError):
+    except (ValueError, RecursionError, orjson.JSONEncodeError):
         return arguments
 
 
@@ -68,28 +67,45 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _whole(text: str) -> int | orjson.Fragment:
-    """Return a whole number, whose digits are all kept."""
-    return 0 if text == "-0" else int(text) if len(text) < 19 else orjson.Fragment(text)
+    """Return a whole number, whose digits are all kept; zeros at the end of a long one become its exponent."""
+    if text == "-0":
+        return 0
+    if len(text) < _LONG:
+        return int(text)
+    digits = text.rstrip("0")
+    return _with_zeros(digits, len(text) - len(digits))
 
 
 def _number(text: str) -> int | float | orjson.Fragment:
-    """Return a number that was written with a point or an exponent. Raises `ArithmeticError`."""
+    """Return a number that was written with a point or an exponent. Raises `ValueError`."""
     near = float(text)
     if repr(near) == text and not near.is_integer():  # nearly always: the slow way is for all others
         return near
-    value = Decimal(text)
-    sign, digits, exponent = value.as_tuple()
-    assert isinstance(exponent, int), "JSON has no infinity"
-    written = "".join(map(str, digits)).lstrip("0")
-    short = written.rstrip("0")
-    if not short:
+    minus, digits, power = _parts(text)
+    if not digits:
         return 0
-    exponent += len(written) - len(short)
-    minus = "-" if sign else ""
-    if 0 <= exponent <= _MAX_ZEROS:
-        return _whole(f"{minus}{short}{'0' * exponent}")
+    if power >= 0:
+        is_short = len(minus) + len(digits) + power < _LONG
+        return int(minus + digits + "0" * power) if is_short else _with_zeros(minus + digits, power)
     # One that a float is written as is written so; any other has too many digits for one.
-    return near if Decimal(repr(near)) == value else orjson.Fragment(f"{minus}{short}e{exponent}")
+    return near if _parts(repr(near)) == (minus, digits, power) else orjson.Fragment(f"{minus}{digits}e{power}")
+
+
+def _with_zeros(digits: str, zeros: int) -> orjson.Fragment:
+    return orjson.Fragment(f"{digits}e{zeros}" if zeros else digits)
+
+
+def _parts(text: str) -> tuple[str, str, int]:
+    """Return the sign of a number, its digits from the first to the last that is not zero, and their power of ten.
+
+    Raises `ValueError` for an exponent of thousands of digits.
+    """
+    mantissa, _, exponent = text.lower().partition("e")
+    whole, _, fraction = mantissa.removeprefix("-").partition(".")
+    written = (whole + fraction).lstrip("0")
+    digits = written.rstrip("0")
+    power = int(exponent or "0") - len(fraction) + len(written) - len(digits)
+    return "-" if text.startswith("-") else "", digits, power
 
 
 def _constant(text: str) -> object:

@@ -19,7 +19,9 @@ from responses_app.protocol.items.spelling import MAX_CANONICAL, canonical, is_s
         ("0", "-0", "0.0", "-0.0", "0e5"),
         ("0.1", "1e-1", "0.10"),
         ("18446744073709551616", "18446744073709551616.0", "1.8446744073709551616e19"),
-        ("1e400", "1" + "0" * 400),
+        ("1e400", "1" + "0" * 400, "10.0e399"),
+        ("-1000000000000000000", "-1e18", "-0.1e19"),
+        ("1.25e-320", "125e-322"),
         ("9007199254740992", "9.007199254740992e15"),
         ('"\\ud83d\\ude00"', '"😀"'),
     ],
@@ -66,3 +68,10 @@ def test_long_arguments_are_only_what_they_are() -> None:
     long = json.dumps({"a": "x" * MAX_CANONICAL})
     assert canonical(long) == long
     assert respelled(long) == {long}
+
+
+@pytest.mark.parametrize("number", ["1e400", "1e18", "1e-400", "-0.1000000000000000055", "9" * 40 + ".5"])
+def test_one_spelling_is_hardly_longer_than_another(number: str) -> None:
+    """What is compared is held as long as a request is read."""
+    text = json.dumps([number] * 1000).replace('"', "")
+    assert len(canonical(text)) <= 1.1 * len(text)
