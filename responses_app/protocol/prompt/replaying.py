@@ -29,7 +29,9 @@ from responses_app.protocol.items.items import (
     Exact,
     InputItem,
     Message,
+    Part,
     Reasoning,
+    RefusalPart,
     SampledInput,
     SampledMessage,
     TextPart,
@@ -192,7 +194,8 @@ def turns_of_items(
         raws = list(group)
         end = begin + len(raws)
         # Of a thought that was sealed, its opened item tells whether its client has changed it.
-        seen = _seen(raws, map(_text_of_item, items[begin:end])) if is_turn else _NOTHING
+        can_be_known = is_turn and all(map(_is_spoken, items[begin:end]))
+        seen = _seen(raws, map(_text_of_item, items[begin:end])) if can_be_known else _NOTHING
         if seen.key is not None and not _is_there(seen, items[begin:end], raws, parent, sampled):
             turns.append(PlacedTurn(seen, begin, end))
         begin = end
@@ -272,6 +275,17 @@ def _text(item: JsonObject) -> str:
 
 
 def _text_of_item(item: InputItem) -> str:
-    if not isinstance(item, Message | Reasoning):
-        return ""
-    return "".join(part.text for part in item.content or () if isinstance(part, TextPart))
+    return "".join(
+        part.text if isinstance(part, TextPart) else part.refusal
+        for part in _parts(item)
+        if isinstance(part, TextPart | RefusalPart)
+    )
+
+
+def _parts(item: InputItem) -> Sequence[Part]:
+    return (item.content or ()) if isinstance(item, Message | Reasoning) else ()
+
+
+def _is_spoken(item: InputItem) -> bool:
+    """Whether nothing of an item is a picture or a file: no model here says such, so its client has added it."""
+    return all(isinstance(part, TextPart | RefusalPart) for part in _parts(item))

@@ -35,6 +35,8 @@ SCRIPT = [
     {"after_calls": 2, "say": ASIDE.format("Rio") + CALL.format(WRITTEN[2]) + NEXT},
     {"after_calls": 3, "say": "<|channel|>final<|message|>Rain.<|return|>"},
 ]
+SAID = [{"type": "output_text", "text": "I look."}]
+PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
 USER = {"type": "message", "role": "user", "content": "?"}
 
 closed = module_server("replayed", ClosedServer, auth="on", script=SCRIPT, model_name="m", journal=True)
@@ -159,6 +161,8 @@ def edited(item: Item, kind: str, **changes: Any) -> Item:
         lambda item: edited(item, "function_call", arguments='{"city":"Paris","days":4}'),
         lambda item: edited(item, "function_call", arguments='{"city":"Paris","days":3,"days":3}'),
         lambda item: edited(item, "message", content="I look it up."),
+        lambda item: edited(item, "message", content=[*SAID, PICTURE]),
+        lambda item: edited(item, "message", content=[{"type": "refusal", "refusal": "I will not."}]),
         lambda item: edited(item, "reasoning", content=[{"type": "reasoning_text", "text": "Another thought."}]),
     ],
 )
