@@ -162,6 +162,15 @@ def caller_of(scope: Message, send: object) -> Sequence[Any] | None:
     return (str(peer.host), peer.port) if hasattr(peer, "port") else None
 
 
+def scheme_of(scope: Message, send: object) -> str | None:
+    """Return the scheme that daphne is called with, likewise; its scopes of WebSockets have none."""
+    protocol, is_websocket = _protocol_of(send)
+    if protocol is None or is_websocket:
+        scheme: str | None = scope.get("scheme")
+        return scheme
+    return "https" if protocol.isSecure() else "http"
+
+
 class DaphneConnection:
     """Flow control of one connection: `paused` while Twisted's buffer is full, `drain()` until it is not."""
 

@@ -9,11 +9,12 @@ import logging
 
 from responses_app.auth.proxies import Proxies
 from responses_app.web.bodies import Application, Message, Receive, SendMessage
-from responses_app.web.servers.daphne import caller_of
+from responses_app.web.servers.daphne import caller_of, scheme_of
 
 logger = logging.getLogger("respsite.transport")
 
-PEER = "respsite.peer"  # the key in a scope for the address that calls, where a server put another one into `client`
+# Keys in a scope for the address that calls and the scheme that it uses, where a server put others in their places.
+PEER, SCHEME = "respsite.peer", "respsite.scheme"
 IGNORED = (
     "%s sends X-Forwarded-For, which is ignored: TRUSTED_PROXIES does not name it, so all behind it count as one "
     "client. If it is your proxy, add its address there."
@@ -38,16 +39,17 @@ class Forwarded:
     def _told(self, scope: Message, send: SendMessage) -> Message:
         """Return a copy of a scope with its true client."""
         peer = scope[PEER] if PEER in scope else caller_of(scope, send)
-        if self._proxies is None:
-            return {**scope, "client": peer}
-        caller = str(peer[0]) if peer else None
-        sender = self._proxies.sender(caller, scope["headers"])
-        if sender.is_ignored:
-            self._warn(caller)
-        if sender.host != caller:
-            peer = None if sender.host is None else (sender.host, 0)
-        own = {} if sender.scheme is None else {"scheme": _SCHEMES[scope["type"]][sender.scheme]}
-        return {**scope, "client": peer, **own}
+        scheme = scope[SCHEME] if SCHEME in scope else scheme_of(scope, send)
+        if self._proxies is not None:
+            caller = str(peer[0]) if peer else None
+            sender = self._proxies.sender(caller, scope["headers"])
+            if sender.is_ignored:
+                self._warn(caller)
+            if sender.host != caller:
+                peer = None if sender.host is None else (sender.host, 0)
+            if sender.scheme is not None:
+                scheme = _SCHEMES[scope["type"]][sender.scheme]
+        return {**scope, "client": peer, **({} if scheme is None else {"scheme": scheme})}
 
     def _warn(self, caller: str | None) -> None:
         if not self._has_warned:
@@ -62,7 +64,7 @@ class NotesPeer:
         self._app = app
 
     async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
-        """Hand on, with the address that calls under a key of its own."""
+        """Hand on, with the address that calls and its scheme under keys of their own."""
         if scope["type"] in _SCHEMES:
-            scope[PEER] = scope.get("client")
+            scope[PEER], scope[SCHEME] = scope.get("client"), scope.get("scheme")
         await self._app(scope, receive, send)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from responses_app.auth.proxies import Proxies, came_through_proxy, trusted_proxies
-from responses_app.web.servers.forwarded import PEER, Forwarded
+from responses_app.web.servers.forwarded import PEER, SCHEME, Forwarded
 
 ONE, NAMED = Proxies(), Proxies(trusted_proxies("192.0.2.1, 203.0.113.0/24,2001:db8::/48"))
 LOCAL = "127.0.0.1"
@@ -70,6 +70,7 @@ def test_the_scheme_is_what_the_clients_proxy_says(forwarded: str, schemes: list
 @pytest.mark.parametrize("kind", ["http", "websocket"])
 async def test_the_scope_has_the_client(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[Any] = []
+    plain, secure = ("http", "https") if kind == "http" else ("ws", "wss")
 
     async def app(scope: Any, receive: object, send: object) -> None:
         seen.append((scope["client"], scope.get("scheme")))
@@ -81,9 +82,9 @@ async def test_the_scope_has_the_client(kind: str, caplog: pytest.LogCaptureFixt
     for proxies in (None, ONE, NAMED):
         await Forwarded(app, proxies)(dict(scope), none, none)
     for proxies in (None, ONE):  # uvicorn has put the first address there, whoever called
-        await Forwarded(app, proxies)({**scope, "client": ("6.6.6.6", 0), PEER: ("9.9.9.9", 7)}, none, none)
-    secure = "https" if kind == "http" else "wss"
-    local, stranger = ((LOCAL, 5), None), (("9.9.9.9", 7), None)
+        found = {"client": ("6.6.6.6", 0), "scheme": secure, PEER: ("9.9.9.9", 7), SCHEME: plain}
+        await Forwarded(app, proxies)({**scope, **found}, none, none)
+    local, stranger = ((LOCAL, 5), None), (("9.9.9.9", 7), plain)
     assert seen == [local, (("8.8.8.8", 0), secure), local, stranger, stranger]
     told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert [each.partition(" sends ")[0] for each in told] == [LOCAL, "9.9.9.9"]
