@@ -424,6 +424,8 @@ class ResponseService:
     async def _remember(self, run: Run) -> None:
         """Remember what the model has said in a whole response, for clients that give it back. Raises nothing."""
         said, seen = run.said, turn_of_output(run.response()["output"])
+        if said is None:  # a stop string has cut it
+            return
         known = seen.known(said, texts=1) if seen.key is not None else None
         # The pictures of a tool are kept for the response that was shown them.
         shows = run.plan.format.sees and any(run.plan.format.pictures_of(each.tokens) for each in said.messages)

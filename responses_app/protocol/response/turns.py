@@ -158,6 +158,7 @@ class AnswerStops:
         self._stops = tuple(stops)
         self._text: StopStrings | None = None  # of the answer that is being said
         self._held: tuple[TextLogprob, ...] = ()  # of its text that was not said yet
+        self.has_cut = False  # a string has ended an answer: more was sampled than is said
 
     def without_stop_token(self, chunk: Sampled) -> tuple[Sampled, bool]:
         """Return what is to be read of tokens, and whether one of the request's own has ended them."""
@@ -179,6 +180,7 @@ class AnswerStops:
             elif self._text is not None:
                 events += self._read(self._text, each)
                 if self._text.matched is not None:
+                    self.has_cut = True
                     return [*events, *self.end(turn, turn_events[index + 1 :])]
                 if isinstance(each, Text):
                     continue

@@ -155,7 +155,10 @@ class Run(EventSource):
         return self.given_back or self._machine.ending is not None or self._machine.status in TERMINAL_STATUSES
 
     @property
-    def said(self) -> Exact:
+    def said(self) -> Exact | None:
+        stops = self._machine.reader.stops
+        if stops is not None and stops.has_cut:  # more was sampled than is said
+            return None
         return Exact(self.plan.format.name, tuple(self._machine.stream.messages))
 
     def response(self) -> ResponseObject:

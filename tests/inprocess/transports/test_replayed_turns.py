@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.formats.harmony.encoding import decode_tokens
 from tests.kit.clients import Socket
 from tests.kit.closed import bearer
 from tests.kit.fixtures import module_server
@@ -174,6 +175,15 @@ def test_what_its_client_has_changed_is_read_as_it_is_now(
     output = ask(closed, key, [USER], store=store)["output"]
     ask(closed, key, [USER, *map(change, output), *outputs(output)])
     assert not goes_on(*journal(closed)[begin:])
+
+
+def test_an_answer_is_read_as_it_was_told_where_a_stop_string_has_cut_it(closed: ClosedServer, key: str) -> None:
+    """Also in other chats, which may say the same."""
+    calls = [{"type": "function_call", "call_id": f"c{n}", "name": "get_weather", "arguments": "{}"} for n in range(3)]
+    history = [USER, *calls, *outputs(calls)]
+    (cut,) = ask(closed, key, history, stop=["n."])["output"]
+    ask(closed, key, [*history, without_id(cut), USER])
+    assert "final<|message|>Rai<|end|>" in decode_tokens(journal(closed)[-1]["prompt_tokens"])
 
 
 def test_another_project_finds_nothing(closed: ClosedServer, key: str) -> None:
