@@ -104,8 +104,9 @@ class Shelf:
                 request.note_ignored(f"tools[{index}]")
         if request.tool_choice.forbids:
             return set(unserved)
+        demanded = _demanded(request, unserved)
         for index, problem in unserved.items():
-            if _is_demanded(request, index, unserved):
+            if index in demanded:
                 raise unsupported_parameter("tool_choice", problem)
             if self.refuses_unserved:
                 raise unsupported_parameter(f"tools[{index}].type", problem)
@@ -145,15 +146,19 @@ def _is_there(tool: BaseTool, declared: JsonObject, entries: Sequence[ToolEntry]
     return declared["type"] != "mcp" and any(entry.tool is tool for entry in entries)
 
 
-def _is_demanded(request: CreateRequest, index: int, unserved: Collection[int]) -> bool:
-    """Whether a request must have this tool: by name, or as a call is required and no other tool can be called."""
+def _demanded(request: CreateRequest, unserved: Collection[int]) -> Collection[int]:
+    """Return the places of those that a request must have: no other that it may call can be had, and it must call one.
+
+    A tool that is demanded by its name is the only one that it may call.
+    """
     choice, tools = request.tool_choice, request.tools_json
     if not choice.demands:
-        return False
-    item = item_of(tools[index])
-    served = (place for place, tool in enumerate(tools) if item_of(tool) is not None)
-    others = len(request.tools) > 0 or any(place not in unserved for place in served)
-    return any(each.item == item for each in choice.hosted) or (choice.allowed is None and not others)
+        return ()
+    there = {item_of(tool) for place, tool in enumerate(tools) if place not in unserved} - {None}
+    if choice.allowed is None:
+        return () if request.tools or there else unserved
+    named = {each.item for each in choice.hosted}
+    return () if choice.allowed or named & there else {place for place in unserved if item_of(tools[place]) in named}
 
 
 def _refuse_unserved(approved: Sequence[ApprovedCall], served: Sequence[Mapping[str, object]]) -> None:

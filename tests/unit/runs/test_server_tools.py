@@ -179,8 +179,9 @@ async def test_what_agents_declare_unasked_is_left_out_unless_it_is_demanded(kin
             await Site().begin(input="hi", tools=tools, tool_choice=choice)
         assert refused.value.param == "tool_choice"
     # Where another tool can be called, none of these is demanded: only this engine cannot force a call.
-    with pytest.raises(ApiError, match="cannot hold the model to a format or to a call"):
-        await site_with(Shell()).begin(input="hi", tools=[*tools, *ASKED], tool_choice="required")
+    for choice in ("required", {**allowed, "tools": [{"type": kind}, *ASKED]}):
+        with pytest.raises(ApiError, match="cannot hold the model to a format or to a call"):
+            await site_with(Shell()).begin(input="hi", tools=[*tools, *ASKED], tool_choice=choice)
 
 
 async def test_where_calls_are_forbidden_it_is_neither_told_nor_run() -> None:
