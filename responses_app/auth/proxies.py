@@ -36,12 +36,21 @@ def came_through_proxy(scope: Mapping[str, Any], headers: Iterable[bytes]) -> bo
 def trusted_proxies(value: str) -> tuple[Network, ...]:
     """Addresses and networks of proxies. Raises `ValueError`."""
     try:
-        found = tuple(ip_network(each.strip()) for each in value.split(",") if each.strip())
+        found = tuple(_network(each.strip()) for each in value.split(",") if each.strip())
     except ValueError:
         found = ()
     if not found:
         raise ValueError("addresses and networks, separated by commas, like 10.0.0.5, 10.1.0.0/16, 2001:db8::/48")
+    if not all(network.prefixlen for network in found):
+        raise ValueError("proxies alone, not everybody (/0): each client could then claim any address")
     return found
+
+
+def _network(text: str) -> Network:
+    network = ip_network(text)
+    mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
+    # `address_of` reads ::ffff:192.0.2.1 as 192.0.2.1.
+    return network if mapped is None or network.prefixlen < 96 else IPv4Network((mapped, network.prefixlen - 96))
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,3 +94,13 @@ async def test_the_scope_has_the_client(kind: str, caplog: pytest.LogCaptureFixt
 def test_an_old_http_is_a_proxys(version: str | None) -> None:
     scope = {} if version is None else {"http_version": version}
     assert came_through_proxy(scope, [b"host", b"x-request-id"]) == (version in ("0.9", "1.0"))
+
+
+@pytest.mark.parametrize("value", ["0.0.0.0/0", "10.0.0.5, ::/0", "::ffff:0.0.0.0/96"])
+def test_everybody_is_no_proxy(value: str) -> None:
+    with pytest.raises(ValueError, match="proxies alone"):
+        trusted_proxies(value)
+
+
+def test_a_proxy_may_be_named_as_a_socket_of_both_protocols_shows_it() -> None:
+    assert trusted_proxies("::ffff:192.0.2.1,::ffff:10.0.0.0/104") == trusted_proxies("192.0.2.1,10.0.0.0/8")
