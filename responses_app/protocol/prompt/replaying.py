@@ -49,6 +49,7 @@ _DIGEST_BYTES = 16  # 128 bits: nobody finds a text of the same digest
 _HOSTED = frozenset(
     "code_interpreter_call file_search_call image_generation_call mcp_call mcp_list_tools web_search_call".split()
 )
+_READ_OF_HOSTED = ("server_label", "queries", "results", "revised_prompt")  # beside what `seen_of` looks at
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +260,8 @@ def _seen(items: Sequence[JsonObject], texts: Iterable[str]) -> SeenTurn:
 def _seen_call(item: JsonObject, kind: str) -> tuple[str, str, str]:
     call = call_of(item)
     if call is None:
-        return "", kind, seen_of(item)  # what the server called: clients leave the ids of such items out
+        # What the server called: clients leave the ids of such items out.
+        return "", kind, seen_of(item, more=_READ_OF_HOSTED)
     if kind == "function_call":
         return call.id, call.called, canonical(str(item.get("arguments")))
     if kind == "custom_tool_call":

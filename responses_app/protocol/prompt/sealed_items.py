@@ -167,15 +167,18 @@ def _parts(head: JsonObject, tokens: "Tokens[int]") -> Iterator[tuple[list[str],
         yield seen, Exact(str(head["format"]), messages)
 
 
-def seen_of(item: Mapping[str, object]) -> str:
+def seen_of(item: Mapping[str, object], *, more: Sequence[str] = ()) -> str:
     """Digest what a client sees of an output item; what its SDK adds to it, or leaves out as null, does not count.
 
     A reasoning item is known by its seal: its text may come back or not. A function call's output is its client's.
+    `more` are further fields that count; what seals have is without them.
     """
     kind = item.get("type") or "message"
     if kind == "reasoning" and item.get("encrypted_content"):
         return _digest((kind, item["encrypted_content"]))
-    shown = {name: item[name] for name in _SHOWN if name in item and (kind, name) != ("function_call", "output")}
+    shown = {
+        name: item[name] for name in (*_SHOWN, *more) if name in item and (kind, name) != ("function_call", "output")
+    }
     if isinstance(shown.get("arguments"), str):
         shown["arguments"] = canonical(str(shown["arguments"]))
     if shown.get("error") is not None:

@@ -10,6 +10,7 @@ from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
 from responses_app.protocol.items.items import SampledMessage, fingerprint, parse_items
 from responses_app.protocol.prompt.prompt import render_items
+from responses_app.protocol.prompt.replaying import turn_of_output
 
 MESSAGE = {
     "type": "message",
@@ -106,3 +107,27 @@ def test_what_the_model_has_said_itself_is_read() -> None:
     assert [decode_tokens(each.tokens) for each in read(THINKS, SAID, CALL, sampled=known)][1].endswith(
         "I look.<|end|>"
     )
+
+
+SEARCH = {"type": "file_search_call", "id": "fs_1", "status": "completed", "queries": ["rain"], "results": None}
+MCP_CALL = {"type": "mcp_call", "id": "mcp_1", "server_label": "a", "name": "f", "arguments": "{}", "output": "5"}
+PAINTED = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "revised_prompt": "A cat"}
+
+
+@pytest.mark.parametrize(
+    ("item", "change"),
+    [
+        (SEARCH, {"queries": ["snow"]}),
+        (SEARCH, {"results": [{"text": "Snow."}]}),
+        (MCP_CALL, {"server_label": "b"}),
+        (PAINTED, {"revised_prompt": "A dog"}),
+    ],
+)
+def test_a_turn_is_another_one_where_a_tool_of_the_server_has_done_something_else(
+    item: dict[str, Any], change: dict[str, Any]
+) -> None:
+    turn = turn_of_output([item, CALL])
+    given_back = {name: value for name, value in item.items() if name != "id" and value is not None}
+    assert turn.key is not None
+    assert turn_of_output([given_back, CALL]).key == turn.key
+    assert turn_of_output([{**item, **change}, CALL]).key != turn.key
