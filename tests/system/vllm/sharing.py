@@ -6,12 +6,12 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Each vLLM of the fixtures, and what the ids of its tests have in them. What takes longest begins.
 VLLMS = {
-    "server": r"\[server|\[front_of_server|/test_(pool|rollouts|server_contract|whole_server_agents)\.",
+    "server": r"\[server|[-\[]front_of_server|/test_(pool|rollouts|server_contract|whole_server_agents)\.",
     "workers": r"/test_workers\.py",
     "local": r"\[local|/test_local_contract\.py",
-    "front": r"\[front_with_vllm",
-    "qwen": r"\[front_of_qwen|/test_early_calls\.",
-    "llama": r"\[front_with_llama",
+    "front": r"[-\[]front_with_vllm",
+    "qwen": r"[-\[]front_of_qwen|/test_early_calls\.",
+    "llama": r"[-\[]front_with_llama",
     "seeing": r"/test_pictures\.py",
     "weights here": r"/test_weights\.py::.*\[here\]",
     "weights there": r"/test_weights\.py::.*\[there\]|/test_rollout_weights\.",
