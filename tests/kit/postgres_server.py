@@ -117,8 +117,14 @@ class PostgresServer:
             self._allow_writes(True)
 
     def _allow_writes(self, allow: bool) -> None:
-        self._execute(f"ALTER SYSTEM SET default_transaction_read_only = {'off' if allow else 'on'}")
+        wanted = "off" if allow else "on"
+        self._execute(f"ALTER SYSTEM SET default_transaction_read_only = {wanted}")
         self._execute("SELECT pg_reload_conf()")
+        # A session that begins knows of it once the server has read it, and told those that are there.
+        for _ in looks(START_SECONDS):
+            if self._default_of("default_transaction_read_only") == wanted:
+                return
+        raise AssertionError(f"default_transaction_read_only did not become {wanted}")
 
     @contextmanager
     def hanging(self, *, accepts: bool = False) -> Iterator[None]:
@@ -181,6 +187,13 @@ class PostgresServer:
     def drop_role(self, name: str) -> None:
         """Remove a role."""
         self._execute(f"DROP ROLE {name}")
+
+    def _default_of(self, setting: str) -> str:
+        """Return a setting as a session that begins has it."""
+        with psycopg.connect(self.url) as connection:
+            row = connection.execute("SELECT current_setting(%s)", [setting]).fetchone()
+        assert row is not None
+        return str(row[0])
 
     def _execute(self, statement: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
