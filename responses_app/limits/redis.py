@@ -406,7 +406,7 @@ _CLASSES = {
 
 
 def evicts(memory: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with what Redis does when it is full, by its INFO of its memory; None where it is well."""
+    """Return why Redis may forget counts when it is full, by its INFO of memory; None where it keeps them."""
     policy = str(memory.get("maxmemory_policy", "noeviction"))
     if policy == "noeviction" or not int(memory.get("maxmemory", 0)):
         return None

@@ -174,7 +174,7 @@ _NOTHING = SeenTurn("", "", ())
 
 
 def turn_of_output(output: Sequence[JsonObject]) -> SeenTurn:
-    """Return what a client of the Responses API sees of a whole response; nothing where that is no turn of its own."""
+    """Return a whole response as a client of the Responses API sees it; an empty turn where it is not one turn."""
     return _seen(output, map(_text, output)) if all(map(_is_of_turn, output)) else _NOTHING
 
 

@@ -291,9 +291,8 @@ class Followers:
             try:
                 news = await self._store.log_since(*place)
             except StoreError as problem:
-                if not (
-                    self._away or isinstance(problem, StoreClosed)
-                ):  # one line an outage, not one a reader and second
+                # One line an outage, not one a reader and second; a stop is not an outage.
+                if not self._away and not isinstance(problem, StoreClosed):
                     logger.warning("the responses of other workers cannot be followed now: %s", problem)
                 self._away = True
                 raise

@@ -143,7 +143,7 @@ class TestCompletions:
         asked = {"model": SERVED_MODEL, **fields}
         with httpx.Client(headers={"Authorization": f"Bearer {API_KEY}"}, timeout=60) as http:
             own = http.post(f"{vllm_server.url}/v1/completions", json=asked).text
-        # The tokenizer of this vLLM has a byte before its special tokens, which is no character.
+        # The tokenizer of this vLLM has a byte before its special tokens, which is not a character.
         expected = [near(likelihood(choice)) for choice in json.loads(own.replace("\ufffd", ""))["choices"]]
         answer = front.post("/completions", model=MODEL, **fields).json()
         assert [likelihood(choice) for choice in answer["choices"]] == expected
