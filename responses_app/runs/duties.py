@@ -181,13 +181,17 @@ class OrphanReclaimer:
         self._look_at = -math.inf
 
     async def reclaim(self) -> None:
-        """Take over what dead workers left, and run it. Raises `StoreError`."""
+        """Take over what dead workers left, and run it; a worker that stops does neither. Raises `StoreError`."""
         worker, suspect_before = self._heartbeat.state().id, self._heartbeat.pulse.suspect_before
         if time.monotonic() >= self._look_at or await self._store.has_orphans(worker, dead_before=suspect_before):
             self._look_at = -math.inf  # if this fails: it may have been committed, and the answer lost
             await self._heartbeat.beat()  # who is dead is told by a beat of our own: see `Pulse`
+            if self._stops:  # what it leaves to others now, it must not claim again
+                return
             await self._claim(worker)
             self._look_at = time.monotonic() + CLAIM_SECONDS
+        if self._stops:
+            return
         away: set[str] = set()  # models that cannot be had now; one response of each finds that out
         # Each once: one that has to wait goes to the back.
         for _ in range(len(self._claimed)):
@@ -197,6 +201,10 @@ class OrphanReclaimer:
             else:
                 away.add(model)
                 self._claimed.rotate(-1)
+
+    @property
+    def _stops(self) -> bool:
+        return self._service.registry.draining
 
     async def give_back(self) -> None:
         """Leave what was taken over and does not run yet to others. Raises `StoreError`."""
@@ -210,6 +218,7 @@ class OrphanReclaimer:
 
     async def _claim(self, worker: str) -> None:
         # What is this worker's and not known here was claimed by a call whose answer got lost: it is given again.
+        # What is known and is left to others while this waits for the store is for those others.
         known = {run.response_id for run in self._service.registry.running}
         known |= {accepted.response["id"] for accepted in self._claimed}
         known |= {stored.response["id"] for stored in self._service.unsaved}

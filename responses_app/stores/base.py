@@ -325,8 +325,9 @@ class BaseResponseStore(ABC):
 
         That is a time of the store's clock, long enough before a beat of this worker's own. Background responses, and
         all that have a log, become `worker_id`'s, by a new claim; all others end as failed. What it took over before
-        and does not have among the `known`, since the answer got lost, it is given again. A worker is to `beat` before
-        it accepts anything, else others take it for dead. Raises `StoreError`.
+        and does not have among the `known`, since the answer got lost, it is given again. The `known` are not claimed:
+        what it leaves to others while this waits is for them. A worker is to `beat` before it accepts anything, else
+        others take it for dead. Raises `StoreError`.
         """
 
     @abstractmethod

@@ -106,6 +106,15 @@ class ClaimsContract:
             assert taken.claim == Claim(f"worker_{epoch}", epoch)
             await store.give_back(taken)
 
+    async def test_what_a_worker_leaves_while_it_claims_is_for_others(self, store: BaseResponseStore) -> None:
+        turn = Turn()
+        await store.accept(turn.begun("queued"))
+        (taken,), _ = await reclaimed(store, "worker_stops", turn.project)
+        await store.give_back(taken)
+        assert (await reclaimed(store, "worker_stops", turn.project, turn.response_id))[0] == []
+        ((again,), _) = await reclaimed(store, "worker_heir", turn.project)
+        assert again.claim == Claim("worker_heir", 3)
+
     async def test_what_was_taken_over_and_got_lost_on_the_way_is_given_again(self, store: BaseResponseStore) -> None:
         turn = Turn()
         await store.accept(turn.begun("queued"))

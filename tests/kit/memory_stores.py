@@ -193,9 +193,9 @@ class MemoryResponseStore(BaseResponseStore):
         alive = {worker_id, *(each for each, seen_at in self._workers.items() if seen_at > dead_before)}
         claimed, failed = [], 0
         for (_, response_id), kept in self._responses.items():
-            if not isinstance(kept.of, AcceptedResponse) or not kept.runs:
+            if not isinstance(kept.of, AcceptedResponse) or not kept.runs or response_id in known:
                 continue
-            is_mine = kept.claim.worker == worker_id and kept.claim.epoch > 1 and response_id not in known
+            is_mine = kept.claim.worker == worker_id and kept.claim.epoch > 1
             can_run = kept.of.request is not None or bool(kept.log)
             if kept.claim.worker not in alive:
                 kept.claim = Claim(worker_id, kept.claim.epoch + 1)

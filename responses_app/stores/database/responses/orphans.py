@@ -90,7 +90,7 @@ def reclaim(
     Two at once never get the same: PostgreSQL skips what another has locked, SQLite lets one in at a time. `before` is
     what an earlier attempt gave, which may have been committed.
     """
-    runnable, lost = _left(connection, worker_id, dead_before)
+    runnable, lost = _left(connection, worker_id, dead_before, known)
     with connection.cursor() as cursor:
         CLAIM_RESPONSE.run(cursor, [{"id": response_id, "worker": worker_id} for response_id in runnable])
         FAIL_RESPONSE.run(cursor, [_failed(response_id, body) for response_id, body in lost.items()])
@@ -128,14 +128,17 @@ def lost(connection: BaseDatabaseWrapper, claims: Mapping[str, Claim]) -> Collec
 
 
 def _left(
-    connection: BaseDatabaseWrapper, worker_id: str, dead_before: float
+    connection: BaseDatabaseWrapper, worker_id: str, dead_before: float, known: Collection[str]
 ) -> tuple[Sequence[str], Mapping[str, str]]:
-    """Return the responses nobody runs: the ids of those to be claimed, the others with their bodies as JSON."""
+    """Return the responses nobody runs: the ids of those to be claimed, the others with their bodies as JSON.
+
+    Those that are `known` here ran here a moment ago, and are for others.
+    """
     sql = _LEFT.format(lock=for_update(connection, "FOR UPDATE SKIP LOCKED"))
     with connection.cursor() as cursor:
         cursor.execute(sql, [worker_id, time_value(connection, max(0.0, dead_before))])
         # By id, which is the order of time; the query has none.
-        rows = sorted(cursor.fetchall())
+        rows = sorted(row for row in cursor.fetchall() if row[0] not in known)
     return [row[0] for row in rows if row[2]], {row[0]: row[1] for row in rows if not row[2]}
 
 
