@@ -10,7 +10,6 @@ from typing import Self
 import psycopg
 
 from tests.kit.capabilities import program, require
-from tests.kit.postgres_server import PostgresServer
 from tests.kit.redis_server import low_port
 from tests.kit.waiting import looks
 
@@ -30,19 +29,19 @@ logfile = {folder}/log
 
 
 class PgBouncer:
-    """Run PgBouncer in front of a server, with at most so many sessions there for each database."""
+    """Run PgBouncer in front of the server at a port, with at most so many sessions there for each database."""
 
-    def __init__(self, server: PostgresServer, *, sessions: int = 4) -> None:
+    def __init__(self, server_port: int, *, sessions: int = 4) -> None:
         require("pgbouncer")
         self.port = low_port()
-        self._server = server
+        self._server_port = server_port
         self._sessions = sessions
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="respsite-pgbouncer-"))
         file = self._folder / "pgbouncer.ini"
-        numbers = {"server": self._server.port, "port": self.port, "sessions": self._sessions}
+        numbers = {"server": self._server_port, "port": self.port, "sessions": self._sessions}
         file.write_text(CONFIGURATION.format(folder=self._folder, **numbers))
         self._folder.chmod(0o755)
         user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root

@@ -22,7 +22,7 @@ SELECT current_setting('statement_timeout'), current_setting('idle_in_transactio
 def test_a_server_behind_a_pooler(folder: Path) -> None:
     name = postgres().create_database(template=migrated_database(manage))
     # Fewer sessions than a server has threads.
-    with PgBouncer(postgres(), sessions=2) as pooler:
+    with PgBouncer(postgres().port, sessions=2) as pooler:
         url = pooler.url_of(name)
         with Server(folder, database_url=url) as server:
             assert server.post("/responses", input="Hello").json()["status"] == "completed"

@@ -102,7 +102,7 @@ async def test_chunks_are_read_on_beside_a_connection_that_is_made_anew(readers:
 async def test_a_real_pooler(postgres_server: PostgresServer, postgres_url: str, open_database: OpenDatabase) -> None:
     name = postgres_url.rpartition("/")[2]
     # One session, which each transaction gets in turn.
-    with PgBouncer(postgres_server, sessions=1) as pooler, open_database(pooler.url_of(name)) as alias:
+    with PgBouncer(postgres_server.port, sessions=1) as pooler, open_database(pooler.url_of(name)) as alias:
         readers = DatabaseReaders(alias, timeout=20.0).held()
         await readers.run(fill)
         await readers.run(read_all)
