@@ -27,7 +27,7 @@ MEND = "Mend this setting: the server does not start so."
 REACH_VLLM = "Check that vLLM runs there (`vllm serve`), what ENGINE_URL, MODELS and EMBEDDINGS_URL name, and its log."
 REACH_LLAMA = "Check that llama-server runs there and has loaded its model, and what ENGINE_URL and MODELS name."
 REACH_HOST = "Check that `respsite sandboxes` runs there, its log, and that SANDBOX_SECRET is the same here and there."
-NO_EVICTION = "Set maxmemory-policy noeviction, or give the server a Redis of its own."
+NO_EVICTION = "Where other programs use it, too, give the server a Redis of its own."
 WRITES = "Let REDIS_URL lead to a Redis that takes writes; until then limits hold in each worker alone."
 INSTALL_SANDBOX = (
     "Install bubblewrap (apt install bubblewrap), or on a kernel of 6.12 or later: pip install sandlock; "
