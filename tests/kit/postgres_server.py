@@ -133,10 +133,10 @@ class PostgresServer:
         stalled = []
         if not accepts:
             stalled.append(self._process.pid)
-            os.kill(self._process.pid, signal.SIGSTOP)  # the first: it makes no others then
+            _stall(self._process.pid)  # the first: it makes no others then
         try:
             for child in _children(self._process.pid):
-                os.kill(child, signal.SIGSTOP)
+                _stall(child)
                 stalled.append(child)
             yield
         finally:
@@ -216,6 +216,15 @@ class PostgresServer:
         """Give what makes a subprocess run as the server's owner, in its directory."""
         identity = {"user": self._user, "group": self._user, "extra_groups": []} if self._user else {}
         return {"cwd": self._directory, "env": {"PGDATA": str(self._data), "LC_ALL": "C"}, **identity}
+
+
+def _stall(process: int) -> None:
+    """Stop a process, and return once it stands still: the signal alone leaves it a moment."""
+    os.kill(process, signal.SIGSTOP)
+    for _ in looks(STOP_SECONDS):
+        if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+            return
+    raise AssertionError(f"process {process} did not stop")
 
 
 def _children(process: int) -> list[int]:

@@ -163,7 +163,8 @@ async def test_one_that_stands_still_hides_no_end_and_is_killed_with_the_worker_
 ) -> None:
     monkeypatch.setattr(fork_client, "STATUS_SECONDS", 0.05)
     first, second = forks.start(1), forks.start(2)
-    await eventually(lambda: bool(first.pid and second.pid))
+    # One whose fork server is gone before it has told that it forked it ends by itself.
+    await eventually(lambda: all("serve_worker" in command_line(each.pid) for each in (first, second)))
     os.kill(forks.servers()[0], signal.SIGSTOP)
     first.send(signal.SIGKILL)
     await eventually(lambda: forks.ended == {1: None})
