@@ -1,4 +1,4 @@
-"""The coding agents that `respsite configure` knows: what each has to be told of a server, and where it keeps that.
+"""The coding agents that `respsite configure` knows, and Open WebUI: the settings of each, and where it keeps them.
 
 Every text here is what the agent's own file holds word for word (or what a shell exports), and the page of the agent in
 the documentation shows it. No text has an API key in it: each agent is told where to find one when it runs.
@@ -18,6 +18,7 @@ from responses_app.command_line.endpoint import USAGE, CommandFailed
 VERSION = "/v1"  # how the base URL of an SDK ends
 MAX_OUTPUT = 32_000  # tokens: what OpenCode asks for where a model's bound is not smaller
 OUTPUT_SHARE = 4  # and no more than a quarter of the model's length
+COMPACTED_SHARE = 0.75  # of the model's length: where Open WebUI summarizes a chat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class Format(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """A coding agent."""
+    """A coding agent, or Open WebUI."""
 
     name: str  # as it is typed behind `respsite configure`
     title: str  # as its makers write it
@@ -159,6 +160,22 @@ def _aider(target: Target) -> str:
     return _exports(variables, "AIDER_OPENAI_API_KEY", target)
 
 
+def _open_webui(target: Target) -> str:
+    # The names in the plural are its own: in a profile, the others would be read by every program for OpenAI's API.
+    variables = {
+        "OPENAI_API_BASE_URLS": target.base_url,
+        # It would offer embedding models for chats, too.
+        "OPENAI_API_CONFIGS": json.dumps({"0": {"model_ids": target.models}}, ensure_ascii=False),
+        "ENABLE_OLLAMA_API": "false",
+        **dict.fromkeys((f"ENABLE_{task}_GENERATION" for task in ("TITLE", "TAGS", "FOLLOW_UP")), "false"),
+        "DEFAULT_MODEL_METADATA": json.dumps({"capabilities": {"builtin_tools": False}}),
+    }
+    if target.context is not None:
+        variables["ENABLE_CONTEXT_COMPACTION"] = "true"
+        variables["CONTEXT_COMPACTION_TOKEN_THRESHOLD"] = str(int(target.context * COMPACTED_SHARE))
+    return _exports(variables, "OPENAI_API_KEYS", target)
+
+
 def _exports(variables: Mapping[str, str], key: str, target: Target) -> str:
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
     return "".join([*lines, f'export {key}="${{{target.key_variable}:-none}}"\n'])
@@ -230,6 +247,13 @@ AGENTS: Mapping[str, Agent] = {
             speaks="Chat Completions",
             format=Format.SHELL,
             text=_aider,
+        ),
+        Agent(
+            name="open-webui",
+            title="Open WebUI",
+            speaks="Chat Completions",
+            format=Format.SHELL,
+            text=_open_webui,
         ),
     )
 }

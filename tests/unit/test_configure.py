@@ -15,6 +15,7 @@ from responses_app.command_line.parser import AGENTS as NAMES
 from tests.kit.web_server import answer, web_server
 
 HERE = "http://127.0.0.1:8000/v1"
+OWN = ("COPILOT_", "AIDER_", "OPENAI_API_", "ENABLE_", "DEFAULT_MODEL_", "CONTEXT_")  # of those told by variables
 PLACES = ("CODEX_HOME", "CLAUDE_CONFIG_DIR", "XDG_CONFIG_HOME", "QWEN_HOME", "ANTHROPIC_AUTH_TOKEN", "OPENAI_BASE_URL")
 
 
@@ -59,7 +60,8 @@ def read(agent: str, text: str, **variables: str) -> object:
         env={"PATH": os.environ["PATH"], **variables},
     )
     told = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-    return {name: value for name, value in told.items() if name.startswith(("COPILOT_", "AIDER_"))}
+    told = {name: value for name, value in told.items() if name.startswith(OWN)}
+    return {name: json.loads(value) if value.startswith("{") else value for name, value in told.items()}
 
 
 def test_the_parser_knows_all_agents() -> None:
@@ -68,7 +70,8 @@ def test_the_parser_knows_all_agents() -> None:
 
 def test_without_an_agent_it_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     table, hint = printed(capsys)
-    assert [line.split()[0] for line in table.splitlines()[1:]] == list(AGENTS)
+    rows = [line for line in table.splitlines()[1:] if not line.startswith(" ")]  # a long path is folded
+    assert [line.split()[0] for line in rows] == list(AGENTS)
     assert "~/.codex/config.toml" in table
     assert "--write" in hint
 
@@ -98,11 +101,17 @@ def test_it_names_a_server_elsewhere_without_asking_it(agent: str, capsys: pytes
     assert "gpt-oss-120b" in shown
     assert "MY_KEY" in text
     assert "RESPSITE_API_KEY" not in text + told
-    assert ("65536" in shown) == (agent not in ("codex", "aider"))  # Codex asks the server; Aider has no variable
+    told_length = "49152" if agent == "open-webui" else "65536"  # three quarters: where it summarizes
+    assert (told_length in shown) == (agent not in ("codex", "aider"))  # Codex asks the server; Aider has no variable
 
 
 @pytest.mark.parametrize(
-    ("agent", "variable"), [("copilot", "COPILOT_PROVIDER_API_KEY"), ("aider", "AIDER_OPENAI_API_KEY")]
+    ("agent", "variable"),
+    [
+        ("copilot", "COPILOT_PROVIDER_API_KEY"),
+        ("aider", "AIDER_OPENAI_API_KEY"),
+        ("open-webui", "OPENAI_API_KEYS"),
+    ],
 )
 def test_a_shell_takes_the_key_from_its_variable(agent: str, variable: str, capsys: pytest.CaptureFixture[str]) -> None:
     text, _ = printed(capsys, agent)
@@ -128,6 +137,9 @@ def test_the_first_of_several_models_is_taken_and_the_others_are_named(
     assert "Model:" not in told
     large = {"name": "large", "reasoning": True, "limit": {"context": 4096, "output": 1024}}
     assert json.loads(text)["provider"]["respsite"]["models"] == {"large": large}
+    text, _ = printed(capsys, "open-webui")
+    variables = read("open-webui", text)
+    assert variables["OPENAI_API_CONFIGS"] == {"0": {"model_ids": ["small", "large"]}}  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
