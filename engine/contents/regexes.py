@@ -32,6 +32,8 @@ LAST = 0x10FFFF  # the largest code point
 _ESCAPED_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*(?:\]|\Z)", re.DOTALL)  # an open one to the end: in one go
 # A dot that is neither escaped nor in a class.
 _ESCAPED_OR_CLASS_OR_DOT = re.compile(rf"{_ESCAPED_OR_CLASS.pattern}|\.", re.DOTALL)
+# As well where a named group begins, `(?<name>`; not what looks behind.
+_ESCAPED_OR_CLASS_OR_NAMED = re.compile(rf"{_ESCAPED_OR_CLASS.pattern}|\(\?<(?![=!])", re.DOTALL)
 # Within a class: an escape as it is, or a sign that `re` may read as a set one day.
 _FUTURE = re.compile(r"\\.|[\[&~|]", re.DOTALL)
 MAX_PERIOD = 100  # characters that come again and again
@@ -83,17 +85,21 @@ def parse(pattern: str, flags: str = "") -> Tree:
     """Return a regular expression as a tree; raises `GrammarRefused` for what has none (`\\b`, what looks around)."""
     try:
         value = sum((getattr(re, flag.upper()) for flag in flags if flag in "imsx"), re.RegexFlag(0))
-        # Names of groups are written as Python does: `(?<name>` becomes `(?P<name>`, but not what looks behind.
-        parsed = _parser.parse(_ESCAPED_OR_CLASS.sub(_quiet, re.sub(r"\(\?<(?![=!])", "(?P<", pattern)), int(value))
+        parsed = _parser.parse(_ESCAPED_OR_CLASS_OR_NAMED.sub(_as_python, pattern), int(value))
     except (re.error, RecursionError, OverflowError) as error:
         raise GrammarRefused(f"The regular expression {pattern[:100]!r} cannot be read: {error}.") from error
     # The flags of the whole, with those that the pattern sets itself (`(?i)`).
     return _PatternReader(pattern, parsed.state.flags).sequence(parsed)
 
 
-def _quiet(match: re.Match[str]) -> str:
-    """Return a class in which `re` sees no sets of its future: it would write a warning for each to the log."""
+def _as_python(match: re.Match[str]) -> str:
+    """Return a part as `re` reads it: `(?P<` for `(?<`, and a class without the sets of its future.
+
+    It would write a warning for each of these to the log.
+    """
     text = match[0]
+    if text == "(?<":
+        return "(?P<"
     if not text.startswith("["):
         return text
     return "[" + _FUTURE.sub(lambda each: each[0] if len(each[0]) > 1 else f"\\{each[0]}", text[1:]).replace(
@@ -259,6 +265,8 @@ MAX_REPETITIONS = 10_000  # of one {n,m}
 MAX_REPETITION = 256  # characters that repeat those before: `regex` takes 15 ms for them, and 50 s for 4,000
 MAX_WEIGHT = 40_000  # of all, once they are written out: `regex` takes 300 bytes for each part, or more
 
+# An escape or a class that is looked for below; any other one is a character.
+_TELLING = re.compile(r"\\[1-9gkbBAZzQEGRXKpP]|\[.*\[:\^?\w+:\]", re.DOTALL)
 # What cannot be enforced, or is read in different ways; with what a message says of it.
 _UNKNOWN = (
     (re.compile(r"\(\?(?:=|!|<=|<!)"), "looks around"),
@@ -266,8 +274,8 @@ _UNKNOWN = (
     (re.compile(r"\(\?(?![:<])|\(\?P"), "has flags or a named group of Python's"),
     (re.compile(r"\\[bBAZzQEGRXK]"), "asks for a place (\\b, \\A, \\Z, …)"),
     (re.compile(r"\\[pP]"), "asks for a property of Unicode"),
-    (re.compile(r"[+*?}]\+"), "is possessive"),
-    (re.compile(r"\[\[:"), "has a POSIX class"),
+    (re.compile(r"(?:[+*?]|\{(?:\d+(?:,\d*)?|,\d*)\})\+"), "is possessive"),
+    (re.compile(r"\[:\^?\w+:\]"), "has a POSIX class"),
 )
 # `{3}`, `{3,}` and `{3,5}`.
 _REPETITION = re.compile(r"\{(\d+)(?:,(\d*))?\}")
@@ -282,12 +290,10 @@ def check_regex(pattern: str) -> None:
             f"The regular expression has {len(pattern)} characters; at most {MAX_CHARACTERS} are allowed."
         )
     current_share().take(CHARACTER * len(pattern))
-    bare = _ESCAPED_OR_CLASS.sub(lambda found: "" if found[0].startswith("[") else found[0], pattern)
-    # Two backslashes are one that is meant: what follows is no escape.
-    plain = bare.replace("\\\\", "")
+    # A character stays one, however it is written: without its class, `[0-9]+[a-z]+` would be `++`.
+    plain = _ESCAPED_OR_CLASS.sub(lambda found: found[0] if _TELLING.match(found[0]) else "_", pattern)
     for unknown, what in _UNKNOWN:
-        # POSIX classes stand within a class, which `plain` has no more.
-        if unknown.search(pattern if "POSIX" in what else plain):
+        if unknown.search(plain):
             raise GrammarRefused(f"The regular expression {pattern[:100]!r} {what}, which cannot be enforced.")
     inner = _ESCAPED_OR_CLASS.sub("_", pattern).removeprefix("^").removesuffix("$")
     if "^" in inner or "$" in inner:
