@@ -1,20 +1,11 @@
 """WebSocket paths. Clients turn `http` into `ws` and append `/responses` to their base URL, with or without /v1."""
 
-from typing import Any
-
 from django.urls import re_path
 
 from responses_app.api.endpoints import ENDPOINTS
 from responses_app.web.sockets.consumer import ResponsesConsumer
 
-
-async def refuse(scope: Any, receive: Any, send: Any) -> None:
-    """Refuse a WebSocket at any other path (servers answer 403)."""
-    await receive()
-    await send({"type": "websocket.close"})
-
-
 websocket_urlpatterns = [
     *(re_path(each.regex, ResponsesConsumer.as_asgi(area=each.scope)) for each in ENDPOINTS if each.websocket),
-    re_path(r"", refuse),
+    re_path(r"", ResponsesConsumer.as_asgi(area=None)),
 ]

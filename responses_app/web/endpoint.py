@@ -423,14 +423,24 @@ def not_served_name(path: str) -> str | None:
 
 def path_not_found(path: str) -> ApiError:
     """Nothing is served at this path (404); of one that OpenAI has it says so."""
-    name = not_served_name(path)
-    about = f" OpenAI's API has {NOT_SERVED[name]}." if name is not None else ""
-    if path.startswith("/v1/v1/"):
-        about = " The client adds /v1 to its base URL: give it one without."
-    elif ROLLOUT_BASE.match(path):
-        about = " The base URL of a roll-out is /rollouts/ID/v1."
     message = (
-        f"Nothing is served at '{path[:200]}'.{about} The API begins at /v1 and has {', '.join(served()[:-1])} and "
-        f"{served()[-1]}: try GET /v1/models. All paths are told at /openapi."
+        f"Nothing is served at '{path[:200]}'.{_about(path)} The API begins at /v1 and has {', '.join(served()[:-1])} "
+        f"and {served()[-1]}: try GET /v1/models. All paths are told at /openapi."
     )
     return not_found(message, code="not_found")
+
+
+def websocket_not_found(path: str) -> ApiError:
+    """No WebSocket is served at this path (404), whether or not something else is."""
+    message = f"No WebSocket is served at '{path[:200]}'.{_about(path)} Connect to /v1/responses."
+    return not_found(message, code="not_found")
+
+
+def _about(path: str) -> str:
+    """Return what is known of a path at which nothing is served, behind a space; an empty text for most."""
+    if path.startswith("/v1/v1/"):
+        return " The client adds /v1 to its base URL: give it one without."
+    if ROLLOUT_BASE.match(path):
+        return " The base URL of a roll-out is /rollouts/ID/v1."
+    name = not_served_name(path)
+    return "" if name is None else f" OpenAI's API has {NOT_SERVED[name]}."

@@ -9,7 +9,7 @@ Errors are told in the names of Chat Completions (`requests.renaming`).
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,7 @@ from responses_app.protocol.engine_details import EngineDetails, check_transfer
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import (
     CACHES_ALL,
+    WHOLE,
     ClientModel,
     Metadata,
     Refused,
@@ -107,7 +108,7 @@ class ChatFields(ClientModel):
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)
-    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
+    top_k: Annotated[int, Field(ge=-1, lt=2**31), WHOLE] | None = None
     min_p: float | None = Field(default=None, ge=0, le=1)
     stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOP_TOKENS)
     logit_bias: LogitBias | None = None

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused, missing, note_ignored, validate
+from responses_app.protocol.fields import CACHES_ALL, WHOLE, ClientModel, Refused, missing, note_ignored, validate
 from responses_app.protocol.messages.blocks import ReadMessages, SystemText, read_messages
 from responses_app.protocol.messages.errors import THREAD
 from responses_app.protocol.messages.tools import MessagesToolChoice, ReadTools, choice_fields, read_tools
@@ -141,7 +141,7 @@ class MessagesFields(CountFields):
     )
     temperature: float | None = Field(default=None, ge=0, le=1)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=0, lt=2**31)
+    top_k: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = None
     metadata: RequestMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     container: Annotated[

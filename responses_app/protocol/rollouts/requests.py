@@ -17,7 +17,7 @@ from responses_app.protocol.errors import (
     invalid_value,
     not_found,
 )
-from responses_app.protocol.fields import ClientModel, check_metadata, validate
+from responses_app.protocol.fields import WHOLE, ClientModel, check_metadata, validate
 from responses_app.protocol.rollouts.generations import MAIN, Api, RolloutRef
 from responses_app.protocol.rollouts.objects import RewardObject
 from responses_app.protocol.sessions import HEADERS as HARNESS_HEADERS
@@ -64,7 +64,7 @@ class Sampling(ClientModel):
 
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
+    top_k: Annotated[int, Field(ge=-1, lt=2**31), WHOLE] | None = None
     min_p: float | None = Field(default=None, ge=0, le=1)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)

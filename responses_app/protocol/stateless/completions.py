@@ -8,7 +8,7 @@ The fields are those of `openai.types.completion_create_params`; `stop_token_ids
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NotRequired
+from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
 import orjson
 from pydantic import Field
@@ -19,7 +19,7 @@ from engine.formats.base import ModelFormat, TextLogprob
 from engine.types import FinishReason, PromptLogprobs, RankedToken, TokenChunk, TokenLogprob
 from responses_app.protocol.engine_details import LOWEST, check_transfer
 from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
-from responses_app.protocol.fields import ClientModel, Refused, validate
+from responses_app.protocol.fields import WHOLE, ClientModel, Refused, validate
 from responses_app.protocol.requests.create_fields import GUIDED, HIDES_NOTHING, NO_SUCH_SAMPLING, OF_ENGINES, LogitBias
 from responses_app.protocol.sizes import json_size
 from responses_app.protocol.stateless.embeddings import read_inputs
@@ -71,7 +71,7 @@ class CompletionFields(ClientModel):
     kv_transfer_params: dict[str, Any] | None = None
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)
-    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
+    top_k: Annotated[int, Field(ge=-1, lt=2**31), WHOLE] | None = None
     min_p: float | None = Field(default=None, ge=0, le=1)
     logit_bias: LogitBias | None = None
     ignore_eos: bool | None = None

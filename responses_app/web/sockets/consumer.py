@@ -27,6 +27,7 @@ from responses_app.protocol.rollouts.requests import ref_of
 from responses_app.protocol.session.tool_outputs import TOOL_MODE_HEADER
 from responses_app.protocol.transport import connections_exhausted
 from responses_app.web.auditing import record_connection
+from responses_app.web.endpoint import websocket_not_found
 from responses_app.web.http import error_response
 from responses_app.web.middleware import Source, answer_headers, host_allowed
 from responses_app.web.servers.backpressure import EXTRAS, Extras
@@ -100,9 +101,9 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
     ticket = FREE  # of the connections that its key and its project may have
     headers: Sequence[tuple[bytes, bytes]] = ()  # of the answer to the handshake
 
-    def __init__(self, area: Area) -> None:
+    def __init__(self, area: Area | None) -> None:
         super().__init__()
-        self.area = area  # what a connection's key must be made for
+        self.area = area  # what a connection's key must be made for; None at a path where there are no WebSockets
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve the connection; whatever ends it (also a cancelled task, where `disconnect` is never called)."""
@@ -134,6 +135,8 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
             return
         began = asyncio.get_running_loop().time()
         try:
+            if self.area is None:
+                raise websocket_not_found(self.scope["path"])
             caller = await caller_of(site, self.scope, self.area)
             await record_connection(site, self.scope, caller)
         except ApiError as error:

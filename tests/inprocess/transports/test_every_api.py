@@ -12,7 +12,7 @@ from tests.kit.inprocess import Server
 from tests.kit.scripts import aborted_prompts, generations
 from tests.kit.waiting import eventually
 
-CHAT, MESSAGES, COMPLETIONS = "/chat/completions", "/messages", "/completions"
+CHAT, MESSAGES, COMPLETIONS, RESPONSES = "/chat/completions", "/messages", "/completions", "/responses"
 
 
 async def ask(server: Server, path: str, text: str, **fields: Any) -> httpx.Response:
@@ -30,6 +30,8 @@ def asked(path: str, text: str, **fields: Any) -> dict[str, Any]:
     """Return the body of a request."""
     if path == COMPLETIONS:
         return {"prompt": f"<|start|>user<|message|>{text}<|end|><|start|>assistant", **fields}
+    if path == RESPONSES:
+        return {"input": text, **fields}
     needed = {"max_tokens": 2000} if path == MESSAGES else {}
     return {"model": "test-model", "messages": [{"role": "user", "content": text}], **needed, **fields}
 
@@ -109,3 +111,10 @@ async def test_a_stop_string_ends_an_engine_that_would_not_end(
         assert (told["content"], told["stop_reason"]) == ([{"type": "text", "text": "0 "}], "stop_sequence")
     response_id = "resp_" + told["id"].removeprefix("chatcmpl-").removeprefix("msg_")
     await eventually(lambda: {each["finish"] for each in generations(server, response_id)} == {"abort"})
+
+
+@pytest.mark.parametrize(("top_k", "status"), [(40.0, 200), (40.5, 400)])
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, COMPLETIONS, RESPONSES])
+async def test_top_k_may_be_a_float_without_a_fraction(server: Server, path: str, top_k: float, status: int) -> None:
+    answer = await ask(server, path, "hello", top_k=top_k)
+    assert answer.status_code == status, answer.text

@@ -1,16 +1,19 @@
 """What is not served is a JSON 404 in OpenAI's shape, wherever it is; and the page that tells what is."""
 
+import json
 import re
 
 import httpx
 import pytest
 from openai.types import Completion, CompletionChoice, CreateEmbeddingResponse
+from websockets.exceptions import InvalidStatus
 
 from responses_app.api.endpoints import ENDPOINTS
 from responses_app.protocol.stateless.completions import Completion as OurCompletion
 from responses_app.protocol.stateless.completions import CompletionChoice as OurChoice
 from responses_app.protocol.stateless.embeddings import EmbeddingList
 from responses_app.web.endpoint import Endpoint, find, is_api_path, served
+from tests.kit.clients import Socket
 from tests.kit.inprocess import Server
 
 
@@ -38,6 +41,22 @@ def test_a_path_that_is_not_there(demo_server: Server, path: str, method: str) -
 def test_a_base_url_that_is_not_quite_right_is_told(demo_server: Server, path: str, told: str) -> None:
     answer = httpx.post(f"{demo_server.url}{path}", json={}, verify=False)
     assert (answer.status_code, told in answer.json()["error"]["message"]) == (404, True), answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/v1/realtime?model=demo", "spoken sessions; the WebSocket of /v1/responses is for text. Connect to"),
+        ("/v1/v1/responses", "The client adds /v1 to its base URL"),
+        ("/v1/chat/completions", "No WebSocket is served at '/v1/chat/completions'. Connect to /v1/responses."),
+    ],
+)
+async def test_a_websocket_where_none_is_served_is_told(demo_server: Server, path: str, told: str) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        await Socket.open(demo_server.ws_url.replace("/v1/responses", path))
+    answer = refused.value.response
+    assert (answer.status_code, json.loads(answer.body)["error"]["code"]) == (404, "not_found")
+    assert told in json.loads(answer.body)["error"]["message"]
 
 
 def test_all_that_is_served_is_told() -> None:

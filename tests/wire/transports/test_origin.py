@@ -152,7 +152,7 @@ def test_any_page_may_be_listed() -> None:
 async def test_another_path_is_refused_at_the_handshake(server: Server, path: str) -> None:
     with pytest.raises(InvalidStatus) as refusal:
         await Socket.open(f"ws://127.0.0.1:{server.port}{path}")
-    assert refusal.value.response.status_code == 403
+    assert refusal.value.response.status_code == 404
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/", "/responses", "/v1/responses?model=test-model"])
