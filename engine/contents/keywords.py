@@ -272,11 +272,12 @@ def string(own: Schema, place: str) -> Schema:
             f"{place or 'The schema'}: a minLength or maxLength above {MAX_LENGTH} cannot be enforced."
         )
     bounded = bool(least) or most is not None
-    form = own.get("format") if own.get("format") in FORMATS else None
     pattern = own.get("pattern") or None
-    if sum(map(bool, (form, pattern, bounded))) > 1:
+    # Beside a pattern, `format` is an annotation: Zod writes the pattern of each format that it knows beside it.
+    form = own.get("format") if own.get("format") in FORMATS and pattern is None else None
+    if bounded and (form or pattern):
         raise GrammarRefused(
-            f"{place or 'The schema'}: of pattern, format, and minLength or maxLength only one can be enforced."
+            f"{place or 'The schema'}: of minLength or maxLength and a pattern or format only one can be enforced."
         )
     if pattern is not None:
         check_regex(pattern)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from jsonschema import Draft202012Validator
 
+from engine.contents.keywords import pattern_of
 from engine.contents.samples import smallest_value
 from engine.contents.schemas import MAX_BYTES, MAX_DEPTH, enforceable
 from engine.contents.validation import problem_of
@@ -38,6 +39,7 @@ REFUSED = [
     ({"dependentRequired": {"a": ["b"]}}, "'dependentRequired'"),
     ({"type": "number", "multipleOf": 0.5}, "multipleOf"),
     ({"type": "string", "pattern": "^a$", "maxLength": 3}, "only one can be enforced"),
+    ({"type": "string", "format": "email", "minLength": 3}, "only one can be enforced"),
     ({"type": "string", "pattern": "(?=a)"}, "looks around"),
     ({"type": "string", "pattern": "(a)\\1"}, "refers back"),
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
@@ -143,6 +145,10 @@ def test_checking_a_large_schema_takes_some_seconds_at_most() -> None:
         (True, {}),
         ({"title": "Any", "examples": [1]}, {}),
         ({"type": "string", "description": "x", "format": "made up"}, {"type": "string"}),
+        (
+            {"type": "string", "format": "ipv4", "pattern": "^[0-9.]+$"},
+            {"type": "string", "pattern": pattern_of("[0-9.]+")},
+        ),
         ({"allOf": [{"type": "integer"}, {"minimum": 2.5}]}, {"type": "integer", "minimum": 3}),
         ({"$ref": "#/$defs/x", "minimum": 3, "$defs": {"x": {"type": "integer"}}}, {"type": "integer", "minimum": 3}),
         ({"const": {"a": 1}}, {"enum": [{"a": 1}]}),
