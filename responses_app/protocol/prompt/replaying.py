@@ -9,7 +9,8 @@ of its calls, which were made here and cannot be guessed; many leave its thought
                        its text is not that of one answer alone (preambles are text, too)
 
 A turn that its client has changed is rendered as it is now. It is not changed where its text or its thoughts are left
-out, or where the arguments of its calls, which are JSON, are spelled otherwise, or say more that is null or false.
+out, where the thought stands before the text beside its calls, letter by letter, or where the arguments of its calls,
+which are JSON, are spelled otherwise, or say more that is null or false.
 
 `chat.replaying` and `messages.blocks` find the turns of their APIs' messages; here are those of items, which clients of
 the Responses API send back one by one: what stands between two inputs is a turn.
@@ -59,6 +60,7 @@ class KnownTurn:
     text: bytes  # a digest
     thought: bytes  # a digest
     exact: Exact  # what it was sampled as
+    thought_length: int  # in characters
 
     def as_bytes(self) -> bytes:
         """Write it, for `from_bytes`: the 4-byte length of a JSON array, that array, and the tokens in planes."""
@@ -68,21 +70,22 @@ class KnownTurn:
         kinds = "".join(message.kind.value for message in self.exact.messages)
         lengths = [len(message.tokens) for message in self.exact.messages]
         planes = in_planes(tokens)
-        head = orjson.dumps([self.exact.format, kinds, lengths, len(planes), self.text.hex(), self.thought.hex()])
+        digests = self.text.hex(), self.thought.hex()
+        head = orjson.dumps([self.exact.format, kinds, lengths, len(planes), *digests, self.thought_length])
         return b"".join((len(head).to_bytes(4, "big"), head, *planes))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "KnownTurn":
         """Read what `as_bytes` wrote. Raises `ValueError` for what another version wrote."""
         begin = 4 + int.from_bytes(data[:4], "big")
-        name, kinds, lengths, planes, text, thought = orjson.loads(data[4:begin])
+        name, kinds, lengths, planes, text, thought, thought_length = orjson.loads(data[4:begin])
         tokens = from_planes(data[begin:], planes)
         bounds = pairwise(accumulate(lengths, initial=0))
         messages = tuple(
             RenderedMessage(MessageKind(kind), tokens[first:last])
             for kind, (first, last) in zip(kinds, bounds, strict=True)
         )
-        return cls(bytes.fromhex(text), bytes.fromhex(thought), Exact(name, messages))
+        return cls(bytes.fromhex(text), bytes.fromhex(thought), Exact(name, messages), thought_length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +114,22 @@ class SeenTurn:
             if len(own) != 1 or texts != 1:
                 return None
             exact = replace(exact, messages=own)
-        return KnownTurn(*self.digests, exact)
+        return KnownTurn(*self.digests, exact, len(self.thought))
 
     def is_replay(self, known: KnownTurn) -> bool:
         """Whether nothing of it was changed; text and thoughts of a message with calls may be left out."""
         if not self.calls:
             return True  # known by its text; a thought of it is an item of its own
         text, thought = self.digests
-        return (not self.text or text == known.text) and (not self.thought or thought == known.thought)
+        has_same_text = not self.text or text == known.text or self._has_thought_in_text(known)
+        return has_same_text and (not self.thought or thought == known.thought)
+
+    def _has_thought_in_text(self, known: KnownTurn) -> bool:
+        """Whether its text is the thought, and the text behind it, if any: some clients know of no thoughts."""
+        if not known.thought_length or _digest(self.text[: known.thought_length]) != known.thought:
+            return False
+        text = self.text[known.thought_length :]
+        return not text or known.text in (_digest(text), _digest(text.removeprefix(BETWEEN)))
 
 
 def keys_of(turns: Iterable[SeenTurn]) -> list[bytes]:

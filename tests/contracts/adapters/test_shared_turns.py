@@ -19,7 +19,7 @@ MESSAGES = (
     RenderedMessage(MessageKind.ANALYSIS, as_tokens([1, 2, 2**31])),
     RenderedMessage(MessageKind.COMMENTARY, as_tokens([200_005])),
 )
-TURN = KnownTurn(b"t" * 16, b"r" * 16, Exact("harmony", MESSAGES))
+TURN = KnownTurn(b"t" * 16, b"r" * 16, Exact("harmony", MESSAGES), 3)
 KEY, OTHER = b"k" * 16, b"o" * 16
 
 

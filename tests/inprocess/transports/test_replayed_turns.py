@@ -89,6 +89,14 @@ def without_id(item: Item) -> Item:
     return {name: value for name, value in item.items() if name != "id"}
 
 
+def as_message(item: Item) -> Item:
+    """Return a thought as a message of the assistant."""
+    if item["type"] != "reasoning":
+        return item
+    texts = [{"type": "output_text", "text": part["text"]} for part in item["content"]]
+    return {"type": "message", "role": "assistant", "content": texts}
+
+
 def given_back(output: Sequence[Item]) -> list[Item]:
     """Return a response's items as clients give them back that know neither thoughts nor ids."""
     kept = [item for item in output if item["type"] != "reasoning"]
@@ -123,6 +131,16 @@ def test_a_loop_goes_on_with_all_that_was_sampled(
     for _ in range(4):
         output = asking(closed, key, history, **fields)["output"]
         history += [*given_back(output), *outputs(output)]
+    entries = journal(closed)[begin:]
+    assert [goes_on(*pair) for pair in pairwise(entries)] == [True] * 3
+
+
+def test_a_loop_goes_on_where_thoughts_come_back_as_texts(closed: ClosedServer, key: str) -> None:
+    """A client that knows of no reasoning items may make messages of them."""
+    begin, history = len(journal(closed)), [USER]
+    for _ in range(4):
+        output = ask(closed, key, history)["output"]
+        history += [*map(as_message, map(without_id, output)), *outputs(output)]
     entries = journal(closed)[begin:]
     assert [goes_on(*pair) for pair in pairwise(entries)] == [True] * 3
 

@@ -55,9 +55,8 @@ API = {Way.WEBSOCKET: "responses", Way.RESPONSES: "responses", Way.CHAT: "chat",
 # Why conversations are more than one sequence, and how often.
 REASONS: dict[tuple[str, Way], dict[str, int]] = {
     # It has a title made, in a conversation of its own with the same session id.
-    **{("OpenCode", way): {"instructions_changed": 1} for way in (Way.RESPONSES, Way.CHAT, Way.MESSAGES)},
-    # It gives a thought back as if it had been an answer.
-    ("Qwen Code", Way.RESPONSES): {"history_changed": len(STEPS) - 1},
+    ("OpenCode", way): {"instructions_changed": 1}
+    for way in (Way.RESPONSES, Way.CHAT, Way.MESSAGES)
 }
 OTHERS = 1  # generations of OpenCode beside those of the task: its title
 

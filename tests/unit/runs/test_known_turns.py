@@ -110,12 +110,22 @@ def test_what_is_long_is_hashed_once(monkeypatch: pytest.MonkeyPatch, turns: Kno
         {"tool_calls": [{**CALL, "function": {"name": "g", "arguments": '{"a":1,"b":2}'}}]},
         {"tool_calls": [{**CALL, "id": "call_2"}]},
         {"tool_calls": [CALL], "content": "Something else."},
+        {"tool_calls": [CALL], "content": "hmSomething else."},
+        {"tool_calls": [CALL], "content": "I look.hm"},
         {"tool_calls": [CALL], "reasoning": "Something else."},
     ],
 )
 def test_what_its_client_has_changed_is_read_as_it_is_now(changed: dict[str, Any], turns: KnownTurns) -> None:
     remember(turns, {"tool_calls": [CALL], "content": "I look.", "reasoning": "hm"}, THOUGHT, SAID)
     assert all(each is None for each in read(turns, USER, {"role": "assistant", **changed}))
+
+
+@pytest.mark.parametrize("content", ["hm", "hmI look.", "hm\n\nI look."])
+def test_a_thought_may_come_back_as_a_text_beside_the_calls(content: str, turns: KnownTurns) -> None:
+    """Clients that know of no thoughts send it so, with the text behind it or without."""
+    remember(turns, {"tool_calls": [CALL], "content": "I look.", "reasoning": "hm"}, THOUGHT, SAID)
+    message = {"role": "assistant", "tool_calls": [CALL], "content": content}
+    assert read(turns, USER, message, OUTPUT)[1] == [THOUGHT, SAID]
 
 
 def test_a_text_is_known_without_what_was_thought_before_it(turns: KnownTurns) -> None:
