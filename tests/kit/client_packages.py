@@ -15,18 +15,23 @@ from tests.kit import npm, pip
 
 TESTS = Path(__file__).parents[1]
 OF_COMMANDS = (TESTS / "project/auditing", TESTS / "project/pinning")  # `make audit` and `make pins` install these
+OF_AGENTS = TESTS / "system/agents/others"  # `make agents` installs these: 1.3 GB
 FOR_A_NEWER_PYTHON = (TESTS / "system/trainers",)
 
 
 def missing_of_npm() -> list[Path]:
     """Return the package.json files of tests that are not installed."""
-    return [each for each in sorted(TESTS.rglob("package.json")) if not npm.folder_of(each).exists()]
+    return [each for each in _manifests("package.json") if not npm.folder_of(each).exists()]
 
 
 def missing_of_pip() -> list[Path]:
     """Return the requirements.txt files of tests whose venv is not there."""
-    named = [each for each in sorted(TESTS.rglob("requirements.txt")) if each.parent not in OF_COMMANDS]
+    named = [each for each in _manifests("requirements.txt") if each.parent not in OF_COMMANDS]
     return [each for each in named if not pip.folder_of(each).exists()]
+
+
+def _manifests(name: str) -> list[Path]:
+    return [each for each in sorted(TESTS.rglob(name)) if OF_AGENTS not in each.parents]
 
 
 def install_all(install: Callable[[Path], object], manifests: Sequence[Path]) -> list[str]:

@@ -131,10 +131,12 @@ class Agent:
     """An agent. It works in the folder `work` of the one that `open` gets: a client makes it."""
 
     name: str
-    manifest: Path  # the package.json with its version
+    manifest: Path  # the package.json or requirements.txt with its version
     ways: tuple[Way, ...]  # how it can ask
     open: Callable[[Path, str, Way], Client]  # a folder of its own, the server's address without a path, a way
     tools: Tools
+    package: str = ""  # its name in a requirements.txt
+    models: Mapping[Way, str] = field(default_factory=dict)  # names that a model needs, for ways chosen by name
     # What it asks beside the task, such as a title: what the developer says then, and what is answered.
     asides: Mapping[str, str] = field(default_factory=dict)
 

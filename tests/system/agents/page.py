@@ -1,20 +1,23 @@
 """The page of what the task cost each agent."""
 
 import json
+import re
 from collections.abc import Sequence
 
 from tests.system.agents.agent import Agent, Way
+from tests.system.agents.loop import LOOP, Looped
 from tests.system.agents.playing import HALF_WAY
 from tests.system.agents.running import Done
 from tests.system.agents.task import STEPS
 
 HEAD = ("agent", "version", "API", "requests", "cut off", "failed", "tokens computed twice", "sent, KB a turn")
+LOOP_HEAD = ("client", "version", "API", "turns", "tokens computed again")
 
 
-def page(runs: Sequence[tuple[Agent, Way, Done]]) -> str:
+def page(runs: Sequence[tuple[Agent, Way, Done]], loops: Sequence[tuple[Agent, Way, Looped]]) -> str:
     """Return the page, as the documentation has it."""
-    rows = [HEAD, ("---",) * len(HEAD), *(row(agent, way, done) for agent, way, done in runs)]
-    table = "\n".join(f"| {' | '.join(each)} |" for each in rows)
+    table = _table(HEAD, [row(agent, way, done) for agent, way, done in runs])
+    looped = _table(LOOP_HEAD, [loop_row(agent, way, done) for agent, way, done in loops])
     return f"""\
 # Benchmark of coding agents
 
@@ -46,8 +49,29 @@ its tools. The model has random weights, and vLLM is forced to output the script
 accept each forced token. According to the cached tokens that vLLM counts, no full block (32 tokens there) of an earlier
 turn is computed again, and no request fails.
 
-`make agents` prints this page, and the test suite runs the same tasks.
+## A task of ten calls with other clients
+
+These clients do a shorter task in the same repository: {len(LOOP) - 1} calls and an answer, with one worker. The
+script writes arguments as models do: with white space, escapes, and the keys in any order. Two turns say something
+before they call. All of these clients send their whole history with each request. Many parse the arguments and write
+them again, and many leave the reasoning out, or send it back as a text.
+
+{looped}
+
+- **tokens computed again**: tokens of a turn (its prompt and its output) that the next prompt does not repeat exactly.
+  Every token counts, not only those in full blocks.
+
+Continue asks the Responses API for models whose name begins with `gpt-5`. Two more clients were measured by hand with
+the same script, and computed nothing again: fast-agent 0.10.48, which needs Python 3.12 or newer, over the WebSocket,
+the Responses API over HTTP, chats and Messages; and Letta Code 0.32.18, without the packages that it names and npm
+lacks, over the Responses API over HTTP, chats and Messages.
+
+`make agents` prints this page. The test suite runs the tasks of 30 turns.
 """
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(each)} |" for each in (head, ("---",) * len(head), *rows))
 
 
 def row(agent: Agent, way: Way, done: Done) -> tuple[str, ...]:
@@ -57,7 +81,16 @@ def row(agent: Agent, way: Way, done: Done) -> tuple[str, ...]:
     return (agent.name, version(agent), way.value, *map(str, counted))
 
 
+def loop_row(agent: Agent, way: Way, looped: Looped) -> tuple[str, ...]:
+    """Return the cells of one run of the shorter task."""
+    return (agent.name, version(agent), way.value, str(looped.turns), str(looped.again))
+
+
 def version(agent: Agent) -> str:
     """Return which version of an agent does the task."""
+    if agent.package:
+        pinned = re.search(rf"^{re.escape(agent.package)}==(\S+)$", agent.manifest.read_text(), re.MULTILINE)
+        assert pinned is not None, agent.name
+        return pinned[1]
     (found,) = json.loads(agent.manifest.read_text())["dependencies"].values()
     return str(found)
