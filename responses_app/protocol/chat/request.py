@@ -108,7 +108,7 @@ class ChatFields(ClientModel):
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)
-    top_k: Annotated[int, Field(ge=-1, lt=2**31), WHOLE] | None = None
+    top_k: Annotated[int | None, WHOLE] = Field(default=None, ge=-1, lt=2**31)
     min_p: float | None = Field(default=None, ge=0, le=1)
     stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOP_TOKENS)
     logit_bias: LogitBias | None = None

@@ -141,7 +141,7 @@ class MessagesFields(CountFields):
     )
     temperature: float | None = Field(default=None, ge=0, le=1)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = None
+    top_k: Annotated[int | None, WHOLE] = Field(default=None, ge=0, lt=2**31)
     metadata: RequestMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     container: Annotated[

@@ -273,7 +273,7 @@ class Fields(ClientModel):
     stop: Stops | None = None
     stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOP_TOKENS)
     logit_bias: LogitBias | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=2**31), WHOLE] | None = None  # -1: no bound, as vLLM has it
+    top_k: Annotated[int | None, WHOLE] = Field(default=None, ge=-1, lt=2**31)  # -1: no bound, as vLLM has it
     min_p: float | None = Field(default=None, ge=0, le=1)
     ignore_eos: bool | None = None
     structured_outputs: StructuredOutputs | None = None

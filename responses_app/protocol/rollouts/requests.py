@@ -64,7 +64,7 @@ class Sampling(ClientModel):
 
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: Annotated[int, Field(ge=-1, lt=2**31), WHOLE] | None = None
+    top_k: Annotated[int | None, WHOLE] = Field(default=None, ge=-1, lt=2**31)
     min_p: float | None = Field(default=None, ge=0, le=1)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)

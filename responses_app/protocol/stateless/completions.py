@@ -71,7 +71,7 @@ class CompletionFields(ClientModel):
     kv_transfer_params: dict[str, Any] | None = None
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)
-    top_k: Annotated[int, Field(ge=-1, lt=2**31), WHOLE] | None = None
+    top_k: Annotated[int | None, WHOLE] = Field(default=None, ge=-1, lt=2**31)
     min_p: float | None = Field(default=None, ge=0, le=1)
     logit_bias: LogitBias | None = None
     ignore_eos: bool | None = None
