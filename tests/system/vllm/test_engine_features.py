@@ -195,7 +195,8 @@ class TestLoad:
             await eventually(lambda: vllm.running() > 1)
             asking.create_task(ask("last", 5))
             asking.create_task(ask("first", -5))
-        assert ended[-1] == "last"
+        # Not "last of all": those that came late, or run beside it in the end, may end behind it.
+        assert ended.index("first") < ended.index("last")
         assert ended.index("first") < BUSY - 1, (
             "before some that came earlier: how many ran by then is up to the machine"
         )
