@@ -33,6 +33,7 @@ _ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x
 # The same as ranges: what must not stand in a JSON string as it is.
 _ESCAPED: Ranges = ((0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
 ANY = OneCharacter(other_than(()))
+_CARET = 0x5E
 
 
 def pattern_of(pattern: str) -> str:
@@ -45,18 +46,27 @@ def pattern_of_length(least: int, most: int | None) -> str:
     return f"^{written(Repeat(ANY, least, most))}$"
 
 
-def written(tree: Tree) -> str:
-    """Return a tree over strings as a regular expression over JSON's text."""
+def text_pattern_of(pattern: str) -> str:
+    """Return a pattern over a text itself in signs that xgrammar reads as `re` does; raises `GrammarRefused`.
+
+    xgrammar's `.` matches a line's end, its `{` always begins a repetition, and `{,3}` and `\\012` are others there.
+    """
+    return f"^{written(parse(pattern), _class)}$"
+
+
+def written(tree: Tree, character: Callable[[Ranges], str] | None = None) -> str:
+    """Return a tree over strings as a regular expression over JSON's text; `character` writes one for another text."""
+    character = character or _character
     match tree:
         case OneCharacter(ranges):
-            return _character(ranges)
+            return character(ranges)
         case Concatenation(parts):
-            return "".join(map(written, parts))
+            return "".join(written(part, character) for part in parts)
         case Repeat(part, least, most):
             bounds = f"{{{least},{'' if most is None else most}}}"
-            return f"(?:{written(part)}){bounds}"
+            return f"(?:{written(part, character)}){bounds}"
         case Alternation(options):
-            return f"(?:{'|'.join(map(written, options))})"
+            return f"(?:{'|'.join(written(option, character) for option in options)})"
     raise AssertionError(f"{tree.name} is not a part of a regular expression")
 
 
@@ -64,7 +74,7 @@ def _character(ranges: Ranges) -> str:
     # The complement of two complements is what both have in common.
     plain = other_than((*other_than(ranges), *_ESCAPED))
     escaped = other_than((*other_than(ranges), *other_than(_ESCAPED)))
-    options = [f"[{''.join(_range(*each) for each in plain)}]"] if plain else []
+    options = [_class(plain)] if plain else []
     # One by one: an escape is several characters, which no class can hold.
     options += [rf"\\{_escape(each)}" for first, last in escaped for each in range(first, last + 1)]
     return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
@@ -72,6 +82,16 @@ def _character(ranges: Ranges) -> str:
 
 def _escape(character: int) -> str:
     return _ESCAPES.get(character) or f"u{character:04x}"
+
+
+def _class(ranges: Ranges) -> str:
+    """Return a class, `^` last in it: one that begins with it, escaped or not, is that of all others to xgrammar."""
+    (first, last), *others = ranges
+    if first == _CARET:
+        if first == last and not others:
+            return r"\^"
+        ranges = (*(((first + 1, last),) if first < last else ()), *others, (_CARET, _CARET))
+    return f"[{''.join(_range(*each) for each in ranges)}]"
 
 
 def _range(first: int, last: int) -> str:

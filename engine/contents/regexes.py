@@ -30,8 +30,6 @@ _CATEGORIES: dict[Any, tuple[bool, Ranges]] = {  # as xgrammar reads them: of AS
 }
 LAST = 0x10FFFF  # the largest code point
 _ESCAPED_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*(?:\]|\Z)", re.DOTALL)  # an open one to the end: in one go
-# A dot that is neither escaped nor in a class.
-_ESCAPED_OR_CLASS_OR_DOT = re.compile(rf"{_ESCAPED_OR_CLASS.pattern}|\.", re.DOTALL)
 # As well where a named group begins, `(?<name>`; not what looks behind.
 _ESCAPED_OR_CLASS_OR_NAMED = re.compile(rf"{_ESCAPED_OR_CLASS.pattern}|\(\?<(?![=!])", re.DOTALL)
 # Within a class: an escape as it is, or a sign that `re` may read as a set one day.
@@ -326,8 +324,3 @@ def check_weight(tree: Tree) -> None:
 
 def _is_too_many(bound: str) -> bool:
     return len(bound) > 9 or int(bound) > MAX_REPETITIONS  # Python reads no number of thousands of digits
-
-
-def without_dots(pattern: str) -> str:
-    """Return a pattern in which `.` matches no line's end, as everywhere: xgrammar's matches that too."""
-    return _ESCAPED_OR_CLASS_OR_DOT.sub(lambda found: r"[^\n]" if found[0] == "." else found[0], pattern)

@@ -30,7 +30,7 @@ from operator import attrgetter
 import orjson
 
 from engine.contents.ebnf import to_ebnf
-from engine.contents.regexes import without_dots
+from engine.contents.keywords import text_pattern_of
 from engine.contents.schemas import json_tag
 from engine.contents.validation import problem_of
 from engine.formats.harmony.encoding import (
@@ -224,7 +224,7 @@ class Held(Shape):
             case JsonSchema() | AnyObject():
                 return json_tag(self.content)
             case Regex(pattern):
-                return {"type": "regex", "pattern": without_dots(pattern)}
+                return {"type": "regex", "pattern": text_pattern_of(pattern)}
             case Lark(grammar):
                 return {"type": "grammar", "grammar": to_ebnf(grammar)}
         return _ANY_TEXT

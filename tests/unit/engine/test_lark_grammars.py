@@ -1,5 +1,6 @@
 """Lark grammars and regular expressions of custom tools: what they derive, and what is refused."""
 
+import json
 import time
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from engine.contents import derivations
 from engine.contents.derivations import derives, smallest_derivation, smallest_match
 from engine.contents.ebnf import to_ebnf
-from engine.contents.regexes import check_regex, without_dots
+from engine.contents.keywords import pattern_of, text_pattern_of
+from engine.contents.regexes import check_regex
 from engine.errors import GrammarRefused
 from tests.unit.engine.grammars import APPLY_PATCH
 
@@ -119,8 +121,26 @@ def test_patterns_that_can(pattern: str) -> None:
     assert regex.fullmatch(pattern, smallest_match(pattern))
 
 
-def test_a_dot_matches_no_end_of_a_line() -> None:
-    assert without_dots(r"a.b[.]\..") == r"a[^\n]b[.]\.[^\n]"
+@pytest.mark.parametrize(
+    ("pattern", "held"),
+    [
+        (".", "[\\u0000-\\u0009\\u000b-\\ud7ff\\ue000-\U0010ffff]"),
+        ('{"a{,2}', r"[\u007b][\u0022](?:[\u0061]){0,2}"),
+        (r"\012|()", r"(?:[\u000a]|)"),
+        (r"\^", r"\^"),
+        (r"[\^_a]", r"[\u005f\u0061\u005e]"),
+    ],
+)
+def test_a_pattern_is_written_in_signs_that_xgrammar_reads_as_we_do(pattern: str, held: str) -> None:
+    assert text_pattern_of(pattern) == f"^{held}$"
+
+
+@pytest.mark.parametrize("pattern", [*LOOKALIKES, r"\^+", r"[\^-`]", r"(a|)\s{,2}", '{"n": [^^]}'])
+def test_a_pattern_that_is_written_anew_matches_the_same(pattern: str) -> None:
+    for text in (smallest_match(pattern), "", "^", "_", "`", "a", "}}", "++", '{"n": ^}', "a \t", "a\n\n\n"):
+        matches = regex.fullmatch(pattern, text) is not None
+        assert (regex.fullmatch(text_pattern_of(pattern), text) is not None) == matches
+        assert (regex.fullmatch(pattern_of(pattern), json.dumps(text)[1:-1]) is not None) == matches
 
 
 @given(st.from_regex(r"[a-c]{1,3}(\|[a-c]|[xy]\*|\(z\)\?|\[k-m\]\+){0,3}", fullmatch=True))
