@@ -106,7 +106,7 @@ class ClaimsContract:
             assert taken.claim == Claim(f"worker_{epoch}", epoch)
             await store.give_back(taken)
 
-    async def test_what_a_worker_leaves_while_it_claims_is_for_others(self, store: BaseResponseStore) -> None:
+    async def test_a_claim_leaves_out_a_response_given_back_meanwhile(self, store: BaseResponseStore) -> None:
         turn = Turn()
         await store.accept(turn.begun("queued"))
         (taken,), _ = await reclaimed(store, "worker_stops", turn.project)

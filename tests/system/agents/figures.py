@@ -1,4 +1,4 @@
-"""What a task cost: requests, failures, bytes, and the tokens that an engine would have computed twice."""
+"""The figures of a task: requests, failures, bytes, and the tokens that an engine would have computed twice."""
 
 import re
 from collections.abc import Sequence
@@ -53,10 +53,14 @@ def failures(tap: Wiretap) -> int:
 
 def computed_twice(earlier: Entry, later: Entry) -> int:
     """Return how many tokens of a turn's full blocks its next turn has not in the same places."""
-    history, prompt = as_history(earlier), later["prompt_tokens"]
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(history, prompt, strict=False)))
+    history = as_history(earlier)
     # The last token that was sampled is in no cache: vLLM has not computed it.
-    return max(0, (len(history) - 1) // BLOCK - same // BLOCK) * BLOCK
+    return max(0, (len(history) - 1) // BLOCK - common_prefix(history, later["prompt_tokens"]) // BLOCK) * BLOCK
+
+
+def common_prefix(history: Sequence[int], prompt: Sequence[int]) -> int:
+    """Return how many tokens both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(history, prompt, strict=False)))
 
 
 def _refused(tap: Wiretap) -> int:

@@ -1,12 +1,12 @@
-"""A task of ten calls, without a worker that dies: how much of what a model said is computed again in its next turn.
+"""A task of ten calls, with one worker that lives on: how many tokens of a turn are computed again in the next one.
 
-The script writes arguments as models do: with white space, escapes and keys in an order of their own. Some turns say
-something before they call.
+The script writes arguments as models do: with white space, escapes, and the keys in any order. Two turns say something
+before they call.
 """
 
 import json
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
 
 from engine.formats.harmony.encoding import decode_tokens
@@ -15,6 +15,7 @@ from tests.kit.scripts import Entry, as_history, journal
 from tests.kit.server import Server
 from tests.system.agents.agent import Agent, Way
 from tests.system.agents.every import MODEL
+from tests.system.agents.figures import common_prefix
 from tests.system.agents.playing import BEGIN, THOUGHT, final, place_of
 from tests.system.agents.task import (
     COMMITTED,
@@ -46,15 +47,15 @@ SPEAKS = (1, 5)  # the turns that say something before they call
 
 @dataclass(frozen=True, kw_only=True)
 class Looped:
-    """What a task of ten calls took."""
+    """The figures of one run."""
 
     turns: int
-    again: int  # tokens that were read or sampled in a turn, and are computed again in its next one
-    changes: tuple[str, ...]  # for each turn that was: what is read in place of what was said
+    again: int  # tokens that were read or sampled in a turn, and are computed again in the next one
+    changes: tuple[str, ...]  # one for each turn with such tokens: the text of the next prompt, and that of the turn
 
 
 async def run_loop(agent: Agent, way: Way, folder: Path) -> Looped:
-    """Let a client do the task, and fail where it is not done."""
+    """Let a client do the task. Raises `AssertionError` if it is not done."""
     work = folder / "work"
     work.mkdir(parents=True)
     make_repository(work)
@@ -68,21 +69,21 @@ async def run_loop(agent: Agent, way: Way, folder: Path) -> Looped:
 
 
 def measured(entries: list[Entry]) -> Looped:
-    """Return the figures of what an engine wrote down, in its order."""
+    """Return the figures of the engine's journal, whose entries are in the order of the turns."""
     turns = [entry for entry in entries if place_of(entry) is not None]
     again, changes = 0, []
     for earlier, later in pairwise(turns):
-        said, read = as_history(earlier), later["prompt_tokens"]
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(said, read, strict=False)))
+        history, prompt = as_history(earlier), later["prompt_tokens"]
+        same = common_prefix(history, prompt)
         # The last token that was sampled is in no cache.
-        if (count := len(said) - 1 - same) > 0:
+        if (count := len(history) - 1 - same) > 0:
             again += count
-            changes.append(f"{decode_tokens(read[same:][:30])!r} in place of {decode_tokens(said[same:][:30])!r}")
+            changes.append(f"{decode_tokens(prompt[same:][:30])!r} in place of {decode_tokens(history[same:][:30])!r}")
     return Looped(turns=len(turns), again=again, changes=tuple(changes))
 
 
 def script(agent: Agent, work: Path) -> list[Entry]:
-    """Return what the model says in each turn."""
+    """Return the script of the engine: its output in each turn, and for each other request of the client."""
     asides: list[Entry] = [{"told": word, "say": final(text)} for word, text in agent.asides.items()]
     return [*asides, *(_turn(place, step, agent, work) for place, step in enumerate(LOOP))]
 

@@ -117,14 +117,15 @@ async def test_what_is_about_to_run_when_the_server_stops_is_given_back() -> Non
 
 
 @pytest.mark.parametrize("call", ["has_orphans", "reclaim"])
-async def test_what_is_left_to_others_is_not_claimed_by_a_look_that_had_begun(call: str) -> None:
-    left = (await left_behind(2))._responses
-    first, second = left
-    site = Site(FakeEngine([[asyncio.Event()]]), await left_behind())
+async def test_a_look_that_had_begun_does_not_claim_a_response_that_was_given_back(call: str) -> None:
+    store = await left_behind(2)
+    first, second = store._responses
+    orphan = store._responses.pop(second)  # it is found while the first one runs
+    site = Site(FakeEngine([[asyncio.Event()]]), store)
     async with looked_after(site):
         await eventually(lambda: len(site.registry.running) == 1)
         looking = Held(site.store, call)
-        site.store._responses[second] = left[second]
+        site.store._responses[second] = orphan
         await looking.waits.wait()
         closing = asyncio.create_task(site.registry.aclose())
         await eventually(lambda: site.store._responses[first].claim.worker == "")
@@ -132,7 +133,7 @@ async def test_what_is_left_to_others_is_not_claimed_by_a_look_that_had_begun(ca
         await closing
         await asyncio.sleep(LEASE)
     assert {each.claim.worker for each in site.store._responses.values()} == {""}
-    assert site.store._responses[first].claim.epoch == 2, "it was claimed again by the worker that left it"
+    assert site.store._responses[first].claim.epoch == 2, "it was claimed again by the worker that gave it back"
 
 
 async def test_what_can_never_run_has_failed_and_stops_nothing_else() -> None:

@@ -1,4 +1,4 @@
-"""Clients that do the task of ten calls: how each is started, and what its tools are called.
+"""Clients that do the task of ten calls: how each is started, and the names of its tools.
 
 No test runs them, and `make clients` does not install them: `make agents` does.
 """
@@ -28,7 +28,7 @@ class Program:
 
     folder: Path
     command: Command  # before the prompt
-    before: Sequence[Command] = ()  # what is run first, such as a login
+    before: Sequence[Command] = ()  # run first, such as a login
     files: Mapping[str, object] = field(default_factory=dict)  # JSON, by its place in the home
     variables: Mapping[str, str] = field(default_factory=dict)  # its environment, beside home and proxies
     answer: Callable[[str], object] = str.strip  # the model's last message, of what it printed

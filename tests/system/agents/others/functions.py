@@ -1,4 +1,4 @@
-"""What a model can do in the working folder: the functions that programs of two libraries offer it."""
+"""Functions that a model can call in the working folder: `llm` and Strands offer them."""
 
 import subprocess
 from pathlib import Path
@@ -22,7 +22,7 @@ def write(path: str, text: str) -> str:
 
 
 def edit(path: str, old: str, new: str) -> str:
-    """Put a text in another one's place."""
+    """Replace a text by another."""
     file = Path(path)
     file.write_text(file.read_text().replace(old, new))
     return "It is edited."
