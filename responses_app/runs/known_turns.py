@@ -1,10 +1,10 @@
-"""`KnownTurns`: what models have said, for a while: bounded, per project, whether it is stored or not.
+"""`KnownTurns`: the sampled tokens of models' turns, for a while: bounded, per project, whether stored or not.
 
-It is what a later request needs to go on with the tokens that were sampled (see `protocol.prompt.replaying`), where its
-client keeps the history and sends it whole. Nothing of it can be read over the API; whoever sends the same turn back in
-the same project makes the model read it again.
-It lies in this process's memory, where the turn that was asked for last is forgotten last; and, where workers share
-something (`BaseSharedTurns`), there too, sealed for its project: another worker may get the next request of a chat.
+A later request continues with these tokens (see `protocol.prompt.replaying`) where its client keeps the history and
+sends it whole. They cannot be read over the API; whoever sends the same turn back in the same project makes the model
+read them again.
+They are in this process's memory, where the turn that was asked for last is forgotten last. Where workers share a Redis
+(`BaseSharedTurns`), they are there too, sealed for their project: another worker may get the next request of a chat.
 """
 
 import logging

@@ -156,7 +156,7 @@ class RetentionSettings(RoomSettings):
 
     background_unstored_minutes: int = setting(
         10, whole(1),
-        "minutes that a background response with `store: false` is kept behind its end, so that it can be polled",
+        "minutes that a background response with `store: false` is kept after its end, so that it can be polled",
     )  # fmt: skip
 
     @property

@@ -1,19 +1,22 @@
-"""What of a replayed history the model has said itself: it reads that again as the tokens that it sampled.
+"""The model's turns in a replayed history: the model reads them again as the tokens that it sampled.
 
-Clients of every API may keep their histories, and send them whole. They give back what the assistant said, with the ids
-of its calls, which were made here and cannot be guessed; many leave its thoughts out. So a turn is known by its calls
-(their ids, names and arguments, in order), or, where it has none, by its text:
+Clients of every API may keep their histories, and send them whole. They give back the assistant's text and its calls,
+whose ids were made here and cannot be guessed; many leave its thoughts out. So a turn is known by its calls (their ids,
+names and arguments, in order), or, where it has none, by its text:
 
     turn with calls    all that was sampled for it: its thoughts too
     turn of text       its text as it was sampled, without thoughts: the same text may be said elsewhere; nothing, where
                        its text is not that of one answer alone (preambles are text, too)
 
-A turn that its client has changed is rendered as it is now. It is not changed where its text or its thoughts are left
-out, where the thought stands before the text beside its calls, letter by letter, or where the arguments of its calls,
-which are JSON, are spelled otherwise, or say more that is null or false.
+A turn that its client has changed is rendered as the client sent it. A turn with calls counts as unchanged
 
-`chat.replaying` and `messages.blocks` find the turns of their APIs' messages; here are those of items, which clients of
-the Responses API send back one by one: what stands between two inputs is a turn.
+    without its text or its thoughts
+    with its thought, letter by letter, as its text or before its text (`SeenTurn.is_replay`)
+    with the same arguments in another spelling of JSON, or with more that are null or false (`items.spelling`)
+
+`chat.replaying` and `messages.blocks` find the turns of their APIs' messages. Clients of the Responses API send back
+items one by one; here all items between two inputs are a turn (`turns_of_items`). `runs.planning.history` looks for it
+in `runs.known_turns`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -55,11 +58,11 @@ _READ_OF_HOSTED = ("server_label", "queries", "results", "revised_prompt")  # be
 
 @dataclass(frozen=True, slots=True)
 class KnownTurn:
-    """What is known of a turn."""
+    """A turn as it was sampled, with digests of its text and its thought."""
 
     text: bytes  # a digest
     thought: bytes  # a digest
-    exact: Exact  # what it was sampled as
+    exact: Exact  # its tokens as they were sampled
     thought_length: int  # in characters
 
     def as_bytes(self) -> bytes:
@@ -90,7 +93,7 @@ class KnownTurn:
 
 @dataclass(frozen=True, slots=True)
 class SeenTurn:
-    """What a client sees of a turn."""
+    """A turn as its client sees it."""
 
     text: str
     thought: str
@@ -125,7 +128,7 @@ class SeenTurn:
         return has_same_text and (not self.thought or thought == known.thought)
 
     def _has_thought_in_text(self, known: KnownTurn) -> bool:
-        """Whether its text is the thought, and the text behind it, if any: some clients know of no thoughts."""
+        """Whether its text is the thought, followed by the text, if any: some clients write both into one text."""
         if not known.thought_length or _digest(self.text[: known.thought_length]) != known.thought:
             return False
         text = self.text[known.thought_length :]

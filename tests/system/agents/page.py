@@ -1,4 +1,4 @@
-"""The page of what the task cost each agent."""
+"""The page with the figures of each agent and of each other client."""
 
 import json
 import re
@@ -58,13 +58,14 @@ them again, and many leave the reasoning out, or send it back as a text.
 
 {looped}
 
-- **tokens computed again**: tokens of a turn (its prompt and its output) that the next prompt does not repeat exactly.
-  Every token counts, not only those in full blocks.
+- **tokens computed again**: as *tokens computed twice* in the first table, but every token counts, not only those in
+  full blocks.
 
-Continue asks the Responses API for models whose name begins with `gpt-5`. Two more clients were measured by hand with
-the same script, and computed nothing again: fast-agent 0.10.48, which needs Python 3.12 or newer, over the WebSocket,
-the Responses API over HTTP, chats and Messages; and Letta Code 0.32.18, without the packages that it names and npm
-lacks, over the Responses API over HTTP, chats and Messages.
+Continue uses the Responses API for models whose name begins with `gpt-5`. Two more clients were measured by hand with
+the same script, with no token computed again:
+
+- fast-agent 0.10.48, which needs Python 3.12 or newer: all four APIs and transports.
+- Letta Code 0.32.18, without those of its dependencies that npm does not have: the three over HTTP.
 
 `make agents` prints this page. The test suite runs the tasks of 30 turns.
 """
