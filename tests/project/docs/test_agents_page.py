@@ -42,7 +42,7 @@ def test_each_other_client_has_its_rows_and_computes_nothing_again() -> None:
     assert {(row["turns"], row["tokens computed again"]) for row in rows} == {(str(len(LOOP)), "0")}
 
 
-def test_each_token_behind_the_first_other_one_is_computed_again() -> None:
+def test_each_token_from_the_first_difference_on_is_computed_again() -> None:
     said = [encode_harmony(f"<|channel|>analysis<|message|>Step {n} of the work.<|end|>") for n in (1, 2)]
     first = {"prompt_tokens": [1, 2], "sampled_tokens": said[0], "finish": "stop"}
     for read, again in ([1, 2, *said[0]], 0), ([1, 2, *said[0][:-2], 7, 7], 1), ([1, 3], len(said[0])):
@@ -53,7 +53,7 @@ def test_each_token_behind_the_first_other_one_is_computed_again() -> None:
 @pytest.mark.parametrize(
     ("same", "twice"), [(200, 0), (199, 0), (192, 0), (191, BLOCK), (100, 6 * BLOCK), (0, 12 * BLOCK)]
 )
-def test_tokens_behind_the_first_other_one_are_computed_twice(same: int, twice: int) -> None:
+def test_full_blocks_from_the_first_difference_on_are_computed_twice(same: int, twice: int) -> None:
     """A prompt goes on with other tokens than those that were sampled."""
     later = {"prompt_tokens": [*range(same), *[7_000] * 300]}
     assert computed_twice(EARLIER, later) == twice
