@@ -7,6 +7,7 @@ unless `--model` names one.
 import asyncio
 import os
 import re
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
@@ -17,7 +18,14 @@ from rich.table import Table
 from rich.text import Text
 
 from responses_app.command_line.agents import AGENTS, Agent, Target
-from responses_app.command_line.endpoint import USAGE, CommandFailed, RemoteServer, endpoint_of, session_options
+from responses_app.command_line.endpoint import (
+    KEY_VARIABLE,
+    USAGE,
+    CommandFailed,
+    RemoteServer,
+    endpoint_of,
+    session_options,
+)
 from responses_app.command_line.parser import MAX_CONTEXT
 from responses_app.management.terminal import console, errors, one_line, printable
 
@@ -42,7 +50,7 @@ def run(options: Namespace) -> int:
         _write(agent, text)
     else:
         sys.stdout.write(text)
-        _tell_where(agent)
+        _tell_where(agent, options)
     _tell_what(target, chosen=options.model is None)
     return 0
 
@@ -163,9 +171,14 @@ def _write(agent: Agent, text: str) -> None:
         errors().print(f"{name} is set {where}, and {agent.title} sends that in place of the key: take it out.")
 
 
-def _tell_where(agent: Agent) -> None:
+def _tell_where(agent: Agent, options: Namespace) -> None:
     if agent.place is None:
-        said = f'for your shell\'s profile, or at once: eval "$(respsite configure {agent.name})"'
+        given = (("--url", options.url), ("--model", options.model), ("--context", options.context))
+        words = [word for name, value in given if value for word in (name, str(value))]
+        if options.key_variable != KEY_VARIABLE:
+            words += ["--key-variable", options.key_variable]
+        command = shlex.join(["respsite", "configure", agent.name, *words])
+        said = f'for your shell\'s profile, or at once: eval "$({command})"'
     else:
         said = f"for {_shown_place(agent)}; --write puts it there, beside what else it holds"
     errors().print(f"{agent.title}: {said}.")
