@@ -139,7 +139,8 @@ class _Errors(DatabaseErrorWrapper):
     """Raises the driver's errors as Django's, and those that pass as `OperationalError`."""
 
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
-        if isinstance(exc_value, InternalError) and exc_value.sqlstate in PASSING_STATES:
+        # Without a SQLSTATE it is the driver's own: a pooler whose server is gone has answered what nobody asked.
+        if isinstance(exc_value, InternalError) and (not exc_value.sqlstate or exc_value.sqlstate in PASSING_STATES):
             self.wrapper.errors_occurred = True
             self.wrapper.has_failed = True
             raise PassingError(*exc_value.args).with_traceback(traceback) from exc_value
