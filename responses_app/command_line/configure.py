@@ -47,10 +47,10 @@ def run(options: Namespace) -> int:
     target = _target(options)
     text = agent.text(target)
     if options.write:
-        _write(agent, text)
+        _write(agent, text, command=_without_write(options))
     else:
         sys.stdout.write(text)
-        _tell_where(agent, options)
+        _tell_where(agent, command=_without_write(options))
     _tell_what(target, chosen=options.model is None)
     return 0
 
@@ -146,14 +146,14 @@ def _check_url(url: str) -> None:
         raise CommandFailed("The URL has a name or a password in it, which would stand in a file.", status=USAGE)
 
 
-def _write(agent: Agent, text: str) -> None:
+def _write(agent: Agent, text: str, *, command: str) -> None:
     from responses_app.command_line.agent_files import place_of, write
 
     place = place_of(agent, os.environ)
     if place is None:
         raise CommandFailed(
             f"{agent.title} takes this from its environment alone, so there is no file to write: put what "
-            f"`respsite configure {agent.name}` prints into your shell's profile.",
+            f"`{command}` prints into your shell's profile.",
             status=USAGE,
         )
     done = write(agent, place, text)
@@ -171,13 +171,17 @@ def _write(agent: Agent, text: str) -> None:
         errors().print(f"{name} is set {where}, and {agent.title} sends that in place of the key: take it out.")
 
 
-def _tell_where(agent: Agent, options: Namespace) -> None:
+def _without_write(options: Namespace) -> str:
+    """Return the command with the options that were given, as it prints and does not write."""
+    given = [("--url", options.url), ("--model", options.model), ("--context", options.context)]
+    if options.key_variable != KEY_VARIABLE:
+        given.append(("--key-variable", options.key_variable))
+    words = [word for name, value in given if value for word in (name, str(value))]
+    return shlex.join(["respsite", "configure", options.agent, *words])
+
+
+def _tell_where(agent: Agent, *, command: str) -> None:
     if agent.place is None:
-        given = (("--url", options.url), ("--model", options.model), ("--context", options.context))
-        words = [word for name, value in given if value for word in (name, str(value))]
-        if options.key_variable != KEY_VARIABLE:
-            words += ["--key-variable", options.key_variable]
-        command = shlex.join(["respsite", "configure", agent.name, *words])
         said = f'for your shell\'s profile, or at once: eval "$({command})"'
     else:
         said = f"for {_shown_place(agent)}; --write puts it there, beside what else it holds"

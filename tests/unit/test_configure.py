@@ -101,8 +101,10 @@ def test_it_names_a_server_elsewhere_without_asking_it(agent: str, capsys: pytes
     assert "gpt-oss-120b" in shown
     assert "MY_KEY" in text
     assert "RESPSITE_API_KEY" not in text + told
-    again = f'eval "$(respsite configure {agent} {" ".join((*given[:4], "--context", "65536", *given[4:]))})"'
-    assert (again in told) == (AGENTS[agent].place is None)
+    again = f"respsite configure {agent} {' '.join((*given[:4], '--context', '65536', *given[4:]))}"
+    if AGENTS[agent].place is None:
+        assert f'eval "$({again})"' in told
+        assert f"`{again}`" in refused(capsys, agent, *given, "--context", "65536", "--write")
     told_length = "49152" if agent == "open-webui" else "65536"  # three quarters: where it summarizes
     assert (told_length in shown) == (agent not in ("codex", "aider"))  # Codex asks the server; Aider has no variable
 
