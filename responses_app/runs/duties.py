@@ -181,7 +181,7 @@ class OrphanReclaimer:
         self._look_at = -math.inf
 
     async def reclaim(self) -> None:
-        """Take over what dead workers left, and run it; a worker that stops does neither. Raises `StoreError`."""
+        """Claim the responses of dead workers and run them; a worker that stops does neither. Raises `StoreError`."""
         worker, suspect_before = self._heartbeat.state().id, self._heartbeat.pulse.suspect_before
         if time.monotonic() >= self._look_at or await self._store.has_orphans(worker, dead_before=suspect_before):
             self._look_at = -math.inf  # if this fails: it may have been committed, and the answer lost

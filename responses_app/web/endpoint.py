@@ -437,7 +437,7 @@ def websocket_not_found(path: str) -> ApiError:
 
 
 def _about(path: str) -> str:
-    """Return what is known of a path at which nothing is served, behind a space; an empty text for most."""
+    """Return a hint, after a space, for a path at which nothing is served; an empty text where there is none."""
     if path.startswith("/v1/v1/"):
         return " The client adds /v1 to its base URL: give it one without."
     if ROLLOUT_BASE.match(path):

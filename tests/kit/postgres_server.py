@@ -105,7 +105,7 @@ class PostgresServer:
 
     def promote(self) -> None:
         """Let a standby be a primary, and return when it is."""
-        self._execute("SELECT pg_promote()")
+        self.execute("SELECT pg_promote()")
 
     @contextmanager
     def only_reading(self) -> Iterator[None]:
@@ -118,11 +118,11 @@ class PostgresServer:
 
     def _allow_writes(self, allow: bool) -> None:
         wanted = "off" if allow else "on"
-        self._execute(f"ALTER SYSTEM SET default_transaction_read_only = {wanted}")
-        self._execute("SELECT pg_reload_conf()")
+        self.execute(f"ALTER SYSTEM SET default_transaction_read_only = {wanted}")
+        self.execute("SELECT pg_reload_conf()")
         # A session that begins knows of it once the server has read it, and told those that are there.
         for _ in looks(START_SECONDS):
-            if self._default_of("default_transaction_read_only") == wanted:
+            if self.execute("SHOW default_transaction_read_only") == wanted:
                 return
         raise AssertionError(f"default_transaction_read_only did not become {wanted}")
 
@@ -167,38 +167,34 @@ class PostgresServer:
         if not self._keeps:
             shutil.rmtree(self._directory)
 
+    def execute(self, statement: str) -> object:
+        """Run a statement in a session of its own; return the first value of its result, None where it has none."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.read_only = False  # also where sessions only read by default
+            cursor = connection.execute(statement.encode())
+            row = cursor.fetchone() if cursor.description else None
+        return row and row[0]
+
     def create_database(self, *, template: str = "template1", name: str | None = None) -> str:
         """Make a database and give its name; a copy of `template`, to which nobody may be connected."""
         name = name or f"test_{uuid.uuid4().hex}"
-        self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return name
 
     def drop_database(self, name: str) -> None:
         """Remove a database, whoever is connected to it."""
-        self._execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+        self.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
     def create_role(self, *, connections: int) -> str:
         """Make a role that may have so many connections, and read and write everywhere; give its name."""
         name = f"role_{uuid.uuid4().hex}"
-        self._execute(f"CREATE ROLE {name} LOGIN CONNECTION LIMIT {connections}")
-        self._execute(f"GRANT pg_read_all_data, pg_write_all_data TO {name}")
+        self.execute(f"CREATE ROLE {name} LOGIN CONNECTION LIMIT {connections}")
+        self.execute(f"GRANT pg_read_all_data, pg_write_all_data TO {name}")
         return name
 
     def drop_role(self, name: str) -> None:
         """Remove a role."""
-        self._execute(f"DROP ROLE {name}")
-
-    def _default_of(self, setting: str) -> str:
-        """Return a setting as a session that begins has it."""
-        with psycopg.connect(self.url) as connection:
-            row = connection.execute("SELECT current_setting(%s)", [setting]).fetchone()
-        assert row is not None
-        return str(row[0])
-
-    def _execute(self, statement: str) -> None:
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.read_only = False  # also where sessions only read by default
-            connection.execute(statement.encode())
+        self.execute(f"DROP ROLE {name}")
 
     def _answers(self) -> bool:
         try:

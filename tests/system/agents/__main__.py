@@ -1,4 +1,4 @@
-"""`make agents`: let each agent do its task, and print the page of what that cost."""
+"""`make agents`: let each agent do its task, and print the page of their figures."""
 
 import asyncio
 import sys

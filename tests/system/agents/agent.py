@@ -50,7 +50,7 @@ class Tools(Protocol):
     """An agent's tools."""
 
     def call(self, step: Step, work: Path) -> Call:
-        """Return what does a step in the folder `work`."""
+        """Return the call that does a step in the folder `work`. Raises `ValueError` for an answer."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class FileTools:
     search: tuple[str, str] | None = None  # the pattern; without one the shell searches
 
     def call(self, step: Step, work: Path) -> Call:
-        """Return what does a step; paths are whole."""
+        """Return the call that does a step; paths are whole."""
         match step:
             case Read(path):
                 return _call(self.read, f"{work / path}")
@@ -96,7 +96,7 @@ class FileTools:
             case Run(command):
                 return self.shell.run(command)
             case Answer():
-                raise ValueError("An answer is no call.")
+                raise ValueError("An answer is not a call.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class PatchTools:
     argument: str = ""  # of apply_patch, where that is a function and no custom tool
 
     def call(self, step: Step, _work: Path) -> Call:
-        """Return what does a step; paths are those in the working folder."""
+        """Return the call that does a step; paths are those in the working folder."""
         match step:
             case Read(path):
                 return self.shell.run(f"cat {path}")
@@ -120,7 +120,7 @@ class PatchTools:
             case Run(command):
                 return self.shell.run(command)
             case Answer():
-                raise ValueError("An answer is no call.")
+                raise ValueError("An answer is not a call.")
 
     def _patch(self, text: str) -> Call:
         return Call("apply_patch", {self.argument: text} if self.argument else text)

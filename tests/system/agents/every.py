@@ -77,12 +77,17 @@ _OPENCODE = Program(
 )
 
 
-_PACKAGES = {Way.RESPONSES: "@ai-sdk/openai", Way.CHAT: "@ai-sdk/openai-compatible", Way.MESSAGES: "@ai-sdk/anthropic"}
+# Of OpenCode, and of what was made of it.
+AI_SDK_PACKAGES = {
+    Way.RESPONSES: "@ai-sdk/openai",
+    Way.CHAT: "@ai-sdk/openai-compatible",
+    Way.MESSAGES: "@ai-sdk/anthropic",
+}
 
 
 def _opencode(folder: Path, address: str, way: Way) -> Configured:
     def changed(text: str) -> str:
-        return text.replace(_PACKAGES[Way.RESPONSES], _PACKAGES[way])
+        return text.replace(AI_SDK_PACKAGES[Way.RESPONSES], AI_SDK_PACKAGES[way])
 
     return Configured(_OPENCODE, folder, base_url=address + VERSION, model=MODEL, changed=changed)
 

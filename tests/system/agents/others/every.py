@@ -13,7 +13,7 @@ from tests.kit import npm, pip
 from tests.kit.programs import run_program, secluded
 from tests.system.agents.agent import Agent, Call, FileTools, Shell, Way, patch
 from tests.system.agents.clients import Turn, last_text_of
-from tests.system.agents.every import MODEL, VERSION
+from tests.system.agents.every import AI_SDK_PACKAGES, MODEL, VERSION
 from tests.system.agents.task import Edit, Read, Run, Search, Step, Write
 
 HERE = Path(__file__).parent
@@ -63,7 +63,7 @@ class EditsTools(FileTools):
     """Tools of which the one that edits takes a list of edits, beside the path."""
 
     def call(self, step: Step, work: Path) -> Call:
-        """Return what does a step."""
+        """Return the call that does a step."""
         if not isinstance(step, Edit):
             return super().call(step, work)
         name, path, old, new = self.edit
@@ -111,7 +111,7 @@ class ClineTools:
     """Cline's tools, each of which takes a list, and apply_patch."""
 
     def call(self, step: Step, work: Path) -> Call:
-        """Return what does a step."""
+        """Return the call that does a step."""
         match step:
             case Read(path):
                 return Call("read_files", {"files": [{"path": f"{work / path}"}]})
@@ -123,7 +123,7 @@ class ClineTools:
                 return Call("run_commands", {"commands": [f"cat > {path} <<'END'\n{text}END"]})
             case Run(command):
                 return Call("run_commands", {"commands": [command]})
-        raise ValueError("An answer is no call.")
+        raise ValueError("An answer is not a call.")
 
 
 _CLINE_PROVIDERS = {Way.RESPONSES: "openai-native", Way.CHAT: "openai-compatible", Way.MESSAGES: "anthropic"}
@@ -177,16 +177,10 @@ CONTINUE = Agent(
     ),
 )
 
-_KILO_PACKAGES = {
-    Way.RESPONSES: "@ai-sdk/openai",
-    Way.CHAT: "@ai-sdk/openai-compatible",
-    Way.MESSAGES: "@ai-sdk/anthropic",
-}
-
 
 def _kilo(folder: Path, address: str, way: Way) -> Program:
     provider = {
-        "npm": _KILO_PACKAGES[way],
+        "npm": AI_SDK_PACKAGES[way],
         "name": "served",
         "options": {"baseURL": address + VERSION, "apiKey": "none"},
         "models": {MODEL: {"name": MODEL, "reasoning": True, "limit": {"context": 131_072, "output": 32_000}}},
