@@ -82,11 +82,28 @@ def _as_parts(value: object) -> object:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
+_Texts = Annotated[list[ChatText], Field(fail_fast=True)]
+Texts = Annotated[_Texts, BeforeValidator(_as_parts, json_schema_input_type=str | _Texts)]
+
+
+class ChatThinking(ClientModel):
+    """A thought of the model within its content, as clients of Mistral's models keep it."""
+
+    type: Literal["thinking"]
+    thinking: Texts
+
+    idle: ClassVar = {"closed": "Whether the thought had ended; it is read as one that has."}
+    own: ClassVar = ("thinking", "closed")
+
+
 _Part = Annotated[ChatText | ChatRefusal | ChatImage | ChatFile | ChatAudio, Field(discriminator="type")]
 _Parts = Annotated[list[_Part], Field(fail_fast=True)]
 Content = Annotated[_Parts, BeforeValidator(_as_parts, json_schema_input_type=str | _Parts)]
-_Texts = Annotated[list[ChatText], Field(fail_fast=True)]
-Texts = Annotated[_Texts, BeforeValidator(_as_parts, json_schema_input_type=str | _Texts)]
+_SaidPart = Annotated[
+    ChatText | ChatThinking | ChatRefusal | ChatImage | ChatFile | ChatAudio, Field(discriminator="type")
+]
+_SaidParts = Annotated[list[_SaidPart], Field(fail_fast=True)]
+_Said = Annotated[_SaidParts, BeforeValidator(_as_parts, json_schema_input_type=str | _SaidParts)]
 
 
 _GIVEN_BACK = "SDKs give it back as they got it; the model does not read it."
@@ -148,10 +165,10 @@ class UserMessage(ClientModel):
 
 
 class AssistantMessage(ClientModel):
-    """What the model said: its thoughts may come back under either name."""
+    """What the model said: its thoughts may come back under either name, or as parts of the content."""
 
     role: Literal["assistant"]
-    content: Content | None = None
+    content: _Said | None = None
     refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
@@ -312,7 +329,7 @@ class _Reader:
         thought = reasoning_of(message)
         if thought:
             self._add({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": thought}]})
-        parts = [_assistant_part(part) for part in message.content or ()]
+        parts = [_assistant_part(part) for part in message.content or () if not isinstance(part, ChatThinking)]
         parts += [{"type": "refusal", "refusal": message.refusal}] if message.refusal else []
         calls = list(message.tool_calls or ())
         # An empty text beside calls is what SDKs send for none: it is not an item.
@@ -343,7 +360,8 @@ class _Reader:
 
 def reasoning_of(message: AssistantMessage) -> str:
     """Return what the model thought, as its client gives it back; "" where it does not."""
-    return message.reasoning or message.reasoning_content or ""
+    thoughts = (part.thinking for part in message.content or () if isinstance(part, ChatThinking))
+    return message.reasoning or message.reasoning_content or "".join(text.text for each in thoughts for text in each)
 
 
 def content_of(message: AssistantMessage) -> str:

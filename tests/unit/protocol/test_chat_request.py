@@ -82,6 +82,16 @@ def test_a_preamble_stands_before_its_call() -> None:
     assert read[2]["phase"] == "commentary"
 
 
+@pytest.mark.parametrize("thought", ["I look.", [{"type": "text", "text": "I "}, {"type": "text", "text": "look."}]])
+def test_a_thought_within_the_content_is_read_as_one_beside_it(thought: Any) -> None:
+    """Clients of Mistral's models give thoughts back as parts, often beside calls alone."""
+    parts = [{"type": "thinking", "thinking": thought, "closed": True}]
+    assert items(USER, {**CALLED, "reasoning_content": None, "content": parts}) == items(USER, CALLED)
+    said = [*parts, {"type": "text", "text": "It is warm."}]
+    beside = {"role": "assistant", "reasoning": "I look.", "content": "It is warm."}
+    assert items(USER, {"role": "assistant", "content": said}) == items(USER, beside)
+
+
 def test_the_older_form_of_calls_is_read() -> None:
     call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
     _, called, output = items(USER, call, {"role": "function", "name": "f", "content": "18"})
