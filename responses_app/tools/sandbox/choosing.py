@@ -376,7 +376,7 @@ def _host() -> Iterator[Host]:
 
 
 SANDBOXES: Sequence[type[BaseSandbox]] = (Bubblewrap, Sandlock)
-_NO_START = "it does not start here"
+_NO_START = "it does not start here, and the log of the server says why"
 
 
 @dataclass(frozen=True, slots=True)
