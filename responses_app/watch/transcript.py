@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from engine.formats.unanswered import Unanswered
 from responses_app.protocol.items.calls import is_output
 from responses_app.protocol.items.multi_agent import CALL, MESSAGE, ROOT, agent_of
 from responses_app.watch.pictures import Picture, PictureOf, own_picture
@@ -126,7 +127,7 @@ class PageTranscript:
     def __init__(self, room: Room | None = None, *, picture_of: PictureOf = own_picture) -> None:
         self.room = room or Room()
         self._picture_of = picture_of
-        self._calls: dict[str, Block] = {}  # by their `call_id`s
+        self._calls = Unanswered[Block]()
 
     def read(self, items: object) -> list[Block]:
         """Return the blocks of items; an output whose call was read stands with the call."""
@@ -135,23 +136,24 @@ class PageTranscript:
 
     def unanswered(self) -> list[str]:
         """Return the `call_id`s of calls whose output was not read."""
-        return [call_id for call_id, call in self._calls.items() if call.answer is None]
+        return [call.call_id for call in self._calls.left()]
 
     def read_answers(self, items: object, response_id: str) -> None:
         """Look for outputs of calls in the input of a later response."""
         for item in as_list(items):
-            call = self._calls.get(_string(item, "call_id")) if is_output(_string(item, "type")) else None
-            if call is not None and call.answer is None:
+            call = self._calls.answer(_string(item, "call_id")) if is_output(_string(item, "type")) else None
+            if call is not None:
                 call.answer, call.answer_in = self._block(item), response_id
 
     def _answers(self, block: Block) -> bool:
         if block.kind == "call" and block.call_id:
-            # The first of two calls with one id counts, as for the model.
-            self._calls.setdefault(block.call_id, block)
+            self._calls.add(block.call_id, block)
+        elif block.kind == "message" and block.who == "user":
+            self._calls.next_turn()
         if block.kind != "output":
             return False
-        call = self._calls.get(block.call_id)
-        if call is None or call.answer is not None:
+        call = self._calls.answer(block.call_id)
+        if call is None:
             return False
         call.answer = block
         return True

@@ -173,8 +173,8 @@ class StoreContract:
             assert await same_chain(store, stored)
         link = await store.chain(thanks.project, str(thanks.response["id"]))
         assert link is not None
-        assert link.call_name("call_1") == "weather"
-        assert link.call_name("call_2") is None
+        assert link.call_names("call_1") == ["weather"]
+        assert not link.has_call("call_2")
         assert (link.awaited, link.all_late_tools()) == (
             {"call_1": "function_call"},
             [{"type": "custom", "name": "sql"}],
@@ -271,7 +271,7 @@ class StoreContract:
         assert await same_chain(store, stored)
         link = await store.chain(turn.project, turn.response_id)
         assert link is not None
-        assert link.call_name(UNTAMED) == "f"
+        assert link.call_names(UNTAMED) == ["f"]
         assert await store.sampled_items(turn.project, [item.id]) == {item.id: item}
 
     async def test_a_cancelled_save_disturbs_no_other(self, store: BaseResponseStore) -> None:

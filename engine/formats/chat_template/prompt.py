@@ -58,6 +58,7 @@ from engine.formats.base import (
     without_pictures,
 )
 from engine.formats.chat_template.sight import Sight
+from engine.formats.unanswered import Unanswered
 from engine.types import ChatPrompt
 
 MARK = 0xF0C4A701  # a record of the first version; far above any vocabulary
@@ -243,7 +244,7 @@ class _Writer:
         self._vocabulary = vocabulary
         self._sight = sight
         self._made = ChatConversation()
-        self._unanswered: list[tuple[str, str]] = []  # the names and ids of calls
+        self._unanswered = Unanswered[str]()  # the ids of calls, by the names that they called
         self._calls = 0  # so far; their ids are numbered by it
         self._tokens: list[int] = []  # of the assistant's message that is being written
         self._is_whole = False  # all its parts were sampled here
@@ -291,9 +292,8 @@ class _Writer:
 
     def _output(self, said: Saying) -> None:
         # The earliest call of that name: outputs carry no ids in a chain.
-        place = next((at for at, (name, _) in enumerate(self._unanswered) if name == said["name"]), None)
         # An output without a call takes the id of the latest one.
-        call_id = f"call_{self._calls}" if place is None else self._unanswered.pop(place)[1]
+        call_id = self._unanswered.answer(said["name"]) or f"call_{self._calls}"
         self._message({"role": "tool", "tool_call_id": call_id, "name": said["name"], "content": self._content(said)})
 
     def _content(self, said: Saying) -> str:
@@ -329,7 +329,7 @@ class _Writer:
     def _call(self, said: Saying) -> Json:
         self._calls += 1
         call_id = f"call_{self._calls}"
-        self._unanswered.append((said["name"], call_id))
+        self._unanswered.add(said["name"], call_id)
         arguments = arguments_of(said["text"], freeform=said.get("freeform", False))
         return {
             "id": call_id,

@@ -24,6 +24,7 @@ from engine.formats.base import (
 from engine.formats.harmony.encoding import END_TOKENS, MESSAGE, PICTURE, START, decode_tokens
 from engine.formats.harmony.parser import ANALYSIS, CHANNELS, COMMENTARY, FINAL, FUNCTIONS, NOBODY
 from engine.formats.harmony.prompt import INSTRUCTIONS, render_assistant, render_call, render_text, render_tool_output
+from engine.formats.unanswered import Unanswered
 
 ROLES: Sequence[Role] = ("system", "developer", "user", "assistant")
 MAX_NAME = 256  # characters
@@ -145,7 +146,7 @@ def render_messages(messages: Sequence[Mapping[str, Any]]) -> list[RenderedMessa
     `UnreadableMessage`.
     """
     rendered: list[RenderedMessage] = []
-    called: dict[str, str] = {}  # the names of what was called in the shape of Chat Completions, by their ids
+    called = Unanswered[str]()  # the names of what was called in the shape of Chat Completions
     for index, message in enumerate(messages):
         try:
             rendered += _render(message, called)
@@ -154,7 +155,7 @@ def render_messages(messages: Sequence[Mapping[str, Any]]) -> list[RenderedMessa
     return rendered
 
 
-def _render(message: Mapping[str, Any], called: dict[str, str]) -> list[RenderedMessage]:
+def _render(message: Mapping[str, Any], called: Unanswered[str]) -> list[RenderedMessage]:
     author = message.get("author")
     # Harmony's library has the author as an object of its own; Chat Completions has its fields in the message.
     author = author if isinstance(author, Mapping) else message
@@ -162,18 +163,20 @@ def _render(message: Mapping[str, Any], called: dict[str, str]) -> list[Rendered
         case "system" | "developer":
             return []
         case "user":
+            called.next_turn()
             return [render_text("user", _text(message))]
         case "assistant":
             return _of_assistant(message, called)
         case "tool":
-            name = author.get("name") or called.get(str(message.get("tool_call_id")))
+            call_id = str(message.get("tool_call_id"))
+            name = author.get("name") or called.answer(call_id) or called.latest(call_id)
             if not name:
                 raise ValueError("It does not say whose output it is, by a 'name' or by the 'tool_call_id' of a call.")
             return [render_tool_output(_checked(name), _text(message))]
     raise ValueError("Its 'role' must be one of 'system', 'developer', 'user', 'assistant' and 'tool'.")
 
 
-def _of_assistant(message: Mapping[str, Any], called: dict[str, str]) -> list[RenderedMessage]:
+def _of_assistant(message: Mapping[str, Any], called: Unanswered[str]) -> list[RenderedMessage]:
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
         raise ValueError("Its 'tool_calls' must be an array of calls.")
@@ -191,12 +194,12 @@ def _of_assistant(message: Mapping[str, Any], called: dict[str, str]) -> list[Re
     return [*rendered, *(_call(call, called) for call in calls)]
 
 
-def _call(call: object, called: dict[str, str]) -> RenderedMessage:
+def _call(call: object, called: Unanswered[str]) -> RenderedMessage:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not (isinstance(call, Mapping) and isinstance(function, Mapping) and isinstance(function.get("name"), str)):
         raise ValueError("Each of its 'tool_calls' must have a 'function' with a 'name'.")
     name = _checked(FUNCTIONS + function["name"])
-    called[str(call.get("id"))] = name
+    called.add(str(call.get("id")), name)
     return render_call(name, str(function.get("arguments") or ""))
 
 

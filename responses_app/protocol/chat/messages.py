@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from engine.formats.unanswered import Unanswered
 from responses_app.protocol.errors import JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import BREAKPOINT, ClientModel, missing, validate, wrong_type
 from responses_app.protocol.items.items import MAX_NAME, NAME
@@ -303,25 +304,27 @@ class _Reader:
 
     def __init__(self) -> None:
         self.read = ReadMessages()
-        self._custom: set[str] = set()  # the ids of calls of custom tools
-        self._old_call = ""  # the id of the last `function_call`
+        self._calls = Unanswered[str]()  # the types of their items
+        self._old_calls = Unanswered[str]()  # the ids of each `function_call`, by the names of functions
+        self._old_call = ""  # the id of the last one
 
     def take(self, message: ChatMessage, index: int) -> None:
         """Read the next message, which is the `index`-th of its request."""
         begin = len(self.read.items)
         match message:
             case SystemMessage() | UserMessage():
+                self._calls.next_turn()
                 self._add(_message_item(message.role, message.content))
             case AssistantMessage():
                 self._assistant(message, index)
                 self.read.turns.append(AssistantTurn(message, begin, len(self.read.items)))
             case ToolMessage(tool_call_id=call_id):
                 # A message of the role `tool` does not say what kind of call it answers.
-                kind = "custom_tool_call_output" if call_id in self._custom else "function_call_output"
-                self._add({"type": kind, "call_id": call_id, "output": _output(message.content)})
+                kind = self._calls.answer(call_id) or self._calls.latest(call_id) or "function_call"
+                self._add({"type": f"{kind}_output", "call_id": call_id, "output": _output(message.content)})
             case FunctionMessage():
                 # Without a call before it the id names nothing, and is refused as such.
-                call_id = self._old_call or f"{OLD_CALL_ID}{index}"
+                call_id = self._old_calls.answer(message.name) or self._old_call or f"{OLD_CALL_ID}{index}"
                 self._add({"type": "function_call_output", "call_id": call_id, "output": _output(message.content)})
         self.read.places += [index] * (len(self.read.items) - begin)
 
@@ -343,16 +346,17 @@ class _Reader:
             self._call(call)
         if message.function_call is not None:
             self._old_call = f"{OLD_CALL_ID}{index}"
+            self._old_calls.add(message.function_call.name, self._old_call)
             self._add({"type": "function_call", "call_id": self._old_call, **message.function_call.model_dump()})
 
     def _call(self, call: ToolCall) -> None:
         if call.type == "custom":
             assert call.custom is not None, "checked when it was read"
-            self._custom.add(call.id)
             self._add({"type": "custom_tool_call", "call_id": call.id, **call.custom.model_dump()})
         else:
             assert call.function is not None, "checked when it was read"
             self._add({"type": "function_call", "call_id": call.id, **call.function.model_dump()})
+        self._calls.add(call.id, str(self.read.items[-1]["type"]))
 
     def _add(self, item: JsonObject) -> None:
         self.read.items.append(item)

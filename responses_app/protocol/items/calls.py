@@ -16,6 +16,7 @@ from typing import Annotated, Literal, NamedTuple
 import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 
+from engine.formats.unanswered import Unanswered
 from responses_app.protocol import ids
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.fields import ClientModel
@@ -267,10 +268,23 @@ def call_of(item: JsonObject) -> Call | None:
         called = called_name(str(item["name"]), namespace if isinstance(namespace, str) else None)
     else:
         return None
-    cut = item.get("status") in ("incomplete", "in_progress", "failed")
-    answered = item.get("output") is not None  # some clients put a call's output into the call
-    open_to_client = not (cut or answered or item.get("async") is True or ran_in_container(item))
+    open_to_client = may_be_answered(item) and not (item.get("async") is True or ran_in_container(item))
     return Call(call_id, kind, called, is_open=open_to_client)
+
+
+def may_be_answered(item: JsonObject) -> bool:
+    """Whether an output may follow a call: it was not cut, and has none in itself, where some clients put it."""
+    return item.get("status") not in ("incomplete", "in_progress", "failed") and item.get("output") is None
+
+
+def begins_turn(item: JsonObject) -> bool:
+    """Whether an item is a message of the user: what the model calls behind it is of another turn."""
+    return item.get("type") == "message" and item.get("role") == "user"
+
+
+def types_answered(item: JsonObject) -> Collection[str]:
+    """Return the types of the calls that an output may answer; none where the item is no output."""
+    return _ANSWERS.get(str(item.get("type")), ())
 
 
 def ran_in_container(item: JsonObject) -> bool:
@@ -309,15 +323,64 @@ def open_calls(
     items, known = list(items), known or {}
     if not known and _names_no_call(items):
         return {}
-    opened = {
-        call.id: call.type
+    opened = [
+        call
         for call in calls_of(items)
         # A call that the chain has and does not wait for was answered there: sent again, it stays answered.
         if call.is_open and call.called not in in_background and (call.id in known or not made(call.id))
-    }
-    left = without_answered({**known, **opened}, items)
+    ]
+    types = {call.id: call.type for call in opened}
+    left = without_answered({**known, **types}, items)
     inside = {call.id for item in items if item.get("output") is not None and (call := call_of(item)) is not None}
-    return {call_id: kind for call_id, kind in left.items() if call_id not in inside}
+    left = {call_id: kind for call_id, kind in left.items() if call_id not in inside}
+    return left if len(types) == len(opened) else {**left, **_short_of_outputs(items, types)}
+
+
+def _short_of_outputs(items: Iterable[JsonObject], opened: Collection[str]) -> dict[str, str]:
+    """Return the calls of `opened` ids that have none of the outputs of their id, with the types of their items."""
+    sent: set[str] = set()  # what is sent twice is one call
+
+    def waits(call: Call, item: JsonObject, turn: int) -> bool:
+        seen = repr((turn, {name: value for name, value in item.items() if name not in ("id", "status")}))
+        return call.is_open and call.id in opened and not (seen in sent or sent.add(seen))
+
+    waiting, answered = _in_order(items, waits)
+    return {call.id: call.type for call in waiting if call.id in answered}
+
+
+def _in_order(
+    items: Iterable[JsonObject], waits: Callable[[Call, JsonObject, int], bool]
+) -> tuple[list[Call], set[str]]:
+    """Return the calls that `waits` says wait for an output and that none among items answers, and all answered ids.
+
+    `waits` is given a call, its item, and the number of its turn.
+    """
+    waiting, answered, turn = Unanswered[Call](), set[str](), 0
+    for item in items:
+        call, named = call_of(item), _answered_id(item)
+        if begins_turn(item):
+            waiting.next_turn()
+            turn += 1
+        elif call is not None:
+            waiting.add(call.id, call, kind=call.type, waits=waits(call, item, turn))
+        elif named is not None and waiting.answer(named, kinds=types_answered(item)):
+            answered.add(named)
+    return waiting.left(), answered
+
+
+def names_called(items: Sequence[JsonObject]) -> dict[str, str]:
+    """Return what the calls among items called, by their ids: the latest of an id.
+
+    Where several of one id wait for outputs, it is the names of these in their order, each a line.
+    """
+    calls = list(calls_of(items))
+    names = {call.id: [call.called] for call in calls}
+    if len(names) < len(calls):
+        several: dict[str, list[str]] = {}
+        for call in _in_order(items, lambda call, item, turn: may_be_answered(item))[0]:
+            several.setdefault(call.id, []).append(call.called)
+        names |= several
+    return {call_id: "\n".join(called) for call_id, called in names.items()}
 
 
 def without_answered(calls: Mapping[str, str], items: Iterable[JsonObject]) -> dict[str, str]:
@@ -352,11 +415,13 @@ def check_outputs(
     every = [*before, *items]
     if not known and _names_no_call(every):
         return
-    types = {**known, **{call.id: call.type for call in calls_of(every)}}
+    types = {call_id: {kind} for call_id, kind in known.items()}
+    for call in calls_of(every):
+        types.setdefault(call.id, set()).add(call.type)
     for index, item in enumerate(items):
         kinds, named = _ANSWERS.get(str(item.get("type"))), _answered_id(item)
         # An id that no call has is found when the item is rendered: the chain may have the call.
-        if kinds is not None and named in types and types[named] not in kinds:
+        if kinds is not None and named in types and types[named].isdisjoint(kinds):
             raise unknown_call(item, index)
     for call_id, kind in open_calls(every, known=known, made=made, in_background=in_background).items():
         raise invalid_request(

@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, assert_never
 import orjson
 from pydantic import BeforeValidator, Field
 
+from engine.formats.unanswered import Unanswered
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.fields import ClientModel, missing, validate, wrong_type
 from responses_app.protocol.items.items import MAX_NAME, NAME
@@ -293,7 +294,7 @@ class _Reader:
     def __init__(self) -> None:
         self.read = ReadMessages()
         self._calls: set[str] = set()  # the ids of the calls so far
-        self._served: dict[str, int] = {}  # places of the items of the server's calls without a result
+        self._served = Unanswered[int]()  # places of the items of the server's calls
         self._parts: list[JsonObject] = []  # of the message that is being put together
         self._named: list[str] = []  # where each of them stands
 
@@ -349,7 +350,7 @@ class _Reader:
                         ItemPlace(name, names=_CALL),
                     )
                 case ServerToolUseBlock() | McpToolUseBlock():
-                    self._served[block.id] = len(self.read.items)
+                    self._served.add(block.id, len(self.read.items))
                     self._add(call_item(block), ItemPlace(name))
                 case ServerResultBlock() | McpToolResultBlock():
                     self._server_result(block, name)
@@ -359,7 +360,7 @@ class _Reader:
                     assert_never(block)
 
     def _server_result(self, block: ResultBlock, name: str) -> None:
-        place = self._served.pop(block.tool_use_id, None)
+        place = self._served.answer(block.tool_use_id)
         if place is None:
             kind = "mcp_tool_use" if isinstance(block, McpToolResultBlock) else "server_tool_use"
             raise _orphan(block.tool_use_id, name, kind)

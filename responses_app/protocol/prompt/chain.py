@@ -42,7 +42,7 @@ from itertools import accumulate, takewhile
 from engine.formats.base import MessageKind, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import PublicId
-from responses_app.protocol.items.calls import calls_of, no_call, open_calls
+from responses_app.protocol.items.calls import names_called, no_call, open_calls
 from responses_app.protocol.items.client_tools import late_tools
 from responses_app.protocol.items.paused_programs import calls_of_programs, kept_of_programs
 from responses_app.protocol.pictures import StoredPicture
@@ -103,7 +103,7 @@ class ChainLink:
     started_on: str
     own: LinkTokens
     settled: "Tokens[int]"  # its own tokens without analysis, as they count once something later has settled them
-    calls: Mapping[str, str]  # in here: call_id → what the model called
+    calls: Mapping[str, str]  # in here: call_id → what the model called (`names_called`)
     total_bytes: int  # an estimate of the memory of this link and all before it
     awaited: Mapping[str, str] = field(default_factory=dict)  # calls to be answered next, with their items' types
     late_tools: Sequence[JsonObject] = ()  # the tools that its items declare
@@ -163,11 +163,11 @@ class ChainLink:
 
     def has_call(self, call_id: str) -> bool:
         """Whether this chain has a call."""
-        return self.call_name(call_id) is not None
+        return bool(self.call_names(call_id))
 
-    def call_name(self, call_id: str) -> str | None:
-        """Return the name of the function that `call_id` called in this chain, else None."""
-        return next((link.calls[call_id] for link in self.lineage() if call_id in link.calls), None)
+    def call_names(self, call_id: str) -> Sequence[str]:
+        """Return the names of the functions that `call_id` called in this chain: several where calls share the id."""
+        return next((link.calls[call_id].split("\n") for link in self.lineage() if call_id in link.calls), ())
 
 
 def new_link(
@@ -184,13 +184,12 @@ def new_link(
     Calls of the names `in_background` need no output.
     """
     own = _own(parent, messages)
-    calls = list(calls_of(items))
     link = link_of(
         parent,
         response_id=response_id,
         started_on=parent.started_on if parent else started_on,
         own=own,
-        calls={call.id: call.called for call in calls},
+        calls=names_called(items),
     )
     known = parent.awaited if parent else {}
     if not (items or known):  # the link of a request's own input

@@ -8,6 +8,7 @@ What cannot fit a model's context however it is cut into tokens is refused befor
 vocabulary, so a text has at least as many tokens as it has characters, divided by that.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeGuard, assert_never
@@ -22,8 +23,16 @@ from engine.formats.base import (
     ToolNamespace,
     without_pictures,
 )
+from engine.formats.unanswered import Unanswered
 from responses_app.protocol.errors import JsonObject, context_length_exceeded
-from responses_app.protocol.items.calls import answered_calls, needs_its_call, unknown_call
+from responses_app.protocol.items.calls import (
+    answered_calls,
+    begins_turn,
+    may_be_answered,
+    needs_its_call,
+    types_answered,
+    unknown_call,
+)
 from responses_app.protocol.items.compaction import UNREADABLE, digest, summary_message
 from responses_app.protocol.items.items import (
     Compaction,
@@ -111,8 +120,8 @@ def render_items(
     indices = [*(None for _ in before.parsed), *range(len(items))]  # in the request, as its errors name them
     messages: list[RenderedMessage] = []
     for place, (index, item, raw) in enumerate(zip(indices, every, [*before.raw, *input_json], strict=True)):
-        # Also of an item that a compaction replaces: an output behind it may still name the call.
-        renderer.note_call(raw)
+        # Also an item that a compaction replaces: an output behind it may still name the call.
+        renderer.note(raw)
         if place not in unread:
             messages += renderer.render(item, raw, index=index)
     return messages
@@ -136,18 +145,35 @@ class _ItemRenderer:
         self._format = model_format
         self._parent = parent
         self._sampled = sampled
-        self._tools: dict[str, Tool] = {}  # by the ids of calls
+        self._tools = Unanswered[Tool]()  # of the calls
+        self._answered_tool: Tool | None = None  # of the call that the present item answers
         self._of_agents: set[str] = set()  # the ids of calls of agents below the root
         self._of_programs = calls_before(parent)  # and of those that programs have made
-        self._answered = {item.call_id for item in items if isinstance(item, FunctionCallOutput)}
+        outputs = Counter(item.call_id for item in items if isinstance(item, FunctionCallOutput))
+        waiting = Counter(item.call_id for item in items if isinstance(item, FunctionCall) and item.output is None)
+        self._answered = outputs - waiting  # ids of calls with an output in themselves that another one replaces
 
-    def note_call(self, raw: JsonObject) -> None:
-        """Remember a call, whose output may follow."""
-        called = called_tool(raw)
+    def note(self, raw: JsonObject) -> None:
+        """Remember a call, whose output may follow, or look for the call that an item answers."""
+        self._answered_tool, called = None, called_tool(raw)
         if called is not None:
-            self._tools[called[0]] = called[1]
+            self._tools.add(*called, kind=str(raw["type"]), waits=may_be_answered(raw))
             if program_of(raw) is not None:
                 self._of_programs.add(called[0])
+        elif begins_turn(raw):
+            self._tools.next_turn()
+        elif raw.get("type") == "mcp_approval_response":
+            self._answered_tool = self._tools.answer(str(raw.get("approval_request_id")))
+        elif kinds := types_answered(raw):
+            self._answered_tool = self._answered_by(str(raw.get("call_id")), kinds)
+
+    def _answered_by(self, call_id: str, kinds: Collection[str]) -> Tool | None:
+        """Return the tool of the call that an output answers, the request's or the chain's."""
+        if self._parent is not None and self._tools.latest(call_id) is None:
+            for name in self._parent.call_names(call_id):
+                self._tools.add(call_id, function_tool(name))
+        # A chain does not say of which types its calls are.
+        return self._tools.answer(call_id, kinds=("", *kinds))
 
     def render(self, item: InputItem, raw: JsonObject, *, index: int | None) -> list[RenderedMessage]:
         """Return what the model reads of an item, the request's `index`-th (None: it is its conversation's).
@@ -200,7 +226,7 @@ class _ItemRenderer:
 
     def _call(self, item: FunctionCall, replayed: list[RenderedMessage] | None) -> list[RenderedMessage]:
         """Render a call that the chain does not hold yet, and the output that some clients put into the call itself."""
-        made = self._parent is not None and self._parent.call_name(item.call_id) == item.called
+        made = self._parent is not None and item.called in self._parent.call_names(item.call_id)
         called = [self._format.call(item.called, item.arguments)] if replayed is None else replayed
         # The name counts, too: a client may use the id of an old call for a new one.
         messages = [] if made else called
@@ -214,15 +240,14 @@ class _ItemRenderer:
         if called is None or self._parent is None:
             return False
         call_id, tool = called
-        name = self._parent.call_name(call_id)
-        return name is not None and function_tool(name) == tool
+        return any(function_tool(name) == tool for name in self._parent.call_names(call_id))
 
     def _tool_of(self, call_id: str) -> Tool | None:
-        if call_id in self._tools or self._parent is None:
-            return self._tools.get(call_id)
-        name = self._parent.call_name(call_id)
-        if name is not None:
-            return function_tool(name)
+        tool = self._answered_tool or self._tools.latest(call_id)
+        if tool is not None or self._parent is None:
+            return tool
+        if names := self._parent.call_names(call_id):
+            return function_tool(names[-1])
         # Last, as it is slow: a request for approval is not a call of the chain, and its answer names it by its id.
         requests = (called_tool(item) for item in self._parent.all_tool_items())
         return next((called[1] for called in requests if called is not None and called[0] == call_id), None)

@@ -160,13 +160,12 @@ def _declared(plan: RunPlan) -> list[JsonObject]:
 
 def _calls(plan: RunPlan) -> list[JsonObject]:
     """Return the calls of the old chain whose outputs the new one begins with."""
-    calls: list[JsonObject] = []
-    for item in plan.context_items:
-        call_id = str(item.get("call_id"))
-        name = plan.parent.call_name(call_id) if plan.parent and call_of(item) is None else None
-        if name is not None:
-            calls.append({"type": "function_call", "call_id": call_id, "name": name})
-    return calls
+    named = dict.fromkeys(str(item.get("call_id")) for item in plan.context_items if call_of(item) is None)
+    return [
+        {"type": "function_call", "call_id": call_id, "name": name}
+        for call_id in named
+        for name in (plan.parent.call_names(call_id) if plan.parent else ())
+    ]
 
 
 def _nothing_to_compact() -> ApiError:

@@ -126,7 +126,7 @@ def test_calls_are_found_in_the_whole_chain_and_the_latest_wins() -> None:
 
     first = new_link(None, response_id="a", started_on=DAY, messages=[], items=[call("1", "f"), call("2", "g")])
     second = new_link(first, response_id="b", started_on=DAY, messages=[], items=[{"type": "message"}, call("1", "h")])
-    assert [second.call_name(each) for each in ("1", "2", "3")] == ["h", "g", None]
+    assert [list(second.call_names(each)) for each in ("1", "2", "3")] == [["h"], ["g"], []]
 
 
 def test_of_what_a_tool_left_in_a_chain_the_latest_counts() -> None:
