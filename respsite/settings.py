@@ -218,7 +218,7 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {
-        "line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"},
+        "line": {"()": "responses_app.observing.logs.TextLines"},
         "json": {"()": "responses_app.observing.logs.JsonLines"},
     },
     "filters": {"discreet": {"()": "responses_app.observing.logs.Discreet"}},

@@ -18,7 +18,8 @@ from typing import Any
 from responses_app.command_line.connections import DEFAULT, ChatSession
 from responses_app.command_line.endpoint import FAILED, INTERRUPTED, USAGE, CommandFailed, endpoint_of, message_of
 from responses_app.command_line.showing import FIGURES, TOOL, TROUBLE, Plain, Vivid
-from responses_app.management.terminal import console, errors, is_conversation, one_line, printable
+from responses_app.management.terminal import console, errors, is_conversation, printable
+from responses_app.observing.logs import as_one_line
 
 Item = dict[str, Any]
 ANSWERED = {  # the kinds of calls that are answered here, and the kinds of their answers
@@ -244,7 +245,7 @@ class Person:
 
     def _output(self, call: Item) -> str:
         approval = call["type"] == "mcp_approval_request"
-        self._console.print(one_line(described(call)), style=TOOL)
+        self._console.print(as_one_line(described(call)), style=TOOL)
         try:
             if self._run_tool is not None and not approval:
                 output = self._run_tool(call)

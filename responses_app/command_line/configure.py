@@ -27,7 +27,8 @@ from responses_app.command_line.endpoint import (
     session_options,
 )
 from responses_app.command_line.parser import MAX_CONTEXT
-from responses_app.management.terminal import console, errors, one_line, printable
+from responses_app.management.terminal import console, errors, printable
+from responses_app.observing.logs import as_one_line
 
 MAX_NAME, MAX_URL = 200, 2000  # characters
 MAX_MODELS = 32  # that are told; the same as MODELS takes
@@ -132,9 +133,9 @@ async def _asked(server: RemoteServer) -> list[Mapping[str, Any]]:
 
 def _check(what: str, text: str, most: int) -> None:
     """Refuse what agents do not take literally: they put variables and files in place of `$NAME` and `{file:…}`."""
-    if not text or len(text) > most or one_line(text) != text or re.search(r"[${}]", text):
+    if not text or len(text) > most or as_one_line(text) != text or re.search(r"[${}]", text):
         raise CommandFailed(
-            f"The {what} {one_line(text)[:most]!r} cannot be told to an agent: 1 to {most} characters that can "
+            f"The {what} {as_one_line(text)[:most]!r} cannot be told to an agent: 1 to {most} characters that can "
             "be seen, without $ and braces.",
             status=USAGE,
         )

@@ -17,6 +17,7 @@ from responses_app.command_line.connections import TERMINAL, View, events_of, fe
 from responses_app.command_line.endpoint import FAILED, CommandFailed, RemoteServer, endpoint_of, session_options
 from responses_app.command_line.showing import Plain, Vivid
 from responses_app.management.terminal import console
+from responses_app.protocol.json_text import one_line
 
 MAX_CUTS = 1000  # times that the stream is picked up again: who reads slowly is dropped by the server
 LIVE = ("queued", "in_progress")
@@ -105,7 +106,7 @@ class Lines(View):
 
     def show(self, event: dict[str, Any]) -> None:
         """Write it."""
-        _write(json.dumps(event, ensure_ascii=False) + "\n")
+        _write(one_line(json.dumps(event, ensure_ascii=False).encode()).decode() + "\n")
 
     def end(self) -> None:
         """Every line has been written."""

@@ -3,7 +3,6 @@
 `progress` shows how far long work is: a bar in a terminal, elsewhere, in a log say, a line now and then.
 """
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 # C0 and C1 controls but tab and newline: in a terminal they move the cursor, rename windows, answer as if typed.
 _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
-# What a line that somebody decides by must not hold: all controls, ends of lines, and what turns its order around.
-_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 @cache
@@ -40,11 +37,6 @@ def is_conversation() -> bool:
 def printable(text: str) -> str:
     """Return text of a model or a tool as a terminal may show it: without control characters."""
     return text.translate(_CONTROLS)
-
-
-def one_line(text: str) -> str:
-    """Return text of others as one line, in which what cannot be seen is an escape, such as `\\u202e`."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 SECONDS = 5.0  # between two lines

@@ -1,7 +1,7 @@
-"""What log lines are about (`bind`), and log lines as JSON objects (`JsonLines`, LOG_FORMAT=json) for programs.
+"""What log lines are about (`bind`), and how they are written: as text (`TextLines`), or as JSON objects (`JsonLines`).
 
-A line has ids, and no content: of an exception it has the type and where it was raised. Its text, which may show what
-somebody wrote, is in the usual lines only; and nowhere where the line is about a project that keeps nothing
+A line has ids, and no content: of an exception, JSON has the type and where it was raised. Its text, which may show
+what somebody wrote, is in lines of text only; and nowhere where the line is about a project that keeps nothing
 (`Discreet`). There also whatever stands in a message is left out that is neither a number nor a word known to be the
 server's own: a name of a field, an error's text, the id that a client chose.
 """
@@ -16,7 +16,13 @@ from datetime import UTC, datetime
 
 import orjson
 
+from responses_app.protocol.json_text import one_line
+
 FACTS = "facts"  # `extra={FACTS: {…}}` of a log line: what its message says, as fields
+MAX_MESSAGE = 4096  # characters of a message: strangers have their part in many
+# Controls, ends of lines to any reader, and what turns the order of a line around.
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
 _NOTHING: Mapping[str, str] = {}
 _bound: ContextVar[Mapping[str, str]] = ContextVar("about", default=_NOTHING)
 
@@ -93,6 +99,23 @@ def bound() -> Mapping[str, str]:
     return _bound.get()
 
 
+def as_one_line(text: str) -> str:
+    """Return text of others as one line, in which what cannot be seen is an escape, such as `\\u202e`."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class TextLines(logging.Formatter):
+    """Time, level, logger and message, on one line; the traceback of an exception comes behind it."""
+
+    def __init__(self) -> None:
+        super().__init__("{asctime} {levelname:<7} {name}: {message}", style="{")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line of a record, whose message is formatted already."""
+        record.message = as_one_line(_bounded(record.message))
+        return super().formatMessage(record)
+
+
 class JsonLines(logging.Formatter):
     """One JSON object a line: time, level, logger, message, pid, and what the line is about."""
 
@@ -102,14 +125,19 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _bounded(record.getMessage()),
             "pid": os.getpid(),
             **bound(),
             **getattr(record, FACTS, {}),
         }
         if record.exc_info and record.exc_info[1]:
             line["exception"] = _where(record.exc_info[1])
-        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        return one_line(orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS)).decode()
+
+
+def _bounded(message: str) -> str:
+    more = len(message) - MAX_MESSAGE
+    return message if more <= 0 else f"{message[:MAX_MESSAGE]} … ({more} more characters)"
 
 
 def _where(error: BaseException) -> list[dict[str, object]]:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from typing import Annotated, Literal, get_args
 
-import orjson
 from pydantic import Field
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found, rate_limited
 from responses_app.protocol.fields import ClientModel, Text, validate
+from responses_app.protocol.json_text import dumps
 
 EventName = Literal[
     "response.completed",
@@ -47,6 +47,7 @@ EndpointStatus = Literal["enabled", "disabled"]
 
 ROTATION_SECONDS = 86_400  # how long an old secret stays good, where a rotation asks for that
 MAX_NAME, MAX_URL = 256, 2048  # characters
+
 _SECRET_BYTES = 32
 _SECRET_START = "whsec_"
 _ID_BYTES = 16
@@ -63,7 +64,7 @@ class WebhookMessage:
     def body(self, created_at: int) -> str:
         """Return the JSON that is sent; `created_at` is in Unix seconds."""
         event = {"id": self.id, "object": "event", "created_at": created_at, "type": self.type, "data": self.data}
-        return orjson.dumps(event).decode()
+        return dumps(event).decode()
 
 
 def message(type_: EventName, object_id: str, *, mark: str = "", **more: object) -> WebhookMessage:

@@ -18,6 +18,7 @@ from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import ApiError, ErrorAnswer, JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import noting
 from responses_app.protocol.items.resources import SCREENSHOTS
+from responses_app.protocol.json_text import dumps
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages
 from responses_app.protocol.requests.pages import Query, parse_include_query
 from responses_app.protocol.rollouts.generations import Api, RolloutRef
@@ -35,7 +36,7 @@ Cut = Callable[[], Awaitable[None]]  # ends an answer in its middle: clients tak
 
 def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
     """Return a JSON answer."""
-    return json_bytes(orjson.dumps(body), status=status, headers=headers)
+    return json_bytes(dumps(body), status=status, headers=headers)
 
 
 def json_bytes(content: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
@@ -227,7 +228,7 @@ async def server_sent(events: AsyncGenerator[bytes, None]) -> StreamingHttpRespo
 
 def error_event(error: ApiError) -> bytes:
     """Return what a chat or a completion says that breaks in its middle: SDKs raise it."""
-    return b"data: %b\n\n" % orjson.dumps({"error": error.body()})
+    return b"data: %b\n\n" % dumps({"error": error.body()})
 
 
 def rfc3339(seconds: int) -> str:

@@ -16,7 +16,8 @@ from rich.text import Text
 from responses_app.command_line.conformance.asking.checks import Check, Group, Result
 from responses_app.command_line.conformance.asking.verdicts import Verdict
 from responses_app.command_line.conformance.pains import PAINS, verdict_of
-from responses_app.management.terminal import console, one_line
+from responses_app.management.terminal import console
+from responses_app.observing.logs import as_one_line
 
 MARKS = {
     Verdict.PASSED: ("✓", "green"),
@@ -33,7 +34,7 @@ def shown(text: str) -> str:
     """Return text of others as a line for a terminal."""
     # Half of a surrogate pair cannot be written at all.
     whole = text.encode(errors="replace").decode()
-    return one_line(whole if len(whole) <= MAX_SHOWN else f"{whole[:MAX_SHOWN]} …")
+    return as_one_line(whole if len(whole) <= MAX_SHOWN else f"{whole[:MAX_SHOWN]} …")
 
 
 def counts_of(results: Sequence[Result]) -> dict[str, int]:

@@ -35,6 +35,7 @@ from responses_app.protocol.chat.request import ChatRequest
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import TERMINAL, EventType
+from responses_app.protocol.json_text import dumps
 from responses_app.protocol.prompt.replaying import BETWEEN
 from responses_app.protocol.stop_strings import StopStrings
 from responses_app.protocol.tiers import ServiceTier
@@ -130,7 +131,7 @@ class ChunkEncoder:
         """Have the chunks that follow say what the choice has used so far."""
         prompt, sampled = len(details.prompt_token_ids), len(details.token_ids)
         used = {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
-        self._rest = b',"usage":%b}\n\n' % orjson.dumps(used)
+        self._rest = b',"usage":%b}\n\n' % dumps(used)
         self._end = b"}" + _NO_LOGPROBS + self._rest
 
     def tokens(self) -> bytes:
@@ -140,7 +141,7 @@ class ChunkEncoder:
             return b""
         return b'%b},"logprobs":null,"finish_reason":null,"token_ids":%b}]%b' % (
             self._begin,
-            orjson.dumps(new),
+            dumps(new),
             self._rest,
         )
 
@@ -176,11 +177,11 @@ class ChunkEncoder:
         if not text and not entries:
             return b""
         if not entries:
-            return b'%b"content":%b%b' % (self._begin, orjson.dumps(text), self._end)
-        logprobs = orjson.dumps({"content": entries, "refusal": None})
+            return b'%b"content":%b%b' % (self._begin, dumps(text), self._end)
+        logprobs = dumps({"content": entries, "refusal": None})
         return b'%b"content":%b},"logprobs":%b,"finish_reason":null}]%b' % (
             self._begin,
-            orjson.dumps(text),
+            dumps(text),
             logprobs,
             self._rest,
         )
@@ -191,7 +192,7 @@ class ChunkEncoder:
         start = json.find(_DELTA) + len(_DELTA)
         text = json[start : json.rfind(_BEHIND)]
         if self._thought.waits:
-            text = orjson.dumps(self._thought.between() + orjson.loads(text))
+            text = dumps(self._thought.between() + orjson.loads(text))
         self._thought.any = True
         return self._begin + self._thoughts % ((text,) * self._thought_count) + self._end
 
@@ -223,7 +224,7 @@ class ChunkEncoder:
         self._has_role = True
         # The tokens of the prompt are told once, here.
         if self._details is not None:
-            prompt_ids = orjson.dumps(list(self._details.prompt_token_ids))
+            prompt_ids = dumps(list(self._details.prompt_token_ids))
             opened = b'%b"role":"assistant","content":""}%b' % (self._begin, _NO_LOGPROBS)
             return b'%b,"prompt_token_ids":%b%b' % (opened, prompt_ids, self._rest)
         return b'%b"role":"assistant","content":""%b' % (self._begin, self._end)
@@ -243,7 +244,7 @@ class ChunkEncoder:
         return self._chunk({"tool_calls": [{"index": place, "id": item["call_id"], "type": kind, kind: called}]})
 
     def _chunk(self, delta: JsonObject) -> bytes:
-        return b"%b%b%b" % (self._begin, orjson.dumps(delta)[1:-1], self._end)
+        return b"%b%b%b" % (self._begin, dumps(delta)[1:-1], self._end)
 
     def _ended(self, json: bytes) -> bytes:
         """End the choice; one that failed says nothing more."""
@@ -255,7 +256,7 @@ class ChunkEncoder:
         calls = self._calls > 0 and self.matched is None
         reason = finish_reason(self.response, calls=calls, old_calls=self._old_calls)
         last = {} if self._details is None else {"token_ids": self._new_tokens()}
-        ended = orjson.dumps({"finish_reason": reason, "stop_reason": self.matched, **last})[1:-1]
+        ended = dumps({"finish_reason": reason, "stop_reason": self.matched, **last})[1:-1]
         return b'%b%b%b},"logprobs":null,%b}]%b' % (self._role(), rest, self._begin, ended, self._rest)
 
 
@@ -303,7 +304,7 @@ class _Text:
 
 def usage_chunk(head: ChatHead, usage: ChatUsage) -> bytes:
     """Return the last chunk, which has no choices but what they used."""
-    return b'%b"choices":[],"usage":%b}\n\n' % (_opened(head), orjson.dumps(usage))
+    return b'%b"choices":[],"usage":%b}\n\n' % (_opened(head), dumps(usage))
 
 
 def _opened(head: ChatHead) -> bytes:
@@ -315,4 +316,4 @@ def _opened(head: ChatHead) -> bytes:
         "service_tier": head.service_tier,
         "system_fingerprint": head.system_fingerprint,
     }
-    return b"data: %b," % orjson.dumps(fields)[:-1]
+    return b"data: %b," % dumps(fields)[:-1]

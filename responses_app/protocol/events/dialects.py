@@ -27,6 +27,7 @@ from typing import NamedTuple
 import orjson
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.json_text import dumps
 from responses_app.protocol.usage import as_read
 
 DIALECT_HEADER = "Respsite-Dialect"
@@ -224,7 +225,7 @@ class Rule:
 
 def _tool_delta(json: bytes, scene: Scene, *, as_text: bool) -> JsonObject | None:
     entry = _tool_call(json, scene)
-    content = orjson.dumps(entry).decode() if as_text else entry
+    content = dumps(entry).decode() if as_text else entry
     return None if entry is None else {"response": {"id": scene.response_id}, "delta": {"content": [content]}}
 
 
@@ -375,7 +376,7 @@ def _filled_up(json: bytes, number: int) -> bytes:
 
 
 def _put(type: str, fields: JsonObject, number: int) -> Worded:
-    return type, orjson.dumps({"type": type, **fields, "sequence_number": number})
+    return type, dumps({"type": type, **fields, "sequence_number": number})
 
 
 def _part_of(json: bytes) -> str:

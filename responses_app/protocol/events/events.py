@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-import orjson
-
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.json_text import dumps
 from responses_app.protocol.usage import as_read
 
 
@@ -95,7 +94,7 @@ class Event:
             shown = {**shown, "response": as_read(response, usage_per_turn=usage_per_turn)}
         # Without the braces, so that the type comes first and the number last: `DeltaTemplate` and dialects rely on
         # it.
-        fields = orjson.dumps(shown)[1:-1]
+        fields = dumps(shown)[1:-1]
         return b'{"type":"%b",%b,"sequence_number":%d}' % (self.type.encode(), fields, self.sequence_number)
 
 
@@ -105,7 +104,7 @@ class DeltaTemplate:
     def __init__(self, type: EventType, before: JsonObject, after: JsonObject) -> None:
         # Fields before and behind the text; `head` and `tail` are the same as bytes, up to the text and the number.
         self.type, self.before, self.after = type, before, after
-        head, tail = orjson.dumps({"type": type, **before}), orjson.dumps(after)
+        head, tail = dumps({"type": type, **before}), dumps(after)
         self.head, self.tail = b'%b,"delta":' % head[:-1], b',%b,"sequence_number":' % tail[1:-1]
 
 
@@ -135,7 +134,7 @@ class Delta(Event):
 
     def as_json(self, *, usage_per_turn: bool = False) -> bytes:
         template = self._template
-        return b"%b%b%b%d}" % (template.head, orjson.dumps(self._text), template.tail, self.sequence_number)
+        return b"%b%b%b%d}" % (template.head, dumps(self._text), template.tail, self.sequence_number)
 
 
 About = tuple[str, str]  # when it comes; what it holds

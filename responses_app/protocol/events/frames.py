@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.json_text import dumps
 
 ERROR_HEAD = '{"type":"error",'  # of every frame of an error
 
@@ -24,7 +25,7 @@ def error_frame(error: ApiError, stream_id: str | None = None) -> str:
     if error.headers:
         frame["headers"] = error.headers
         frame["error"] = {**body, "headers": error.headers}
-    return orjson.dumps(frame).decode()
+    return dumps(frame).decode()
 
 
 def event_bytes(json: bytes, suffix: bytes | None) -> bytes:
@@ -35,18 +36,18 @@ def event_bytes(json: bytes, suffix: bytes | None) -> bytes:
 
 def with_headers(frame: bytes, headers: Mapping[str, str]) -> bytes:
     """Return an event's frame with what HTTP would say in the head of the answer, where errors have theirs, too."""
-    return b'%b,"headers":%b}' % (frame[:-1], orjson.dumps(headers))
+    return b'%b,"headers":%b}' % (frame[:-1], dumps(headers))
 
 
 def lane_suffix(stream_id: str | None) -> bytes | None:
     """Return what replaces an event's closing brace on this lane, None on the default lane."""
-    return None if stream_id is None else b',"stream_id":%b}' % orjson.dumps(stream_id)
+    return None if stream_id is None else b',"stream_id":%b}' % dumps(stream_id)
 
 
 def ping(last_number: int, timestamp: float) -> bytes:
     """Return the heartbeat of a silent stream. It takes no number of its own; `timestamp` is in Unix seconds."""
     frame = {"type": "response.ping", "sequence_number": last_number, "timestamp": timestamp, "response": {}}
-    return orjson.dumps(frame)
+    return dumps(frame)
 
 
 def connection_expiring(seconds_left: int, closes_at: int) -> str:
@@ -59,7 +60,7 @@ def connection_expiring(seconds_left: int, closes_at: int) -> str:
         "seconds_left": seconds_left,
         "closes_at": closes_at,
     }
-    return orjson.dumps(frame).decode()
+    return dumps(frame).decode()
 
 
 def reply_frame(reply: JsonObject, last_number: int, stream_id: str | None = None) -> str:
@@ -73,9 +74,9 @@ def reply_frame(reply: JsonObject, last_number: int, stream_id: str | None = Non
     if stream_id is not None:
         frame["stream_id"] = stream_id
     try:
-        return orjson.dumps(frame).decode()
+        return dumps(frame).decode()
     except orjson.JSONEncodeError:  # nested deeper than orjson writes, which is less deep than it reads
-        return orjson.dumps({**frame, "steer": {"previous_response_id": "", "input": ""}}).decode()
+        return dumps({**frame, "steer": {"previous_response_id": "", "input": ""}}).decode()
 
 
 def steer_accepted(steer_id: str, response_id: str) -> JsonObject:

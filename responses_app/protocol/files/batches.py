@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, not_found
 from responses_app.protocol.fields import ClientModel, Text, check_metadata, validate
 from responses_app.protocol.files.files import FileExpiry
+from responses_app.protocol.json_text import dumps
 from responses_app.protocol.setting import KIB, MIB, RoomSettings, setting, whole
 
 WINDOW_SECONDS = 24 * 3600  # of `completion_window`, which is 24h at OpenAI, too
@@ -338,7 +339,7 @@ def broken_line(request_id: str, custom_id: str, message: str) -> bytes:
 
 def _output(custom_id: str, request_id: str, response: object, error: JsonObject | None) -> bytes:
     line = {"id": f"batch_{request_id}", "custom_id": custom_id, "response": response, "error": error}
-    return orjson.dumps(line) + b"\n"
+    return dumps(line) + b"\n"
 
 
 INTERRUPTED = (

@@ -13,8 +13,10 @@ from responses_app.protocol.errors import ApiError, JsonObject, array_too_long, 
 from responses_app.protocol.fields import ClientModel, validate
 from responses_app.protocol.files.batches import CANCELLED, EXPIRED, NewLine, written
 from responses_app.protocol.ids import MESSAGE_BATCH
+from responses_app.protocol.json_text import dumps
 
 ENDPOINT = "/v1/messages"  # that answers the lines
+
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _TYPES = {CANCELLED: "canceled", EXPIRED: "expired"}  # of the results of lines that were never begun
 
@@ -68,7 +70,7 @@ def not_run(custom_id: str, outcome: str) -> bytes:
 
 
 def _line(custom_id: str, result: JsonObject) -> bytes:
-    return orjson.dumps({"custom_id": custom_id, "result": result}) + b"\n"
+    return dumps({"custom_id": custom_id, "result": result}) + b"\n"
 
 
 def batch_in_progress(batch_id: str, verb: str) -> ApiError:

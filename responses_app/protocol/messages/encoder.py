@@ -21,6 +21,7 @@ import orjson
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import TERMINAL, EventType
+from responses_app.protocol.json_text import dumps
 from responses_app.protocol.messages.message import (
     begun_message,
     call_begun,
@@ -50,7 +51,7 @@ PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 def event(fields: JsonObject) -> bytes:
     """Return a server-sent event, which is called as its data says."""
-    return b"event: %b\ndata: %b\n\n" % (str(fields["type"]).encode(), orjson.dumps(fields))
+    return b"event: %b\ndata: %b\n\n" % (str(fields["type"]).encode(), dumps(fields))
 
 
 class MessageEncoder:
@@ -143,7 +144,7 @@ class MessageEncoder:
     def _release(self, text: str) -> bytes:
         """Say this text, and end the message where a stop sequence has come."""
         assert self._stops is not None
-        delta = b"%b%b%b}}\n\n" % (self._text_open(), self._before, orjson.dumps(text)) if text else b""
+        delta = b"%b%b%b}}\n\n" % (self._text_open(), self._before, dumps(text)) if text else b""
         if self._stops.matched is None:
             return delta
         self.matched = self._stops.matched
@@ -166,7 +167,7 @@ class MessageEncoder:
 
     def _input(self, json: str) -> bytes:
         """Say more of what a call is made with."""
-        return b"%b%b}}\n\n" % (self._before, orjson.dumps(json))
+        return b"%b%b}}\n\n" % (self._before, dumps(json))
 
     def _coded(self, json: bytes) -> bytes:
         # A piece of code is a piece of a text in JSON, and that is a text in JSON, too.
@@ -203,7 +204,7 @@ class MessageEncoder:
 
     def _call_done(self, item: Mapping[str, Any]) -> bytes:
         """Say what came of a call; that of the web comes whole, with its input."""
-        said = self._input(orjson.dumps(use_input(item)).decode()) + self._close() if self._is_open else b""
+        said = self._input(dumps(use_input(item)).decode()) + self._close() if self._is_open else b""
         result = result_block(item)
         return said if result is None else said + self._open(result) + self._close()
 

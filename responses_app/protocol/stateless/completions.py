@@ -20,6 +20,7 @@ from engine.types import FinishReason, PromptLogprobs, RankedToken, TokenChunk, 
 from responses_app.protocol.engine_details import LOWEST, check_transfer
 from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import WHOLE, ClientModel, Refused, validate
+from responses_app.protocol.json_text import dumps
 from responses_app.protocol.requests.create_fields import GUIDED, HIDES_NOTHING, NO_SUCH_SAMPLING, OF_ENGINES, LogitBias
 from responses_app.protocol.sizes import json_size
 from responses_app.protocol.stateless.embeddings import read_inputs
@@ -345,7 +346,7 @@ class CompletionHead:
         body = self.body(choices, usage)
         if not tells:
             del body["usage"]
-        return b"data: %b\n\n" % orjson.dumps(body)
+        return b"data: %b\n\n" % dumps(body)
 
 
 def joined(deltas: Sequence[ChoiceDelta], index: int) -> ChoiceDelta:

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from responses_app.observing.logs import FACTS, JsonLines, bind, bound
+from responses_app.observing.logs import FACTS, MAX_MESSAGE, JsonLines, TextLines, bind, bound
 
 
 def line(message: str, *args: object, **options: object) -> dict[str, object]:
@@ -15,7 +15,7 @@ def line(message: str, *args: object, **options: object) -> dict[str, object]:
     for name, value in dict(options.get("extra") or {}).items():  # type: ignore[call-overload]
         setattr(record, name, value)
     written = JsonLines().format(record)
-    assert "\n" not in written
+    assert len(written.splitlines()) == 1
     read: dict[str, object] = json.loads(written)
     return read
 
@@ -33,6 +33,25 @@ def test_a_line_has_what_it_is_about() -> None:
     assert "key_id" not in read
     assert str(read["time"]).endswith("+00:00")
     assert not bound()
+
+
+ENDS = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\r\nj\u202e — é"
+
+
+def test_a_message_is_one_line_whatever_strangers_write() -> None:
+    assert line("heard %s", ENDS)["message"] == f"heard {ENDS}"
+    record = logging.LogRecord("respsite", logging.ERROR, "file.py", 1, "heard %s", (ENDS,), None)
+    (text,) = TextLines().format(record).splitlines()
+    assert text.endswith(
+        r"ERROR   respsite: heard a\u2028b\u2029c\u0085d\u000be\u000cf\u001cg\u001dh\u001ei\u000d\u000aj\u202e — é"
+    )
+
+
+def test_a_message_is_bounded() -> None:
+    told = str(line("heard %s", "x" * 100_000)["message"])
+    assert told.endswith(f"x … ({100_006 - MAX_MESSAGE} more characters)")
+    record = logging.LogRecord("respsite", logging.ERROR, "file.py", 1, "heard %s", ("\n" * 100_000,), None)
+    assert len(TextLines().format(record)) < 7 * MAX_MESSAGE
 
 
 async def test_tasks_inherit_it_and_do_not_give_it_back() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from responses_app.protocol.json_text import dumps
 from responses_app.protocol.rollouts.exports.requests import ExportQuery
 from responses_app.protocol.rollouts.exports.rows import Row
 
@@ -33,7 +34,7 @@ class JsonLines:
 
     def add(self, row: Row) -> bytes:
         """Return the line of a row."""
-        return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+        return dumps(row) + b"\n"
 
     def end(self) -> bytes:
         """Return nothing: the file ends with its last line."""

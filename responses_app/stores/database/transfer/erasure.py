@@ -44,6 +44,7 @@ from responses_app.models.usage import Usage
 from responses_app.models.vector_stores import VectorStore, VectorStoreFile
 from responses_app.models.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 from responses_app.models.words import ResponseWords
+from responses_app.protocol.json_text import one_line
 from responses_app.protocol.rollouts.tree import tree_of
 from responses_app.stores.database.batches.rows import remove_some_lines
 from responses_app.stores.database.chunks import read_in_chunks
@@ -131,7 +132,8 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
 def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
     """Yield what clients could read of it, as JSON, a line each: `{"response": …, "input_items": […]}`, and so on."""
     with read_in_chunks(using):
-        yield from _lines(subject, using)
+        for line in _lines(subject, using):
+            yield one_line(line.encode()).decode()
 
 
 def _lines(subject: Subject, using: str) -> Iterator[str]:

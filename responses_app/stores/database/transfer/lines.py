@@ -33,6 +33,7 @@ from responses_app.models.fields import JSONTextField
 from responses_app.models.pictures import Picture, PictureUse
 from responses_app.protocol.chat.completion import stored_completion
 from responses_app.protocol.chat.stored import ChatForm, stored_messages
+from responses_app.protocol.json_text import one_line
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject
 from responses_app.stores.database.pictures import picture_id
 from responses_app.stores.database.transfer import AT_ONCE, BYTES_AT_ONCE, FORMAT, VERSION
@@ -127,6 +128,11 @@ def to_export(project: str | None) -> int:
 
 def lines(project: str | None, place: ExportPlace, counted: Exported) -> Iterator[str]:
     """Yield the lines behind `place`, without their ends; `project` is None for all. `counted` grows meanwhile."""
+    for line in _lines(project, place, counted):
+        yield one_line(line.encode()).decode()
+
+
+def _lines(project: str | None, place: ExportPlace, counted: Exported) -> Iterator[str]:
     if not place.kind:
         yield json_text({"kind": "header", "format": FORMAT, "version": VERSION, "respsite": __version__})
     if (after := place.after("part")) is not None:

@@ -80,7 +80,7 @@ class Kernel:
     def _run(self, code: str, name: str) -> None:
         tree, source = _parsed(code, name)
         # For tracebacks, which read the lines of a cell there as those of a file.
-        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+        linecache.cache[name] = (len(source), None, list(io.StringIO(source, None)), name)
         last = tree.body[-1] if tree.body else None
         # A semicolon at the end shows nothing, as in notebooks.
         shown = isinstance(last, ast.Expr) and not source.rstrip().endswith(";")
