@@ -69,9 +69,6 @@ SECURE_HSTS_SECONDS = 365 * 24 * 3600 if BEHIND_TLS else 0
 # not for this server to say.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 
-# Of one form: a skill may have 500, and they lie together in one. Other forms are held to fewer (`web/transfers.py`).
-DATA_UPLOAD_MAX_NUMBER_FILES = 500
-
 INSTALLED_APPS = [
     "responses_app",  # before the admin: its templates go first
     "django.contrib.admin",

@@ -19,16 +19,16 @@ from responses_app.protocol.errors import (
     overloaded,
     unsupported_parameter,
 )
+from responses_app.protocol.fields import check_fields
 from responses_app.protocol.files.containers import (
     CopiedFile,
     NewContainer,
-    check_form,
     container_file_not_found,
     parse_container,
     parse_copied,
     too_many_containers,
 )
-from responses_app.protocol.files.files import file_not_found
+from responses_app.protocol.files.files import file_not_found, name_on_disk
 from responses_app.protocol.files.skills import skill_not_found
 from responses_app.protocol.requests.pages import page_behind, parse_list_query
 from responses_app.protocol.requests.requests import files_named, skills_named
@@ -48,8 +48,9 @@ from responses_app.tools.sandbox.records import (
     TooManyTransfers,
 )
 from responses_app.web.endpoint import BYTES, PAGED, Endpoint, Form, Refusals, Size
+from responses_app.web.forms import is_form, sent_form
 from responses_app.web.http import caller_of, cut_of, parse_noting, project_of, query_of, read_json
-from responses_app.web.transfers import file_answer, form_schema, is_form, streamed, uploaded
+from responses_app.web.transfers import file_answer, form_schema, streamed
 from responses_app.wiring.server_tools import interpreter_of
 from responses_app.wiring.site import get_site
 
@@ -245,10 +246,10 @@ async def _upload(request: HttpRequest, container_id: str) -> ContainerFile:
     await containers.find(project_of(request), container_id)  # before its body is read
     if not is_form(request):
         return await _copy(request, container_id)
-    async with uploaded(request) as upload:
-        parse_noting(request, check_form, upload.fields, get_site().reader)
-        pieces = upload.arriving(PIECE_BYTES)
-        put = await containers.put_file(project_of(request), container_id, upload.name, pieces)
+    async with sent_form(request, CopiedFile) as form:
+        parse_noting(request, partial(check_fields, CopiedFile), form.fields, get_site().reader)
+        pieces = form.file.arriving(PIECE_BYTES)
+        put = await containers.put_file(project_of(request), container_id, name_on_disk(form.file.name), pieces)
     return file_object(container_id, put)
 
 

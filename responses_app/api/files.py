@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError
+from responses_app.protocol.fields import check_fields
 from responses_app.protocol.files.files import (
     LISTED_PURPOSES,
     MAX_LISTED,
@@ -25,6 +26,8 @@ from responses_app.protocol.files.files import (
     FileBounds,
     NewFile,
     NewUpload,
+    PartFields,
+    UploadFields,
     check_purpose,
     file_not_found,
     files_full,
@@ -50,8 +53,9 @@ from responses_app.stores.files import (
     UploadRecord,
 )
 from responses_app.web.endpoint import AFTER, BYTES, ORDER, Endpoint, Form, Parameter, Refusals, Size, limit_of, text
+from responses_app.web.forms import FormFile, sent_form
 from responses_app.web.http import cut_of, or_raise, parse_noting, project_of, query_of, read_json
-from responses_app.web.transfers import UploadedForm, file_answer, form_schema, streamed, uploaded
+from responses_app.web.transfers import file_answer, form_schema, streamed
 from responses_app.wiring.server_tools import file_search_of
 from responses_app.wiring.site import get_site
 
@@ -148,12 +152,12 @@ REFUSALS: Refusals = {
 
 
 async def _create(request: HttpRequest) -> UploadedFile:
-    async with uploaded(request) as upload:
-        fields = parse_noting(request, parse_upload, upload.fields, get_site().reader)
-        return file_object(await _kept(project_of(request), upload, fields))
+    async with sent_form(request, UploadFields) as form:
+        fields = parse_noting(request, parse_upload, form.fields, get_site().reader)
+        return file_object(await _kept(project_of(request), form.file, fields))
 
 
-async def _kept(project: str, upload: UploadedForm, fields: NewFile) -> FileRecord:
+async def _kept(project: str, upload: FormFile, fields: NewFile) -> FileRecord:
     site = get_site()
     _bounds().check(upload.size, fields.purpose)
     now = int(site.service.now())
@@ -254,7 +258,9 @@ async def _begin(request: HttpRequest) -> PartUpload:
 async def _add(request: HttpRequest, upload_id: str) -> UploadPart:
     site, project = get_site(), project_of(request)
     await site.uploads.get(project, upload_id)  # before its body is read
-    async with uploaded(request, name="data") as data:
+    async with sent_form(request, PartFields, name="data") as form:
+        parse_noting(request, partial(check_fields, PartFields), form.fields, site.reader)
+        data = form.file
         if data.size > MAX_PART_BYTES:
             raise part_too_large()
         now = int(site.service.now())

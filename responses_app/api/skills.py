@@ -32,7 +32,7 @@ from responses_app.stores.files import PIECE_BYTES, FilesFull
 from responses_app.stores.skills import DefaultInUse, NewBundle, SkillGone, SkillRecord, SkillsFull, VersionRecord
 from responses_app.tools.skills.bundles import BadBundle, SentFile, read_folder, read_zip
 from responses_app.web.endpoint import BYTES, PAGED, Endpoint, Form, Refusals, Size, text
-from responses_app.web.folders import FolderForm, uploaded_folder
+from responses_app.web.forms import SentForm, sent_form
 from responses_app.web.http import cut_of, parse_noting, project_of, query_of, read_json
 from responses_app.web.transfers import file_answer, streamed
 from responses_app.wiring.site import get_site
@@ -144,7 +144,7 @@ _looking = asyncio.Semaphore(_AT_ONCE)
 
 async def _create(request: HttpRequest) -> Skill:
     site = get_site()
-    async with uploaded_folder(request, name="files") as form:
+    async with sent_form(request, NewVersion, name="files", several=True) as form:
         parse_noting(request, partial(validate, NewVersion), form.fields, site.reader)
         async with _looking:
             bundle = await asyncio.to_thread(_bundle, form)
@@ -155,7 +155,7 @@ async def _create(request: HttpRequest) -> Skill:
 async def _add(request: HttpRequest, skill_id: str) -> SkillVersion:
     site, project = get_site(), project_of(request)
     await site.skills.get(project, skill_id)  # before its body is read
-    async with uploaded_folder(request, name="files") as form:
+    async with sent_form(request, NewVersion, name="files", several=True) as form:
         fields = parse_noting(request, partial(validate, NewVersion), form.fields, site.reader)
         async with _looking:
             bundle = await asyncio.to_thread(_bundle, form)
@@ -163,16 +163,16 @@ async def _add(request: HttpRequest, skill_id: str) -> SkillVersion:
             return version_object(await site.skills.add(project, *new, default=fields.default == "true"))
 
 
-def _bundle(form: FolderForm) -> NewBundle:
+def _bundle(form: SentForm) -> NewBundle:
     """Return what was sent as it is kept. Raises `BadBundle`."""
     settings = get_site().skills.bounds
     only = form.files[0] if len(form.files) == 1 else None
-    if only is not None and next(form.read(only), b"")[:2] == b"PK":
+    if only is not None and next(only.pieces(), b"")[:2] == b"PK":
         if only.size > settings.skill_max_bytes:
             raise BadBundle(f"the zip file has more than the {settings.skill_max_bytes} bytes that it may have")
-        read = read_zip(b"".join(form.read(only)), settings)
+        read = read_zip(b"".join(only.pieces()), settings)
     else:
-        files = [SentFile(each.path, partial(form.read, each)) for each in form.files]
+        files = [SentFile(each.path, each.pieces) for each in form.files]
         read = read_folder(files, settings)
     return NewBundle(
         name=read.name,

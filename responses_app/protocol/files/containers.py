@@ -12,7 +12,7 @@ from responses_app.protocol.errors import (
     not_found,
     rate_limited,
 )
-from responses_app.protocol.fields import CallableTool, ClientModel, check_fields, missing, validate
+from responses_app.protocol.fields import CallableTool, ClientModel, missing, validate
 from responses_app.protocol.files.networks import NetworkPolicy, check_network
 from responses_app.protocol.files.skills import NamedSkills
 
@@ -108,11 +108,6 @@ class CopiedFile(ClientModel):
     file_id: str = Field(min_length=1, max_length=256)
 
     beside: ClassVar = ("file",)  # which a form has
-
-
-def check_form(fields: Mapping[str, str]) -> None:
-    """Look at the names of the fields beside the file of a form. Raises `ApiError`."""
-    check_fields(CopiedFile, fields)
 
 
 def parse_copied(data: Mapping[str, object]) -> CopiedFile:

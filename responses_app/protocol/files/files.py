@@ -9,6 +9,7 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
+from unicodedata import category
 
 from pydantic import Field, StringConstraints
 
@@ -21,9 +22,11 @@ LISTED_PURPOSES = (*PURPOSES, "batch_output")  # also of those that batches writ
 MIN_SECONDS, MAX_SECONDS = 3600, 30 * 24 * 3600  # that `expires_after` may say: an hour to 30 days
 BATCH_SECONDS = MAX_SECONDS  # OpenAI keeps files with the purpose `batch` so long, where nothing else is said
 MAX_LISTED = 10_000  # of one list, which is also the default, as OpenAI has it
+MAX_FILENAME = 255  # characters
 _MAX_STEM, _MAX_SUFFIX = 80, 16  # characters of a name in a container
 
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"  # as forms nest fields
+_JOINERS = "\u200c\u200d"  # characters that do not show, and change the letters or pictures beside them
 _NOT_IN_NAMES = re.compile(r'[\\/:*?"<>|]')  # what some file system takes for something else
 
 
@@ -32,6 +35,12 @@ class UploadFields(ClientModel):
 
     beside: ClassVar = ("file", "purpose", "expires_after", _ANCHOR, _SECONDS)
     own: ClassVar = (_ANCHOR, _SECONDS)  # as a form writes them
+
+
+class PartFields(ClientModel):
+    """The names of the fields of a form with a part of a file."""
+
+    beside: ClassVar = ("data",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +104,33 @@ def files_full(message: str, *, param: str = "file") -> ApiError:
     return invalid_request(f"{message}. Delete files that are not needed any more.", param=param, code="files_full")
 
 
+def plain_name(sent: str) -> str:
+    """Return a file's name as it is kept: without a path and characters that do not show, at most `MAX_FILENAME`.
+
+    Spaces of any kind and what joins letters stay: macOS has a narrow space in the names of screenshots.
+    """
+    name = sent.replace("\\", "/").rpartition("/")[2]
+    name = "".join(each for each in name if each.isprintable() or each in _JOINERS or category(each) == "Zs")
+    return "file" if name in ("", ".", "..") else _cut(name, MAX_FILENAME)
+
+
+def name_on_disk(name: str, max_bytes: int = MAX_FILENAME) -> str:
+    """Return a name that file systems take: they count bytes, not characters."""
+    most = len(name)
+    while len(name.encode()) > max_bytes:
+        most -= 1
+        name = _cut(name, most)
+    return name
+
+
+def _cut(name: str, most: int) -> str:
+    """Return a name of at most so many characters, with its suffix where that is none too long."""
+    stem, dot, suffix = name.rpartition(".")
+    if not stem or len(suffix) > _MAX_SUFFIX:
+        return name[:most]
+    return f"{stem[: most - len(suffix) - 1]}{dot}{suffix}"
+
+
 def name_in_container(filename: str, taken: Container[str]) -> str:
     """Return a name for a file among others of a container: its own, or with a number before the suffix."""
     # No dot at either end: `..` would leave the folder, and `.x` would be hidden.
@@ -103,7 +139,8 @@ def name_in_container(filename: str, taken: Container[str]) -> str:
     # What is behind the last dot of a long name may be a sentence, not a suffix.
     if not dot or len(suffix) > _MAX_SUFFIX:
         stem, dot, suffix = name, "", ""
-    stem = stem[:_MAX_STEM]
+    # Short enough in bytes, too, with the number of one of many.
+    stem = name_on_disk(f"{stem[:_MAX_STEM]}{dot}{suffix}", MAX_FILENAME - 16).removesuffix(f"{dot}{suffix}")
     candidate, number = f"{stem}{dot}{suffix}", 1
     while candidate in taken:
         number += 1
@@ -137,7 +174,6 @@ def _invalid(name: str, value: str, hint: str) -> ApiError:
 UPLOAD_SECONDS = 3600  # that an upload is open for, as at OpenAI
 MAX_PART_BYTES = 64 * 1024 * 1024  # of one part, as at OpenAI; SDKs send parts of that size
 MAX_PARTS = 10_000  # of one upload, those that are sent again too
-MAX_FILENAME = 255  # characters
 _MD5 = re.compile(r"[0-9a-fA-F]{32}")
 
 
@@ -161,9 +197,8 @@ class NewUpload(ClientModel):
 
     @property
     def name(self) -> str:
-        """The name of the file, without a path and what does not print."""
-        name = "".join(filter(str.isprintable, self.filename.replace("\\", "/").rpartition("/")[2]))
-        return "file" if name in ("", ".", "..") else name
+        """The name of the file, without a path and characters that do not show."""
+        return plain_name(self.filename)
 
     @property
     def seconds(self) -> int | None:

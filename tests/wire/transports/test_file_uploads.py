@@ -60,10 +60,31 @@ def named(client: httpx.Client, disposition: bytes) -> httpx.Response:
         (form(PURPOSE, FILE, end=b"--" + BOUNDARY), None, None),
         (b"nonsense", None, None),
         (form(PURPOSE, b"Content-Transfer-Encoding: base64\r\n" + FILE.replace(b"text", b"t?x")), None, None),
-        (form(*[PURPOSE] * 2000, FILE), None, None),
-        (form(PURPOSE, *[FILE] * 200), None, None),
+        (form(PURPOSE, FILE.replace(b"text", b"text" * 40_000), FILE), "file", "invalid_value"),
+        (form(PURPOSE, FILE, PURPOSE.replace(b"user_data", b"vision")), "purpose", "invalid_value"),
+        (form(PURPOSE, FILE, FILE.replace(b'; filename="a.txt"', b"")), "file", "invalid_value"),
+        (form(PURPOSE.replace(b'"purpose"', b'"purpose"; filename="a"'), FILE), "purpose", "invalid_value"),
+        (form(*[PURPOSE.replace(b"purpose", b"x")] * 2000, FILE), None, None),
+        (form(PURPOSE.replace(b"user_data", b"x" * 70_000), FILE), None, None),
+        (form(PURPOSE, b"X: " + b"x" * 20_000 + b"\r\n" + FILE), None, None),
     ],
-    ids=["no file", "no purpose", "empty", "no name", "no end", "half an end", "nonsense", "base64", "fields", "files"],
+    ids=[
+        "no file",
+        "no purpose",
+        "empty",
+        "no name",
+        "no end",
+        "half an end",
+        "nonsense",
+        "base64",
+        "two files",
+        "two purposes",
+        "file and field",
+        "purpose as a file",
+        "fields",
+        "long field",
+        "long head",
+    ],
 )
 def test_a_form_that_is_broken(client: httpx.Client, body: bytes, param: str | None, code: str | None) -> None:
     answer = client.post("/files", content=body, headers=FORM)
@@ -88,10 +109,27 @@ def test_a_form_without_a_boundary(client: httpx.Client, boundary: str) -> None:
         ('filename="Übung 漢字 \u202etxt.exe"'.encode(), "Übung 漢字 txt.exe"),
         (b"filename*=UTF-8''%E2%82%AC%0D%0AX-Evil%3A%201%22.txt", '€X-Evil: 1".txt'),
         (b'filename="' + b"n" * 600 + b'.txt"', "n" * 251 + ".txt"),
+        (b'filename="' + b"n" * 10_000 + b'"', "n" * 255),
+        ('filename="café.txt"'.encode("latin-1"), "café.txt"),
+        ('filename="Größe – “neu”.txt"'.encode("cp1252"), "Größe – “neu”.txt"),
+        ('filename="Bob’s and Ann’s.txt"'.encode("cp1252"), "Bob’s and Ann’s.txt"),
+        ('filename="報告.txt"'.encode("cp932"), "報告.txt"),
+        ('filename="表示機能"'.encode("cp932"), "表示機能"),
+        ('filename="報告書'.encode()[:-1] + b'.txt"', "報告\ufffd.txt"),
+        (b'filename="\xff\xfe.txt"', "ÿþ.txt"),
+        (b"filename*=ISO-8859-1'en'caf%E9.txt", "café.txt"),
+        (b"filename=\"x\"; filename*=utf-8''%E5%A0%B1%E5%91%8A.txt", "報告.txt"),
+        (b"filename*=nonsense''a.txt", "a.txt"),
+        (b"filename*=unicode_escape''%5Cud800.txt", "ud800.txt"),
+        (b"filename=a.txt", "a.txt"),
+        (b'filename="a\\"b\\\\c; name=x.txt"', "c; name=x.txt"),
+        (b'filename="a &amp; b%22.txt"', "a &amp; b%22.txt"),
+        ('filename="Shot at 3.00\u202fPM\u3000👩\u200d💻.png"'.encode(), "Shot at 3.00\u202fPM\u3000👩\u200d💻.png"),
+        (b'filename=".."', "file"),
+        (b'filename=""', "file"),
     ],
-    ids=["path", "windows", "controls", "right to left", "new lines", "long"],
 )
-def test_a_hostile_name_is_made_harmless(client: httpx.Client, disposition: bytes, name: str) -> None:
+def test_a_name_is_kept_as_far_as_it_does_no_harm(client: httpx.Client, disposition: bytes, name: str) -> None:
     made = named(client, disposition)
     assert made.status_code == 200, made.text
     assert made.json()["filename"] == name
@@ -99,24 +137,6 @@ def test_a_hostile_name_is_made_harmless(client: httpx.Client, disposition: byte
     assert answer.content == b"text"
     assert answer.headers["content-disposition"].startswith("attachment; filename")
     assert "x-evil" not in answer.headers
-
-
-@pytest.mark.parametrize(
-    "disposition",
-    [
-        b'filename="' + b"n" * 10_000 + b'"',
-        b"filename*=nonsense''a.txt",
-        b"filename*=unicode_escape''%5Cud800.txt",
-        b'filename="\xff\xfe.txt"',
-        b'filename=".."',
-        b'filename=""',
-    ],
-    ids=["10 KB", "unknown encoding", "surrogate", "no utf-8", "parent", "empty"],
-)
-def test_a_name_that_cannot_be_taken(client: httpx.Client, disposition: bytes) -> None:
-    answer = named(client, disposition)
-    assert answer.status_code == 400, answer.text
-    assert client.get("/files").json()["data"] == []
 
 
 def test_a_form_in_chunks_is_taken(client: httpx.Client) -> None:
