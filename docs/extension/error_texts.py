@@ -55,6 +55,10 @@ REQUESTS: Mapping[str, Told] = {
         "Check the URL, or send the image as a data URL. The operator can allow hosts with "
         "`INPUT_IMAGES_ALLOWED_HOSTS`.",
     ),
+    "http_error": (
+        "A call of an MCP server is demanded, and its tools could not be listed.",
+        "See the message: it has the server and the cause.",
+    ),
     "idempotency_answer_deleted": (
         "The response that was made with this `Idempotency-Key` was deleted.",
         "Choose another key to make a new one ([Safe retries](../how-to/idempotency.md)).",
@@ -228,6 +232,10 @@ REQUESTS: Mapping[str, Told] = {
         "The body is larger than `MAX_BODY_BYTES`, a file than `FILE_MAX_BYTES`, or a tool's output than "
         "`RESPONSES_MAX_TOOL_OUTPUT_BYTES`.",
         "Send less, or in several parts.",
+    ),
+    "response_cancelled": (
+        "The answer was cancelled while the model wrote it, by a client or an operator.",
+        "Send the request again if you still want an answer.",
     ),
     "response_deleted": (
         "A client, an operator or the project's retention deleted the answer while the model still wrote it.",
@@ -407,6 +415,10 @@ TYPES: Mapping[str, Told] = {
     "permission_error": ("The key, the page or the user may not do this (403).", "Use one that may."),
     "conflict_error": ("The request conflicts with the current state (409).", "See its code."),
     "rate_limit_error": ("There are too many requests (429).", _WAIT),
+    "external_connector_error": (
+        "`tool_choice` demands a call of an MCP server whose tools could not be listed (424).",
+        "The message has the server and the cause. Without that demand the model goes on without those tools.",
+    ),
     "server_error": (
         "The server could not handle the request (500 or 503).",
         "503: wait as `retry-after` says. 500: see its code.",
@@ -416,14 +428,15 @@ TYPES: Mapping[str, Told] = {
 RESPONSES: Mapping[str, Told] = {
     "invalid_prompt": (
         "The prompt does not fit into the model's context, the model's chat template refuses the conversation, "
-        "or a schema turned out not to be enforceable. The message says which.",
+        "a schema turned out not to be enforceable, or `tool_choice` demands a call and there is nothing to call: the "
+        "MCP server could not be reached, or has no such tool. The message says which.",
         "Change the request. Trying again does not help.",
     ),
     "rate_limit_exceeded": ("The engine is full.", "Send the request again after the time that the message names."),
     "server_error": (
         "The engine or the server broke or stopped; the outputs of the client's tools did not arrive in time "
-        "(`RESPONSES_TOOL_TIMEOUT`); a tool that `tool_choice` names does not exist; the model wrote no summary, or "
-        "wrote what the request does not allow. The message says which.",
+        "(`RESPONSES_TOOL_TIMEOUT`); the response could not be stored; the model wrote no summary, or wrote what the "
+        "request does not allow. The message says which.",
         "Send the request again. The response before it is unchanged and can be continued.",
     ),
 }

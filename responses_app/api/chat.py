@@ -150,7 +150,7 @@ class ChatReading(EncodedReading):
         """Note that a choice has ended, or failed."""
         if encoder.failed or not reader.is_whole:
             run = reader.source
-            problem = without_answer(run.problem, self._request_id, deleted=run.deleted)
+            problem = without_answer(run.problem, deleted=run.deleted)
             self.problem = self._chat.renamed(problem)
         elif encoder.matched is None:  # else more was sampled than is said
             response = reader.source.response()

@@ -12,7 +12,7 @@ from django.http.response import HttpResponseBase
 
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.engine_details import EngineDetails
-from responses_app.protocol.errors import ApiError, server_error
+from responses_app.protocol.errors import ApiError
 from responses_app.protocol.events.events import TERMINAL
 from responses_app.protocol.messages.encoder import PING, MessageEncoder, event
 from responses_app.protocol.messages.errors import MessagesErrorAnswer, check_version, error_answer
@@ -24,6 +24,7 @@ from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer, begun, tokens_of
 from responses_app.runs.chats import Choices
 from responses_app.runs.log.reader import ResponseReader
+from responses_app.runs.plan.failures import without_answer
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, read_quietly
 from responses_app.web.endpoint import EVENTS, JSON, Endpoint, Parameter, text
@@ -87,7 +88,8 @@ class MessageReading(EncodedReading):
         if self.problem is not None:
             return
         if self._encoder.failed or not self._reader.is_whole:
-            self.problem = self._asked.renamed(self._reader.source.problem or server_error(self._request_id))
+            run = self._reader.source
+            self.problem = self._asked.renamed(without_answer(run.problem, deleted=run.deleted))
         elif self._encoder.matched is None:  # else more was sampled than is said
             response = self._reader.source.response()
             self.note(seen_turn_of(response), self._reader.source.said, response)

@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from responses_app.auth.scopes import check_named
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.errors import ApiError, invalid_request, server_error
+from responses_app.protocol.errors import ApiError, invalid_request
 from responses_app.protocol.events.dialects import DIALECT_HEADER, OPENAI, RATE_LIMITS, Dialect
 from responses_app.protocol.events.events import EventType
 from responses_app.protocol.events.frames import ping
@@ -37,7 +37,7 @@ from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEAD
 from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer, begun, tokens_of
 from responses_app.runs.log.journal import Gathering, JournalEntry, ReaderTooSlow, Waiter
 from responses_app.runs.log.reader import ResponseReader
-from responses_app.runs.plan.failures import store_errors
+from responses_app.runs.plan.failures import store_errors, without_answer
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.endpoint import DIALECT, EVENTS, INCLUDE, JSON, PAGED, Endpoint, Parameter, text
 from responses_app.web.http import (
@@ -260,7 +260,7 @@ async def _line(line: Line) -> LineAnswer:
     with begun():
         response = await read_to_end(reader)
         if response["status"] == "failed":
-            raise reader.source.problem or server_error(line.request_id)
+            raise without_answer(reader.source.problem, deleted=reader.source.deleted)
     return LineAnswer(orjson.dumps(dialect.response(response)), tokens_of(response["usage"]))
 
 
@@ -326,7 +326,10 @@ async def _compact(request: HttpRequest) -> HttpResponse:
     dialect = _dialect(site, request)
     create = await read_json(request, parse_compact, site.reader)
     reader, messages = await site.service.compact(create, _origin(request, create))
-    return _answer(dialect, compacted_response(await read_to_end(reader), messages))
+    response = await read_to_end(reader)
+    if response["status"] != "completed":
+        raise without_answer(reader.source.problem, deleted=reader.source.deleted)
+    return _answer(dialect, compacted_response(response, messages))
 
 
 def _dialect(site: Site, request: HttpRequest) -> Dialect:

@@ -207,6 +207,11 @@ def foreign_page(origin: str) -> ApiError:
     return ApiError(message, status=403, type="permission_error", code="origin_not_allowed")
 
 
+def no_tools_of_server(message: str) -> ApiError:
+    """A call is demanded of an MCP server whose tools could not be listed (424, as OpenAI has it)."""
+    return ApiError(message, status=424, type="external_connector_error", code="http_error", param="tools")
+
+
 def rate_limited(message: str, *, retry_after: int = 1) -> ApiError:
     """Too much at once (429)."""
     return ApiError(message, status=429, type="rate_limit_error", code="rate_limit_exceeded", retry_after=retry_after)
@@ -228,8 +233,8 @@ def too_slow() -> ApiError:
     return ApiError(message, code="reader_too_slow")
 
 
-def server_error(request_id: str | None = None, *, code: str | None = None) -> ApiError:
-    """Something broke here; the log has it under the request's id (500)."""
+def server_error(request_id: str | None = None, *, code: str | None = None, of: str = "server") -> ApiError:
+    """Something broke here, or in the engine; the log has it under the request's id (500)."""
     hint = f" If it happens again, tell the operator this request id: {request_id}." if request_id else ""
-    message = f"The server had an error while processing your request.{hint}"
+    message = f"The {of} had an error while processing your request.{hint}"
     return ApiError(message, status=500, type="server_error", code=code)

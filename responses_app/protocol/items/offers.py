@@ -75,11 +75,17 @@ class Offer:
     tools: Sequence[OfferedTool]
     # What may stand in calls, by names of tools; others take any text.
     contents: Mapping[str, Content] = field(default_factory=dict)
+    problem: str = ""  # why a server's tools could not be listed
 
     def rules(self) -> Iterator[CallRule]:
         """Yield what the grammar of a turn knows of the calls."""
         for tool in self.tools:
             yield CallRule(tool.name, self.contents.get(tool.name, AnyText()), hosted=True)
+
+
+def not_listed(server: str, problem: str) -> Offer:
+    """Return what a server offers whose tools could not be listed: nothing."""
+    return Offer(ToolNamespace(server), (), problem=problem)
 
 
 def mcp_name(server: str, tool: str) -> str:

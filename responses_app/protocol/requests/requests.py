@@ -473,7 +473,7 @@ def rules_of_turns(
     served = [rule for tool, rule in hosted if choice.allows(tool)]
     answer = request.answer.content
     # No rules at all: then the model may also call what only the client knows.
-    if not (len(tools) or served) and isinstance(answer, AnyText):
+    if not (len(tools) or served or choice.demands) and isinstance(answer, AnyText):
         return None
     if choice.forbids:
         rules = TurnRules(answer=answer)

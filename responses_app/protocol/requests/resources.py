@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NotRequired
 from pydantic.json_schema import SkipJsonSchema
 from typing_extensions import TypedDict
 
-from responses_app.protocol.errors import ApiError, JsonObject, ResponseError, invalid_request, rate_limited
+from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events.events import EventType
 from responses_app.protocol.items.resources import ItemJson, OutputJson
 from responses_app.protocol.tiers import ServiceTier
@@ -167,12 +167,8 @@ class CompactedResponse(TypedDict):
 
 
 def compacted_response(response: ResponseObject, messages: Sequence[JsonObject]) -> CompactedResponse:
-    """Return the object of a response that has compacted, with the user's messages before its one item.
-
-    Raises `ApiError` for one that has not.
-    """
-    if response["status"] != Status.COMPLETED.value or response["usage"] is None:
-        raise _failure(response["error"])
+    """Return the object of a response that has compacted, with the user's messages before its one item."""
+    assert response["usage"] is not None, "it was generated"
     return {
         "id": response["id"],
         "object": "response.compaction",
@@ -180,15 +176,3 @@ def compacted_response(response: ResponseObject, messages: Sequence[JsonObject])
         "output": [*messages, *response["output"]],
         "usage": response["usage"],
     }
-
-
-def _failure(error: ResponseError | None) -> ApiError:
-    code, message = (error["code"], error["message"]) if error is not None else ("", "")
-    message = message or "The compaction was cancelled. Send the request again."
-    # Errors of streams have other names than those of HTTP, by OpenAI's types.
-    match code:
-        case "rate_limit_exceeded":
-            return rate_limited(message)
-        case "invalid_prompt":
-            return invalid_request(message, param="input", code="context_length_exceeded")
-    return ApiError(message, status=500, type="server_error", code="server_error")

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from engine.errors import EngineError
+from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response.steps import (
     CallTool,
     Command,
@@ -26,7 +27,7 @@ from responses_app.runs.driving.hands import Hand, Work
 from responses_app.runs.driving.tool_calls import cut_call
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.failures import failure
-from responses_app.stores.base import ClaimLost
+from responses_app.stores.base import ClaimLost, StoreError
 
 logger = logging.getLogger("respsite.runs")
 
@@ -140,8 +141,8 @@ class AgentTasks:
             return await hand.do(command)
         except ClaimLost:
             raise
-        except EngineError as error:
-            logger.warning("an agent: the engine failed: %s: %s", type(error).__name__, error)
+        except (EngineError, StoreError, ApiError) as error:
+            logger.warning("an agent failed: %s: %s", type(error).__name__, error)
             return hand.tell(Failed(failure(error, self._request_id)))
         except Exception:
             logger.exception("an agent broke")

@@ -21,7 +21,6 @@ from responses_app.protocol.response.steps import (
     AwaitAgents,
     CallTool,
     Command,
-    Failed,
     Finish,
     Generate,
     Input,
@@ -50,7 +49,7 @@ from responses_app.runs.driving.spans import agent_span, turn_span
 from responses_app.runs.driving.tool_calls import Effects, wait_until
 from responses_app.runs.driving.waiting import ClientWait
 from responses_app.runs.plan.plan import RunPlan
-from responses_app.runs.plan.replanning import learnt_elsewhere, nothing_to_call
+from responses_app.runs.plan.replanning import check_callable, learnt_elsewhere
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.plan.settings import RunSettings
 
@@ -165,6 +164,8 @@ class Hand:
         # Asking the engine for no tokens, or for tokens behind a stop token, would be an error.
         if generate.has_begun and (finish := unlogged_finish(self._plan(), generate)) is not None:
             return self.tell(Sampled((), finish))
+        if not (generate.after_call or generate.agent or generate.summary):
+            check_callable(self._plan())
         if (recorder := self._plan().recorder) is not None:
             recorder.queue(generate.agent)
         async with self.place.turn():
@@ -261,5 +262,4 @@ class Hand:
         if self._plan() is not before:
             plan = learnt_elsewhere(self._plan(), told)
         self._use(plan)
-        due, problem = self.tell(told), nothing_to_call(plan, told)
-        return due if problem is None else self.tell(Failed(problem))
+        return self.tell(told)

@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.offers import Offer
+from responses_app.protocol.items.offers import Offer, not_listed
 from responses_app.protocol.items.tool_search import (
     OUTPUT_ITEM,
     Wanted,
@@ -44,8 +44,8 @@ async def learn_tools(
     return listed, await asyncio.to_thread(with_tools, plan, command.server, offer)
 
 
-async def list_tools(entry: ToolEntry) -> tuple[ToolsListed, Offer | None]:
-    """Ask a server which tools it has; nothing is raised but a cancellation. Without an offer it has failed.
+async def list_tools(entry: ToolEntry) -> tuple[ToolsListed, Offer]:
+    """Ask a server which tools it has; nothing is raised but a cancellation. An offer with a `problem` has failed.
 
     Listing reports no progress, so it may take as long as a call without a report.
     """
@@ -63,7 +63,8 @@ async def list_tools(entry: ToolEntry) -> tuple[ToolsListed, Offer | None]:
     except Exception:
         logger.exception("response %s: the server %s could not be listed", use.response_id, entry.server)
         problem = "it broke"
-    return ToolsListed(entry.server, error=f"The tools of '{entry.server}' could not be listed: {problem}"), None
+    error = f"The tools of '{entry.server}' could not be listed: {problem}"
+    return ToolsListed(entry.server, error=error), not_listed(entry.server, error)
 
 
 def _searched(plan: RunPlan, arguments: str, said: int) -> tuple[ToolsFound, RunPlan]:

@@ -9,7 +9,7 @@ from functools import partial
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.limits.rates import Ticket
 from responses_app.observing.metrics import Measured
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.items import SampledMessage, fingerprint
 from responses_app.protocol.items.multi_agent import is_of_root
 from responses_app.protocol.prompt.chain import ChainLink, new_link, with_pictures, with_states
@@ -24,7 +24,7 @@ from responses_app.protocol.webhooks import message_of_wait
 from responses_app.runs.driving.unsaved import UnsavedEnd, UnsavedEnds
 from responses_app.runs.driving.usage_book import UsageBook
 from responses_app.runs.log.run_log import RunLog
-from responses_app.runs.plan.failures import failure
+from responses_app.runs.plan.failures import failure, unanswered
 from responses_app.runs.plan.pictures import NAMED_PICTURES
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.plan.recorders import ROLLOUT, as_fields
@@ -69,6 +69,7 @@ class KeptEnd:
 
     ended: Ended  # what the machine is to be told: with an error where the end could not be kept
     link: ChainLink | None  # what later responses continue
+    problem: ApiError | None = None  # why it could not be kept as it was decided
 
 
 class RunPersistence:
@@ -106,6 +107,7 @@ class RunPersistence:
         self._is_queued = False  # in the store
         self._told_waits: set[str] = set()  # of which webhooks were told here; as many as turns at most
         self._noting: asyncio.Task[None] | None = None  # the note that it has begun, while that is on its way
+        self._refused_by: StoreError | None = None  # why the store did not take what it was told last
 
     async def accept(self, response: ResponseObject, *, again: bool = False) -> None:
         """Keep the response before it runs; `again`: another worker has kept it already.
@@ -121,9 +123,9 @@ class RunPersistence:
             # These say for certain that nothing was kept. After any other error the commit may have happened.
             except (ClaimLost, NameTaken, ParentGone):
                 raise
-            except StoreError:
+            except StoreError as problem:
                 if not again:
-                    self._refuse(as_failed(response, failure(None, plan.origin.request_id)))
+                    self._refuse(as_failed(response, failure(problem, plan.origin.request_id)))
                 raise
             self.accepted = True
             self._is_queued = response["status"] == Status.QUEUED.value
@@ -313,7 +315,8 @@ class RunPersistence:
 
     def fail(self, machine: ResponseMachine, measured: Measured) -> KeptEnd:
         """Keep later that a response has failed, whose end is decided and cannot be kept; return how it ends now."""
-        error = failure(None, self._plan.origin.request_id)
+        request_id = self._plan.origin.request_id
+        error = failure(self._refused_by, request_id)
         ended = Ended(int(self.now()), error)
         try:
             end = RunEnd(response=machine.outcome(ended.at, error), measured=measured, log=self._whole_log(ended))
@@ -322,7 +325,7 @@ class RunPersistence:
             end = RunEnd(response=as_failed(machine.stream.kept(), error), measured=measured)
         if self._plan.stored:
             self.unsaved = self._defer(self._stored(end))
-        return KeptEnd(ended, None)
+        return KeptEnd(ended, None, unanswered(self._refused_by, request_id))
 
     def _whole_log(self, last: Ended) -> bytes:
         return b"" if self.log is None else self.log.whole(last)
@@ -347,6 +350,7 @@ class RunPersistence:
             except StoreError as problem:
                 if not (problem.passing and may_wait() and clock() + AGAIN_SECONDS < ends_at):
                     logger.error("response %s could not be stored: %s", self._plan.response_id, problem)
+                    self._refused_by = problem
                     return False
             except Exception:
                 logger.exception("response %s: the store broke", self._plan.response_id)

@@ -31,6 +31,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from engine.errors import EngineError
 from responses_app.limits.rates import FREE
+from responses_app.protocol.errors import ApiError
 from responses_app.protocol.items.items import Exact
 from responses_app.protocol.requests.resources import CONTINUABLE, TERMINAL_STATUSES, Ending, ResponseObject, Status
 from responses_app.protocol.response.input_codec import decode_timed
@@ -68,7 +69,14 @@ from responses_app.runs.driving.persistence import KeptEnd, RunPersistence
 from responses_app.runs.driving.tool_calls import Effects, cut_call
 from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.reader import EventSource
-from responses_app.runs.plan.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
+from responses_app.runs.plan.failures import (
+    Cause,
+    ended_so,
+    failure,
+    server_stopped,
+    unanswered,
+    unanswered_by_stopped_server,
+)
 from responses_app.runs.plan.plan import CompactionPlan, RunPlan
 from responses_app.runs.plan.replanning import compacted, go_on, learnt_elsewhere
 from responses_app.runs.plan.served import ServedModel
@@ -280,10 +288,13 @@ class Run(EventSource):
             self._give_up()
         except StoreError as problem:
             logger.error("response %s could not begin: %s", self.response_id, problem)
-            await self._fail(None)
+            await self._fail(problem)
         except EngineError as error:
             logger.warning("response %s: the engine failed: %s: %s", self.response_id, type(error).__name__, error)
             await self._fail(error)
+        except ApiError as refused:  # known only now: its client has to change the request
+            logger.info("response %s is refused: %s", self.response_id, refused)
+            await self._fail(refused)
         except Exception:
             logger.exception("response %s broke", self.response_id)
             await self._fail(None)
@@ -483,14 +494,13 @@ class Run(EventSource):
         elif not self.stopping:
             await self._end(Stopped(StopReason.CANCELLED))
         elif self.plan.durable and not self.finishing:
-            self.problem = unanswered_by_stopped_server()
             await self._give_back()
         else:
             self.problem = unanswered_by_stopped_server()
             await self._end(Stopped(StopReason.SERVER_STOPPED))
 
-    async def _fail(self, error: EngineError | None) -> None:
-        """End as failed, unless it has ended; None stands for an error of this server."""
+    async def _fail(self, error: Cause) -> None:
+        """End as failed, unless it has ended."""
         # Its end is stored, and cannot become another one.
         if self._kept is not None:  # what breaks behind its end is not its own
             return
@@ -514,8 +524,8 @@ class Run(EventSource):
         except ClaimLost:
             self._give_up()
             return
-        if ending.status is Status.FAILED and self.problem is None:  # of the machine's own
-            self.problem = unanswered(None, self.plan.origin.request_id)
+        if ending.error is not None and self.problem is None:  # of the machine's own
+            self.problem = ended_so(ending.error)
         if self._kept is None:
             await self._give_back()
             return
@@ -526,8 +536,8 @@ class Run(EventSource):
     def _say_end(self, kept: KeptEnd) -> None:
         """Say the end that is kept."""
         self.link = kept.link
-        if kept.ended.error is not None:  # it could not be kept as it was decided
-            self.problem = unanswered(None, self.plan.origin.request_id)
+        if kept.problem is not None:  # it could not be kept as it was decided
+            self.problem = kept.problem
         if self.log is not None:
             # Before the end is told: `end` publishes the events that are held back, and they come first.
             self.log.end()
@@ -555,6 +565,7 @@ class Run(EventSource):
     async def _give_back(self) -> None:
         """Leave it to another worker, since the server stops; the stream here ends without an end."""
         self.given_back = True
+        self.problem = unanswered_by_stopped_server()
         await self._persistence.give_back(self._machine.stream.kept())
         self.journal.end()
 

@@ -39,13 +39,16 @@ NOT_RENDERED = (
 GONE = "An image of this conversation is not there any more: it was deleted."
 BROKEN = "The model said what the request's tools, tool_choice or text.format do not allow. Send the request again."
 DELETED = "The stored answer was deleted while the model wrote it, so it was cancelled."
+CANCELLED = "The answer was cancelled while the model wrote it."
 ENDED = "The engine was paused, and what was running was ended for that. Send the request again."
+# Why a response failed; None stands for an error of this server.
+Cause = EngineError | StoreError | ApiError | None
 RESTART_SECONDS = 2  # what a client waits before it asks a server that stopped again
 
 
 def refusal(error: EngineError, request_id: str) -> ApiError:
     """Return the error for a request that never started: no response object tells of it."""
-    return _as_error(error) or server_error(request_id, code="processing_error")
+    return _as_error(error) or _broken(error, request_id, "processing_error")
 
 
 @contextmanager
@@ -86,19 +89,42 @@ def not_answered() -> ApiError:
     return overloaded("The worker that runs this response did not answer. Try again.", retry_after=5)
 
 
-def unanswered(error: EngineError | None, request_id: str) -> ApiError:
-    """Return the error for a request that got a response which failed; None stands for an error of this server."""
-    return _as_error(error) or server_error(request_id, code="server_error")
+def unanswered(error: Cause, request_id: str) -> ApiError:
+    """Return the error for a request that got a response which failed."""
+    return _as_error(error) or _broken(error, request_id, "server_error")
 
 
-def without_answer(problem: ApiError | None, request_id: str, *, deleted: bool) -> ApiError:
-    """Return the error for who waited for an answer that does not come; `problem` is what the run says of it."""
-    if problem is None and deleted:  # by a client, an operator, or the project's retention
+def ended_so(error: ResponseError) -> ApiError:
+    """Return the error for a request whose response has decided by itself that it failed."""
+    return ApiError(error["message"], status=500, type="server_error", code=error["code"])
+
+
+def without_answer(problem: ApiError | None, *, deleted: bool) -> ApiError:
+    """Return the error for who waited for an answer that does not come; `problem` is what the run says of it.
+
+    None is a response that was cancelled: by a client or an operator, who may have deleted it, or by the project's
+    retention.
+    """
+    if problem is not None:
+        return problem
+    if deleted:
         return invalid_request(DELETED, code="response_deleted")
-    return problem or server_error(request_id)
+    return invalid_request(CANCELLED, code="response_cancelled")
 
 
-def _as_error(error: EngineError | None) -> ApiError | None:
+def _broken(error: Cause, request_id: str, code: str) -> ApiError:
+    return server_error(request_id, code=code, of="server" if error is None else "engine")
+
+
+def _as_error(error: Cause) -> ApiError | None:
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, StoreError):
+        return store_away(error)
+    return _of_engine(error)
+
+
+def _of_engine(error: EngineError | None) -> ApiError | None:
     match error:
         case PromptTooLong():
             return context_length_exceeded(error.prompt_tokens, error.max_model_len)
@@ -141,35 +167,22 @@ def unanswered_by_stopped_server() -> ApiError:
     return overloaded(SERVER_STOPPED["message"], retry_after=RESTART_SECONDS)
 
 
-def failure(error: EngineError | None, request_id: str) -> ResponseError:
+def failure(error: Cause, request_id: str) -> ResponseError:
     """Return the `error` object of a response that failed after `response.created`.
 
-    Its codes are those of OpenAI's ResponseErrorCode, and for roll-outs that want weights those of `broken_rule`. None
-    stands for an error of this server.
+    Its codes are those of OpenAI's ResponseErrorCode, and for roll-outs that want weights those of `broken_rule`.
     """
     match error:
         case EngineOverloaded():
             message = f"The engine is full. Please try again in {error.retry_after}s."
             return {"code": "rate_limit_exceeded", "message": message}
-        case PromptTooLong():
-            refused = context_length_exceeded(error.prompt_tokens, error.max_model_len)
-            return {"code": "invalid_prompt", "message": refused.message}
-        case NotRendered():
-            return {"code": "invalid_prompt", "message": NOT_RENDERED}
-        case PictureGone():
-            return {"code": "invalid_prompt", "message": GONE}
-        case GrammarRefused() | PicturesRefused():
-            return {"code": "invalid_prompt", "message": error.reason}
-        case GrammarBroken():
-            return {"code": "server_error", "message": BROKEN}
-        case TurnEnded():
-            return {"code": "server_error", "message": ENDED}
         case EngineUnavailable():
             message = f"The engine has stopped, or cannot be reached. Try again in {error.retry_after} s."
             return {"code": "server_error", "message": message}
-    if (broken := broken_rule(error)) is not None:
-        return {"code": str(broken.code), "message": broken.message}
-    return {"code": "server_error", "message": server_error(request_id).message}
+    told = unanswered(error, request_id)
+    if isinstance(error, EngineError) and broken_rule(error) is not None:
+        return {"code": str(told.code), "message": told.message}
+    return {"code": "invalid_prompt" if told.status < 500 else "server_error", "message": told.message}
 
 
 def invalid_image(at: str, problem: PictureUnreadable) -> ApiError:

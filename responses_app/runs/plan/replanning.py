@@ -15,23 +15,26 @@ from datetime import UTC, datetime
 
 from engine.contents.budget import SharedBudgetSpent, shared_budget
 from engine.errors import GrammarRefused, PromptTooLong
-from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, ToolNamespace
+from engine.formats.base import MessageKind, ModelFormat, RenderedMessage
 from engine.types import CallRule, Content, SamplingOptions, TurnRules
-from responses_app.protocol.errors import ApiError, JsonObject, ResponseError, invalid_request
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, no_tools_of_server
 from responses_app.protocol.items.calls import call_of
 from responses_app.protocol.items.client_tools import ClientTools, read_tools
 from responses_app.protocol.items.compaction import MIN_SUMMARY, Compacted, split, summary_request, summary_room
-from responses_app.protocol.items.offers import Offer
+from responses_app.protocol.items.offers import Offer, not_listed
 from responses_app.protocol.items.paused_programs import is_of_program
 from responses_app.protocol.items.tool_search import found_on_servers
 from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.prompt.prompt import Prompt, PromptWriter
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, rules_of_turns
+from responses_app.protocol.requests.tool_choice import ToolChoice
 from responses_app.protocol.requests.tools import content_of
 from responses_app.protocol.response.steps import ToolsFound, ToolsListed
-from responses_app.runs.plan.plan import CompactionPlan, RunPlan
+from responses_app.runs.plan.plan import CompactionPlan, RunPlan, Toolbox, ToolEntry
 from responses_app.runs.plan.sessions import session_of_response
 
+MAX_SHOWN_NAME, MAX_SHOWN_NAMES = 128, 500  # characters of a tool's name, and of those that there are, in an error
+_NONE_TO_CALL = "A call is demanded, and there is no tool that can be called."
 _SAID_LAST = (MessageKind.ANALYSIS, MessageKind.COMMENTARY)  # thoughts and calls; an answer would be FINAL
 
 
@@ -177,13 +180,12 @@ def _nothing_to_compact() -> ApiError:
     )
 
 
-def with_tools(plan: RunPlan, server: str, offer: Offer | None) -> RunPlan:
-    """Return a plan whose model knows what a server has listed; None: it has failed. Raises `PromptTooLong`."""
-    known = Offer(ToolNamespace(server), ()) if offer is None else offer
+def with_tools(plan: RunPlan, server: str, offer: Offer) -> RunPlan:
+    """Return a plan whose model knows what a server has listed. Raises `PromptTooLong`."""
     # What is deferred is looked at once it is found.
     if not plan.tools.defers(plan.tools.server(server)):
-        known = _without_refused(plan.format, known, known.contents.keys())
-    tools = plan.tools.with_offer(server, known)
+        offer = _without_refused(plan.format, offer, offer.contents.keys())
+    tools = plan.tools.with_offer(server, offer)
     writer = replace(plan.writer, namespaces=tools.namespaces)
     plan = replace(plan, tools=tools, writer=writer)
     if plan.compaction is not None:  # the prompt that follows the summary is written then
@@ -202,8 +204,9 @@ def learnt_elsewhere(plan: RunPlan, told: ToolsListed | ToolsFound) -> RunPlan:
     if isinstance(told, ToolsFound):
         return with_found(plan, told)
     entry = plan.tools.server(told.server)
-    offer = None if told.error is not None else entry.tool.offer_listed(entry.use, told.tools)
-    return with_tools(plan, told.server, offer)
+    if told.error is not None:
+        return with_tools(plan, told.server, not_listed(told.server, told.error))
+    return with_tools(plan, told.server, entry.tool.offer_listed(entry.use, told.tools))
 
 
 def with_found(plan: RunPlan, found: ToolsFound) -> RunPlan:
@@ -259,12 +262,39 @@ def _can_hold(model_format: ModelFormat, name: str, content: Content, *, hosted:
     return True
 
 
-def nothing_to_call(plan: RunPlan, told: ToolsListed | ToolsFound) -> ResponseError | None:
-    """Return the error of a response whose model must call a tool, and has none to call behind what was listed last."""
-    if isinstance(told, ToolsFound) or not plan.request.tool_choice.demands or plan.tools.is_pending:
-        return None
+def none_to_call(choice: ToolChoice, tools: Toolbox) -> ApiError:
+    """Return the error for a request whose model must call a tool, and has none: it names each server, and its cause.
+
+    A server whose tools could not be listed comes before all others (424); the rest is wrong in the request (400).
+    """
+    servers = [entry for entry in tools.entries if entry.server and entry.offer is not None]
+    if choice.hosted:
+        servers = [entry for entry in servers if any(each.server == entry.server for each in choice.hosted)]
+    failed = [entry.offer.problem for entry in servers if entry.offer is not None and entry.offer.problem]
+    if failed:
+        return no_tools_of_server(f"{_NONE_TO_CALL} {' '.join(failed)}")
+    causes = [_offered(each, choice) for each in servers]
+    message = " ".join(["Invalid value for 'tool_choice'.", _NONE_TO_CALL, *causes])
+    return invalid_request(message, param="tool_choice", code="invalid_value")
+
+
+def _offered(entry: ToolEntry, choice: ToolChoice) -> str:
+    """Return what a server offers in place of the tools that are wanted of it."""
+    offered = [tool.tool for tool in entry.offer.tools] if entry.offer is not None else []
+    wanted = {each.tool for each in choice.hosted if each.server == entry.server and each.tool}
+    absent = " or ".join(sorted(repr(name[:MAX_SHOWN_NAME]) for name in wanted.difference(offered)))
+    if absent:
+        has = ", ".join(offered)[:MAX_SHOWN_NAMES] or "none"
+        return f"The MCP server '{entry.server}' has no tool {absent} that this request allows. Its tools: {has}."
+    # They are deferred, only programs call them, or the request allows none of them.
+    return f"The MCP server '{entry.server}' has no tool that the model may call itself."
+
+
+def check_callable(plan: RunPlan) -> None:
+    """Raise `ApiError` where the model must call a tool, and has none to call behind what servers have listed."""
+    choice = plan.request.tool_choice
+    if not choice.demands:
+        return
     rules = rules_of_turns(plan.request, plan.client_tools, hosted=plan.tools.rules())
-    if rules is not None and rules.first.calls:
-        return None
-    message = f"A call is demanded by tool_choice, and there is no tool to call. {told.error or ''}".strip()
-    return {"code": "server_error", "message": message}
+    if rules is None or not rules.first.calls:
+        raise none_to_call(choice, plan.tools)

@@ -15,8 +15,7 @@ from responses_app.protocol.items.client_tools import ClientTools
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, enforced_field, rules_of_turns
 from responses_app.protocol.requests.tools import content_of
 from responses_app.runs.plan.plan import RunPlan, Toolbox
-
-_NONE_TO_CALL = "Invalid value for 'tool_choice'. A call is demanded, and there is no tool that can be called."
+from responses_app.runs.plan.replanning import none_to_call
 
 
 def plan_rules(
@@ -51,7 +50,7 @@ def _planned(
     if rules is None:
         return None, None
     if rules.first.must_call and not rules.first.calls:
-        raise invalid_request(_NONE_TO_CALL, param="tool_choice", code="invalid_value")
+        raise none_to_call(request.tool_choice, hosted)
     grammar = _first_grammar(rules, request, tools, model_format) if engine.supports_grammar else None
     if grammar is not None:
         return rules, grammar

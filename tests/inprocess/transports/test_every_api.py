@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.kit import chats, messages
-from tests.kit.clients import http_client, ready
+from tests.kit.clients import Socket, http_client, ready
 from tests.kit.inprocess import Server
 from tests.kit.scripts import aborted_prompts, generations
 from tests.kit.waiting import eventually
@@ -118,3 +118,33 @@ async def test_a_stop_string_ends_an_engine_that_would_not_end(
 async def test_top_k_may_be_a_float_without_a_fraction(server: Server, path: str, top_k: float, status: int) -> None:
     answer = await ask(server, path, "hello", top_k=top_k)
     assert answer.status_code == status, answer.text
+
+
+UNLISTED = "The tools of 'wiki' could not be listed: "
+
+
+@pytest.mark.parametrize("path", [RESPONSES, MESSAGES])
+async def test_a_demanded_call_of_a_server_that_is_away_is_refused_with_its_cause(
+    server: Server, http: httpx.AsyncClient, socket: Socket, path: str
+) -> None:
+    """Where a status can still be given it is none that SDKs repeat; a stream says the same."""
+    url = "http://127.0.0.1:9/mcp"
+    tool = {"type": "mcp", "server_label": "wiki", "server_url": url}
+    fields: dict[str, Any] = {"tools": [tool], "tool_choice": "required"}
+    if path == MESSAGES:
+        toolset = {"type": "mcp_toolset", "mcp_server_name": "wiki"}
+        wiki = {"type": "url", "name": "wiki", "url": url}
+        fields = {"mcp_servers": [wiki], "tools": [toolset], "tool_choice": {"type": "any"}}
+    whole = await ask(server, path, "hello", **fields)
+    assert (whole.status_code, UNLISTED in whole.json()["error"]["message"]) == (424, True), whole.text
+    streamed = await ask(server, path, "hello", stream=True, **fields)
+    assert streamed.status_code in (200, 424)
+    assert UNLISTED in streamed.text
+    if path == RESPONSES:
+        assert (whole.json()["error"]["type"], whole.json()["error"]["code"]) == (
+            "external_connector_error",
+            "http_error",
+        )
+        await socket.create("hello", **fields)
+        failed = (await socket.until("response.failed"))[-1]["response"]["error"]
+        assert (failed["code"], UNLISTED in failed["message"]) == ("invalid_prompt", True)

@@ -22,7 +22,7 @@ from responses_app.protocol.items.items import Compaction, CompactionTrigger, In
 from responses_app.protocol.output.stream import LocalProtocolError
 from responses_app.protocol.prompt.prompt import render_items
 from responses_app.protocol.requests.requests import parse_compact, parse_create
-from responses_app.protocol.requests.resources import Ending, Status, compacted_response
+from responses_app.protocol.requests.resources import Ending, Status
 from tests.kit.laws import assert_laws, new_stream
 
 HARMONY = HarmonyFormat()
@@ -221,20 +221,6 @@ class TestCompact:
         with pytest.raises(ApiError) as refused:
             parse_compact({"input": "hi"})
         assert (refused.value.param, refused.value.code) == ("model", "missing_required_parameter")
-
-    @pytest.mark.parametrize(
-        ("status", "error", "expected"),
-        [
-            ("failed", {"code": "server_error", "message": "It broke."}, (500, "server_error", "It broke.")),
-            ("failed", {"code": "rate_limit_exceeded", "message": "Full."}, (429, "rate_limit_exceeded", "Full.")),
-            ("failed", {"code": "invalid_prompt", "message": "Long."}, (400, "context_length_exceeded", "Long.")),
-            ("cancelled", None, (500, "server_error", "The compaction was cancelled. Send the request again.")),
-        ],
-    )
-    def test_a_failure_is_an_error(self, status: str, error: object, expected: tuple[int, str, str]) -> None:
-        with pytest.raises(ApiError) as refused:
-            compacted_response({"status": status, "error": error}, [])
-        assert (refused.value.status, refused.value.code, refused.value.message) == expected
 
 
 class TestStream:

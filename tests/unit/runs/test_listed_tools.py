@@ -7,6 +7,7 @@ import pytest
 
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.types import AnyText, FinishReason, JsonSchema
+from responses_app.api.responses import read_to_end
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.response.input_codec import decode
@@ -14,7 +15,7 @@ from responses_app.protocol.response.steps import Failed, Stopped, StopReason
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Site
 from tests.unit.protocol.machines import BROKEN
-from tests.unit.runs.readers import response_of
+from tests.unit.runs.readers import refused, response_of
 from tests.unit.runs.test_server_tools import prompt_of
 from tests.unit.runs.test_takeover import TokenEngine, assert_the_same_wherever_it_is_cut, gone_on, undisturbed
 
@@ -29,12 +30,13 @@ class Servers(BaseTool):
 
     kinds: ClassVar = ("mcp",)
 
-    def __init__(self, *, asks: bool = False, away: Sequence[str] = (), fits: bool = True) -> None:
+    def __init__(self, *, asks: bool = False, away: Sequence[str] = (), fits: bool = True, known: bool = False) -> None:
         self.asks, self.away, self.schema = asks, away, SCHEMA if fits else BROKEN_SCHEMA
+        self.known = known  # what they list
         self.calls: list[ToolCall] = []
 
     async def offer(self, use: ToolUse) -> Offer | None:
-        return None
+        return self.offer_listed(use, ()) if self.known else None
 
     async def list_tools(self, use: ToolUse) -> Sequence[JsonObject]:
         if use.declared["server_label"] in self.away:
@@ -174,3 +176,52 @@ async def test_an_end_while_a_server_is_asked(end: Stopped | Failed) -> None:
     events += machine.receive(end).events
     kinds = [event.type for event in events]
     assert ("response.mcp_list_tools.failed" in kinds) is isinstance(end, Stopped)
+
+
+MCP = {"type": "mcp", "server_label": "wiki"}
+ABSENT = {**MCP, "name": "nope"}
+
+
+def chosen(*tools: JsonObject) -> JsonObject:
+    return {"type": "allowed_tools", "mode": "required", "tools": list(tools)}
+
+
+AWAY = (424, "external_connector_error", "tools", "The tools of 'wiki' could not be listed: It is away.")
+LACKS = (
+    *(400, "invalid_request_error", "tool_choice"),
+    "The MCP server 'wiki' has no tool 'nope' that this request allows. Its tools: ask.",
+)
+
+
+@pytest.mark.parametrize(
+    ("choice", "labels", "away", "expected"),
+    [
+        ("required", ["wiki"], ["wiki"], AWAY),
+        (MCP, ["wiki"], ["wiki"], AWAY),
+        ({**MCP, "name": "ask"}, ["wiki"], ["wiki"], AWAY),
+        (ABSENT, ["wiki"], ["wiki"], AWAY),
+        (chosen(MCP), ["wiki"], ["wiki"], AWAY),
+        (chosen({**MCP, "name": "ask"}), ["wiki", "maps"], ["wiki"], AWAY),
+        (ABSENT, ["wiki"], [], LACKS),
+        (ABSENT, ["wiki", "maps"], ["maps"], LACKS),  # the one that is away has nothing to do with it
+        (chosen(ABSENT), ["wiki"], [], LACKS),
+    ],
+)
+async def test_a_demanded_call_with_nothing_to_call_is_refused_with_its_cause(
+    choice: object, labels: list[str], away: list[str], expected: tuple[object, ...]
+) -> None:
+    engine = FakeEngine([ANSWER])
+    engine.supports_grammar = True
+    ways = [Servers(away=away)] + ([] if away else [Servers(known=True)])  # an earlier response may have listed them
+    for tool in ways:
+        site = Site(engine, tools=[tool])
+
+        async def answered(site: Site = site) -> None:
+            reading = await site.begin(input="hi", tools=servers(*labels), tool_choice=choice, transport="json")
+            await read_to_end(reading.reader)
+
+        error = await refused(answered())
+        status, kind, param, said = expected
+        assert (error.status, error.type, error.param) == (status, kind, param)
+        assert error.message.endswith(str(said))
+    assert engine.requests == []

@@ -67,8 +67,16 @@ async def test_what_is_not_to_be_stored_is_not(stored: dict[str, object]) -> Non
     assert site.store.saved == []
 
 
-@pytest.mark.parametrize("problem", [StoreError("disk full: /secret"), RuntimeError("bug: /secret")])
-async def test_a_response_that_could_not_be_stored_failed(problem: Exception, site: Site) -> None:
+@pytest.mark.parametrize(
+    ("problem", "said", "status"),
+    [
+        (StoreError("disk full: /secret"), "The response store cannot be reached", 503),
+        (RuntimeError("bug: /secret"), "req_1", 500),
+    ],
+)
+async def test_a_response_that_could_not_be_stored_failed(
+    problem: Exception, said: str, status: int, site: Site
+) -> None:
     reading = await site.begin(input="hi")
     site.store.failure = problem
     events = await reading.to_the_end()
@@ -76,7 +84,9 @@ async def test_a_response_that_could_not_be_stored_failed(problem: Exception, si
     assert events[-1]["type"] == "response.failed"
     response = events[-1]["response"]
     assert response["error"]["code"] == "server_error"
-    assert "req_1" in response["error"]["message"]
+    assert said in response["error"]["message"]
+    assert reading.run.problem is not None
+    assert (reading.run.problem.status, reading.run.problem.message) == (status, response["error"]["message"])
     assert "secret" not in str(events)
     assert response["completed_at"] is None
     assert reading.run.link is None, "cannot be continued"
