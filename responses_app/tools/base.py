@@ -11,7 +11,7 @@ no item and no event: the machine does (`protocol.output.hosted_items`), so a st
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import orjson
 
@@ -114,6 +114,13 @@ Finish = Callable[[ToolCall], Awaitable[ToolResult]]
 MAX_STATE_BYTES = 64 * 1024  # of one tool, as JSON; a state that is larger is not kept
 
 
+class ToolList(NamedTuple):
+    """The tools of a server, as an `mcp_list_tools` item shows them."""
+
+    tools: Sequence[JsonObject]
+    problem: str | None = None  # what is left out of them, and why
+
+
 class BaseTool(ABC):
     """One tool, or several under one namespace.
 
@@ -146,8 +153,8 @@ class BaseTool(ABC):
         Raises `ApiError` for a declaration that it cannot serve: the request is refused.
         """
 
-    async def list_tools(self, use: ToolUse) -> Sequence[JsonObject]:
-        """Return its tools, as an `mcp_list_tools` item shows them. Raises `ToolFailed`."""
+    async def list_tools(self, use: ToolUse) -> ToolList:
+        """Return its tools. Raises `ToolFailed`."""
         raise NotImplementedError("its offer is known at once")
 
     def offer_listed(self, use: ToolUse, tools: Sequence[JsonObject]) -> Offer:

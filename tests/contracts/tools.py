@@ -57,7 +57,7 @@ class ToolCase:
     async def offer(self) -> Offer:
         """Return what it gives the model."""
         offer = await self.tool.offer(self.use)
-        return offer or self.tool.offer_listed(self.use, await self.tool.list_tools(self.use))
+        return offer or self.tool.offer_listed(self.use, (await self.tool.list_tools(self.use)).tools)
 
     async def call(self, name: str, arguments: str) -> ToolReturned:
         """Call it as a run does."""

@@ -11,6 +11,7 @@ for in one response and approved in the input of a later one.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
 
 from engine.formats.base import ToolNamespace
 from engine.types import AnyText, CallRule, Content
@@ -20,6 +21,7 @@ from responses_app.protocol.items.items import MAX_NAME
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")  # runs of characters that a name must not have; `a b!c` becomes `a_b_c`
 # Tools that share what they keep of a chain, by the types of their items: one container, and its files.
 _SHARED_STATES = {"shell_call": "code_interpreter_call"}
+MAX_MCP_NAME = 128  # characters of what the model calls a tool of an MCP server, the server's label not counted
 UNKNOWN = "unknown"  # stands for the name of a tool that is not known
 
 
@@ -75,7 +77,7 @@ class Offer:
     tools: Sequence[OfferedTool]
     # What may stand in calls, by names of tools; others take any text.
     contents: Mapping[str, Content] = field(default_factory=dict)
-    problem: str = ""  # why a server's tools could not be listed
+    problem: str = ""  # why a server's tools, or some of them, are not there
 
     def rules(self) -> Iterator[CallRule]:
         """Yield what the grammar of a turn knows of the calls."""
@@ -90,12 +92,25 @@ def not_listed(server: str, problem: str) -> Offer:
 
 def mcp_name(server: str, tool: str) -> str:
     """Return what the model calls for a tool of an MCP server."""
-    return cleaned_name(f"{server or 'mcp'}.{tool or UNKNOWN}")
+    return f"{cleaned_name(server or 'mcp', most=64)}.{name_on_server(tool)}"
 
 
-def cleaned_name(name: str) -> str:
-    """Return the name of a tool without what a model's format may read as something else."""
-    return _NO_NAME.sub("_", name[:MAX_NAME]) or UNKNOWN
+def name_on_server(tool: str) -> str:
+    """Return what the model calls a tool of an MCP server, behind that server's label."""
+    return cleaned_name(tool or UNKNOWN, most=MAX_MCP_NAME)
+
+
+def cleaned_name(name: str, *, most: int = MAX_NAME) -> str:
+    """Return the name of a tool without what a model's format may read as something else, and not too long.
+
+    A name that is changed for that ends with its digest: so different tools keep different names, and an item of a
+    history has the name that the tool is offered by, whatever else is offered.
+    """
+    cleaned = _NO_NAME.sub("_", name[:most])
+    if cleaned == name:
+        return name or UNKNOWN
+    digest = blake2b(name.encode(errors="surrogatepass"), digest_size=4).hexdigest()
+    return f"{cleaned[: most - len(digest) - 1].rstrip('_')}_{digest}"
 
 
 def approved_calls(own: Sequence[JsonObject], earlier: Iterable[JsonObject]) -> list[ApprovedCall]:

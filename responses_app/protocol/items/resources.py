@@ -171,7 +171,7 @@ class MultiAgentCallItem(TypedDict):
 
 
 class McpListItem(TypedDict):
-    """The tools of an MCP server, or with `error` why they could not be listed."""
+    """The tools of an MCP server; `error` says why they could not be listed, or which are left out."""
 
     id: str
     type: Literal["mcp_list_tools"]

@@ -234,7 +234,7 @@ class ListToolsBuilder(ItemBuilder):
 
     def closed(self) -> PendingEvents:
         # Also where the response was cut: then there are neither tools nor an error.
-        has_failed = self.tools is None or self.error is not None
+        has_failed = self.tools is None or (self.error is not None and not self.tools)
         return [(EventType.MCP_LIST_FAILED if has_failed else EventType.MCP_LIST_COMPLETED, {})]
 
     def item(self, status: ItemStatus) -> McpListItem:

@@ -392,19 +392,32 @@ def _private_of(tool: JsonObject) -> JsonObject:
 
 
 def refuse_double_labels(tools: Sequence[JsonObject]) -> None:
-    """Raise `ApiError` where two MCP servers have one label: a call names its server by that alone."""
+    """Raise `ApiError` where two MCP servers have one label, or a function is called as a tool of one would be.
+
+    A call names its server by that alone.
+    """
     taken = {PROGRAM_NAME for tool in tools if tool["type"] == PROGRAMS}
     taken |= {SEARCH_NAMESPACE for tool in tools if is_search_of_server(tool)}
     taken |= {SHELL.partition(".")[0] for tool in tools if is_hosted_shell(tool)}
     refuse_names(tools, taken)
+    functions = [tool for tool in tools if tool["type"] in ("namespace", "function", "custom")]
+    beginnings = {str(each.get("name")).partition(".")[0] for each in functions if _has_beginning(each)}
     seen: set[object] = set()
     for index, tool in enumerate(tools):
         label = tool.get("server_label") if tool["type"] == "mcp" else None
+        if label is not None and label in beginnings:
+            why = f"'{label}' is a namespace of 'tools', or begins the name of a function. Choose another one."
+            raise invalid_value(f"tools[{index}].server_label", why)
         if label is not None and label in seen:
             raise invalid_value(
                 f"tools[{index}].server_label", f"'{label}' is declared twice. Give each server its own."
             )
         seen.add(label)
+
+
+def _has_beginning(tool: JsonObject) -> bool:
+    """Whether the model calls a tool, or those in it, as it calls the tools of an MCP server: by two names."""
+    return tool["type"] == "namespace" or "." in str(tool.get("name"))
 
 
 def refuse_names(tools: Sequence[JsonObject], taken: Collection[str]) -> None:

@@ -131,12 +131,12 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class ToolsListed:
-    """A server has listed its tools, or could not."""
+    """A server has listed its tools, or could not: then it has an `error` and none."""
 
     server: str  # its label
     tools: Sequence[JsonObject] = ()  # as their item shows them
     offered: Sequence[OfferedTool] = ()  # those of them that can be called
-    error: str | None = None  # why there is no list
+    error: str | None = None  # why there is no list, or what is left out of it
 
 
 @dataclass(frozen=True, slots=True)

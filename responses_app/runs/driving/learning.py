@@ -53,9 +53,9 @@ async def list_tools(entry: ToolEntry) -> tuple[ToolsListed, Offer]:
     seconds = min(tool.max_seconds, tool.idle_seconds)
     try:
         async with asyncio.timeout(seconds) as time_left:
-            tools = await tool.list_tools(use)
+            tools, left_out = await tool.list_tools(use)
         offer = tool.offer_listed(use, tools)
-        return ToolsListed(entry.server, tools, offer.tools), offer
+        return ToolsListed(entry.server, tools, offer.tools, left_out), replace(offer, problem=left_out or "")
     except TimeoutError:
         problem = f"it did not answer within {seconds:g} s" if time_left.expired() else "it broke"
     except ToolFailed as failed:

@@ -21,7 +21,7 @@ from responses_app.protocol.errors import ApiError, JsonObject, invalid_request,
 from responses_app.protocol.items.calls import call_of
 from responses_app.protocol.items.client_tools import ClientTools, read_tools
 from responses_app.protocol.items.compaction import MIN_SUMMARY, Compacted, split, summary_request, summary_room
-from responses_app.protocol.items.offers import Offer, not_listed
+from responses_app.protocol.items.offers import Offer
 from responses_app.protocol.items.paused_programs import is_of_program
 from responses_app.protocol.items.tool_search import found_on_servers
 from responses_app.protocol.prompt.chain import ChainLink, new_link
@@ -204,9 +204,8 @@ def learnt_elsewhere(plan: RunPlan, told: ToolsListed | ToolsFound) -> RunPlan:
     if isinstance(told, ToolsFound):
         return with_found(plan, told)
     entry = plan.tools.server(told.server)
-    if told.error is not None:
-        return with_tools(plan, told.server, not_listed(told.server, told.error))
-    return with_tools(plan, told.server, entry.tool.offer_listed(entry.use, told.tools))
+    offer = replace(entry.tool.offer_listed(entry.use, told.tools), problem=told.error or "")
+    return with_tools(plan, told.server, offer)
 
 
 def with_found(plan: RunPlan, found: ToolsFound) -> RunPlan:
@@ -270,7 +269,7 @@ def none_to_call(choice: ToolChoice, tools: Toolbox) -> ApiError:
     servers = [entry for entry in tools.entries if entry.server and entry.offer is not None]
     if choice.hosted:
         servers = [entry for entry in servers if any(each.server == entry.server for each in choice.hosted)]
-    failed = [entry.offer.problem for entry in servers if entry.offer is not None and entry.offer.problem]
+    failed = [entry.offer.problem for entry in servers if entry.offer and entry.offer.problem and not entry.offer.tools]
     if failed:
         return no_tools_of_server(f"{_NONE_TO_CALL} {' '.join(failed)}")
     causes = [_offered(each, choice) for each in servers]

@@ -124,7 +124,7 @@ export class Servers {
     const { output } = await this.page.door.ask("/v1/responses", { method: "POST", json: { ...(model ? { model } : {}), ...request } });
     const list = output.find(({ type }) => type === "mcp_list_tools");
     if (!list) throw new Error("The answer has no list of its tools.");
-    if (list.error) throw new Error(list.error.message ?? JSON.stringify(list.error));
+    if (list.error && !list.tools?.length) throw new Error(list.error.message ?? JSON.stringify(list.error));
     return list.tools;
   }
 

@@ -6,7 +6,7 @@ names are cleaned, texts bounded, and a schema that no model can be held to is o
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import orjson
 
@@ -14,7 +14,7 @@ from engine.contents.budget import SharedBudgetSpent, shared_budget
 from engine.formats.base import IMAGE_OMITTED, FunctionTool, ToolNamespace
 from engine.types import AnyObject, Content, JsonSchema
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.offers import Offer, OfferedTool, cleaned_name, mcp_name
+from responses_app.protocol.items.offers import Offer, OfferedTool, mcp_name, name_on_server
 from responses_app.protocol.items.tool_items import OMITTED_PARTS
 from responses_app.protocol.requests.tools import can_be_enforced
 from responses_app.tools.base import ToolFailed, ToolImage, ToolResult, json_object
@@ -26,35 +26,57 @@ MAX_TOOLS = 256  # of one server; more are left out
 MAX_LIST_BYTES = 512 * 1024  # of all of them, as JSON: they are kept with each chain, and shown to the model
 MAX_DESCRIPTION = 4096  # characters of what a tool or a server says of itself
 MAX_SCHEMA_BYTES = 32 * 1024  # of one tool's arguments, as JSON; a larger one is left out
-MAX_NAME = 128  # characters of a tool's name
+MAX_NAMED, MAX_NAME = 10, 128  # tools that an error names, and characters of each
 
 
-def kept_tools(declared: JsonObject, tools: Sequence[JsonObject]) -> list[JsonObject]:
-    """Return those of a server's tools that a request allows, bounded, as an `mcp_list_tools` item shows them."""
+def kept_tools(declared: JsonObject, tools: Sequence[JsonObject]) -> tuple[list[JsonObject], list[str]]:
+    """Return those of a server's tools that a request allows, as an `mcp_list_tools` item shows them, bounded.
+
+    And a sentence for each reason for which any is left out, or shown without its schema.
+    """
     allowed = declared.get("allowed_tools")
-    # By their cleaned names, by which the model calls them.
-    kept: dict[str, JsonObject] = {}
+    kept: dict[str, JsonObject] = {}  # by what the model calls
+    left_out: dict[str, list[str]] = {}  # names, by the reason
     size = 0
     for tool in tools:
-        name = tool.get("name")
-        if not isinstance(name, str) or not name or len(name) > MAX_NAME or not _is_among(tool, allowed):
+        if not _is_among(tool, allowed):
             continue
-        if cleaned_name(name) in kept:
-            logger.warning("the tool %r of an MCP server is left out: another one reads the same", name)
-            continue
+        name = str(tool.get("name") or "")
         shown = _shown(name, tool)
         size += len(orjson.dumps(shown))
-        if len(kept) == MAX_TOOLS or size > MAX_LIST_BYTES:
-            logger.warning("tools of the MCP server '%s' are left out: it has too many", declared.get("server_label"))
-            break
-        kept[cleaned_name(name)] = shown
-    return list(kept.values())
+        reason = _reason(name, size, kept)
+        if reason is None:
+            kept[name_on_server(name)] = shown
+            reason = None if shown["input_schema"] == tool.get("input_schema") else _BARE
+        if reason is not None:
+            left_out.setdefault(reason, []).append(name)
+    return list(kept.values()), [f"{reason}: {_named(names)}." for reason, names in left_out.items()]
+
+
+def _reason(name: str, size: int, kept: Collection[str]) -> str | None:
+    """Return why a tool is left out; `size` is that of all tools up to it, in bytes."""
+    if not name:
+        return "Left out, since it has no name"
+    if name_on_server(name) in kept:
+        return "Listed twice, and left out the second time"
+    if len(kept) == MAX_TOOLS or size > MAX_LIST_BYTES:
+        return f"Left out, since a server may have {MAX_TOOLS} tools, of {MAX_LIST_BYTES // 1024} KiB together"
+    return None
+
+
+_BARE = f"Listed without a schema, since theirs has more than {MAX_SCHEMA_BYTES // 1024} KiB, or is no object"
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return names for a sentence: the first of them, and how many there are besides."""
+    first = ", ".join(repr(name[:MAX_NAME]) for name in names[:MAX_NAMED])
+    return first if len(names) <= MAX_NAMED else f"{first} and {len(names) - MAX_NAMED} more"
 
 
 def offer_of(declared: JsonObject, tools: Sequence[JsonObject]) -> Offer:
     """Return what a server's tools give the model; those that the request does not allow are left out."""
     label = str(declared["server_label"])
-    kept = kept_tools(declared, tools)
+    kept, _ = kept_tools(declared, tools)
     functions = tuple(_function(tool) for tool in kept)
     offered = [
         OfferedTool(
@@ -86,7 +108,11 @@ def _shown(name: str, tool: JsonObject) -> JsonObject:
 
 def _function(tool: JsonObject) -> FunctionTool:
     schema = orjson.dumps(tool["input_schema"]).decode()
-    return FunctionTool(cleaned_name(str(tool["name"])), str(tool["description"]), schema)
+    name, description = str(tool["name"]), str(tool["description"])
+    called = name_on_server(name)
+    # What the name says is not lost to the model.
+    told = description if called == name else f"{name[:MAX_NAME]}: {description}".removesuffix(": ")
+    return FunctionTool(called, told, schema)
 
 
 def _content(schema: str) -> Content:

@@ -30,6 +30,7 @@ class Listing:
 
     tools: Sequence[JsonObject]  # as `mcp_list_tools` items show them
     until: float  # when they are to be asked for again, by the monotonic clock
+    is_cut: bool = False  # the server has more
 
 
 class McpConnection:

@@ -39,7 +39,7 @@ class NamedTool:
         declared: JsonObject = {"type": "mcp", "server_label": self.label, "server_url": None}
         # Nothing of the request's goes there: the server is the operator's.
         use = replace(use, declared=declared, private={}, items=())
-        tool = self._chosen(await self._mcp.list_tools(use))
+        tool = self._chosen((await self._mcp.list_tools(use)).tools)
         call = ToolCall(
             use=use,
             name=f"{self.label}.{tool['name']}",

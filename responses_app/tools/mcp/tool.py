@@ -14,7 +14,7 @@ import orjson
 
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.items.offers import Offer
-from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
+from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolList, ToolResult, ToolUse
 from responses_app.tools.mcp.answers import (
     CONNECTION_CLOSED,
     arguments_of,
@@ -85,13 +85,12 @@ class McpTool(BaseTool):
         label, allowed = use.declared["server_label"], use.declared.get("allowed_tools")
         # From the newest: an earlier list may be out of date.
         for item in reversed(use.items):
-            # A failed listing says nothing of what there is.
-            if item.get("type") != "mcp_list_tools" or item.get("server_label") != label or item.get("error"):
+            if item.get("type") != "mcp_list_tools" or item.get("server_label") != label:
                 continue
             tools = item.get("tools")
             listed = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
             names = {name for tool in listed if isinstance(name := tool.get("name"), str)}  # clients may write it
-            # A list that lacks a tool which is allowed now was made under another request.
+            # A failed listing is empty. A list that lacks a tool which is allowed now was made under another request.
             if listed and not (isinstance(allowed, list) and not names.issuperset(allowed)):
                 return offer_of(use.declared, listed)
         return None
@@ -99,14 +98,22 @@ class McpTool(BaseTool):
     def offer_listed(self, use: ToolUse, tools: Sequence[JsonObject]) -> Offer:
         return offer_of(use.declared, tools)
 
-    async def list_tools(self, use: ToolUse) -> Sequence[JsonObject]:
+    async def list_tools(self, use: ToolUse) -> ToolList:
         async def listed(connection: McpConnection, client: Any) -> Listing:
             listing = connection.listing
             if listing is None or listing.until < time.monotonic():
                 listing = connection.listing = await self._listing(client)
             return listing
 
-        return kept_tools(use.declared, (await self._do(use, listed)).tools)
+        listing = await self._do(use, listed)
+        tools, problems = kept_tools(use.declared, listing.tools)
+        if listing.is_cut:
+            problems.append(f"It has more tools: {MAX_LISTED} on {MAX_PAGES} pages are asked for.")
+        if not problems:
+            return ToolList(tools)
+        problem = f"Not all tools of '{use.declared['server_label']}' are listed. {' '.join(problems)}"
+        logger.info("response %s: %s", use.response_id, problem)
+        return ToolList(tools, problem)
 
     async def call(self, call: ToolCall) -> ToolResult:
         arguments = arguments_of(call.arguments)
@@ -228,7 +235,8 @@ class McpTool(BaseTool):
             seconds = min(ttl_ms / 1000, MAX_LIST_SECONDS) if ttl_ms and not page else seconds
             if cursor is None or len(tools) >= MAX_LISTED:
                 break
-        return Listing(tools[:MAX_LISTED], time.monotonic() + seconds)
+        is_cut = cursor is not None or len(tools) > MAX_LISTED
+        return Listing(tools[:MAX_LISTED], time.monotonic() + seconds, is_cut)
 
     # The library.
 

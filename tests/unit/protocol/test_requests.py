@@ -165,6 +165,15 @@ def test_what_is_missing_is_named(fields: dict[str, object], param: str) -> None
         (call(call_id=""), "input[0].call_id", "1 character"),
         ({"tools": [{"type": "function", "name": "<|call|>"}]}, "tools[0].name", "A-Za-z0-9"),
         ({"tools": [{"type": "function", "name": "f"}] * 2}, "tools[1].name", "declared twice"),
+        (
+            {"tools": [server(), {"type": "function", "name": "wiki.f"}]},
+            "tools[0].server_label",
+            "begins the name of a",
+        ),
+        (
+            {"tools": [{"type": "namespace", "name": "wiki", "description": "W.", "tools": [FUNCTION]}, server()]},
+            *("tools[1].server_label", "'wiki' is a namespace"),
+        ),
         ({"tools": [{"type": "web_search"}, {"type": "bogus"}]}, "tools[1].type", "'function', 'custom', "),
         ({"model": ""}, "model", "1 character"),
         ({"temperature": 2.1}, "temperature", "2"),

@@ -143,7 +143,7 @@ ITEMS: dict[str, tuple[JsonObject, list[str]]] = {
     ),
     "mcp_call": (
         {"server_label": "git hub", "name": "issues", "arguments": '{"n":1}', "output": "none"},
-        [call("git_hub.issues", '{"n":1}'), output("git_hub.issues", "none")],
+        [call("git_hub_b6c0692f.issues", '{"n":1}'), output("git_hub_b6c0692f.issues", "none")],
     ),
     "mcp_approval_request": (
         {"server_label": "s", "name": "f", "arguments": "{}"},

@@ -12,7 +12,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.steps import Failed, Stopped, StopReason
-from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
+from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolList, ToolResult, ToolUse
 from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Site
 from tests.unit.protocol.machines import BROKEN
 from tests.unit.runs.readers import refused, response_of
@@ -38,10 +38,10 @@ class Servers(BaseTool):
     async def offer(self, use: ToolUse) -> Offer | None:
         return self.offer_listed(use, ()) if self.known else None
 
-    async def list_tools(self, use: ToolUse) -> Sequence[JsonObject]:
+    async def list_tools(self, use: ToolUse) -> ToolList:
         if use.declared["server_label"] in self.away:
             raise ToolFailed("It is away.")
-        return [{"name": "ask", "description": "Asks.", "input_schema": {"type": "object"}, "annotations": None}]
+        return ToolList([{"name": "ask", "description": "Asks.", "input_schema": {}, "annotations": None}])
 
     def offer_listed(self, use: ToolUse, tools: Sequence[JsonObject]) -> Offer:
         label = str(use.declared["server_label"])

@@ -1,7 +1,8 @@
 """MCP servers that are wrong, slow or hostile: each a typed error, in its time, and nothing of it stays."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,8 @@ import orjson
 import pytest
 
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items.offers import mcp_name
+from responses_app.protocol.output.hosted_items import ListToolsBuilder
 from responses_app.protocol.response.steps import CallTool, ToolReturned
 from responses_app.runs.driving.learning import list_tools
 from responses_app.runs.driving.tool_calls import call_tool
@@ -19,6 +22,7 @@ from responses_app.tools.base import ToolFailed
 from responses_app.tools.mcp.answers import MAX_LIST_BYTES, MAX_TOOLS
 from responses_app.tools.mcp.tool import MAX_LISTED, MAX_PAGES, McpTool
 from responses_app.tools.settings import ServerAccess
+from tests.kit.fakes import counting_ids
 from tests.kit.mcp_servers import STDIO, call_of, mcp_server, mcp_tool, serving, use_of
 
 Answer = Callable[[JsonObject], Awaitable[Any] | Any]
@@ -122,7 +126,7 @@ async def test_a_result_of_fifty_megabytes_is_refused(tool: McpTool) -> None:
     large = {"content": [{"type": "text", "text": "x" * 50_000_000}]}
     async with answering(tools_call=lambda _: large) as url:
         await failure_of(tool, url)
-        assert await tool.list_tools(use_of(url)), "the server can be used again"
+        assert (await tool.list_tools(use_of(url))).tools, "the server can be used again"
 
 
 async def test_pages_without_an_end_come_to_one(tool: McpTool) -> None:
@@ -133,13 +137,13 @@ async def test_pages_without_an_end_come_to_one(tool: McpTool) -> None:
         return {"tools": [{**TOOL, "name": f"t{len(pages)}"}], "nextCursor": "more"}
 
     async with answering(tools_list=page) as url:
-        assert len(await tool.list_tools(use_of(url))) == MAX_PAGES == len(pages)
+        assert len((await tool.list_tools(use_of(url))).tools) == MAX_PAGES == len(pages)
     full = [{**TOOL, "name": f"t{number}"} for number in range(2 * MAX_LISTED)]
     async with answering(tools_list=lambda _: {"tools": full, "nextCursor": "more"}) as url:
-        assert len(await tool.list_tools(use_of(url))) == MAX_TOOLS
+        assert len((await tool.list_tools(use_of(url))).tools) == MAX_TOOLS
     large = [{**each, "description": "d" * 4000} for each in full]
     async with answering(tools_list=lambda _: {"tools": large}) as url:
-        assert 100 < len(await tool.list_tools(use_of(url))) < MAX_LIST_BYTES / 4000
+        assert 100 < len((await tool.list_tools(use_of(url))).tools) < MAX_LIST_BYTES / 4000
 
 
 async def test_what_it_says_of_its_tools_is_bounded_and_cleaned(tool: McpTool) -> None:
@@ -154,12 +158,97 @@ async def test_what_it_says_of_its_tools_is_bounded_and_cleaned(tool: McpTool) -
     ]
     async with answering(tools_list=lambda _: {"tools": listed}) as url:
         use = use_of(url)
-        tools = await tool.list_tools(use)
-    assert [each["name"] for each in tools] == ["ask", "large", "a <|call|> b", "deep"]
+        tools = (await tool.list_tools(use)).tools
+    assert [each["name"] for each in tools] == ["ask", "large", "a <|call|> b", "a ?call? b", "n" * 1000, "deep"]
     assert len(str(tools[0]["description"])) == 4096
     assert tools[1]["input_schema"] == {"type": "object"}
     offer = tool.offer_listed(use, tools)
-    assert [each.name for each in offer.tools] == ["tests.ask", "tests.large", "tests.a_call_b", "tests.deep"]
+    names = [each.name for each in offer.tools]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"tests\.[A-Za-z0-9_.-]{1,128}", name) for name in names), names
+    assert [name for name in names if len(name) < 12] == ["tests.ask", "tests.large", "tests.deep"]
+
+
+NAMED: Sequence[str] = [
+    "查询天气",
+    "搜索文件",
+    "发送邮件",
+    "plain",
+    "a b",
+    "a_b",
+    "a-b",
+    "a/b",
+    "naïve",
+    "🚀",
+    "🚀🚀",
+    "n" * 129,
+]
+
+
+async def test_tools_of_any_name_are_offered_each_under_its_own_and_given_back_as_they_were(tool: McpTool) -> None:
+    called: list[JsonObject] = []
+
+    def answer(params: JsonObject) -> JsonObject:
+        called.append(params)
+        return {"content": [{"type": "text", "text": f"from {params['name']}"}]}
+
+    async with answering(
+        tools_list=lambda _: {"tools": [{**TOOL, "name": name} for name in NAMED]}, tools_call=answer
+    ) as url:
+        use = use_of(url, require_approval={"never": {"tool_names": NAMED[1:]}})
+        listed, offer = await list_tools(ToolEntry(tool, use, None))
+        assert ([each["name"] for each in listed.tools], listed.error) == ([*NAMED], None)
+        assert [each.tool for each in offer.tools] == [*NAMED]
+        assert [each.asks for each in offer.tools] == [True, *[False] * (len(NAMED) - 1)]
+        names = [each.name for each in offer.tools]
+        assert len(set(names)) == len(NAMED)
+        # So is one found that stands in a history, or that was approved, whatever else is listed then.
+        assert names == [mcp_name("tests", name) for name in NAMED]
+        for each in offer.tools:
+            result = await tool.call(call_of(use, each.tool))
+            assert result.text == f"from {each.tool}"
+        # What a name says is told to the model where it cannot call it so.
+        told = {function.name: function.description for function in offer.namespace.functions}
+        assert [told[name.partition(".")[2]] for name in names[:4]] == ["查询天气", "搜索文件", "发送邮件", ""]
+        allowed = use_of(url, allowed_tools=["搜索文件", "a b"])
+        assert [each["name"] for each in (await tool.list_tools(allowed)).tools] == ["搜索文件", "a b"]
+    assert [params["name"] for params in called] == [*NAMED]
+
+
+LARGE: JsonObject = {"type": "object", "title": "t" * 33_000}
+
+
+@pytest.mark.parametrize(
+    ("tools", "more", "kept", "said"),
+    [
+        ([TOOL, TOOL], {}, 1, "'tests' are listed. Listed twice, and left out the second time: 'ask'."),
+        ([TOOL, {**TOOL, "name": ""}], {}, 1, "Left out, since it has no name: ''."),
+        ([{**TOOL, "inputSchema": LARGE}], {}, 1, "Listed without a schema, since theirs has more than 32 KiB"),
+        ([{**TOOL, "name": f"t{n}"} for n in range(MAX_TOOLS + 12)], {}, MAX_TOOLS, "'t256', 't257', "),
+        ([{**TOOL, "name": f"t{n}"} for n in range(MAX_TOOLS + 12)], {}, MAX_TOOLS, "'t265' and 2 more."),
+        (
+            [{**TOOL, "name": f"t{n}", "description": "d" * 4096} for n in range(140)],
+            {},
+            125,
+            "of 512 KiB together: 't1",
+        ),
+        ([TOOL] * (MAX_LISTED + 1), {}, 1, f"It has more tools: {MAX_LISTED} on {MAX_PAGES} pages are asked for."),
+        ([TOOL], {"nextCursor": "more"}, 1, f"It has more tools: {MAX_LISTED} on {MAX_PAGES} pages are asked for."),
+    ],
+)
+async def test_what_is_left_out_of_a_list_is_said_in_its_item(
+    tool: McpTool, tools: list[JsonObject], more: JsonObject, kept: int, said: str
+) -> None:
+    async with answering(tools_list=lambda _: {"tools": tools, **more}) as url:
+        listed, offer = await list_tools(ToolEntry(tool, use_of(url), None))
+    assert (len(listed.tools), len(offer.tools)) == (kept, kept)
+    assert said in str(listed.error), listed.error
+    events = []
+    builder = ListToolsBuilder(counting_ids(), "tests")
+    builder.tools, builder.error = listed.tools, listed.error
+    events += builder.closed()
+    assert [kind for kind, _ in events] == ["response.mcp_list_tools.completed"]
+    assert builder.item("completed")["error"] == listed.error
 
 
 async def test_what_it_gives_is_not_checked_against_its_own_schema(tool: McpTool) -> None:

@@ -27,7 +27,7 @@ async def test_servers_of_every_kind_are_listed_and_called(kind: str) -> None:
 async def listed_and_called(tool: McpTool, url: str | None) -> None:
     use = use_of(url)
     assert await tool.offer(use) is None
-    tools = await tool.list_tools(use)
+    tools = (await tool.list_tools(use)).tools
     assert {each["name"] for each in tools} == NAMES
     (add,) = [each for each in tools if each["name"] == "add"]
     assert add["description"] == "Adds two numbers."
@@ -127,7 +127,7 @@ async def test_a_private_address_is_refused_and_the_setting_named(running: McpSe
 async def test_where_the_operators_servers_are_no_request_may_go_by_itself(running: McpServer) -> None:
     own = {"tests": ServerAccess(transport="http", url=running.url)}
     async with mcp_tool(mcp_allowed_hosts=NOTHING_ALLOWED, mcp_servers=own) as tool:
-        assert await tool.list_tools(use_of(None))
+        assert (await tool.list_tools(use_of(None))).tools
         with pytest.raises(ToolFailed, match="MCP_ALLOWED_HOSTS"):
             await tool.list_tools(use_of(running.url))
 

@@ -70,7 +70,7 @@ async def error_of(tool: McpTool, url: str) -> tuple[object, object]:
 async def test_an_old_server_is_found_without_being_told(program: SseProgram) -> None:
     async with mcp_tool() as tool:
         use = use_of(program.url)
-        assert "add" in {each["name"] for each in await tool.list_tools(use)}
+        assert "add" in {each["name"] for each in (await tool.list_tools(use)).tools}
         assert (await tool.call(call_of(use, *ADD))).text == "5"
         assert program.count("GET") == 1, "its connection is kept"
         with pytest.raises(ToolFailed) as failed:  # what went wrong at the beginning is not told of what does later
@@ -143,7 +143,7 @@ async def test_one_that_does_not_take_a_call_is_not_waited_for(
     answers: asyncio.Queue[bytes] = asyncio.Queue()
     async with serving(app) as running, mcp_tool() as tool:
         use = use_of(f"{running.url}/sse")
-        assert await tool.list_tools(use) == []
+        assert (await tool.list_tools(use)).tools == []
         refuses = True
         with pytest.raises(ToolFailed) as failed:
             async with asyncio.timeout(60):
