@@ -56,6 +56,7 @@ def _facts(request: HttpRequest) -> JsonObject:
         "servers_by_url": site.settings.mcp_server_urls,
         "message_bytes": site.settings.websocket_max_message_bytes,
         "kept": site.settings.responses_store,
+        "lease_seconds": site.settings.worker_lease_seconds,
         "sharing": site.settings.playground_sharing,
         "files": file_limits(site),
         "timeline": "/watch/responses/" if is_open or sees_everything(request) else "",

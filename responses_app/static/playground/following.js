@@ -35,7 +35,8 @@ export async function find(page, turn, { chat, previous, isNew }) {
   if (turn.id) return orNull(page.ask(`/v1/responses/${encodeURIComponent(turn.id)}`));
   const turns = chat ? (await chatOf(page, chat))?.turns ?? [] : await firstTurns(page, turn);
   const said = textOfAll(turn.input);
-  return turns.findLast((each) => isNew(each.id) && (each.previous_response_id ?? null) === previous && textOfAll(each.input) === said) ?? null;
+  const saidIn = ({ input }) => textOfAll(input.slice(Math.max(0, input.length - turn.input.length))); // behind what it repeats
+  return turns.findLast((each) => isNew(each.id) && (each.previous_response_id ?? null) === previous && saidIn(each) === said) ?? null;
 }
 
 async function firstTurns(page, turn) {

@@ -109,8 +109,8 @@ export class Lane extends Shown {
     this.undoing?.close();
     const turn = this.made(input, after, { kind });
     turn.hurries = hurries;
-    const before = this.tree.get(after)?.turn;
-    turn.behind = before && (!before.isOver || this.outbox.cut.includes(before)) ? before : null;
+    const before = this.tree.get(after);
+    turn.behind = before?.turn && (!before.turn.isOver || this.outbox.cut.includes(before.turn)) ? before : null;
     this.outbox.add(turn);
     this.show(turn.node.id);
     this.follows = true;
@@ -184,12 +184,12 @@ export class Lane extends Shown {
 
   /** Send a turn again: in its place where the server does not know it, else as another version. */
   retry(turn) {
-    if (turn.id) return this.regenerate(turn);
     if (this.outbox.cut.includes(turn)) return say("The page looks first whether it was stored, as soon as it is connected.");
+    if (turn.id) return this.regenerate(turn);
     const { kind, input, node } = turn;
     const made = this.made(input, this.tree.parentOf(node.id), { kind });
     for (const each of this.tree.all) if (each.parent === node.id) this.tree.move(each.node.id, made.node.id);
-    for (const each of this.outbox.waiting) if (each.behind === turn) each.behind = made;
+    for (const each of this.outbox.waiting) if (each.behind === node) each.behind = made.node;
     this.tree.remove(node.id);
     this.outbox.add(made, { first: true });
     return this.show(this.tree.leaf(made.node.id));
@@ -386,7 +386,8 @@ export class Lane extends Shown {
 
   /** Say what the lane waits for. */
   rest() {
-    const idle = this.turns.at(-1)?.isWaited ? "Waits for you" : "Ready";
+    const last = this.turns.findLast((turn) => !turn.isUnsent);
+    const idle = last?.isWaited ? "Waits for you" : last && !last.isOver ? "Waiting for the rest" : "Ready";
     if (!this.isBusy) this.tell(this.isConnected ? idle : "Not connected");
     this.composer.refresh();
   }

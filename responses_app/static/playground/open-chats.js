@@ -3,7 +3,7 @@
 import { laneHead } from "./chat-head.js";
 import { Drafts, isEmpty } from "./drafts.js";
 import { forgetOthers, Kept, ownerOf } from "./kept.js";
-import { copyOf, setupOf, withoutAccess, withoutSecrets } from "./request.js";
+import { asShown, copyOf, setupOf, withoutAccess, withoutSecrets } from "./request.js";
 import { goTo, placeOf } from "./scrolled.js";
 
 const PAUSE = 300; // milliseconds until what changed is kept
@@ -93,6 +93,7 @@ export class OpenChats {
     let chat;
     try {
       chat = await this.chats.get(id);
+      chat.turns = asShown(chat.turns);
     } catch (error) {
       if (this.#opening.get(lane) === id) this.#missing(lane, error);
       return undefined;

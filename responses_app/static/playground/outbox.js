@@ -2,10 +2,9 @@
 
 import { say } from "./dom.js";
 import { find } from "./following.js";
-import { requestOf } from "./request.js";
-import { Turn } from "./turn.js";
+import { requestOf, usersOf } from "./request.js";
+import { RUNS, Turn } from "./turn.js";
 
-const VERSION_OF = "version_of"; // in a request's metadata: a response of the chat that it belongs to
 const MOST_METADATA = 16; // pairs that a request may have
 
 /** The turns of a lane that are not sent yet, and those whose connection broke. */
@@ -38,20 +37,22 @@ export class Outbox {
   #obstacle({ node, behind, input }) {
     const { lane } = this;
     if (this.cut.length) return { text: "Waiting for the connection" };
-    if (lane.isBusy || (behind && !behind.isOver)) return { text: "Waits for the answer before it" };
-    if (behind && !behind.isAlive && !behind.hasOutput) return { text: "Waits, because the message before it failed", now: true };
+    const before = behind?.turn;
+    if (lane.isBusy || (before && !before.isOver)) return { text: "Waits for the answer before it" };
+    if (before && !before.isAlive && !before.hasOutput) return { text: "Waits, because the message before it failed", now: true };
     return lane.from(lane.tree.parentOf(node.id), input).owes ? { text: "Waits for your answer to the call above" } : null;
   }
 
   #post(turn) {
     const { lane } = this;
-    const { previous, said } = lane.from(lane.tree.parentOf(turn.node.id), turn.input);
+    const from = lane.from(lane.tree.parentOf(turn.node.id), turn.input);
+    const { previous, said } = from;
     turn.inConversation = lane.head !== null && previous === lane.head;
     const before = turn.inConversation ? { conversation: lane.chat.id } : previous ? { previous_response_id: previous } : {};
     const frame = {
       type: "response.create",
       stream_id: lane.stream,
-      ...ofVersion(requestOf(lane.setup), previous ? null : lane.root),
+      ...placed(requestOf(lane.setup), { version_of: previous ? null : lane.root, said_behind: lane.unlinked(turn.node, from) }),
       input: [...said, ...turn.input],
       ...before,
       ...(turn.kind === "warm" ? { generate: false } : {}),
@@ -111,19 +112,22 @@ export class Outbox {
     const { node, input, sentAt, firstAt, endedAt } = turn;
     const isTip = lane.tip === node.id;
     lane.tree.rename(node.id, kept.id);
-    for (const each of this.waiting) if (each.behind === turn) each.behind = null;
-    const output = sizeOf(turn.carried) > sizeOf(kept.output) ? turn.carried : kept.output; // of what died with its worker
-    lane.give(node, Turn.of({ ...kept, output, input, sentAt, firstAt, endedAt }, lane.actions));
+    if (RUNS.includes(kept.status)) {
+      turn.goesOnElsewhere(kept);
+      lane.give(node, turn);
+    } else {
+      const output = turn.hasMoreThan(kept.output) ? turn.carried : kept.output; // of what died with its worker
+      lane.give(node, Turn.of({ ...kept, output, input, sentAt, firstAt, endedAt }, lane.actions));
+    }
     lane.show(isTip ? kept.id : lane.tip);
+    lane.rest();
     lane.changed("ended");
   }
 }
 
-/** Return a request that says to whose chat it belongs: the server cannot tell from a first message that is said anew. */
-function ofVersion({ metadata, ...request }, root) {
-  const { [VERSION_OF]: _, ...own } = metadata ?? {};
-  const told = root && Object.keys(own).length < MOST_METADATA ? { ...own, [VERSION_OF]: root } : own;
+/** Return a request whose metadata says where it belongs, as far as there is room: ids by `OF_PAGE`, null for none. */
+function placed({ metadata, ...request }, places) {
+  const told = usersOf(metadata ?? {});
+  for (const [name, id] of Object.entries(places)) if (id && Object.keys(told).length < MOST_METADATA) told[name] = id;
   return Object.keys(told).length ? { ...request, metadata: told } : request;
 }
-
-const sizeOf = (items) => JSON.stringify(items.flatMap(({ content }) => content ?? [])).length;

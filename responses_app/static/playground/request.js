@@ -112,6 +112,29 @@ function put(request, [name, inner], value) {
   request[name] = inner ? { ...request[name], [inner]: value } : value;
 }
 
+// What this page adds to a request's metadata: a response of the chat that a first message belongs to; and where the server
+// cannot go on from the turn that a message was said behind, its id, and how many items of the input repeat what was said.
+const OF_PAGE = ["version_of", "said_behind"];
+
+/** Return the metadata that is the user's own. */
+export const usersOf = (metadata) => Object.fromEntries(Object.entries(metadata).filter(([name]) => !OF_PAGE.includes(name)));
+
+/**
+ * Return the turns of a stored chat as the page shows them: behind what they were said, without what they repeat of it.
+ * What they repeat of an answer is all that is left of it, where it died with its worker.
+ */
+export function asShown(turns) {
+  const shown = new Map();
+  for (const turn of turns) {
+    const [behind, repeated = 0] = turn.metadata?.said_behind?.split(" ") ?? [];
+    const before = shown.get(behind);
+    const again = before ? turn.input.slice(0, Number(repeated)) : [];
+    if (before && !before.output.length) before.output = again.slice(again.findLastIndex(({ role }) => role === "user") + 1);
+    shown.set(turn.id, before ? { ...turn, previous_response_id: behind, input: turn.input.slice(again.length) } : turn);
+  }
+  return [...shown.values()];
+}
+
 const EFFORTS = { minimal: "low", xhigh: "high", max: "high" }; // as the server reads them
 // What the server echoes of fields that were not sent, beside null.
 const ECHOED = {
@@ -133,7 +156,8 @@ export function setupOf(request) {
   if (type === "json_schema") setup.schema = present(schema);
   for (const field of FIELDS) {
     const [name, inner] = field.at ?? [field.name];
-    const value = inner ? request[name]?.[inner] : request[name];
+    const told = inner ? request[name]?.[inner] : request[name];
+    const value = name === "metadata" && told ? usersOf(told) : told;
     const isEmpty = value && typeof value === "object" && !Object.keys(value).length;
     if (!isEmpty && value !== ECHOED[field.name]) setup[field.name] = textFor(field, value);
   }

@@ -5,6 +5,7 @@ import { follow } from "./following.js";
 import { ASKS, isTerminal, Turn } from "./turn.js";
 import { Tree } from "./versions.js";
 
+const LOOK_AGAIN = 2_000; // milliseconds after the events of a response that still runs were cut
 const MOST_REPEATED = 8_000_000; // characters of turns that the server does not know and that go into a request again
 
 /** What a lane shows. The lane itself has `page`, `actions`, `transcript`, `composer`, `outbox`, empty(), mark(), leave(), rest(). */
@@ -119,6 +120,13 @@ export class Shown {
     return { previous: id, said, owes: false };
   }
 
+  /** The turn that a node is shown behind, as `asShown` reads it: where the server has it, and the request goes on from another. */
+  unlinked(node, { previous, said }) {
+    const before = this.tree.parentOf(node.id);
+    const { id, stored } = this.tree.get(before)?.turn ?? {};
+    return id && stored && before !== previous ? `${before} ${said.length}` : null;
+  }
+
   /** Make a turn behind a node. */
   made(input, after, { kind = "turn" } = {}) {
     const turn = new Turn(input, this.actions, { kind });
@@ -188,21 +196,35 @@ export class Shown {
     if (this.turns.at(-1).required.size) this.tell("Waits for you");
   }
 
-  /** Go on with a response that another connection began, and that still runs. */
+  /**
+   * Go on with a response that another connection began, and that still runs. Its events come from the first one on: what
+   * was read before stays until they have caught up with it.
+   */
   async #follow(turn) {
-    const live = new Turn(turn.input, this.actions, { kind: turn.kind });
+    const { outbox, tree } = this;
     const { node } = turn;
-    live.id = turn.id;
-    live.status = turn.status;
-    live.node = node;
-    node.turn = live;
+    const live = new Turn(turn.input, this.actions, { kind: turn.kind });
+    Object.assign(live, { id: turn.id, status: turn.status, node, isFollowed: true });
+    live.waiting.textContent = turn.waiting.textContent;
+    if (!turn.read) node.turn = live;
+    const take = (event) => {
+      if (isTerminal(event) && node.turn === turn && turn.hasMoreThan(event.response.output)) return turn.end(event.response);
+      if (isTerminal(event)) live.end(event.response);
+      else live.take(event);
+      if (node.turn === turn && (live.isOver || live.read >= turn.read)) node.turn = live;
+      if (this.tree === tree && this.turns.includes(turn) && node.turn === live) this.show(this.tip);
+      return undefined;
+    };
     try {
-      await follow(this.page, turn.id, (event) => (isTerminal(event) ? live.end(event.response) : live.take(event)));
-      if (!live.isOver) throw new Error("The stream ended before the response did.");
+      await follow(this.page, turn.id, take);
+      if (!node.turn.isOver) throw new Error("The stream ended before the response did.");
     } catch (error) {
-      live.fail({ code: "connection_lost", message: error.message }, "lost");
+      node.turn.fail({ code: "connection_lost", message: error.message }, "lost");
+      outbox.cut.push(node.turn);
+      if (this.isConnected) setTimeout(() => outbox.look(), LOOK_AGAIN);
     }
     this.refresh();
-    this.outbox.next();
+    this.rest();
+    outbox.next();
   }
 }

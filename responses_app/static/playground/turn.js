@@ -1,6 +1,7 @@
 // One turn: what was said, the response to it as it comes, and what it took.
 
 import { attachmentsOf } from "./attachments.js";
+import { facts } from "./door.js";
 import { copy, duration, h, icon } from "./dom.js";
 import { edit } from "./editing.js";
 import { helpFor } from "./errors.js";
@@ -15,6 +16,8 @@ export const isTerminal = ({ type }) => TERMINAL.includes(type);
 
 const PENCIL = "M10.5 3 13 5.5 5.5 13H3v-2.5zM9 4.5 11.5 7";
 const ALIVE = ["completed", "incomplete"]; // what the server goes on from
+/** The statuses of a response that has not ended. */
+export const RUNS = ["queued", "in_progress"];
 /** Items that somebody has to answer. */
 export const ASKS = ["function_call", "custom_tool_call", "mcp_approval_request"];
 const NOBODY = new Map();
@@ -37,6 +40,7 @@ export class Turn {
     this.owed = new Set(); // those without which the server takes nothing else
     this.views = [];
     this.partial = []; // the text of messages that have not ended
+    this.read = 0; // characters of all texts that have come
     this.sentAt = performance.now();
     this.firstAt = this.endedAt = 0;
     this.items = h("div", { class: "items" });
@@ -68,7 +72,7 @@ export class Turn {
       if (answer) view.settle(answer);
     }
     if (!made.isOver) {
-      made.waiting.textContent = "Running";
+      made.goesOnElsewhere(kept);
       return made;
     }
     made.#over();
@@ -150,6 +154,23 @@ export class Turn {
     return items.filter((item) => item && item.status !== "in_progress" && !ASKS.includes(item.type));
   }
 
+  /** Whether more of its answer was read here than these items have. */
+  hasMoreThan(items) {
+    return sizeOf(this.carried) > sizeOf(items);
+  }
+
+  /** Its connection broke, and the server says that it still runs: what was read stays, and it says what it waits for. */
+  goesOnElsewhere({ id, status }) {
+    Object.assign(this, { id, status });
+    this.element.dataset.response = id;
+    delete this.element.dataset.status;
+    this.items.querySelector(":scope > .problem")?.remove();
+    this.foot.replaceChildren();
+    const read = this.read ? "The connection closed here. " : "";
+    this.waiting.textContent = `${read}Waiting for the rest: the server has this answer as running. If its process has died, that shows within about ${facts.lease_seconds} s`;
+    this.waiting.hidden = false;
+  }
+
   /** It waits, and says why. */
   hold(why) {
     this.status = "unsent";
@@ -190,7 +211,7 @@ export class Turn {
   }
 
   get isOver() {
-    return !["unsent", "sent", "queued", "in_progress"].includes(this.status);
+    return !["unsent", "sent", ...RUNS].includes(this.status);
   }
 
   /** Put what was said by steering in front of the input. */
@@ -207,7 +228,7 @@ export class Turn {
         this.element.dataset.response = this.id;
         this.status = frame.response.status;
         this.stored = frame.response.store !== false;
-        this.waiting.textContent = this.kind === "warm" ? "Warming up" : "Reading";
+        if (!this.isFollowed) this.waiting.textContent = this.kind === "warm" ? "Warming up" : "Reading";
         break;
       case "response.queued":
         this.waiting.textContent = "Queued";
@@ -226,7 +247,10 @@ export class Turn {
   }
 
   #grow(frame) {
-    if (!this.firstAt && typeof frame.delta === "string") this.firstAt = performance.now();
+    if (typeof frame.delta === "string") {
+      this.firstAt ||= performance.now();
+      this.read += frame.delta.length;
+    }
     if (frame.type === "response.output_text.delta") this.partial[frame.output_index] = (this.partial[frame.output_index] ?? "") + frame.delta;
     this.views[frame.output_index]?.delta(frame);
   }
@@ -367,6 +391,8 @@ export class Turn {
     return h("p", { class: "actions" }, ...made);
   }
 }
+
+const sizeOf = (items) => JSON.stringify((items ?? []).flatMap(({ content }) => content ?? [])).length;
 
 const MOST_SHOWN = 20_000; // characters of what was said
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.clients.codex.cli import Codex
@@ -160,6 +161,70 @@ def test_what_waits_is_no_part_of_the_turn_behind_a_lost_connection(modules: Pla
     assert "next" in text
     assert "parked" not in text
     assert steering == 0
+
+
+# A lane whose connection closes in the middle of an answer, of which the server says that it still runs. The events come
+# from the first one on, as `ends` has them; returns what is shown before and behind them, and what was sent.
+CUT_AND_FOLLOWED = """async (ends) => {
+    const { Lane } = await import('/static/playground/lane.js');
+    const { asShown, emptySetup } = await import('/static/playground/request.js');
+    const response = (status, output = []) => ({ id: 'resp_1', status, output });
+    const event = (type, more) => ({ type: `response.${type}`, output_index: 0, ...more });
+    const item = (text, status = 'completed') => ({ type: 'message', status, content: [{ text }] });
+    const begun = [event('created', { response: response('in_progress') }), event('output_item.added', { item: item('', 'in_progress') })];
+    const words = (delta) => event('output_text.delta', { delta });
+    const stream = new TransformStream();
+    const writer = stream.writable.getWriter();
+    const give = (each) => writer.write(new TextEncoder().encode(`data: ${JSON.stringify(each)}\n\n`));
+    const sent = [];
+    let answered;
+    const followed = new Promise((resolve) => (answered = resolve));
+    const lane = new Lane('lane-9', 'Lane 9', emptySetup(), {
+        facts: { tools: [], servers: [] }, mayTalk: () => true,
+        send: (frame) => lane.isConnected && sent.push(frame) > 0,
+        ask: async () => response('in_progress'),
+        answer: async () => (answered(), { body: stream.readable }),
+    });
+    const said = (text) => ({ role: 'user', content: [{ type: 'input_text', text }] });
+    lane.say(said('count'));
+    for (const each of [...begun, words('1 2 3')]) lane.take(each);
+    lane.lost();
+    lane.say(said('next'));
+    lane.ready();
+    await followed;
+    const shown = () => lane.turns.map(({ element }) => [element.querySelector('.answer')?.textContent ?? '', ...[...element.querySelectorAll('.waiting, .held')].filter((each) => !each.hidden).map((each) => each.textContent)].join(' | '));
+    const until = async (isSo) => { for (let frame = 0; frame < 1000 && !isSo(); frame += 1) await new Promise(requestAnimationFrame); };
+    await until(() => shown()[0].startsWith('1 2 3'));
+    const before = [shown(), lane.status.textContent, sent.length];
+    const all = [...begun, ...(ends.text ? [words(ends.text), event('output_item.done', { item: item(ends.text) })] : []), event(ends.status, { response: response(ends.status, ends.text ? [item(ends.text)] : []) })];
+    for (const each of all) await give(each);
+    await writer.close();
+    await until(() => sent.length > 1 && shown()[0].startsWith(ends.text ?? '1 2 3'));
+    const { previous_response_id = null, metadata = null, input } = sent[1] ?? {};
+    const [first, next] = asShown([{ ...response('failed'), input: [said('count')] }, { id: 'resp_2', metadata, previous_response_id, input, output: [] }]);
+    const reloaded = [first.output.map(({ content }) => content[0].text), next.previous_response_id, next.input.length];
+    return { before, after: shown()[0], sent: [previous_response_id, input.length], reloaded };
+}"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "after", "sent", "reloaded"),
+    [
+        pytest.param({"status": "failed"}, "1 2 3", [None, 3], [["1 2 3"], "resp_1", 1], id="its worker died"),
+        pytest.param(
+            {"status": "completed", "text": "1 2 3 4"}, "1 2 3 4", ["resp_1", 1], [[], "resp_1", 1], id="it went on"
+        ),
+    ],
+)
+def test_what_was_read_stays_and_what_waits_comes_behind_it(
+    modules: Playground, ends: dict[str, str], after: str, sent: list[object], reloaded: list[object]
+) -> None:
+    told = modules.page.evaluate(CUT_AND_FOLLOWED, ends)
+    (first, second), status, count = told["before"]
+    assert first.startswith("1 2 3 | The connection closed here. Waiting for the rest: the server has this answer")
+    assert second.startswith(" | Waits for the answer before it")
+    assert (status, count) == ("Waiting for the rest", 1)
+    assert (told["after"], told["sent"], told["reloaded"]) == (after, sent, reloaded)
 
 
 def test_the_empty_page_says_what_turns_on_what_this_server_lacks(modules: Playground) -> None:
