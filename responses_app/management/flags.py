@@ -31,6 +31,7 @@ FLAGS = {  # flags with a value, and the settings they stand for
     "--responses-store-max-entries": "RESPONSES_STORE_MAX_ENTRIES",
     "--responses-store-max-bytes": "RESPONSES_STORE_MAX_BYTES",
     "--max-tool-output-bytes": "RESPONSES_MAX_TOOL_OUTPUT_BYTES",
+    "--responses-tool-mode": "RESPONSES_TOOL_MODE",
     "--responses-tool-timeout": "RESPONSES_TOOL_TIMEOUT",
     "--enable-computer-call": "ENABLE_COMPUTER_CALL",
     "--image-service-config": "IMAGE_SERVICE_URL",

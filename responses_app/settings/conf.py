@@ -8,7 +8,7 @@ the value and what it takes. Imports no Django, so that a broken setting is told
 
 import re
 import socket
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -467,6 +467,17 @@ RETIRED = {  # settings that were, and what an operator is told who still has th
 }
 
 
+def _waits_for_nothing(settings: Settings, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a warning for each setting of waiting responses that was given where no response waits by default."""
+    for name in ("responses_tool_timeout", "responses_max_tool_output_bytes"):
+        if name in values and settings.responses_tool_mode != "wait":
+            yield (
+                f"{name.upper()} is set, and no response waits for outputs of tools unless its request has the header "
+                "'Respsite-Tool-Mode: wait'. RESPONSES_TOOL_MODE=wait (--responses-tool-mode wait) has all of them "
+                "wait."
+            )
+
+
 def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     """Read the settings; return them and warnings for the operator. An empty variable counts as unset.
 
@@ -494,6 +505,7 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
         del values["host"]
     warnings += [warning for name, warning in RETIRED.items() if environ.get(name, "").strip()]
     settings = Settings(**values)
+    warnings += _waits_for_nothing(settings, values)
     # Each room checks its own: `problem` is called by class, as `super()` would need each of them to go on.
     rooms = [room for room in Settings.__mro__ if issubclass(room, RoomSettings)]
     # Lazily: the first problem ends the start, and later rooms may rely on what earlier ones have checked.

@@ -316,7 +316,9 @@ def test_every_setting_is_tested_here() -> None:
 def test_a_right_value_is_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("responses_app.settings.conf.can_be_exported", lambda: True)  # what it needs is told below
     raw, value = RIGHT[name]
-    assert getattr(read(**{name: raw}), name.lower()) == value
+    # Of a time to wait where nothing waits there would be a warning.
+    waits = {"RESPONSES_TOOL_MODE": "wait"} if name.startswith("RESPONSES_") else {}
+    assert getattr(read(**{**waits, name: raw}), name.lower()) == value
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -476,3 +478,19 @@ def test_a_setting_that_means_nothing_any_more_is_told() -> None:
     _, warnings = from_environ({"MCP_SSE": "on"})
     assert warnings == [RETIRED["MCP_SSE"]]
     assert not {name.lower() for name in RETIRED} & set(Settings.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({"RESPONSES_TOOL_TIMEOUT": "300"}, ["RESPONSES_TOOL_TIMEOUT"]),
+        ({"RESPONSES_MAX_TOOL_OUTPUT_BYTES": "2048"}, ["RESPONSES_MAX_TOOL_OUTPUT_BYTES"]),
+        ({"RESPONSES_TOOL_TIMEOUT": "300", "RESPONSES_TOOL_MODE": "wait"}, []),
+        ({"RESPONSES_TOOL_MODE": "wait"}, []),
+    ],
+    ids=str,
+)
+def test_a_time_to_wait_where_nothing_waits_is_told(environ: dict[str, str], told: list[str]) -> None:
+    _, warnings = from_environ(environ)
+    assert [warning.split()[0] for warning in warnings] == told
+    assert all("--responses-tool-mode wait" in warning for warning in warnings)

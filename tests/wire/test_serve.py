@@ -161,6 +161,7 @@ def test_flags_are_settings_and_win_over_variables(tmp_path: Path) -> None:
         "--responses-store-max-entries": ("RESPONSES_STORE_MAX_ENTRIES", "8"),
         "--responses-store-max-bytes": ("RESPONSES_STORE_MAX_BYTES", "9000"),
         "--max-tool-output-bytes": ("RESPONSES_MAX_TOOL_OUTPUT_BYTES", "2048"),
+        "--responses-tool-mode": ("RESPONSES_TOOL_MODE", "wait"),
         "--responses-tool-timeout": ("RESPONSES_TOOL_TIMEOUT", "7"),
         "--enable-computer-call": ("ENABLE_COMPUTER_CALL", "on"),
         "--image-service-config": ("IMAGE_SERVICE_URL", "http://127.0.0.1:9/v1"),
