@@ -19,6 +19,7 @@ EngineError                    anything an engine raises on purpose
 └── GrammarBroken              what was sampled is not what the grammar allows, so the generation was ended
 """
 
+import os
 from collections.abc import Sequence
 
 
@@ -136,3 +137,32 @@ class PictureGone(GenerationFailed):
 
 class GrammarBroken(EngineError):
     """What was sampled is not what its grammar allows, so the generation was ended; others go on."""
+
+
+MAX_REASON = 400  # characters
+_SILENT: Sequence[tuple[tuple[type[BaseException], ...], str]] = (
+    ((TimeoutError,), "no answer in time"),
+    ((ConnectionError, EOFError), "the connection broke"),
+    ((MemoryError,), "there is no memory left"),
+)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why something failed, for a sentence: on one line, without a full stop, and never empty.
+
+    The system's words where it has some; the name of the exception where nobody has any, as `str` of a timeout is "".
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    # `strerror` of errors of name resolution: their numbers are negative, and no `errno`.
+    number = getattr(error, "errno", None)
+    known = os.strerror(number) if isinstance(number, int) and number > 0 else getattr(error, "strerror", None)
+    said = " ".join(str(known or error)[: 2 * MAX_REASON].split()).rstrip(".")
+    if isinstance(error, KeyError):  # whose text is the key alone
+        said = f"KeyError {said}"
+    if said:
+        return said if len(said) <= MAX_REASON else f"{said[: MAX_REASON - 1]}…"
+    words = next((words for kinds, words in _SILENT if isinstance(error, kinds)), None)
+    if words is None and error.__cause__ is not None:
+        return reason_of(error.__cause__)
+    return words or type(error).__name__

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import dj_database_url
 
+from engine.errors import reason_of
 from responses_app.settings.conf import ConfigurationError, from_environ
 from responses_app.stores.callers import SIGN_ON_BACKEND
 
@@ -33,7 +34,7 @@ def _secret_key() -> str:
         key = file.read_text().strip()
     except OSError as error:
         raise SystemExit(
-            f"respsite: DATA_DIR={RESPSITE.data_dir} cannot be used ({error.strerror}). "
+            f"respsite: DATA_DIR={RESPSITE.data_dir} cannot be used ({reason_of(error)}). "
             "Name a folder that this user may write."
         ) from None
     if not key:
@@ -147,7 +148,7 @@ def database(url: str) -> dict[str, Any]:
             "special characters of the password written as %XX."
         ) from None
     except OSError as error:
-        raise SystemExit(f"respsite: the folder of the database cannot be made ({error.strerror}).") from None
+        raise SystemExit(f"respsite: the folder of the database cannot be made ({reason_of(error)}).") from None
 
 
 def _split_hosts(url: str) -> tuple[str, dict[str, str]]:

@@ -3,7 +3,6 @@
 Nothing here does I/O; `engine.backends.client` has the connections.
 """
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
@@ -130,15 +129,6 @@ def shown(text: str | bytes) -> str:
         beginning = beginning.decode(errors="replace")
     line = " ".join("".join(each if each.isprintable() else " " for each in beginning).split())
     return line if len(line) <= MAX_TEXT else f"{line[: MAX_TEXT - 1]}…"
-
-
-def unreached(error: BaseException | None) -> str:
-    """Return why a server could not be asked, in the system's words where it has some."""
-    # `strerror` of errors of name resolution: their numbers are negative, and no `errno`.
-    number = getattr(error, "errno", None) or 0
-    known = os.strerror(number) if number > 0 else getattr(error, "strerror", None)
-    without = "no answer in time" if isinstance(error, TimeoutError) else "the connection broke"
-    return shown(known or str(error or "")).rstrip(".") or without
 
 
 def refusal_in(message: JsonObject) -> Refusal:

@@ -10,9 +10,9 @@ from io import BytesIO
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
-from engine.backends.answers import AnswerReader, Refusal, error_text, unreached
+from engine.backends.answers import AnswerReader, Refusal, error_text
 from engine.backends.threads import in_thread
-from engine.errors import EngineError, EngineUnavailable, GenerationFailed
+from engine.errors import EngineError, EngineUnavailable, GenerationFailed, reason_of
 from engine.types import TokenChunk
 
 KEEP_ALIVE_SECONDS = 2.0  # of an idle connection: vLLM (VLLM_HTTP_TIMEOUT_KEEP_ALIVE) and llama.cpp close them after 5
@@ -281,7 +281,7 @@ class ServerClient:
         # Both say that nothing was sent, so that another server can have the request without doubt.
         unconnected = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
         kind = OutOfReach if unconnected else EngineUnavailable
-        return kind(f"{self.name} is out of reach ({unreached(error)}).")
+        return kind(f"{self.name} is out of reach ({reason_of(error)}).")
 
 
 def _read_less_at_once(response: aiohttp.ClientResponse) -> None:

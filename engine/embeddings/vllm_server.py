@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from engine.backends.answers import error_text, shown, unreached
+from engine.backends.answers import error_text, shown
 from engine.backends.base import OptionReader
 from engine.backends.client import BROKEN, open_session
 from engine.backends.vllm.server_lists import as_server, named_servers
@@ -31,7 +31,14 @@ from engine.embeddings.base import (
     strange_token,
     too_many_dimensions,
 )
-from engine.errors import EngineConfigurationError, EngineError, EngineOverloaded, EngineUnavailable, GenerationFailed
+from engine.errors import (
+    EngineConfigurationError,
+    EngineError,
+    EngineOverloaded,
+    EngineUnavailable,
+    GenerationFailed,
+    reason_of,
+)
 from engine.types import EngineInfo
 
 PROBE = "respsite"  # what is embedded once, to see how long vectors are
@@ -169,7 +176,9 @@ class VllmServerEmbeddings(BaseEmbeddings):
             finally:
                 server.running -= 1
         named = f" with {self.model!r}" if self.model else ""
-        raise EngineUnavailable(f"no vLLM server{named} is in reach ({unreached(problem)}).") from problem
+        raise EngineUnavailable(
+            f"no vLLM server{named} is in reach ({reason_of(problem or ConnectionError())})."
+        ) from problem
 
     async def _ask(
         self, session: aiohttp.ClientSession, server: _Server, method: str, path: str, body: bytes

@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from engine.errors import reason_of
 from responses_app.protocol.api_keys import KeyRecord, digest_of
 from responses_app.protocol.errors import overloaded
-from responses_app.stores.base import NotMigrated, StoreClosed, StoreError, said_by
+from responses_app.stores.base import NotMigrated, StoreClosed, StoreError
 from responses_app.stores.callers import BaseKeyStore
 from responses_app.stores.looking import until_look
 
@@ -184,7 +185,7 @@ class KeyRing:
                 records = await self.store.find(digests) if digests else {}
         except (StoreError, TimeoutError) as problem:
             if not self._is_away and not isinstance(problem, NotMigrated | StoreClosed):
-                logger.warning("API keys cannot be read (%s): those in use go on opening", said_by(problem))
+                logger.warning("API keys cannot be read (%s): those in use go on opening", reason_of(problem))
             self._is_away = True
             return
         if self._is_away:

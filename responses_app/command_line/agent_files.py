@@ -20,6 +20,7 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from engine.errors import reason_of
 from responses_app.command_line.agents import Agent, Format
 from responses_app.command_line.endpoint import CommandFailed
 
@@ -75,7 +76,7 @@ def write(agent: Agent, place: Path, text: str) -> Written:
     except _Refused as problem:
         raise CommandFailed(f"{place} {problem} Nothing was changed. {by_hand}") from None
     except OSError as error:
-        raise CommandFailed(f"{place} cannot be written ({error.strerror}). {by_hand}") from None
+        raise CommandFailed(f"{place} cannot be written ({reason_of(error)}). {by_hand}") from None
 
 
 class _Refused(Exception):

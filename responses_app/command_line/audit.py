@@ -6,6 +6,7 @@ from argparse import Namespace
 from contextlib import ExitStack
 from typing import TextIO
 
+from engine.errors import reason_of
 from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed
 from responses_app.command_line.transfer import database
 from responses_app.management.terminal import errors, printable
@@ -59,4 +60,4 @@ def _opened(path: str) -> TextIO:
     except FileExistsError:
         raise CommandFailed(f"{path} is there already: name another file.", status=USAGE) from None
     except OSError as error:
-        raise CommandFailed(f"{path} cannot be written ({error.strerror}).") from None
+        raise CommandFailed(f"{path} cannot be written ({reason_of(error)}).") from None

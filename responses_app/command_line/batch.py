@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 
+from engine.errors import reason_of
 from responses_app.command_line.connections import body_of, fetch
 from responses_app.command_line.endpoint import (
     FAILED,
@@ -64,7 +65,7 @@ def endpoint_in(path: Path) -> str:
         with path.open("rb") as file:
             first = next((line for line in iter(lambda: file.readline(MAX_FIRST_LINE), b"") if line.strip()), b"")
     except OSError as error:
-        raise CommandFailed(f"{path} cannot be read ({error.strerror}).") from None
+        raise CommandFailed(f"{path} cannot be read ({reason_of(error)}).") from None
     try:
         url = json.loads(first)["url"]
     except (ValueError, TypeError, LookupError):
@@ -88,7 +89,7 @@ async def _created(session: aiohttp.ClientSession, server: RemoteServer, path: P
     except OSError as error:
         if isinstance(error, aiohttp.ClientError):
             raise
-        raise CommandFailed(f"{path} cannot be read ({error.strerror}).") from None
+        raise CommandFailed(f"{path} cannot be read ({reason_of(error)}).") from None
     asked = {"input_file_id": uploaded["id"], "endpoint": endpoint, "completion_window": "24h"}
     return await fetch(session, server, "/batches", "POST", json=asked)
 
@@ -135,7 +136,7 @@ async def _download(session: aiohttp.ClientSession, server: RemoteServer, file_i
     except aiohttp.ClientError as error:
         raise server.unreachable(error) from None
     except OSError as error:
-        raise CommandFailed(f"{target} cannot be written ({error.strerror}).") from None
+        raise CommandFailed(f"{target} cannot be written ({reason_of(error)}).") from None
 
 
 def _tell(batch: dict[str, Any]) -> int:

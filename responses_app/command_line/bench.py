@@ -22,6 +22,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from engine.errors import reason_of
 from responses_app import __version__
 from responses_app.command_line.connections import events_of
 from responses_app.command_line.endpoint import (
@@ -376,4 +377,4 @@ def _write(path: str, text: str) -> None:
     try:
         Path(path).write_text(text)
     except OSError as error:
-        raise CommandFailed(f"{path} cannot be written ({error.strerror}).") from None
+        raise CommandFailed(f"{path} cannot be written ({reason_of(error)}).") from None

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from engine.errors import reason_of
 from responses_app.command_line.connections import DEFAULT, ChatSession
 from responses_app.command_line.endpoint import FAILED, INTERRUPTED, USAGE, CommandFailed, endpoint_of, message_of
 from responses_app.command_line.showing import FIGURES, TOOL, TROUBLE, Plain, Vivid
@@ -42,7 +43,7 @@ def read_tools(path: str) -> list[Item]:
     try:
         content = json.loads(Path(path).read_text())
     except OSError as error:
-        raise CommandFailed(f"--tools {path} cannot be read ({error.strerror}).", status=USAGE) from None
+        raise CommandFailed(f"--tools {path} cannot be read ({reason_of(error)}).", status=USAGE) from None
     except ValueError as error:
         raise CommandFailed(f"--tools {path} is not JSON ({error}).", status=USAGE) from None
     tools = content.get("tools") if isinstance(content, dict) else content
@@ -112,7 +113,7 @@ def by_command(command: str) -> Callable[[Item], str]:
                 check=False,
             )
         except OSError as error:
-            raise CommandFailed(f"--run-tools {command} cannot be run ({error.strerror}).") from None
+            raise CommandFailed(f"--run-tools {command} cannot be run ({reason_of(error)}).") from None
         except subprocess.TimeoutExpired:
             return f"The tool did not end within {COMMAND_SECONDS:.0f} seconds."
         if done.returncode:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from engine.errors import reason_of
+
 FAILED = 1
 USAGE = 2  # argparse's own
 INTERRUPTED = 130  # what shells say of a program that Ctrl-C ended
@@ -67,13 +69,6 @@ class RemoteServer:
         if status == 404 and not isinstance(body, Mapping):  # not an API's own answer
             return " Does the base URL end as it should, with /v1 in most cases?"
         return ""
-
-
-def reason_of(error: BaseException) -> str:
-    """Return why a connection was not made. What finds no host has numbers of its own, below 0, and says it itself."""
-    number = getattr(error, "errno", None) or 0
-    said = getattr(error, "strerror", None) if number < 0 else None
-    return os.strerror(number) if number > 0 else said or str(error) or type(error).__name__
 
 
 def message_of(body: object) -> str:

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import aiohttp
 
+from engine.errors import reason_of
 from responses_app.command_line.connections import body_of
 from responses_app.command_line.endpoint import (
     USAGE,
@@ -56,7 +57,7 @@ def run(options: Namespace) -> int:
             asyncio.run(_download(options, params if last is None else {**params, "after": last}, file))
         part.replace(path)
     except OSError as error:
-        raise CommandFailed(f"{path} cannot be written ({error.strerror}).") from None
+        raise CommandFailed(f"{path} cannot be written ({reason_of(error)}).") from None
     errors().print(f"Wrote {path}.")
     return 0
 

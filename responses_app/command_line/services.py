@@ -16,7 +16,7 @@ import aiohttp
 
 from engine.backends.base import BaseEngine
 from engine.embeddings.base import BaseEmbeddings
-from engine.errors import EngineConfigurationError, EngineError
+from engine.errors import EngineConfigurationError, EngineError, reason_of
 from responses_app.command_line.machine import Finding, ok, problem, warning
 from responses_app.management.address import base_url
 from responses_app.settings.conf import Settings
@@ -88,8 +88,9 @@ async def _started(named: str, engine: BaseEngine | BaseEmbeddings, seconds: flo
     except EngineConfigurationError as error:
         return problem("engine", f"{named}: {error}", MEND)
     except (EngineError, TimeoutError) as error:
-        reason = str(error) or f"it did not answer within {0.8 * seconds:.1f} s"
-        return problem("engine", f"{named}: {reason}", REACH_LLAMA if "(llama-server)" in named else REACH_VLLM)
+        return problem(
+            "engine", f"{named}: {reason_of(error)}", REACH_LLAMA if "(llama-server)" in named else REACH_VLLM
+        )
     finally:
         await engine.aclose()
 
@@ -122,8 +123,7 @@ async def _sandbox_hosts(settings: Settings, seconds: float) -> list[Finding]:
             async with asyncio.timeout(0.8 * seconds):
                 name = await host.ask("check")
         except (SandboxError, TimeoutError) as error:
-            reason = str(error) or "it does not answer"
-            return problem("sandbox", f"host {host.address}: {reason}", REACH_HOST)
+            return problem("sandbox", f"host {host.address}: {reason_of(error)}", REACH_HOST)
         finally:
             room = host.room
             await host.aclose()
@@ -198,8 +198,8 @@ async def _reached(name: str, url: str, seconds: float) -> Finding:
             _, writer = await asyncio.open_connection(parts.hostname, port)
         writer.close()
     except (OSError, TimeoutError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "no answer"
-        return problem("tools", f"{name}: {parts.hostname}:{port} cannot be reached ({reason})", "Check that it runs.")
+        where = f"{name}: {parts.hostname}:{port}"
+        return problem("tools", f"{where} cannot be reached ({reason_of(error)})", "Check that it runs.")
     return ok("tools", f"{name}: {parts.hostname}:{port} can be reached")
 
 
@@ -299,8 +299,9 @@ async def redis(settings: Settings, seconds: float) -> list[Finding]:
     except ResponseError as error:
         return [problem("redis", f"it answers, and cannot be used ({reason(error)})", WRITES)]
     except (RedisError, OSError, TimeoutError) as error:
-        text = str(error).partition("\n")[0] or type(error).__name__
-        return [problem("redis", f"it cannot be used ({text})", "Check that it runs, and what REDIS_URL names.")]
+        return [
+            problem("redis", f"it cannot be used ({reason_of(error)})", "Check that it runs, and what REDIS_URL names.")
+        ]
     finally:
         await client.aclose()
     name = f"Redis {about.get('redis_version', '')}"

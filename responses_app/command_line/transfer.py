@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
+from engine.errors import reason_of
 from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed
 from responses_app.management.terminal import errors, printable, progress
 
@@ -94,7 +95,7 @@ def _opened(path: str, *, resume: bool) -> Iterator[tuple[BinaryIO, "ExportPlace
     except FileExistsError:
         raise CommandFailed(f"{path} is there already: {THEN}", status=USAGE) from None
     except OSError as error:
-        raise CommandFailed(f"{path} cannot be written ({error.strerror}).") from None
+        raise CommandFailed(f"{path} cannot be written ({reason_of(error)}).") from None
 
 
 def whole_lines(file: BinaryIO) -> tuple["ExportPlace", int]:
@@ -141,7 +142,7 @@ def run_import(options: Namespace) -> int:
         with open(options.file, "rb") as file:
             return _import(file, os.fstat(file.fileno()).st_size, os.path.basename(options.file))
     except OSError as error:
-        raise CommandFailed(f"{options.file} cannot be read ({error.strerror}).") from None
+        raise CommandFailed(f"{options.file} cannot be read ({reason_of(error)}).") from None
 
 
 def _import(file: BinaryIO, size: int, name: str) -> int:

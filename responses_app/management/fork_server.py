@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from engine.errors import reason_of
+
 MESSAGE_BYTES = 4096
 
 
@@ -91,7 +93,7 @@ class ForkServer:
             reported, report = ends = os.pipe()
             pid = os.fork()
         except OSError as problem:  # no memory, no process or no descriptor is left, for now
-            sys.stderr.write(f"worker {order.number} cannot be forked: {problem.strerror}\n")
+            sys.stderr.write(f"worker {order.number} cannot be forked: {reason_of(problem)}\n")
             self._answer({"number": order.number, "status": os.EX_OSERR})
         else:
             if pid == 0:

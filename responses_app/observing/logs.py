@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 
 import orjson
 
+from engine.errors import reason_of
 from responses_app.protocol.json_text import one_line
 
 FACTS = "facts"  # `extra={FACTS: {…}}` of a log line: what its message says, as fields
@@ -111,8 +112,8 @@ class TextLines(logging.Formatter):
         super().__init__("{asctime} {levelname:<7} {name}: {message}", style="{")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line of a record, whose message is formatted already."""
-        record.message = as_one_line(_bounded(record.message))
+        """Return the line of a record."""
+        record.message = as_one_line(_message(record))
         return super().formatMessage(record)
 
 
@@ -125,7 +126,7 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _bounded(record.getMessage()),
+            "message": _message(record),
             "pid": os.getpid(),
             **bound(),
             **getattr(record, FACTS, {}),
@@ -135,9 +136,17 @@ class JsonLines(logging.Formatter):
         return one_line(orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS)).decode()
 
 
-def _bounded(message: str) -> str:
+def _message(record: logging.LogRecord) -> str:
+    """Return a message with a bound, in which no exception says nothing."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(_said(each) for each in record.args)
+    message = record.getMessage()
     more = len(message) - MAX_MESSAGE
     return message if more <= 0 else f"{message[:MAX_MESSAGE]} … ({more} more characters)"
+
+
+def _said(value: object) -> object:
+    return reason_of(value) if isinstance(value, BaseException) and not str(value).strip() else value
 
 
 def _where(error: BaseException) -> list[dict[str, object]]:

@@ -17,7 +17,7 @@ at the end.
 
 import re
 import reprlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -317,6 +317,9 @@ _EXPECTED = {
     "model_type": "an object",
     "model_attributes_type": "an object",
     "text_or_parts": "a string or an array of content parts",
+    "text_or_blocks": "a string or an array of content blocks",
+    "text_or_list": "a string or an array of strings",
+    "text_or_object": "a string or an object",
 }
 _SUBJECT = re.compile(r"^\w+ should")
 # Exact types, so that a boolean is not taken for the integer that it is in Python.
@@ -329,6 +332,20 @@ _JSON_NAMES: dict[type, str] = {
     dict: "an object",
     type(None): "null",
 }
+
+
+def or_text(read: Callable[[str], object], form: Any, kind: str = "text_or_parts") -> BeforeValidator:
+    """Let a field of this `form` be a text, of which `read` makes the form; `kind` is what it takes, by `_EXPECTED`."""
+    inside = dict if kind == "text_or_object" else list
+
+    def either(value: object) -> object:
+        if isinstance(value, str):
+            return read(value)
+        if not isinstance(value, inside):
+            raise PydanticCustomError(kind, "another type")  # type: ignore[arg-type]  # a LiteralString, as these are
+        return value
+
+    return BeforeValidator(either, json_schema_input_type=str | form)
 
 
 def json_name(value: object) -> str:
@@ -348,6 +365,15 @@ def wrong_type(param: str, expected: str, value: object) -> ApiError:
 def missing(param: str) -> ApiError:
     """Say that a field has to be there."""
     return invalid_request(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+
+
+def text_at(param: str, value: object) -> str:
+    """Return a text that has to be there. Raises `ApiError`."""
+    if value is None:
+        raise missing(param)
+    if not isinstance(value, str):
+        raise wrong_type(param, "a string", value)
+    return value
 
 
 def whole_number(text: str, minimum: int, maximum: int) -> int | None:
@@ -407,17 +433,11 @@ def _telling(findings: Sequence[_Finding]) -> tuple[tuple[int | str, ...], Seque
 def dotted(location: tuple[int | str, ...], at: str = "") -> str:
     """Write a location as OpenAI does: `input[2].content[0].text`.
 
-    pydantic puts a union's tag behind the index (`content.0.input_text.text`); it is not a part of the path. A tag is
-    never the last part. Of a name that a client has made up, no more than its beginning is written.
+    Of a name that a client has made up, no more than its beginning is written.
     """
     path = at
-    # A text behind an index is a tag, not a name, unless it is the last part.
-    for before, part, after in zip((None, *location), location, (*location[1:], None), strict=False):
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif not isinstance(before, int) or after is None:
-            name = part[:_MAX_SHOWN_NAME]
-            path += f".{name}" if path else name
+    for part in location:
+        path = f"{path}[{part}]" if isinstance(part, int) else _joined(path, part[:_MAX_SHOWN_NAME])
     return path
 
 
@@ -446,6 +466,9 @@ def _as_api_error(place: tuple[int | str, ...], findings: Sequence[ErrorDetails]
 def _reason(details: ErrorDetails) -> str:
     # pydantic begins with "Input should be…" or "List should have…"; here it stands in the middle of a sentence.
     message = _SUBJECT.sub("it should", details["msg"], count=1).replace(" after validation", "")
+    # pydantic counts items of whatever has a length.
+    unit = {str: "character", dict: "pair"}.get(type(details["input"]), "item")
+    message = re.sub(r"\bitem(?=s?\b)", unit, message) if details["type"] in ("too_long", "too_short") else message
     return message[:1].lower() + message[1:].rstrip(".")
 
 
@@ -479,9 +502,8 @@ Metadata = Annotated[dict[str, str], BeforeValidator(limit_pairs), WithJsonSchem
 def check_metadata(metadata: Mapping[str, str] | None) -> None:
     """Refuse keys and values that are too long."""
     for key, value in (metadata or {}).items():
-        if len(key) > MAX_KEY or len(value) > MAX_VALUE:
-            raise invalid_value(
-                "metadata",
-                f"the key {key[:MAX_KEY]!r} or its value is too long. Keys take at "
-                f"most {MAX_KEY} characters, values {MAX_VALUE}.",
-            )
+        if len(key) > MAX_KEY:
+            why = f"the key {key[:MAX_KEY]!r}… has {len(key)} characters. Keys have at most {MAX_KEY}."
+            raise invalid_value("metadata", why)
+        if len(value) > MAX_VALUE:
+            raise invalid_value(f"metadata.{key}", f"it should have at most {MAX_VALUE} characters, not {len(value)}.")

@@ -12,21 +12,19 @@ said does not depend on how the text was cut into chunks. Example, with `["\\n\\
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
+
+from responses_app.protocol.fields import or_text
 
 MAX_STOPS = 4  # OpenAI's bound
 MAX_STOP = 256  # characters of one: so much text may be held back
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
 
 
 _Stops = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=MAX_STOP)]], Field(max_length=MAX_STOPS, fail_fast=True)
 ]
 # What a request says of them: one, or a list.
-Stops = Annotated[_Stops, BeforeValidator(_as_list, json_schema_input_type=str | _Stops)]
+Stops = Annotated[_Stops, or_text(lambda stop: [stop], _Stops, "text_or_list")]
 
 
 class StopStrings:

@@ -11,9 +11,10 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 
+from engine.errors import reason_of
 from responses_app.protocol.retention import NEVER
 from responses_app.runs.log.run_log import end_tasks
-from responses_app.stores.base import NotMigrated, StoreClosed, StoreError, said_by
+from responses_app.stores.base import NotMigrated, StoreClosed, StoreError
 from responses_app.stores.looking import attempted, until_look
 from responses_app.stores.retention import Retentions
 
@@ -96,7 +97,7 @@ class RetentionWatch:
             self.table.learn({})
         except (StoreError, TimeoutError) as problem:
             if not self._is_away and not isinstance(problem, StoreClosed):
-                logger.warning("the retention of projects cannot be read (%s)", said_by(problem))
+                logger.warning("the retention of projects cannot be read (%s)", reason_of(problem))
             self._is_away = True
             return
         except Exception:

@@ -13,6 +13,7 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from engine.errors import reason_of
 from responses_app.auth.proxies import Network, trusted_proxies
 from responses_app.auth.sign_on.settings import SignOnSettings
 from responses_app.observing.traces import can_be_exported
@@ -112,7 +113,7 @@ def secret(name: str, environ: Mapping[str, str]) -> str:
     try:
         content = Path(file).read_text()
     except (OSError, ValueError) as error:  # ValueError: not text
-        reason = getattr(error, "strerror", None) or "it is not text"
+        reason = reason_of(error) if isinstance(error, OSError) else "it is not text"
         raise ValueError(f"{name}_FILE={file} cannot be read ({reason}).") from None
     if not content.strip():
         raise ValueError(f"{name}_FILE={file} is empty.")

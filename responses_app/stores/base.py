@@ -193,11 +193,6 @@ class StoreError(Exception):
     cause: str | None = None  # a sentence for operators, where the reason is one of those that are known
 
 
-def said_by(problem: BaseException) -> str:
-    """Return what an exception says, for the log; a timeout says nothing."""
-    return str(problem) or "no answer"
-
-
 class StoreClosed(StoreError):
     """This process stops and has closed the store: nobody has to hear of it."""
 

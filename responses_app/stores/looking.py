@@ -18,7 +18,8 @@ import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from responses_app.stores.base import NotMigrated, StoreClosed, StoreError, said_by
+from engine.errors import reason_of
+from responses_app.stores.base import NotMigrated, StoreClosed, StoreError
 
 EARLY = 0.01  # share of the time between two looks by which a timer may be early
 _HOST = zlib.crc32(socket.gethostname().encode())
@@ -46,7 +47,7 @@ async def attempted(look: Callable[[], Awaitable[None]], *, what: str, logger: l
     except (NotMigrated, StoreClosed):  # the one is told once, not with every look; the other is a stop
         pass
     except StoreError as problem:
-        logger.warning("%s has to wait: %s", what, said_by(problem))
+        logger.warning("%s has to wait: %s", what, reason_of(problem))
     except Exception:
         logger.exception("%s broke", what)
 
@@ -71,7 +72,7 @@ async def until_kept(keep: Callable[[], Awaitable[None]], *, seconds: float, wha
         except StoreClosed:
             return
         except StoreError as problem:
-            logger.warning("%s cannot be kept now: %s", what, said_by(problem))
+            logger.warning("%s cannot be kept now: %s", what, reason_of(problem))
             await asyncio.sleep(seconds)
         else:
             return

@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from channels.layers import InMemoryChannelLayer, get_channel_layer
 
+from engine.errors import reason_of
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.base import said_by
 
 logger = logging.getLogger("respsite.relay")
 _LAYERS_LOG = logging.getLogger("channels_redis.pubsub")
@@ -137,7 +137,7 @@ class Relay:
             await self._send({"type": word, "response_ids": list(response_ids), **more})
         except self._outages as problem:
             log = logger.debug if word in OFTEN else logger.warning
-            log("the workers could not be told to %s %d responses: %s", word, len(response_ids), said_by(problem))
+            log("the workers could not be told to %s %d responses: %s", word, len(response_ids), reason_of(problem))
             return False
         return True
 
@@ -159,7 +159,7 @@ class Relay:
 
         self._reason = reason(problem)
         if self._outage is None or self._outage.done():
-            logger.warning("the channel layer is away: %s; workers do not hear each other", said_by(problem))
+            logger.warning("the channel layer is away: %s; workers do not hear each other", reason_of(problem))
             self._outage = asyncio.create_task(self._await_end(), name="relay outage")
 
     async def _await_end(self) -> None:
@@ -192,7 +192,7 @@ class Relay:
                     words = {"type": ANSWER, "asked": message["asked"], "answer": answer}
                     await self._layer.send(message["channel"], words)
         except self._outages as problem:
-            logger.warning("a worker could not be answered: %s", said_by(problem))
+            logger.warning("a worker could not be answered: %s", reason_of(problem))
         except Exception:
             logger.exception("the output of a tool could not be taken")
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.errors import reason_of
 from responses_app.settings.conf import Settings
 from responses_app.stores.clock import id_factory
 from responses_app.tools.sandbox.asking import BaseHost, OwnHost, RemoteHost
@@ -50,7 +51,7 @@ def _checkpoints(settings: Settings) -> Checkpoints | None:
     try:
         return Checkpoints(folder, settings.sandbox_saved_bytes)
     except OSError as problem:
-        logger.warning("idle containers end, and are not saved: %s cannot be used (%s)", folder, problem.strerror)
+        logger.warning("idle containers end, and are not saved: %s cannot be used (%s)", folder, reason_of(problem))
         return None
 
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from engine.embeddings.base import EmbeddingRequest
-from engine.errors import EmbeddingRefused, EngineError
+from engine.errors import EmbeddingRefused, EngineError, reason_of
 from responses_app.observing.metrics import Metrics
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.tiers import BEHIND_ALL
@@ -54,7 +54,7 @@ class SearchEmbedder(BaseEmbedder):
         except EmbeddingRefused as error:
             raise TextRefused(error.reason) from error
         except EngineError as error:
-            raise EmbedderFailed(f"{type(error).__name__}: {error}") from error
+            raise EmbedderFailed(f"{type(error).__name__}: {reason_of(error)}") from error
         except TimeoutError as error:
             raise EmbedderFailed(f"no turn or no answer within {seconds:g} s") from error
         except ApiError as error:

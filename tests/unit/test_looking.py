@@ -49,7 +49,7 @@ async def test_news_that_come_while_it_looks_lead_to_another_look() -> None:
     ("problem", "told"),
     [
         (StoreError("away"), ["looking has to wait: away"]),
-        (StoreError(), ["looking has to wait: no answer"]),
+        (StoreError(), ["looking has to wait: StoreError"]),
         (StoreClosed("The readers are closed."), []),
     ],
 )

@@ -92,7 +92,7 @@ def test_it_says_some_lines_of_which_one_is_to_be_tried_and_ends_at_once(served:
                     pass
     assert served.stop() == 0
     said = served.output.splitlines()[len(LINES) :]
-    told = ("completed input=", "the server stopped", "(no answer)")  # the last where the machine stood still
+    told = ("completed input=", "the server stopped", "(no answer in time)")  # the last where the machine stood still
     assert [line for line in said if not any(word in line for word in told)] == [], "no traceback, no warning"
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from engine.errors import reason_of
 from responses_app.auth.sign_on.refusal import Reason, SignOnRefused
 from responses_app.auth.sign_on.settings import SignOnSettings, is_safe_url
 from responses_app.protocol.setting import KIB
@@ -145,7 +146,7 @@ async def _answer(
             return answer.status, body
     # ValueError: what it says is no HTTP.
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise SignOnRefused(Reason.PROVIDER_AWAY, f"{url}: {str(error)[:200] or type(error).__name__}") from None
+        raise SignOnRefused(Reason.PROVIDER_AWAY, f"{url}: {reason_of(error)}") from None
 
 
 def _object(url: str, status: int, body: bytes, *, is_code: bool) -> Claims:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aiohttp
 
+from engine.errors import reason_of
 from responses_app import __version__
 from responses_app.command_line.conformance import table, telling
 from responses_app.command_line.conformance.asking.checks import Check, Result
@@ -97,4 +98,4 @@ def _write(path: str, content: bytes) -> None:
     try:
         Path(path).write_bytes(content)
     except OSError as error:
-        raise CommandFailed(f"{path} cannot be written ({error.strerror}).") from None
+        raise CommandFailed(f"{path} cannot be written ({reason_of(error)}).") from None

@@ -12,6 +12,7 @@ from asgiref.sync import async_to_sync
 from django.core.management import CommandError, CommandParser
 from django.db.models import Max, QuerySet
 
+from engine.errors import reason_of
 from responses_app.auth.keyring import MAX_AGE_SECONDS
 from responses_app.management.database import DatabaseCommand, note
 from responses_app.management.terminal import progress
@@ -95,7 +96,7 @@ class Command(DatabaseCommand):
         except FileExistsError:
             raise CommandError(f"{file} is there already: name another file.") from None
         except OSError as error:
-            raise CommandError(f"{file} cannot be written ({error.strerror}). Nothing was erased.") from None
+            raise CommandError(f"{file} cannot be written ({reason_of(error)}). Nothing was erased.") from None
         self.stdout.write(f"Wrote {written:,} lines to {file}.")
 
     def _is_sure(self, subject: Subject) -> bool:

@@ -20,6 +20,7 @@ from django.core.checks import run_checks
 from django.core.management import BaseCommand, CommandParser, call_command
 from django.db import DatabaseError, connection
 
+from engine.errors import reason_of
 from responses_app.management.address import base_url, daphne_server
 from responses_app.management.flags import add_flags, explain, start_over
 from responses_app.management.fleet import Fleet
@@ -222,9 +223,8 @@ def _listen(own: Settings) -> socket.socket:
         listener.setblocking(False)  # as its workers want it, who race for what comes
         return listener
     except OSError as error:
-        reason = str(error.strerror).partition(" (")[0]  # Python repeats the address behind it
         raise SystemExit(
-            f"respsite: cannot listen on HOST={own.host} PORT={own.port} ({reason}). "
+            f"respsite: cannot listen on HOST={own.host} PORT={own.port} ({reason_of(error)}). "
             "Stop what uses it, or choose another PORT."
         ) from None
 

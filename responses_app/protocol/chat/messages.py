@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from engine.formats.unanswered import Unanswered
 from responses_app.protocol.errors import JsonObject, invalid_request, invalid_value
-from responses_app.protocol.fields import BREAKPOINT, ClientModel, missing, validate, wrong_type
+from responses_app.protocol.fields import BREAKPOINT, ClientModel, missing, or_text, validate, wrong_type
 from responses_app.protocol.items.items import MAX_NAME, NAME
 
 AT = "messages"
@@ -79,12 +79,12 @@ class ChatAudio(ClientModel):
     idle: ClassVar = BREAKPOINT
 
 
-def _as_parts(value: object) -> object:
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+def _as_parts(text: str) -> object:
+    return [{"type": "text", "text": text}]
 
 
 _Texts = Annotated[list[ChatText], Field(fail_fast=True)]
-Texts = Annotated[_Texts, BeforeValidator(_as_parts, json_schema_input_type=str | _Texts)]
+Texts = Annotated[_Texts, or_text(_as_parts, _Texts)]
 
 
 class ChatThinking(ClientModel):
@@ -99,12 +99,12 @@ class ChatThinking(ClientModel):
 
 _Part = Annotated[ChatText | ChatRefusal | ChatImage | ChatFile | ChatAudio, Field(discriminator="type")]
 _Parts = Annotated[list[_Part], Field(fail_fast=True)]
-Content = Annotated[_Parts, BeforeValidator(_as_parts, json_schema_input_type=str | _Parts)]
+Content = Annotated[_Parts, or_text(_as_parts, _Parts)]
 _SaidPart = Annotated[
     ChatText | ChatThinking | ChatRefusal | ChatImage | ChatFile | ChatAudio, Field(discriminator="type")
 ]
 _SaidParts = Annotated[list[_SaidPart], Field(fail_fast=True)]
-_Said = Annotated[_SaidParts, BeforeValidator(_as_parts, json_schema_input_type=str | _SaidParts)]
+_Said = Annotated[_SaidParts, or_text(_as_parts, _SaidParts)]
 
 
 _GIVEN_BACK = "SDKs give it back as they got it; the model does not read it."

@@ -7,7 +7,7 @@ Errors are told in the names of Chat Completions (`requests.renaming`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -66,13 +66,24 @@ _NAMES = OwnNames(
 )
 
 
-def in_chat_names(error: ApiError, places: Sequence[int]) -> ApiError:
-    """Return an error as a client of Chat Completions is to read it; `places` has each item's message."""
+_OLD_CALL = (("tool_choice.function", "function_call"), ("tool_choice", "function_call"))
+_OLD_NAMES = replace(_NAMES, fields=(*_OLD_CALL, *_NAMES.fields))  # of `functions` in the place of tools
+
+
+def in_chat_names(error: ApiError, places: Sequence[int], *, old_calls: bool = False) -> ApiError:
+    """Return an error as a client of Chat Completions is to read it; `places` has each item's message.
+
+    `old_calls`: its tools were declared as `functions`.
+    """
 
     def item_name(index: int, rest: str) -> str:
         return f"{AT}[{places[index] if index < len(places) else index}]{rest}"
 
-    return in_own_names(error, _NAMES, item_name)
+    def function_name(index: int, rest: str) -> str:
+        return f"functions[{index}]{rest.removeprefix('.function')}"
+
+    own = (_OLD_NAMES, item_name, function_name) if old_calls else (_NAMES, item_name, None)
+    return in_own_names(error, *own)
 
 
 MAX_CHOICES = 8  # of one request: each is a generation of its own
@@ -227,7 +238,7 @@ class ChatRequest:
 
     def renamed(self, error: ApiError) -> ApiError:
         """Return an error of its run in the names of Chat Completions."""
-        return in_chat_names(error, self.places)
+        return in_chat_names(error, self.places, old_calls=self.old_calls)
 
 
 def parse_chat(
@@ -250,11 +261,13 @@ def parse_chat(
     if data.get("web_search_options") == {}:  # as OpenAI's guide asks for a search, and no value that asks for nothing
         note_ignored("web_search_options")
     read = read_messages(data.get("messages"))
+    # Where both forms are there, the newer one counts.
+    old_calls = bool(data.get("functions")) and not data.get("tools")
+    renamed = partial(in_chat_names, places=read.places, old_calls=old_calls)
     try:
         create = parse(_as_response(data, fields, read))
     except ApiError as error:
-        raise in_chat_names(error, read.places) from None
-    renamed = partial(in_chat_names, places=read.places)
+        raise renamed(error) from None
     create = create.model_copy(update={"renamed": renamed, "shows_server_calls": False})
     options = fields.stream_options
     return ChatRequest(
@@ -271,8 +284,7 @@ def parse_chat(
         returns_tokens=bool(fields.return_token_ids),
         prompt_logprobs=fields.prompt_logprobs,
         kv_transfer_params=fields.kv_transfer_params or None,
-        # Where both forms are there, the newer one counts.
-        old_calls=bool(data.get("functions")) and not data.get("tools"),
+        old_calls=old_calls,
     )
 
 
@@ -359,6 +371,8 @@ def _check_kind(tool: object, at: str) -> None:
             f"{kind[:80]!r}. Supported values are: 'function' and 'custom'; the other "
             "tools are those of the Responses API.",
         )
+    if kind in ("function", "custom") and tool.get(kind) is None and "name" not in tool:  # type: ignore[union-attr]
+        raise missing(f"{at}.{kind}")
 
 
 def _old_tools(functions: object, call: object) -> JsonObject:

@@ -11,12 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from engine.formats.base import RenderedMessage
 from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
-from responses_app.protocol.fields import BREAKPOINT, KEPT, ClientModel, is_of_client, missing, validate, wrong_type
+from responses_app.protocol.fields import (
+    BREAKPOINT,
+    KEPT,
+    ClientModel,
+    is_of_client,
+    missing,
+    or_text,
+    validate,
+    wrong_type,
+)
 from responses_app.protocol.files.networks import without_values
 from responses_app.protocol.items.calls import called_name
 from responses_app.protocol.items.compaction import Compacted
@@ -117,17 +126,12 @@ class SeenImage(MediaPart):
 Part = Annotated[TextPart | RefusalPart | MediaPart, Field(discriminator="type")]
 
 
-def _as_parts(value: object) -> object:
-    """Read a plain string as one text part."""
-    if isinstance(value, str):
-        return [{"type": "text", "text": value}]
-    if not isinstance(value, list):
-        raise PydanticCustomError("text_or_parts", "neither text nor parts")
-    return value
+def _as_parts(text: str) -> object:
+    return [{"type": "text", "text": text}]
 
 
 Parts = Annotated[list[Part], Field(fail_fast=True)]  # else pydantic would describe each of 100,000 wrong parts
-Content = Annotated[Parts, BeforeValidator(_as_parts, json_schema_input_type=str | Parts)]
+Content = Annotated[Parts, or_text(_as_parts, Parts)]
 
 
 @dataclass(frozen=True, slots=True)

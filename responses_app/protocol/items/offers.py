@@ -16,6 +16,7 @@ from hashlib import blake2b
 from engine.formats.base import ToolNamespace
 from engine.types import AnyText, CallRule, Content
 from responses_app.protocol.errors import ApiError, JsonObject, conflict, invalid_request
+from responses_app.protocol.fields import missing
 from responses_app.protocol.items.items import MAX_NAME
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")  # runs of characters that a name must not have; `a b!c` becomes `a_b_c`
@@ -134,6 +135,8 @@ def approved_calls(own: Sequence[JsonObject], earlier: Iterable[JsonObject]) -> 
         request_id = str(answer.get("approval_request_id"))
         if request_id not in requests:
             param = f"input[{index}].approval_request_id"
+            if answer.get("approval_request_id") is None:
+                raise missing(param)
             raise invalid_request(
                 f"No approval request found with id '{request_id[:256]}' ('{param}'). Continue the response that asked "
                 "with 'previous_response_id', or send its items before the answer.",

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, assert_never
 
 import orjson
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from engine.formats.unanswered import Unanswered
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
-from responses_app.protocol.fields import ClientModel, missing, validate, wrong_type
+from responses_app.protocol.fields import ClientModel, missing, or_text, validate, wrong_type
 from responses_app.protocol.items.items import MAX_NAME, NAME
 from responses_app.protocol.items.spelling import canonical
 from responses_app.protocol.messages.server_blocks import (
@@ -92,8 +92,8 @@ class ImageBlock(ClientModel):
     told: ClassVar = ("transformations",)
 
 
-def _as_blocks(value: object) -> object:
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+def _as_blocks(text: str) -> object:
+    return [{"type": "text", "text": text}]
 
 
 _Shown = Annotated[list[Annotated[TextBlock | ImageBlock, Field(discriminator="type")]], Field(fail_fast=True)]
@@ -103,7 +103,7 @@ class ContentSource(ClientModel):
     """A document that is made of blocks."""
 
     type: Literal["content"]
-    content: Annotated[_Shown, BeforeValidator(_as_blocks, json_schema_input_type=str | _Shown)]
+    content: Annotated[_Shown, or_text(_as_blocks, _Shown, "text_or_blocks")]
 
 
 class DocumentBlock(ClientModel):
@@ -165,7 +165,7 @@ class ToolResultBlock(ClientModel):
 
     type: Literal["tool_result"]
     tool_use_id: str = Field(min_length=1, max_length=256)
-    content: Annotated[_Results, BeforeValidator(_as_blocks, json_schema_input_type=str | _Results)] | None = None
+    content: Annotated[_Results, or_text(_as_blocks, _Results, "text_or_blocks")] | None = None
     is_error: bool | None = None
 
     idle: ClassVar = {**CACHED, "toolset_name": "There are no toolsets here."}
@@ -177,21 +177,21 @@ Block = _OfUser | _OfAssistant
 _UserBlocks = Annotated[list[Annotated[_OfUser, Field(discriminator="type")]], Field(fail_fast=True)]
 _AssistantBlocks = Annotated[list[Annotated[_OfAssistant, Field(discriminator="type")]], Field(fail_fast=True)]
 _TextBlocks = Annotated[list[TextBlock], Field(fail_fast=True)]
-SystemText = Annotated[_TextBlocks, BeforeValidator(_as_blocks, json_schema_input_type=str | _TextBlocks)]
+SystemText = Annotated[_TextBlocks, or_text(_as_blocks, _TextBlocks, "text_or_blocks")]
 
 
 class MessagesUser(ClientModel):
     """What the user says, and what came of calls."""
 
     role: Literal["user"]
-    content: Annotated[_UserBlocks, BeforeValidator(_as_blocks, json_schema_input_type=str | _UserBlocks)]
+    content: Annotated[_UserBlocks, or_text(_as_blocks, _UserBlocks, "text_or_blocks")]
 
 
 class MessagesAssistant(ClientModel):
     """What the model said."""
 
     role: Literal["assistant"]
-    content: Annotated[_AssistantBlocks, BeforeValidator(_as_blocks, json_schema_input_type=str | _AssistantBlocks)]
+    content: Annotated[_AssistantBlocks, or_text(_as_blocks, _AssistantBlocks, "text_or_blocks")]
 
 
 class MessagesSystem(ClientModel):

@@ -9,10 +9,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.fields import CACHES_ALL, WHOLE, ClientModel, Refused, missing, note_ignored, validate
+from responses_app.protocol.fields import (
+    CACHES_ALL,
+    WHOLE,
+    ClientModel,
+    Refused,
+    missing,
+    note_ignored,
+    or_text,
+    validate,
+)
 from responses_app.protocol.messages.blocks import ReadMessages, SystemText, read_messages
 from responses_app.protocol.messages.errors import THREAD
 from responses_app.protocol.messages.tools import MessagesToolChoice, ReadTools, choice_fields, read_tools
@@ -103,10 +112,6 @@ class MessagesContainer(ClientModel):
     refused: ClassVar = {"skills": Refused("Skills are named in the Responses API. Leave them out here.")}
 
 
-def _as_container(value: object) -> object:
-    return {"id": value} if isinstance(value, str) else value
-
-
 class CountFields(ClientModel):
     """The fields of a request whose tokens are counted, beside its messages and its tools."""
 
@@ -145,7 +150,7 @@ class MessagesFields(CountFields):
     metadata: RequestMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     container: Annotated[
-        MessagesContainer | None, BeforeValidator(_as_container, json_schema_input_type=str | MessagesContainer)
+        MessagesContainer | None, or_text(lambda id: {"id": id}, MessagesContainer, "text_or_object")
     ] = None
 
     refused: ClassVar = {

@@ -3,10 +3,10 @@
 from collections.abc import Collection
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, SkipValidation
+from pydantic import Field, SkipValidation
 
 from responses_app.protocol.errors import invalid_value
-from responses_app.protocol.fields import CACHES_ALL, WHOLE, ClientModel, Metadata, Refused
+from responses_app.protocol.fields import CACHES_ALL, WHOLE, ClientModel, Metadata, Refused, or_text
 from responses_app.protocol.items.compaction import MIN_THRESHOLD
 from responses_app.protocol.items.multi_agent import DEFAULT_CONCURRENT
 from responses_app.protocol.requests.text_format import StructuredOutputs
@@ -35,11 +35,6 @@ SAMPLING_FIELDS = (  # of vLLM's own path, and carried out as they are there
 LOGPROBS = "message.output_text.logprobs"
 TOKENS = "tokens"  # of this server: items have the tokens that they come of, with log probabilities
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
-
-
-def _as_reference(value: object) -> object:
-    """Read a plain id as a reference."""
-    return {"id": value} if isinstance(value, str) else value
 
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -123,7 +118,7 @@ class ConversationReference(ClientModel):
     id: str = Field(min_length=1, max_length=256)
 
 
-_EITHER = BeforeValidator(_as_reference, json_schema_input_type=str | ConversationReference)
+_EITHER = or_text(lambda id: {"id": id}, ConversationReference, "text_or_object")
 
 
 class ContextManagement(ClientModel):

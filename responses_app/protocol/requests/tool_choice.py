@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, unsupported_parameter
-from responses_app.protocol.fields import missing, wrong_type
+from responses_app.protocol.fields import text_at, wrong_type
 from responses_app.protocol.items.calls import CLIENT_KINDS, called_name
 from responses_app.protocol.items.client_tools import ClientTool, ClientTools, functions_of_programs
 from responses_app.protocol.items.offers import OfferedTool
@@ -98,9 +98,7 @@ def _parsed(value: object, tools: ClientTools, served: Sequence[JsonObject]) -> 
         return _mode(value, tools, served)
     if not isinstance(value, dict):
         raise wrong_type(PARAM, "a string or an object", value)
-    kind = value.get("type")
-    if not isinstance(kind, str):
-        raise missing(f"{PARAM}.type")
+    kind = text_at(f"{PARAM}.type", value.get("type"))
     if kind == "allowed_tools":
         return _allowed(value, tools, served)
     if kind in ITEMS or _is_hosted(kind, tools, served):
@@ -210,10 +208,8 @@ def _named(value: JsonObject, kind: str, tools: ClientTools) -> tuple[ClientTool
 
 def _by_name(value: JsonObject, kind: str, tools: ClientTools) -> tuple[ClientTool, JsonObject]:
     nested = value.get(kind)  # the Chat Completions form
-    choice = nested if isinstance(nested, dict) else value
-    name, namespace = choice.get("name"), choice.get("namespace")
-    if not isinstance(name, str):
-        raise missing(f"{PARAM}.name")
+    choice, at = (nested, f"{PARAM}.{kind}") if isinstance(nested, dict) else (value, PARAM)
+    name, namespace = text_at(f"{at}.name", choice.get("name")), choice.get("namespace")
     called = called_name(name, namespace if isinstance(namespace, str) else None)
     tool = tools.get(called)
     if tool is None or tool.type != kind:

@@ -22,6 +22,7 @@ from responses_app.protocol.fields import (
     ToolModel,
     missing,
     note_ignored,
+    text_at,
     validate,
     wrong_type,
 )
@@ -204,9 +205,7 @@ def callable_tools(echoed: list[JsonObject]) -> ClientTools:
 def _tool(tool: object, at: str) -> JsonObject:
     if not isinstance(tool, dict):
         raise wrong_type(at, "an object", tool)
-    kind = tool.get("type")
-    if not isinstance(kind, str):
-        raise missing(f"{at}.type")
+    kind = text_at(f"{at}.type", tool.get("type"))
     if kind == "namespace":
         return _namespace(tool, at)
     if kind in ("function", "custom"):
@@ -282,9 +281,7 @@ def _namespace(tool: JsonObject, at: str) -> JsonObject:
         where = f"{at}.tools[{index}]"
         if not isinstance(member, dict):
             raise wrong_type(where, "an object", member)
-        kind = member.get("type")
-        if not isinstance(kind, str):
-            raise missing(f"{where}.type")
+        kind = text_at(f"{where}.type", member.get("type"))
         if kind not in ("function", "custom"):
             raise _unknown_kind(kind, ("function", "custom"), where)
         members.append(_callable(member, where, namespace=namespace.name))

@@ -83,9 +83,11 @@ export function duration(ms) {
   return ms < 60_000 ? `${(ms / 1000).toFixed(2)} s` : `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
 }
 
-/** Return a number of bytes as people read it. */
+/** Return a number of bytes as people read it: in the units of the settings, whose bounds are powers of two. */
 export function bytes(count) {
-  return count < 1000 ? `${count} B` : count < 1e6 ? `${(count / 1e3).toFixed(1)} kB` : `${(count / 1e6).toFixed(1)} MB`;
+  const unit = count < 1024 ? "B" : count < 1024 ** 2 ? "KiB" : count < 1024 ** 3 ? "MiB" : "GiB";
+  const number = count / 1024 ** ["B", "KiB", "MiB", "GiB"].indexOf(unit);
+  return `${Number.isInteger(number) ? number : number.toFixed(1)} ${unit}`;
 }
 
 /** Return JSON laid out, or the text as it is where it is none. */

@@ -37,15 +37,17 @@ export function limitsInWords() {
  */
 export function whyNot({ kind, size, readable }, place, count) {
   const { files } = facts;
-  if (size > files.bytes) return `a file may have ${bytes(files.bytes)}`;
+  if (size > files.bytes) return `a file may have ${bytes(files.bytes)} (FILE_MAX_BYTES)`;
   if (place === "message") {
-    const [most, largest] = kind === "image" ? [files.images, "an image"] : [files.message, "a file in a message"];
-    if (kind !== "image" && !readable) return "it is not text, PDF or DOCX";
-    if (size > most.bytes) return `${largest} may have ${bytes(most.bytes)}`;
-    return count >= most.count ? `a request may have ${most.count} ${kind}s` : "";
+    const isImage = kind === "image";
+    const [most, largest] = isImage ? [files.images, "an image"] : [files.message, "a file in a message"];
+    if (!isImage && !readable) return "it is not text, PDF or DOCX";
+    const [largestBy, mostBy] = isImage ? [" (INPUT_IMAGE_MAX_BYTES)", " (INPUT_IMAGES_MAX)"] : ["", ""];
+    if (size > most.bytes) return `${largest} may have ${bytes(most.bytes)}${largestBy}`;
+    return count >= most.count ? `a request may have ${most.count} ${kind}s${mostBy}` : "";
   }
   if (place === "code") {
-    if (size > files.code.bytes) return `a container may have ${bytes(files.code.bytes)}`;
+    if (size > files.code.bytes) return `a container may have ${bytes(files.code.bytes)} (SANDBOX_DISK_BYTES)`;
     return count >= files.code.count ? `a container may have ${files.code.count} files` : "";
   }
   return readable && kind === "file" ? "" : "it is not text, PDF, DOCX or HTML";

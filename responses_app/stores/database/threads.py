@@ -48,6 +48,7 @@ from typing import Generic, TypeVar
 from django.db import Error, InterfaceError, OperationalError, ProgrammingError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from engine.errors import reason_of
 from responses_app.stores.base import NotMigrated, StoreClosed, StoreError
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.database.causes import ALL_LENT, cause_of, is_full
@@ -68,7 +69,7 @@ _lack_is_logged = Lock()  # taken once it is told, for as long as the process li
 
 def in_one_line(error: Exception) -> str:
     """Return what an exception is and says."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {reason_of(error)}"
 
 
 def store_error(error: Exception) -> StoreError:
@@ -286,7 +287,7 @@ def _answers(connection: BaseDatabaseWrapper, questions: Sequence[Question]) -> 
 
 def _once_more(problem: StoreError) -> StoreError:
     """Return a failure that several wait for, for one of them."""
-    failure = NotMigrated() if isinstance(problem, NotMigrated) else StoreError(str(problem))
+    failure = NotMigrated() if isinstance(problem, NotMigrated) else StoreError(reason_of(problem))
     failure.__cause__ = problem
     failure.passing, failure.cause = problem.passing, problem.cause
     return failure

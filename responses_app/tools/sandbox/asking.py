@@ -149,8 +149,7 @@ class RemoteHost(BaseHost):
             except (OSError, TimeoutError, MessageError, asyncio.IncompleteReadError, _Unwelcome) as problem:
                 self._failed_at = now()  # not when it began: all who wait for this attempt fail with it
                 self._why = f"{_UNREACHED}: {problem}" if isinstance(problem, _Unwelcome) else _UNREACHED
-                why = str(problem) or type(problem).__name__
-                logger.warning("the host of containers at %s cannot be used: %s", self.address, why)
+                logger.warning("the host of containers at %s cannot be used: %s", self.address, problem)
                 raise HostGone(self._why) from None
             # An empty context: what is logged of it is not about whoever asks first.
             self._living = asyncio.create_task(self._channel.live(), context=Context())

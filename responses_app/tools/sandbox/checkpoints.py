@@ -25,6 +25,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from engine.errors import reason_of
 from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.disk import ENTRY_BYTES, Folders
@@ -147,8 +148,8 @@ class Checkpoints:
             # Whole, or not at all; and noted whenever it is there, as nothing can be cancelled between the two.
             os.replace(part, self._folder / container.id)
             self.sizes[container.id] = _on_disk(sizes.values()) + about["used_by_skills"]
-        except (OSError, SandboxError) as problem:  # and `TimeoutError`, which has no text
-            raise NotSaved(str(problem) or "it takes too long") from None
+        except (OSError, SandboxError) as problem:  # and `TimeoutError`
+            raise NotSaved(reason_of(problem)) from None
         finally:
             await asyncio.to_thread(shutil.rmtree, part, ignore_errors=True)
 

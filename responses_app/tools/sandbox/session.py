@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from typing import Any, TypeVar
 
+from engine.errors import reason_of
 from responses_app.protocol.setting import MIB
 from responses_app.tools.egress.base import BaseWayOut
 from responses_app.tools.sandbox import disk, processes
@@ -171,7 +172,7 @@ class SandboxSession:
             self._cgroup = make_cgroup(cgroups, self._settings, folder=self._folder, processes=own)
             self._cgroup.take(started[1:])  # the first one ends the others when the server has been killed
         except OSError as problem:
-            raise SandboxError(NO_START, detail=f"its cgroup: {problem.strerror}") from None
+            raise SandboxError(NO_START, detail=f"its cgroup: {reason_of(problem)}") from None
 
     @contextlib.asynccontextmanager
     async def _awake(self, *, runs: bool) -> AsyncIterator[None]:

@@ -25,6 +25,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from engine.errors import reason_of
 from responses_app.tools.sandbox import disk
 from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.records import checked_path
@@ -101,7 +102,7 @@ class SkillFolder:
             try:
                 self.used += await asyncio.to_thread(_write, path, skill.folder, content, most - self.used)
             except OSError as problem:
-                raise SandboxError(f"a skill cannot be kept ({problem.strerror})") from None
+                raise SandboxError(f"a skill cannot be kept ({reason_of(problem)})") from None
             self.mounted[skill.folder] = skill
 
     @_to_its_end

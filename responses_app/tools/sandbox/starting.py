@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.errors import reason_of
 from responses_app.protocol.setting import MIB
 from responses_app.tools.egress.base import BaseWayOut
 from responses_app.tools.sandbox import disk
@@ -87,7 +88,7 @@ async def start_process(
         user.close()
         if launch.folder is not None:
             await asyncio.to_thread(disk.remove, launch.folder)
-        raise SandboxError(NO_START, detail=f"{launch.argv[0]}: {problem.strerror}") from None
+        raise SandboxError(NO_START, detail=f"{launch.argv[0]}: {reason_of(problem)}") from None
     finally:
         # The container has its own copies now; with ours open the end of the channel would never be heard.
         theirs.close()

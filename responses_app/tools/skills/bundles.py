@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from engine.errors import reason_of
 from responses_app.protocol.files.skills import MANIFEST, MAX_DESCRIPTION, MAX_NAME, NAME
 from responses_app.protocol.setting import MIB
 from responses_app.stores.skills import SkillSettings
@@ -79,16 +80,12 @@ def read_zip(content: bytes, settings: SkillSettings) -> Bundle:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             return _bundle(_files_of(archive), settings)
     except _BROKEN as problem:
-        raise BadBundle(f"it is not a zip file that can be read ({_short(problem)})") from None
+        raise BadBundle(f"it is not a zip file that can be read ({reason_of(problem)})") from None
 
 
 def read_folder(files: Sequence[SentFile], settings: SkillSettings) -> Bundle:
     """Return what the files of a folder are together. Raises `BadBundle`."""
     return _bundle(files, settings)
-
-
-def _short(problem: Exception) -> str:
-    return " ".join(str(problem).split())[:100] or type(problem).__name__
 
 
 # A zip file.

@@ -100,7 +100,7 @@ def test_what_cannot_be_read_is_told_before_it_is_uploaded(page: Playground) -> 
     page.page.on("request", lambda request: uploads.append(request.url) if request.method == "POST" else None)
     title = page.lane().get_by_role("button", name="Attach files").get_attribute("title")
     assert title is not None
-    assert "text, PDF and DOCX up to 33.6 MB, 20 in a request" in title
+    assert "text, PDF and DOCX up to 32 MiB, 20 in a request" in title
     page.page.evaluate(LIMITS, {"bytes": 1000, "code": None, "images": {"count": 2, "bytes": 900}})
     choose(page, ARCHIVE)
     expect(wrong).to_have_text(
@@ -109,8 +109,8 @@ def test_what_cannot_be_read_is_told_before_it_is_uploaded(page: Playground) -> 
     give(page, "paste", ".composer textarea", file("torn.png", "image/png", b"not at all"), file("no.txt", "", b""))
     expect(wrong).to_have_text("torn.png cannot be read as an image. no.txt is empty, or a folder.")
     items = choose(page, DOT, PHOTO, file("long.txt", "text/plain", b"x" * 1001))
-    expect(wrong).to_contain_text("photo.png cannot be attached: a file may have 1.0 kB")
-    expect(wrong).to_contain_text("long.txt cannot be attached: a file may have 1.0 kB.")
+    expect(wrong).to_contain_text("photo.png cannot be attached: a file may have 1000 B (FILE_MAX_BYTES)")
+    expect(wrong).to_contain_text("long.txt cannot be attached: a file may have 1000 B (FILE_MAX_BYTES).")
     expect(items).to_have_count(1)
     give(page, "drop", "#setup", DOT, DOT)
     expect(wrong).to_contain_text("dot.gif cannot be attached: a request may have 2 images")

@@ -199,7 +199,7 @@ def test_nothing_is_said_twice_that_is_there_as_null() -> None:
         ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs", "invalid_value"),
         ({"prompt_logprobs": 21}, "prompt_logprobs", "invalid_value"),
         ({"web_search_options": {"search_context_size": "low"}}, "web_search_options", "unsupported_parameter"),
-        ({"metadata": {"a": "b" * 600}}, "metadata", "invalid_value"),
+        ({"metadata": {"a": "b" * 600}}, "metadata.a", "invalid_value"),
     ],
 )
 def test_what_is_wrong_is_named(fields: dict[str, Any], param: str, code: str) -> None:

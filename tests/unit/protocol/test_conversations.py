@@ -250,7 +250,7 @@ def test_metadata_within_its_bounds() -> None:
 WRONG_FIELDS: dict[str, tuple[JsonObject, str]] = {
     "17 pairs": ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
     "long key": ({"metadata": {"k" * 65: ""}}, "metadata"),
-    "long value": ({"metadata": {"k": "v" * 513}}, "metadata"),
+    "long value": ({"metadata": {"k": "v" * 513}}, "metadata.k"),
     "metadata list": ({"metadata": []}, "metadata"),
     "metadata text": ({"metadata": "a"}, "metadata"),
     "metadata number": ({"metadata": {"a": 1}}, "metadata.a"),

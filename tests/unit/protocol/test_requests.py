@@ -182,7 +182,7 @@ def test_what_is_missing_is_named(fields: dict[str, object], param: str) -> None
         ({"presence_penalty": 3}, "presence_penalty", "2"),
         ({"max_output_tokens": 0}, "max_output_tokens", "1"),
         ({"max_tool_calls": 0}, "max_tool_calls", "1"),
-        ({"metadata": {"a": "x" * 513}}, "metadata", "512"),
+        ({"metadata": {"a": "x" * 513}}, "metadata.a", "512"),
         ({"metadata": {"a" * 65: "x"}}, "metadata", "64"),
         ({"metadata": {str(number): "x" for number in range(17)}}, "metadata", "16"),
         ({"include": ["reasoning.encrypted_content", "nope"]}, "include[1]", "reasoning.encrypted_content"),

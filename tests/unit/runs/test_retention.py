@@ -106,7 +106,7 @@ async def test_a_database_that_hangs_later_counts_as_away(
     await watch.current()
     database.answers.clear()
     assert (await watch.current()).keeps_nothing("team")
-    assert caplog.messages == ["the retention of projects cannot be read (no answer)"]
+    assert caplog.messages == ["the retention of projects cannot be read (no answer in time)"]
 
 
 async def test_while_the_database_is_away_what_is_known_holds(

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 
+from engine.errors import reason_of
 from responses_app.command_line.conformance.asking.shapes import Json, response_of
 from responses_app.command_line.conformance.asking.verdicts import (
     Absent,
@@ -22,7 +23,7 @@ from responses_app.command_line.conformance.asking.verdicts import (
     Unmet,
     Unreachable,
 )
-from responses_app.command_line.endpoint import RemoteServer, reason_of
+from responses_app.command_line.endpoint import RemoteServer
 
 MAX_BODY = 16 * 1024 * 1024  # bytes of an answer or a stream
 MAX_EVENTS = 50_000  # of a stream
@@ -155,7 +156,7 @@ async def attempt(work: Awaitable[T], seconds: float) -> T:
     except aiohttp.ClientConnectorError as error:
         raise Unreachable(f"cannot be reached ({reason_of(error)})") from None
     except LOST as error:
-        raise Lost(f"the connection was lost ({str(error) or type(error).__name__})") from None
+        raise Lost(f"the connection was lost ({reason_of(error)})") from None
     except TRIPPED as error:
         raise Failed(f"the answer has another form ({type(error).__name__}: {error})") from None
 
