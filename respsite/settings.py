@@ -219,13 +219,16 @@ LOGGING = {
         "line": {"()": "responses_app.observing.logs.TextLines"},
         "json": {"()": "responses_app.observing.logs.JsonLines"},
     },
-    "filters": {"discreet": {"()": "responses_app.observing.logs.Discreet"}},
+    "filters": {
+        "discreet": {"()": "responses_app.observing.logs.Discreet"},
+        "seldom": {"()": "responses_app.observing.logs.Seldom"},
+    },
     "handlers": {
         "stderr": {
             "class": "logging.StreamHandler",
             "stream": sys.stderr,
             "formatter": RESPSITE.log_format,
-            "filters": ["discreet"],
+            "filters": ["seldom", "discreet"],
         }
     },
     "root": {"handlers": ["stderr"], "level": "WARNING"},

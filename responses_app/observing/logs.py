@@ -9,6 +9,7 @@ server's own: a name of a field, an error's text, the id that a client chose.
 import logging
 import os
 import re
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -20,7 +21,10 @@ from engine.errors import reason_of
 from responses_app.protocol.json_text import one_line
 
 FACTS = "facts"  # `extra={FACTS: {…}}` of a log line: what its message says, as fields
+OF_STRANGERS = {"of_strangers": True}  # `extra` of a line that anybody can cause who reaches the port: see `Seldom`
 MAX_MESSAGE = 4096  # characters of a message: strangers have their part in many
+MOST_OF_STRANGERS = 10  # lines of one kind in a minute
+_SERVERS = ("uvicorn", "daphne", "websockets", "autobahn")
 # Controls, ends of lines to any reader, and what turns the order of a line around.
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -93,6 +97,32 @@ class Discreet(logging.Filter):
             # Types and places, as JSON lines have them.
             record.exc_text = orjson.dumps(_where(record.exc_info[1])).decode()  # instead of the usual traceback
         return True
+
+
+class Seldom(logging.Filter):
+    """Bounds the lines that strangers can cause: so many of a kind in a minute. The next one says how many are missing.
+
+    Those are the lines with `OF_STRANGERS`, and what servers and their libraries say of requests.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now = now
+        self._seen: dict[tuple[str, int], tuple[float, int]] = {}  # by place in the code: since when, and how many
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line is written."""
+        is_servers = record.name.startswith(_SERVERS) and record.levelno <= logging.WARNING
+        if not is_servers and not getattr(record, "of_strangers", False):
+            return True
+        now, place = self._now(), (record.pathname, record.lineno)
+        since, count = self._seen.get(place, (now, 0))
+        if now - since >= 60:
+            if count > MOST_OF_STRANGERS:
+                record.msg = f"{record.msg} ({count - MOST_OF_STRANGERS} more such lines were left out)"
+            since, count = now, 0
+        self._seen[place] = since, count + 1
+        return count < MOST_OF_STRANGERS
 
 
 def bound() -> Mapping[str, str]:

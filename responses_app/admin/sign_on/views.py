@@ -25,6 +25,7 @@ from mozilla_django_oidc.views import OIDCAuthenticationCallbackView, OIDCAuthen
 
 from responses_app.admin.sign_on.backend import library_setting, provider
 from responses_app.auth.sign_on.refusal import Reason, SignOnRefused
+from responses_app.observing.logs import OF_STRANGERS
 from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry, RecentViews
 from responses_app.stores.database.audit.trail import record
 from responses_app.stores.database.sign_on import ID_TOKEN, by_sign_on, is_over, remove_old_sessions
@@ -162,7 +163,7 @@ def _record(request: HttpRequest, refused: SignOnRefused) -> None:
         if _recent.has(address, refused.reason):
             return
         _recent.add(address, refused.reason)
-    logger.warning("a sign-in by single sign-on was refused: %s", refused)
+    logger.warning("a sign-in by single sign-on was refused: %s", refused, extra=OF_STRANGERS)
     actor = Actor(ActorKind.NOBODY, address=address)
     detail = {"by": "single sign-on", "reason": str(refused.reason)}
     record(AuditEntry(actor, Action.SIGN_IN_FAILED, refused.who, detail=detail))

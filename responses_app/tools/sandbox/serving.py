@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from responses_app.observing.logs import OF_STRANGERS
 from responses_app.tools.sandbox.actions import ACTIONS, ERRORS, Action
 from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.channel import Asked, Channel, Refused
@@ -144,7 +145,7 @@ class HostServer:
         except asyncio.CancelledError:
             pass  # the host ends
         except OSError as problem:
-            logger.info("a connection broke: %s", problem)
+            logger.info("a connection broke: %s", problem, extra=OF_STRANGERS)
         finally:
             self._connections.discard(task)
             if writer is not None:
@@ -167,14 +168,14 @@ class HostServer:
             async with asyncio.timeout(HELLO_SECONDS):
                 hello = await received(reader, max_json=MAX_HELLO, max_bytes=0)
         except (MessageError, TimeoutError, asyncio.IncompleteReadError):
-            logger.warning("a connection is ended: it does not say hello as a worker does")
+            logger.warning("a connection is ended: it does not say hello as a worker does", extra=OF_STRANGERS)
             return False
         problem = self._problem(hello)
         answer = {"hello": VERSION, "problem": problem, "room": self._containers.room() if not problem else None}
         writer.write(packed(answer))
         await writer.drain()
         if problem:
-            logger.warning("a worker is refused: %s", problem)
+            logger.warning("a worker is refused: %s", problem, extra=OF_STRANGERS)
         return not problem
 
     def _problem(self, hello: dict[str, Any]) -> str:

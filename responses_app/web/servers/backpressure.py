@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
+from responses_app.observing.logs import OF_STRANGERS
 from responses_app.web.bodies import Message, Receive, SendMessage
 from responses_app.web.http import CUT
 from responses_app.web.servers.daphne import DENIAL, DaphneConnection
@@ -242,7 +243,8 @@ class _Guard:
         """End a connection whose peer takes nothing."""
         self._stalled = True
         self._owner.unwatch(self)
-        logger.warning("a client took no byte for %g s (STREAM_STALL_SECONDS) and was dropped", seconds)
+        told = "a client took no byte for %g s (STREAM_STALL_SECONDS) and was dropped"
+        logger.warning(told, seconds, extra=OF_STRANGERS)
         if self._daphne is not None:
             self._daphne.abort()  # the server tells the application that its client is gone
         elif not _abort_transport(self._send) and self._sender is not None:

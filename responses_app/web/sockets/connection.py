@@ -16,7 +16,7 @@ from functools import partial
 
 import orjson
 
-from responses_app.observing.logs import bind
+from responses_app.observing.logs import OF_STRANGERS, bind
 from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import NOBODY_ASKED, Caller, key_revoked, session_over
@@ -436,7 +436,7 @@ class Connection:
 
     def _refuse_frame(self, error: ApiError) -> None:
         """Say why a frame is not read; after one that is too large the connection closes."""
-        logger.warning("connection %s: a message was refused: %s", self.id, error.message)
+        logger.warning("connection %s: a message was refused: %s", self.id, error.message, extra=OF_STRANGERS)
         self._post(error_frame(error))
         if error.status == 413:
             self._closing = Close(TOO_LARGE, str(error.code))

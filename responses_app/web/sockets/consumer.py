@@ -14,7 +14,7 @@ from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
 from responses_app.auth.door import accepted_subprotocol
 from responses_app.limits.rates import FREE, Ticket
-from responses_app.observing.logs import bind
+from responses_app.observing.logs import OF_STRANGERS, bind
 from responses_app.observing.traces import TRACEPARENT
 from responses_app.protocol.api_keys import NOBODY_ASKED, Area, Caller
 from responses_app.protocol.errors import ApiError
@@ -130,7 +130,7 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
         site = get_site()
         reason = refusal(site, self.scope)
         if reason:
-            logger.warning("a WebSocket was refused: %s", reason)
+            logger.warning("a WebSocket was refused: %s", reason, extra=OF_STRANGERS)
             await self.close()
             return
         began = asyncio.get_running_loop().time()
@@ -147,7 +147,7 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
         self.holds_slot = await site.connection_limit.acquire()
         try:
             if not self.holds_slot:
-                logger.warning("a WebSocket was refused: MAX_WEBSOCKET_CONNECTIONS are open")
+                logger.warning("a WebSocket was refused: MAX_WEBSOCKET_CONNECTIONS are open", extra=OF_STRANGERS)
                 raise connections_exhausted()
             self.ticket = await take_place(site, caller)
             terms = terms_of(site, self.scope, caller)

@@ -6,7 +6,17 @@ import json
 import logging
 import sys
 
-from responses_app.observing.logs import FACTS, MAX_MESSAGE, JsonLines, TextLines, bind, bound
+from responses_app.observing.logs import (
+    FACTS,
+    MAX_MESSAGE,
+    MOST_OF_STRANGERS,
+    OF_STRANGERS,
+    JsonLines,
+    Seldom,
+    TextLines,
+    bind,
+    bound,
+)
 
 
 def line(message: str, *args: object, **options: object) -> dict[str, object]:
@@ -52,6 +62,28 @@ def test_a_message_is_bounded() -> None:
     assert told.endswith(f"x … ({100_006 - MAX_MESSAGE} more characters)")
     record = logging.LogRecord("respsite", logging.ERROR, "file.py", 1, "heard %s", ("\n" * 100_000,), None)
     assert len(TextLines().format(record)) < 7 * MAX_MESSAGE
+
+
+def test_strangers_have_few_lines_of_each_kind_in_a_minute() -> None:
+    clock, lines = [0.0], []
+    seldom = Seldom(lambda: clock[0])
+
+    def say(place: int, *, name: str = "respsite", level: int = logging.WARNING, **extra: object) -> bool:
+        record = logging.LogRecord(name, level, "file.py", place, "refused %s", (place,), None)
+        record.__dict__.update(extra)
+        passes = seldom.filter(record)
+        lines.append(record.getMessage())
+        return passes
+
+    for kind in ({"place": 1, **OF_STRANGERS}, {"place": 2, "name": "uvicorn.error"}):
+        assert [say(**kind) for _ in range(MOST_OF_STRANGERS + 5)] == [True] * MOST_OF_STRANGERS + [False] * 5  # type: ignore[arg-type]
+    assert all(say(3) for _ in range(100))
+    assert all(say(4, name="uvicorn.error", level=logging.ERROR) for _ in range(100))
+    clock[0] = 60.0
+    assert say(1, **OF_STRANGERS)
+    assert lines[-1] == "refused 1 (5 more such lines were left out)"
+    assert say(1, **OF_STRANGERS)
+    assert lines[-1] == "refused 1"
 
 
 async def test_tasks_inherit_it_and_do_not_give_it_back() -> None:
