@@ -154,8 +154,9 @@ def reason_of(error: BaseException) -> str:
     """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    # `strerror` of errors of name resolution: their numbers are negative, and no `errno`.
-    number = getattr(error, "errno", None)
+    error = getattr(error, "os_error", error)  # of aiohttp's
+    # `strerror` of errors of name resolution and of TLS: their numbers are negative, or OpenSSL's, and no `errno`.
+    number = None if "SSL" in type(error).__name__ else getattr(error, "errno", None)
     known = os.strerror(number) if isinstance(number, int) and number > 0 else getattr(error, "strerror", None)
     said = " ".join(str(known or error)[: 2 * MAX_REASON].split()).rstrip(".")
     if isinstance(error, KeyError):  # whose text is the key alone

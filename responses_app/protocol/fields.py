@@ -321,6 +321,7 @@ _EXPECTED = {
     "text_or_list": "a string or an array of strings",
     "text_or_object": "a string or an object",
 }
+_UNITS: dict[type, str] = {str: "character", dict: "pair"}
 _SUBJECT = re.compile(r"^\w+ should")
 # Exact types, so that a boolean is not taken for the integer that it is in Python.
 _JSON_NAMES: dict[type, str] = {
@@ -342,7 +343,7 @@ def or_text(read: Callable[[str], object], form: Any, kind: str = "text_or_parts
         if isinstance(value, str):
             return read(value)
         if not isinstance(value, inside):
-            raise PydanticCustomError(kind, "another type")  # type: ignore[arg-type]  # a LiteralString, as these are
+            raise PydanticCustomError(kind, "another type")
         return value
 
     return BeforeValidator(either, json_schema_input_type=str | form)
@@ -467,7 +468,7 @@ def _reason(details: ErrorDetails) -> str:
     # pydantic begins with "Input should be…" or "List should have…"; here it stands in the middle of a sentence.
     message = _SUBJECT.sub("it should", details["msg"], count=1).replace(" after validation", "")
     # pydantic counts items of whatever has a length.
-    unit = {str: "character", dict: "pair"}.get(type(details["input"]), "item")
+    unit = _UNITS.get(type(details["input"]), "item")
     message = re.sub(r"\bitem(?=s?\b)", unit, message) if details["type"] in ("too_long", "too_short") else message
     return message[:1].lower() + message[1:].rstrip(".")
 

@@ -4,6 +4,7 @@ import builtins
 import logging
 import re
 import socket
+import ssl
 
 import pytest
 
@@ -22,6 +23,7 @@ SILENT = [kind() for kind in KINDS if not issubclass(kind, UnicodeError | Except
         (ConnectionResetError(), "the connection broke"),
         (FileNotFoundError(2, "whatever", "secret.txt"), "No such file or directory"),
         (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (ssl.SSLCertVerificationError(1, "certificate verify failed"), "certificate verify failed"),
         (ValueError("It is\n  wrong."), "It is wrong"),
         (KeyError("model"), "KeyError 'model'"),
         (ExceptionGroup("many", [ExceptionGroup("more", [TimeoutError()])]), "no answer in time"),

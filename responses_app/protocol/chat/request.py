@@ -371,7 +371,7 @@ def _check_kind(tool: object, at: str) -> None:
             f"{kind[:80]!r}. Supported values are: 'function' and 'custom'; the other "
             "tools are those of the Responses API.",
         )
-    if kind in ("function", "custom") and tool.get(kind) is None and "name" not in tool:  # type: ignore[union-attr]
+    if isinstance(tool, dict) and kind in ("function", "custom") and tool.get(kind) is None and "name" not in tool:
         raise missing(f"{at}.{kind}")
 
 

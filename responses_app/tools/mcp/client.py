@@ -21,13 +21,14 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+from engine.errors import reason_of
 from responses_app.protocol.errors import JsonObject
 from responses_app.tools.httpx_network import CheckedTransport
 from responses_app.tools.mcp.connections import McpConnection, cause_of
 from responses_app.tools.network import Network
 from responses_app.tools.settings import ServerAccess
 
-__all__ = ["MCPError", "Opener", "statuses"]
+__all__ = ["MCPError", "Opener", "statuses", "trouble_of"]
 
 MAX_BODY_BYTES = 8 * 1024 * 1024  # of one answer
 MAX_EVENT_BYTES = 8 * 1024 * 1024  # of one event of a stream
@@ -243,6 +244,24 @@ async def _note_status(response: httpx2.Response) -> None:
     refused_here = response.request.method == "GET" and response.status_code == NOT_ALLOWED
     if failures is not None and response.status_code >= 400 and not refused_here:
         failures.append(response.status_code)
+
+
+def trouble_of(cause: BaseException) -> str:
+    """Return what is told of a server that cannot be used, by what really happened."""
+    match cause:
+        case httpx2.InvalidURL() | httpx2.UnsupportedProtocol():
+            return f"The MCP server's URL is not one: {reason_of(cause)}."
+        case httpx2.ConnectError():
+            # The system's own error is at the end of the chain: above it, all attempts have failed.
+            innermost = cause
+            while innermost.__cause__ or innermost.__context__:
+                innermost = innermost.__cause__ or innermost.__context__  # type: ignore[assignment]
+            return f"The MCP server could not be reached ({reason_of(innermost)})."
+        case httpx2.TimeoutException() | TimeoutError():
+            return "The MCP server did not answer in time."
+        case ValueError() | TypeError() | LookupError():  # what it said could not be read
+            return "The MCP server said what is not MCP."
+    return "The connection to the MCP server broke."
 
 
 async def _unchecked(name: str, result: types.CallToolResult) -> None:

@@ -224,7 +224,7 @@ class McpTool(BaseTool):
             return protocol_failure(cause.message, code=cause.code)
         if isinstance(cause, FileNotFoundError | PermissionError):
             return protocol_failure("The server could not be started.")
-        return protocol_failure("The MCP server could not be reached, or said what is not MCP.")
+        return protocol_failure(self._module.trouble_of(cause))
 
     async def _listing(self, client: Any) -> Listing:
         tools: list[JsonObject] = []

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -323,7 +324,16 @@ async def test_what_would_take_long_to_read_is_not_read(tool: McpTool, kind: byt
 
 async def test_an_address_that_is_none_is_a_failure(tool: McpTool) -> None:
     for url in ("http://[:::::]/", "http://[1.2]/mcp", "http://a:99999/"):
-        await failure_of(tool, url)
+        print(url, await failure_of(tool, url))
+
+
+async def test_a_failure_says_whether_a_server_was_reached(tool: McpTool) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        refused = await failure_of(tool, f"http://127.0.0.1:{nobody.getsockname()[1]}/mcp")
+    assert str(refused) == "The MCP server could not be reached (Connection refused)."
+    async with answering(tools_call=lambda _: {"content": "no list"}) as url:
+        assert str(await failure_of(tool, url)) == "The MCP server said what is not MCP."
 
 
 @pytest.mark.parametrize("name", [{}, ["a"], None, 5, "x" * 300, "\ud800"])
