@@ -122,7 +122,7 @@ def test_files_and_images_are_sent_shown_and_downloaded(server: Server, page: Pl
     """Finds bytes that change between the disk of a user, the server, and the disk of a user."""
     items = choose(page, PHOTO, NOTES)
     give(page, "paste", ".composer textarea", DOT)
-    expect(items.locator("small")).to_have_text(["2.9 kB", "34 B", "43 B"])
+    expect(items.locator("small")).to_have_text(["2.8 KiB", "34 B", "43 B"])
     items.nth(2).get_by_role("button", name="Remove dot.gif").click()
     expect(items.nth(1).get_by_role("button", name="Remove notes.txt")).to_be_focused()
     page.looks_good()
@@ -163,7 +163,7 @@ def test_files_and_images_are_sent_shown_and_downloaded(server: Server, page: Pl
 def test_large_images_are_uploaded_and_draw_small(page: Playground) -> None:
     noise = random.Random(1)
     items = choose(page, *(file(f"{n}.png", "image/png", png(700, 520, noise)) for n in range(3)), PHOTO)
-    expect(items.locator("small")).to_have_text(["1.1 MB"] * 3 + ["2.9 kB"])
+    expect(items.locator("small")).to_have_text(["1.0 MiB"] * 3 + ["2.8 KiB"])
     drawn = page.find(".attached img").evaluate_all("(all) => all.reduce((sum, { src }) => sum + src.length, 0)")
     assert drawn < 200_000
     page.write("repeat: large")
@@ -327,7 +327,7 @@ def test_code_reads_a_file_and_what_it_writes_and_draws_can_be_had(server: Serve
 def test_a_draft_keeps_what_is_uploaded_and_names_what_it_cannot_keep(server: Server, page: Playground) -> None:
     noise = random.Random(3)
     middle = file("middle.png", "image/png", png(300, 300, noise))
-    expect(choose(page, PHOTO, NOTES, middle).locator("small")).to_have_text(["2.9 kB", "34 B", "270.4 kB"])
+    expect(choose(page, PHOTO, NOTES, middle).locator("small")).to_have_text(["2.8 KiB", "34 B", "264.1 KiB"])
     page.find(".composer textarea").fill("see there")
     told = page.page.evaluate(KEPT)
     assert [sorted(each) for each in told["kept"]["attachments"]] == [
@@ -375,7 +375,7 @@ def test_a_call_is_answered_with_an_image_and_a_file(page: Playground) -> None:
     page.find(".card", has_text="Answer a function by hand").click()
     form = page.ended(1).locator(".answer-form")
     form.locator("input[type=file]").set_input_files([PHOTO, NOTES])
-    expect(form.locator("small")).to_have_text(["2.9 kB", "34 B"])
+    expect(form.locator("small")).to_have_text(["2.8 KiB", "34 B"])
     page.looks_good()
     form.locator("textarea").fill("This is the sky.")
     form.get_by_role("button", name="Send output").click()

@@ -62,7 +62,7 @@ class Hour:
     def attaches(self) -> None:
         """An image and a file go with a message, and stand above it."""
         attached = choose(self.page, PHOTO, NOTES)
-        expect(attached.locator("small")).to_have_text(["2.9 kB", "34 B"])
+        expect(attached.locator("small")).to_have_text(["2.8 KiB", "34 B"])
         self.fits()
         self.page.write("repeat: what is there?")
         turn = self.page.ended(2)

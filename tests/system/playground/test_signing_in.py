@@ -115,7 +115,7 @@ def test_a_key_for_no_files_sends_images_and_says_what_it_cannot(
     items = choose(page, NOTES, file("large.png", "image/png", png(700, 520, random.Random(4))))
     expect(items.nth(0).locator("small")).to_contain_text("This key may not do that with files.")
     expect(items.nth(0).locator("small")).to_contain_text("Missing scopes: api.files.write.")
-    expect(items.nth(1).locator("small")).to_have_text("1.1 MB")
+    expect(items.nth(1).locator("small")).to_have_text("1.0 MiB")
     items.get_by_role("button", name="Remove notes.txt").click()
     page.write("repeat: an image")
     expect(page.ended(1).locator(".answer")).to_contain_text("an image")
