@@ -90,7 +90,7 @@ REQUESTS: Mapping[str, Told] = {
     ),
     "invalid_encrypted_content": (
         "An encrypted item was changed, or encrypted by another server, for another project, or with a removed key.",
-        "Send the item unchanged, or leave it out.",
+        "Send the item unchanged, or leave it out. With `FOREIGN_SEALS=note` the model reads a note in its place.",
     ),
     "invalid_idempotency_key": (
         "The header `Idempotency-Key` is empty, too long, or has characters that are not allowed.",

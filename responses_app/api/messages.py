@@ -27,7 +27,7 @@ from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.failures import without_answer
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, read_quietly
-from responses_app.web.endpoint import EVENTS, JSON, Endpoint, Parameter, text
+from responses_app.web.endpoint import EVENTS, JSON, SEALS, Endpoint, Parameter, text
 from responses_app.web.http import (
     caller_of,
     cut_of,
@@ -183,7 +183,7 @@ _endpoint = partial(
     Endpoint,
     tag="Messages",
     scope=Area.RESPONSES,  # what it makes are responses
-    takes=(_VERSION,),
+    takes=(_VERSION, SEALS),
     errors=(404, 429),
     error_answer=MessagesErrorAnswer,
 )

@@ -39,7 +39,7 @@ from responses_app.runs.log.journal import Gathering, JournalEntry, ReaderTooSlo
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.failures import store_errors, without_answer
 from responses_app.runs.plan.plan import Origin
-from responses_app.web.endpoint import DIALECT, EVENTS, INCLUDE, JSON, PAGED, Endpoint, Parameter, text
+from responses_app.web.endpoint import DIALECT, EVENTS, INCLUDE, JSON, PAGED, SEALS, Endpoint, Parameter, text
 from responses_app.web.http import (
     DONE,
     GONE,
@@ -425,7 +425,7 @@ ENDPOINTS = (
         *("POST", _RESPONSES, _create),
         *("createResponse", "Create a response: at once, as a stream, or in the background"),
         body="CreateResponse",
-        takes=(DIALECT, _TOOL_MODE),
+        takes=(DIALECT, _TOOL_MODE, SEALS),
         answers=_STREAMED,
         errors=_RUNS,
         decide=_decide,
@@ -437,13 +437,14 @@ ENDPOINTS = (
         *("POST", f"{_RESPONSES}/input_tokens", _input_tokens),
         *("getInputTokenCounts", "Count the tokens of the prompt that a request would have"),
         body="CreateResponse",
+        takes=(SEALS,),
         errors=_RUNS,
         only_asks=True,
     ),
     _endpoint(
         *("POST", f"{_RESPONSES}/compact", _compact, "compactResponse", "Summarize a conversation"),
         body="CompactResponse",
-        takes=(DIALECT,),
+        takes=(DIALECT, SEALS),
         answers={JSON: CompactedResponse},
         errors=_RUNS,
     ),

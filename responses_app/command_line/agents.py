@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from responses_app.command_line.endpoint import USAGE, CommandFailed
+from responses_app.protocol.errors import FOREIGN_SEALS, NOTE
 
 VERSION = "/v1"  # how the base URL of an SDK ends
 MAX_OUTPUT = 32_000  # tokens: what OpenCode asks for where a model's bound is not smaller
@@ -76,6 +77,8 @@ name = "respsite"
 base_url = {_quoted(target.base_url)}
 wire_api = "responses"
 supports_websockets = true
+# What OpenAI or another server has encrypted in a session is left out, so that the session goes on here.
+http_headers = {{ {FOREIGN_SEALS} = "{NOTE}" }}
 
 # The key, if the server wants one. Codex asks for the server's catalogue only where a command tells it the key.
 [model_providers.respsite.auth]
@@ -114,7 +117,11 @@ def _opencode(target: Target) -> str:
     provider = {
         "npm": "@ai-sdk/openai",  # the Responses API; `@ai-sdk/openai-compatible` is Chat Completions
         "name": "respsite",
-        "options": {"baseURL": target.base_url, "apiKey": f"{{env:{target.key_variable}}}"},
+        "options": {
+            "baseURL": target.base_url,
+            "apiKey": f"{{env:{target.key_variable}}}",
+            "headers": {FOREIGN_SEALS: NOTE},
+        },
         "models": models,
     }
     whole = {"model": chosen, "small_model": chosen, "provider": {"respsite": provider}}

@@ -10,6 +10,9 @@ from typing_extensions import TypedDict
 
 JsonObject = dict[str, object]
 
+FOREIGN_SEALS = "Respsite-Foreign-Seals"  # the header that says what becomes of what was sealed elsewhere
+REFUSE, NOTE = "refuse", "note"  # it is an error, or the model reads a note in its place
+
 
 class ResponseError(TypedDict):
     """Why a response failed."""
@@ -192,7 +195,8 @@ def invalid_encrypted_content(content: str, param: str, *, instead: str) -> ApiE
     shown = content if len(content) <= 12 else f"{content[:4]}...{content[-4:]}"
     message = (
         f"The encrypted content {shown!r} could not be verified ('{param}'): it was changed, or another server, "
-        f"project or key sealed it. Send the item as this server gave it, or {instead}."
+        f"project or key sealed it. Send the item as this server gave it, or {instead}. With FOREIGN_SEALS={NOTE}, or "
+        f"the header '{FOREIGN_SEALS}: {NOTE}', the model reads a note in its place."
     )
     return invalid_request(message, param=param, code="invalid_encrypted_content")
 

@@ -103,6 +103,7 @@ class IgnoredFields:
     """The fields of one body that nobody reads."""
 
     refuse: bool = False  # a body that has any is refused
+    foreign_seals: bool = False  # what was sealed elsewhere is ignored, too; else it is refused
     names: list[str] = field(default_factory=list)  # at most `MAX_NAMED`, as the header has them
     more: int = 0  # those beyond; counted, also where one comes twice
     looked_up: int = 0  # unknown names that were compared with the known ones
@@ -128,9 +129,9 @@ _NOTED: ContextVar[IgnoredFields | None] = ContextVar("ignored_fields", default=
 
 
 @contextmanager
-def noting(*, refuse: bool = False) -> Iterator[IgnoredFields]:
+def noting(*, refuse: bool = False, foreign_seals: bool = False) -> Iterator[IgnoredFields]:
     """Read what a client has sent, and note what is ignored of it."""
-    noted = IgnoredFields(refuse)
+    noted = IgnoredFields(refuse, foreign_seals)
     token = _NOTED.set(noted)
     try:
         yield noted
@@ -153,6 +154,19 @@ def note_ignored(path: str) -> None:
     noted = _NOTED.get()
     if noted is not None:
         noted.add(path)
+
+
+def header_choice(name: str, header: str | None, known: Collection[str], default: str) -> str:
+    """Return which of the known values a header has, else the default. Raises `ApiError` (400) for another."""
+    # An empty header is none.
+    value = (header or "").strip().lower() or default
+    if value not in known:
+        raise invalid_request(
+            f"Unknown value in the header '{name}': {value[:80]!r}. Known are: {' and '.join(map(repr, known))}.",
+            param=name,
+            code="invalid_value",
+        )
+    return value
 
 
 def check_fields(model: type[ClientModel], data: Mapping[str, object], *, at: str = "") -> None:

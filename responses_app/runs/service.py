@@ -27,7 +27,7 @@ from responses_app.protocol.errors import (
     unsupported_parameter,
 )
 from responses_app.protocol.events.dialects import OPENAI, Dialect
-from responses_app.protocol.fields import missing
+from responses_app.protocol.fields import IgnoredFields, missing
 from responses_app.protocol.ids import PublicId
 from responses_app.protocol.items import compaction
 from responses_app.protocol.items.resources import INPUT_IMAGES, identified, image_urls
@@ -242,6 +242,8 @@ class ResponseService:
         # The items are those that were kept: what was named by ids then may be gone by now.
         known = {"model": accepted.response["model"], "input": list(accepted.input_items)}
         request = parse_create({**fields, **known}, engine_fields=True)
+        # What was sealed elsewhere was taken when it was accepted, or was refused then.
+        request = request.model_copy(update={"ignored": IgnoredFields(foreign_seals=True)})
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
         self._record(plan, model)
         await self._keep_pictures(plan)

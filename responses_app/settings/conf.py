@@ -337,6 +337,13 @@ class Settings(
         "unknown request fields: `ignore` runs the request and names the field in the response header "
         "`respsite-ignored` (see Request fields), `refuse` answers 400, as OpenAI does",
     )  # fmt: skip
+    foreign_seals: str = setting(
+        "refuse", choice("refuse", "note"),
+        "`encrypted_content` of compactions and reasoning, and signatures of thinking, that this server cannot open: "
+        "OpenAI or an installation with other keys made them. `refuse` answers 400, `note` has the model read a note "
+        "in their place, or the text of the reasoning, and names them in the response header `respsite-ignored`. The "
+        "header `Respsite-Foreign-Seals` says it for one request or connection (see Encrypted reasoning)",
+    )  # fmt: skip
     chat_reasoning: str = setting(
         "both", choice("both", "reasoning", "reasoning_content"),
         "field of a chat's answer that has the model's reasoning: `reasoning`, as vLLM calls it now, "

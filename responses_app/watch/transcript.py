@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from engine.formats.unanswered import Unanswered
+from engine.unanswered import Unanswered
 from responses_app.protocol.items.calls import is_output
 from responses_app.protocol.items.multi_agent import CALL, MESSAGE, ROOT, agent_of
 from responses_app.watch.pictures import Picture, PictureOf, own_picture

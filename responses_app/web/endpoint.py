@@ -24,7 +24,15 @@ from typing_extensions import TypeAliasType
 
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.errors import ApiError, ErrorAnswer, JsonObject, not_found
+from responses_app.protocol.errors import (
+    FOREIGN_SEALS,
+    NOTE,
+    REFUSE,
+    ApiError,
+    ErrorAnswer,
+    JsonObject,
+    not_found,
+)
 from responses_app.protocol.events.dialects import DIALECT_HEADER, PRESETS, Switch
 from responses_app.protocol.idempotency import IDEMPOTENCY_KEY, MAX_KEY
 from responses_app.protocol.messages.errors import ErrorSchema
@@ -75,6 +83,13 @@ DIALECT = Parameter(
     DIALECT_HEADER,
     f"How events are worded: {', '.join(PRESETS)}, or switches of these; several are separated by commas.",
     text(pattern=f"^({_DIALECTS})(,({_DIALECTS}))*$"),
+    where="header",
+)
+
+SEALS = Parameter(
+    FOREIGN_SEALS,
+    "Whether `encrypted_content` that this server cannot open is an error, or the model reads a note in its place.",
+    text(enum=[REFUSE, NOTE]),
     where="header",
 )
 

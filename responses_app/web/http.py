@@ -15,8 +15,14 @@ from django.http.request import UnreadablePostError
 
 from responses_app.observing.traces import NO_SPAN, SPAN, Span
 from responses_app.protocol.api_keys import Caller
-from responses_app.protocol.errors import ApiError, ErrorAnswer, JsonObject, invalid_request, invalid_value
-from responses_app.protocol.fields import noting
+from responses_app.protocol.errors import (
+    FOREIGN_SEALS,
+    ApiError,
+    ErrorAnswer,
+    JsonObject,
+    invalid_request,
+    invalid_value,
+)
 from responses_app.protocol.items.resources import SCREENSHOTS
 from responses_app.protocol.json_text import dumps
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages
@@ -85,7 +91,7 @@ async def read_line(line: Line, parse: Callable[[JsonObject], Parsed], reader: J
         for name in ("stream", "background"):
             if data.get(name):
                 raise invalid_value(name, "a line of a batch has no client to answer meanwhile. Leave it out.")
-        with noting(refuse=reader.refuse_unknown):
+        with reader.noting():
             return parse(data)
 
     return await reader.run(line.caller.project, len(line.body), read)
@@ -93,7 +99,7 @@ async def read_line(line: Line, parse: Callable[[JsonObject], Parsed], reader: J
 
 def parse_noting(request: HttpRequest, parse: Callable[[Fields], Parsed], fields: Fields, reader: JsonReader) -> Parsed:
     """Return what `parse` makes of a body's fields; the answer will name those that are ignored. Raises `ApiError`."""
-    with noting(refuse=reader.refuse_unknown) as ignored:
+    with reader.noting(request.headers.get(FOREIGN_SEALS)) as ignored:
         parsed = parse(fields)
     request.ignored_fields = ignored  # type: ignore[attr-defined]
     return parsed

@@ -5,9 +5,11 @@ is bounded by MAX_JSON_VALUES, MAX_INPUT_ITEMS and the largest body. The threads
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import FOREIGN_SEALS, NOTE, REFUSE, JsonObject
+from responses_app.protocol.fields import IgnoredFields, header_choice, noting
 from responses_app.protocol.sizes import check_lengths, loads_bounded
 from responses_app.runs.queues.turns import FairThreads
 
@@ -27,10 +29,12 @@ class JsonReader:
         max_values: int,
         max_items: int,
         refuse_unknown: bool = False,
+        foreign_seals: str = REFUSE,
     ) -> None:
         """Keep the bounds; `refuse_unknown`: a body with a field that this server does not know is refused."""
         self.max_body_bytes = max_body_bytes
-        self.refuse_unknown = refuse_unknown
+        self._refuse_unknown = refuse_unknown
+        self._foreign_seals = foreign_seals
         self._max_values = max_values
         self._max_items = max_items
         self._threads = threads
@@ -42,6 +46,11 @@ class JsonReader:
             fields: JsonObject = data
             check_lengths(fields, max_items=self._max_items)
         return data
+
+    def noting(self, foreign_seals: str | None = None) -> AbstractContextManager[IgnoredFields]:
+        """Note what is ignored of what is read; `foreign_seals` is that header of its request. Raises `ApiError`."""
+        seals = header_choice(FOREIGN_SEALS, foreign_seals, (REFUSE, NOTE), self._foreign_seals)
+        return noting(refuse=self._refuse_unknown, foreign_seals=seals == NOTE)
 
     async def run(self, project: str, size: int, work: Callable[[], Result]) -> Result:
         """Return what `work` makes of something of this size, a project's; on a thread if that is long."""

@@ -25,12 +25,12 @@ from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.dialects import Dialect, requested_dialect
-from responses_app.protocol.fields import note_ignored
+from responses_app.protocol.fields import header_choice, note_ignored
 from responses_app.protocol.ids import IdFactory
 from responses_app.protocol.requests.requests import CreateRequest, parse_create
 from responses_app.protocol.requests.server_tools import weighs_meaning
 from responses_app.protocol.sealing import Sealer
-from responses_app.protocol.session.tool_outputs import WAIT, requested_tool_mode
+from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT
 from responses_app.protocol.transport import AnswerHeaders
 from responses_app.runs.batches.lines import LineOf
 from responses_app.runs.batches.office import BatchOffice
@@ -169,7 +169,8 @@ class Site:
 
         Never where a turn has one id: there its stream ends with its calls, and the next one goes on under that id.
         """
-        waits_for_outputs = requested_tool_mode(header, self.settings.responses_tool_mode) == WAIT
+        default = self.settings.responses_tool_mode
+        waits_for_outputs = header_choice(TOOL_MODE_HEADER, header, (COMPLETE, WAIT), default) == WAIT
         return waits_for_outputs and not dialect.one_id_a_turn
 
     @property
@@ -410,6 +411,7 @@ def _reader(settings: Settings, threads: FairThreads, *, max_items: int) -> Json
         max_values=settings.max_json_values,
         max_items=max_items,
         refuse_unknown=settings.unknown_fields == "refuse",
+        foreign_seals=settings.foreign_seals,
     )
 
 

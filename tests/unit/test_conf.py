@@ -91,6 +91,7 @@ CHOICES = {
     "WEBSOCKET_BUSY": "queue, reject",
     "UNKNOWN_FIELDS": "ignore, refuse",
     "UNSERVED_TOOLS": "ignore, refuse",
+    "FOREIGN_SEALS": "refuse, note",
     "CHAT_REASONING": "both, reasoning, reasoning_content",
     "RESPONSES_TOOL_MODE": "complete, wait",
     "MODEL_FORMAT": "harmony, chat-template, auto",

@@ -58,8 +58,8 @@ from engine.formats.base import (
     without_pictures,
 )
 from engine.formats.chat_template.sight import Sight
-from engine.formats.unanswered import Unanswered
 from engine.types import ChatPrompt
+from engine.unanswered import Unanswered
 
 MARK = 0xF0C4A701  # a record of the first version; far above any vocabulary
 _HEAD = 3  # words before the JSON: `MARK`, how many words of JSON, how many tokens

@@ -24,7 +24,7 @@ from engine.formats.base import (
 from engine.formats.harmony.encoding import END_TOKENS, MESSAGE, PICTURE, START, decode_tokens
 from engine.formats.harmony.parser import ANALYSIS, CHANNELS, COMMENTARY, FINAL, FUNCTIONS, NOBODY
 from engine.formats.harmony.prompt import INSTRUCTIONS, render_assistant, render_call, render_text, render_tool_output
-from engine.formats.unanswered import Unanswered
+from engine.unanswered import Unanswered
 
 ROLES: Sequence[Role] = ("system", "developer", "user", "assistant")
 MAX_NAME = 256  # characters

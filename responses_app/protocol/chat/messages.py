@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from engine.formats.unanswered import Unanswered
+from engine.unanswered import Unanswered
 from responses_app.protocol.errors import JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import BREAKPOINT, ClientModel, missing, or_text, validate, wrong_type
 from responses_app.protocol.items.items import MAX_NAME, NAME

@@ -26,7 +26,7 @@ REQUEST = (
     "next step. Quote what must stay exact. Call no tools, answer nothing and do no work now: write the summary and "
     "nothing else."
 )
-UNREADABLE = "[a summary of the conversation up to here is left out: its seal is broken]"
+UNREADABLE = "[a summary of the conversation up to here is left out: it was sealed elsewhere, and cannot be read here]"
 
 # Read by the model.
 _HEADING = "# Summary of the conversation so far\n\nIt stands for all that was said before this point.\n\n"

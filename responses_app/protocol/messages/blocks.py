@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, assert_never
 import orjson
 from pydantic import Field
 
-from engine.formats.unanswered import Unanswered
+from engine.unanswered import Unanswered
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.fields import ClientModel, missing, or_text, validate, wrong_type
 from responses_app.protocol.items.items import MAX_NAME, NAME

@@ -23,7 +23,7 @@ from engine.formats.base import (
     ToolNamespace,
     without_pictures,
 )
-from engine.formats.unanswered import Unanswered
+from engine.unanswered import Unanswered
 from responses_app.protocol.errors import JsonObject, context_length_exceeded
 from responses_app.protocol.items.calls import (
     answered_calls,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
+from responses_app.protocol.errors import ApiError, JsonObject, not_found
 from responses_app.protocol.fields import ClientModel, validate
 from responses_app.protocol.items.items import Content, MediaPart, Part
 from responses_app.protocol.items.resources import part_resource
@@ -29,19 +29,6 @@ class InjectedOutput(ClientModel):
 
     call_id: str = Field(min_length=1, max_length=256)
     output: Content
-
-
-def requested_tool_mode(header: str | None, default: str) -> str:
-    """Return the mode that a request's header asks for, else the default. Raises `ApiError` (400) for another."""
-    # An empty header is none.
-    mode = (header or "").strip().lower() or default
-    if mode not in (COMPLETE, WAIT):
-        raise invalid_request(
-            f"Unknown value in the header '{TOOL_MODE_HEADER}': {mode[:80]!r}. Known are: '{COMPLETE}' and '{WAIT}'.",
-            param=TOOL_MODE_HEADER,
-            code="invalid_value",
-        )
-    return mode
 
 
 def parse_tool_output(data: Mapping[str, object], *, max_bytes: int) -> OutputGiven:

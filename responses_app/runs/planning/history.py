@@ -202,7 +202,8 @@ class History:
         """Open the seals of a conversation's items and of the request's own. Raises `ApiError` for a broken one."""
         if not (is_sealed(before) or is_sealed(own)):
             return before, own
-        unsealing = Unsealing(self._sealer, project)
+        note = request.note_ignored if request.ignored is not None and request.ignored.foreign_seals else None
+        unsealing = Unsealing(self._sealer, project, note=note)
 
         def opened() -> tuple[Items, Items]:
             return unsealing.opened(before, named=False), unsealing.opened(own, named=True)

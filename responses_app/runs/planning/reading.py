@@ -139,7 +139,7 @@ class FileReading:
         return text
 
 
-UNREADABLE_THOUGHT = "[what you thought here is left out: its seal is broken]"
+UNREADABLE_THOUGHT = "[what you thought here is left out: it was sealed elsewhere, and cannot be read here]"
 
 
 def is_sealed(items: Items) -> bool:
@@ -151,17 +151,23 @@ def is_sealed(items: Items) -> bool:
 
 
 class Unsealing:
-    """Opens the seals of one request's items, for their `project`."""
+    """Opens the seals of one request's items, for their `project`.
 
-    def __init__(self, sealer: Sealer, project: str) -> None:
+    `note` is told the paths of those that cannot be opened, and the model reads what can be read of them; without it
+    they are errors.
+    """
+
+    def __init__(self, sealer: Sealer, project: str, *, note: Callable[[str], None] | None = None) -> None:
         self._open = sealer.open
         self._project = project
+        self._note = note
+        self._level = logging.WARNING  # of the next line of the log: one for a request is enough
 
     def opened(self, items: Items, *, named: bool) -> Items:
         """Return items as the model is to read them.
 
         Raises `ApiError` for a broken seal in a request, whose items are `named` in errors. A conversation keeps what
-        it was given: there the model reads what can be read of such an item, or else a note.
+        it was given: there the model reads what can be read of such an item, or else a note, as with `note`.
         """
         parsed = list(items.parsed)
         others: dict[int, SealedOthers] = {}
@@ -180,20 +186,14 @@ class Unsealing:
             data = self._open(compaction.PURPOSE, self._project, item.encrypted_content)
             return OpenedCompaction(Compacted.from_bytes(data), item.id)
         except SealBroken as problem:
-            if at is not None:
-                raise invalid_encrypted_content(item.encrypted_content, at, instead="leave the item out") from problem
-            logger.warning("compaction %s of a conversation cannot be read: %s", item.id, problem)
+            self._unread(item, at, "leave the item out", problem)
             return item
 
     def _reasoning(self, item: Reasoning, sealed: str, at: str | None) -> tuple[InputItem, SealedOthers | None]:
         try:
             seal = read_seal(self._open(sealed_items.PURPOSE, self._project, sealed))
         except SealBroken as problem:
-            if at is not None:
-                raise invalid_encrypted_content(
-                    sealed, at, instead="leave 'encrypted_content' out: then the item's text is read"
-                ) from problem
-            logger.warning("the seal of %s in a conversation cannot be read: %s", item.id, problem)
+            self._unread(item, at, "leave 'encrypted_content' out: then the item's text is read", problem)
             visible = item.content or item.summary or [TextPart(type="reasoning_text", text=UNREADABLE_THOUGHT)]
             return item.model_copy(update={"content": visible}), None
         if item.exact is not None:  # it is known with its whole turn; the seal only had to be good
@@ -201,6 +201,16 @@ class Unsealing:
         if isinstance(seal, SealedOthers):
             return item, seal
         return seal.opened(item), None
+
+    def _unread(self, item: Compaction | Reasoning, at: str | None, instead: str, problem: SealBroken) -> None:
+        """Tell of a seal that is broken. Raises `ApiError` where that is an error."""
+        if at is not None and self._note is None:
+            raise invalid_encrypted_content(item.encrypted_content or "", at, instead=instead) from problem
+        named = at or f"the seal of {item.id} in a conversation"
+        logger.log(self._level, "%s cannot be read, and the model is told so: %s", named, problem)
+        self._level = logging.DEBUG
+        if at is not None and self._note is not None:
+            self._note(at)
 
 
 def _told(parsed: list[InputItem], items: Items, others: Mapping[int, SealedOthers]) -> list[InputItem]:

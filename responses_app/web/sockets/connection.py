@@ -32,7 +32,7 @@ from responses_app.protocol.events.frames import (
     ping,
     reply_frame,
 )
-from responses_app.protocol.fields import IgnoredFields, noting
+from responses_app.protocol.fields import IgnoredFields
 from responses_app.protocol.items.multi_agent import beta_missing, has_beta
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import CreateRequest, check_beta, only_known
@@ -57,6 +57,7 @@ class Terms:
     dialect: Dialect = OPENAI  # how its events are worded
     awaits_tools: bool = False  # its responses wait for outputs of the client's tools
     betas: str | None = None  # the `OpenAI-Beta` of the handshake
+    foreign_seals: str | None = None  # its `Respsite-Foreign-Seals`
     span: Span = NO_SPAN  # of who opened it
     rollout: RolloutRef | None = None  # that its responses are part of
 
@@ -293,7 +294,7 @@ class Connection:
 
     def _parsed(self, fields: JsonObject) -> tuple[CreateRequest, IgnoredFields]:
         """Read a create, and what of it has no effect. Raises `ApiError`. Runs on a thread if it is long."""
-        with noting(refuse=self._site.reader.refuse_unknown) as ignored:
+        with self._site.reader.noting(self._terms.foreign_seals) as ignored:
             return self._site.parse_create(fields), ignored
 
     def _attach(self, create: Create, reader: ResponseReader, ignored: str) -> None:

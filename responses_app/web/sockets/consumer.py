@@ -17,7 +17,7 @@ from responses_app.limits.rates import FREE, Ticket
 from responses_app.observing.logs import OF_STRANGERS, bind
 from responses_app.observing.traces import TRACEPARENT
 from responses_app.protocol.api_keys import NOBODY_ASKED, Area, Caller
-from responses_app.protocol.errors import ApiError
+from responses_app.protocol.errors import FOREIGN_SEALS, ApiError
 from responses_app.protocol.events.dialects import DIALECT_HEADER
 from responses_app.protocol.events.frames import error_frame
 from responses_app.protocol.items.multi_agent import BETA_HEADER
@@ -78,7 +78,17 @@ def terms_of(site: Site, scope: Any, caller: Caller) -> Terms:
     betas = _header(scope, BETA_HEADER)
     headers = {name: _header(scope, name) for name in ROLLOUT_HEADERS}
     rollout = ref_of({name: value for name, value in headers.items() if value is not None}, "responses")
-    return Terms(caller=caller, dialect=dialect, awaits_tools=awaits_tools, betas=betas, span=span, rollout=rollout)
+    seals = _header(scope, FOREIGN_SEALS)
+    site.reader.noting(seals)  # an unknown value is told now
+    return Terms(
+        caller=caller,
+        dialect=dialect,
+        awaits_tools=awaits_tools,
+        betas=betas,
+        foreign_seals=seals,
+        span=span,
+        rollout=rollout,
+    )
 
 
 def _header(scope: Any, name: str) -> str | None:

@@ -26,7 +26,12 @@ async def http(demo_server: Server) -> AsyncIterator[httpx.AsyncClient]:
 
 # As strict as OpenAI's.
 refusing = module_server(
-    "refusing", Server, unknown_fields="refuse", unserved_tools="refuse", chat_reasoning="reasoning_content"
+    "refusing",
+    Server,
+    unknown_fields="refuse",
+    unserved_tools="refuse",
+    foreign_seals="note",
+    chat_reasoning="reasoning_content",
 )
 
 
@@ -281,6 +286,72 @@ async def test_an_empty_wish_for_a_search_is_named_in_a_chat(http: httpx.AsyncCl
 async def test_it_is_named_behind_other_fields(http: httpx.AsyncClient) -> None:
     answer = await created(http, tools=[CALLABLE, {"type": "web_search"}], text={"verbosity": "low"})
     assert answer.headers[IGNORED] == "text.verbosity, tools[1]"
+
+
+FOREIGN = "gAAAAABpJ3" + "x" * 90  # as OpenAI's begin
+SEALED = [
+    {"role": "user", "content": "Hello"},
+    {"type": "compaction", "encrypted_content": FOREIGN},
+    {"type": "reasoning", "summary": [], "encrypted_content": FOREIGN},
+    {"role": "user", "content": "Go on."},
+]
+THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": FOREIGN}
+MESSAGES: Frame = {
+    "max_tokens": 20,
+    "messages": [*SAID, {"role": "assistant", "content": [THOUGHT, {"type": "text", "text": "Yes."}]}, *SAID],
+}
+OF_ITEMS = "input[1].encrypted_content, input[2].encrypted_content"
+SEALS: dict[str, tuple[str, Frame, str]] = {
+    "response": ("/responses", {"input": SEALED}, OF_ITEMS),
+    "unstored": ("/responses", {"input": SEALED, "store": False}, OF_ITEMS),
+    "stream": ("/responses", {"input": SEALED, "stream": True}, OF_ITEMS),
+    "background": ("/responses", {"input": SEALED, "background": True}, OF_ITEMS),
+    "compact": ("/responses/compact", {"input": SEALED, "model": "demo"}, OF_ITEMS),
+    "tokens": ("/responses/input_tokens", {"input": SEALED}, OF_ITEMS),
+    "message": ("/messages", {**MESSAGES, "model": "demo"}, "messages[1].content[0].signature"),
+    "count": (
+        "/messages/count_tokens",
+        {**MESSAGES, "model": "demo", "max_tokens": None},
+        "messages[1].content[0].signature",
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "named"), SEALS.values(), ids=SEALS)
+async def test_what_was_sealed_elsewhere_is_refused_or_a_note(
+    path: str, body: Frame, named: str, demo_server: Server, refusing: Server
+) -> None:
+    body = {name: value for name, value in body.items() if value is not None}
+    for server, wish, is_taken in (
+        (demo_server, {}, False),
+        (demo_server, {"respsite-foreign-seals": "note"}, True),
+        (refusing, {}, True),
+        (refusing, {"respsite-foreign-seals": "refuse"}, False),
+    ):
+        async with http_client(server) as http:
+            answer = await http.post(path, json=body, headers={**ANTHROPICS, **wish})
+        assert (answer.status_code, answer.headers.get(IGNORED)) == ((200, named) if is_taken else (400, None))
+        assert is_taken or "FOREIGN_SEALS=note" in answer.text
+
+
+async def test_over_the_websocket_too(demo_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async with await Socket.open(demo_server.ws_url, additional_headers={"respsite-foreign-seals": "note"}) as socket:
+        await socket.create(SEALED)
+        created, *_ = await socket.answer()
+        assert created["headers"] == {IGNORED: OF_ITEMS}
+        assert f"these fields have no effect: {OF_ITEMS}" in caplog.text
+        await socket.create("Go on.", previous_response_id=created["response"]["id"])
+        assert (await socket.answer())[-1]["type"] == "response.completed"
+    async with await Socket.open(demo_server.ws_url) as socket:
+        await socket.create(SEALED)
+        read_error_frame(
+            await socket.error(), status=400, code="invalid_encrypted_content", param="input[1].encrypted_content"
+        )
+
+
+async def test_an_unknown_wish_for_seals_is_refused(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/responses", json={"input": "Hi"}, headers={"respsite-foreign-seals": "drop"})
+    read_error_answer(answer, status=400, code="invalid_value", param="Respsite-Foreign-Seals")
 
 
 async def test_a_stream_names_them_in_its_head(http: httpx.AsyncClient) -> None:

@@ -221,11 +221,17 @@ class TestBrokenSeals:
         broken = {**self.THOUGHT, "encrypted_content": self.BROKEN[why]}
         shown = {**without(broken, "content"), "summary": [{"type": "summary_text", "text": "I looked."}]}
         items = Items(*parse_input([broken, shown, without(broken, "content")]))
-        opened = Unsealing(SEALER, "default").opened(items, named=False)
-        messages = render_items(HARMONY, opened.parsed, opened.raw, parent=None, sampled={})
-        assert messages == [
-            HARMONY.said(ItemKind.REASONING, text) for text in ("I look it up.", "I looked.", UNREADABLE_THOUGHT)
-        ]
+        told: list[str] = []
+        for unsealing, named in (
+            (Unsealing(SEALER, "default"), False),
+            (Unsealing(SEALER, "default", note=told.append), True),
+        ):
+            opened = unsealing.opened(items, named=named)
+            messages = render_items(HARMONY, opened.parsed, opened.raw, parent=None, sampled={})
+            assert messages == [
+                HARMONY.said(ItemKind.REASONING, text) for text in ("I look it up.", "I looked.", UNREADABLE_THOUGHT)
+            ]
+        assert told == [f"input[{place}].encrypted_content" for place in range(3)]
 
 
 def written(data: bytes, *parts: object, **fields: object) -> bytes:

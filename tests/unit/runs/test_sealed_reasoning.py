@@ -93,7 +93,7 @@ async def test_a_conversation_goes_on_with_what_is_left_where_a_key_is_lost() ->
     converse(site, *items)
     assert (await site.ask(input="Go on.", conversation="conv_1"))["status"] == "completed"
     prompt = decode_tokens(site.engine.prompts[0])
-    assert "its seal is broken" in prompt
+    assert "it was sealed elsewhere" in prompt
     assert "to=functions.f <|constrain|>json<|message|>{}<|call|>" in prompt
 
 
