@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 
 from responses_app.limits.rates import Rates
 from responses_app.protocol import ids
-from responses_app.protocol.errors import ApiError, conflict, previous_response_not_found
+from responses_app.protocol.errors import ApiError, JsonObject, conflict, previous_response_not_found
 from responses_app.protocol.events.dialects import Dialect
 from responses_app.protocol.ids import PublicId
-from responses_app.protocol.items.calls import is_output
-from responses_app.protocol.items.items import FunctionCall, InputItem
-from responses_app.protocol.prompt.prompt import is_of_user
+from responses_app.protocol.items.calls import begins_turn, is_result
 from responses_app.protocol.rate_limits import Slot
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.runs.driving.run import Run
@@ -51,7 +49,7 @@ class Naming:
         if not dialect.one_id_a_turn:
             return None
         next_leg = context.next_leg
-        if next_leg is None or not goes_on(context.own.parsed):
+        if next_leg is None or not goes_on(context.own.raw):
             return PublicId(self._new_id(ids.RESPONSE))
         if self._runs(project, next_leg):
             raise turn_in_progress(next_leg)
@@ -71,14 +69,9 @@ class Naming:
         return await self._store.knows(project, public.name)
 
 
-def goes_on(items: Sequence[InputItem]) -> bool:
+def goes_on(items: Sequence[JsonObject]) -> bool:
     """Whether a request's items go on with a turn: they give back what came of calls, and the user says nothing new."""
-    return any(map(_answers, items)) and not any(map(is_of_user, items))
-
-
-def _answers(item: InputItem) -> bool:
-    """Whether an item says what came of a call: older clients do so in the call itself."""
-    return item.output is not None if isinstance(item, FunctionCall) else is_output(item.type)
+    return any(map(is_result, items)) and not any(map(begins_turn, items))
 
 
 def as_conflict(error: ApiError) -> ApiError:

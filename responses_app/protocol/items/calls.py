@@ -277,6 +277,27 @@ def may_be_answered(item: JsonObject) -> bool:
     return item.get("status") not in ("incomplete", "in_progress", "failed") and item.get("output") is None
 
 
+def is_result(item: JsonObject) -> bool:
+    """Whether an item says what came of a call: older clients do so in the call itself."""
+    return is_output(str(item.get("type"))) or (call_of(item) is not None and item.get("output") is not None)
+
+
+def comes_back(item: JsonObject) -> bool:
+    """Whether an item is a call that has ended: in some dialects it is the call's result, with an output or without."""
+    return item.get("type") in (_FUNCTION, _CUSTOM) and item.get("status") == "completed"
+
+
+def written_calls(items: Iterable[JsonObject]) -> dict[str, JsonObject]:
+    """Return what the calls among items called, and with what, by their ids: what `NamelessCall` leaves out."""
+    return {
+        call.id: {
+            name: item[name] for name in ("name", "namespace", "arguments", "input") if item.get(name) is not None
+        }
+        for item in items
+        if (call := call_of(item)) is not None
+    }
+
+
 def begins_turn(item: JsonObject) -> bool:
     """Whether an item is a message of the user: what the model calls behind it is of another turn."""
     return item.get("type") == "message" and item.get("role") == "user"
@@ -432,17 +453,13 @@ def check_outputs(
 def answered_calls(items: Iterable[JsonObject], *, completed: bool = False) -> set[str]:
     """Return the ids of the calls of which items say what came, be it in an item of its own or in the call.
 
-    `completed`: a function call that has the status says that nothing came of it.
+    `completed`: a call that comes back with this status says that nothing came of it.
     """
     return {
         call_id
         for item in items
         if isinstance(call_id := item.get("call_id"), str)
-        and (
-            is_output(str(item.get("type")))
-            or item.get("output") is not None
-            or (completed and item.get("type") == _FUNCTION and item.get("status") == "completed")
-        )
+        and (is_output(str(item.get("type"))) or item.get("output") is not None or (completed and comes_back(item)))
     }
 
 

@@ -205,6 +205,13 @@ class FunctionCall(SampledInput):
         return called_name(self.name, self.namespace)
 
 
+class NamelessCall(FunctionCall):
+    """A call that comes back `completed` with its `call_id` alone; the response that made it has the rest."""
+
+    name: str = ""
+    arguments: str = ""
+
+
 class FunctionCallOutput(ClientModel):
     """What the client's function gave back."""
 
@@ -328,7 +335,7 @@ def _without_nulls(value: object) -> object:
     return {name: _without_nulls(each) for name, each in sorted(value.items()) if each is not None}
 
 
-def parse_input(value: object) -> tuple[list[ParsedItem], list[JsonObject]]:
+def parse_input(value: object, *, nameless: bool = False) -> tuple[list[ParsedItem], list[JsonObject]]:
     """Validate a request's `input`: the items, and beside them their JSON as it is kept and given back."""
     if value is None:
         return [], []
@@ -336,16 +343,16 @@ def parse_input(value: object) -> tuple[list[ParsedItem], list[JsonObject]]:
         value = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": value}]}]
     if not isinstance(value, list):
         raise wrong_type("input", "a string or an array of items", value)
-    return parse_items(value, at="input")
+    return parse_items(value, at="input", nameless=nameless)
 
 
-def parse_items(values: list[Any], *, at: str) -> tuple[list[ParsedItem], list[JsonObject]]:
-    """Validate a list of items, which stands at the path `at` of the request."""
-    parsed = [_parse_item(value, f"{at}[{index}]") for index, value in enumerate(values)]
+def parse_items(values: list[Any], *, at: str, nameless: bool = False) -> tuple[list[ParsedItem], list[JsonObject]]:
+    """Validate a list of items, which stands at the path `at` of the request; `nameless`: see `NamelessCall`."""
+    parsed = [_parse_item(value, f"{at}[{index}]", nameless) for index, value in enumerate(values)]
     return parsed, [_kept(item, raw) for item, raw in zip(parsed, values, strict=True)]
 
 
-def _parse_item(value: object, at: str) -> ParsedItem:
+def _parse_item(value: object, at: str, nameless: bool) -> ParsedItem:
     if not isinstance(value, dict):
         raise wrong_type(at, "an object", value)
     kind = value.get("type") or ("message" if "role" in value else None)
@@ -353,6 +360,8 @@ def _parse_item(value: object, at: str) -> ParsedItem:
         raise missing(f"{at}.type")
     if not isinstance(kind, str):
         raise wrong_type(f"{at}.type", "a string", kind)
+    if nameless and kind == "function_call" and value.get("status") == "completed" and value.get("name") is None:
+        return validate(NamelessCall, {name: each for name, each in value.items() if each is not None}, at=at)
     if kind in MODELS:
         return validate(MODELS[kind], {**value, "type": kind}, at=at)
     if kind in REFUSED_ITEMS and is_of_client():

@@ -42,7 +42,7 @@ from itertools import accumulate, takewhile
 from engine.formats.base import MessageKind, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import PublicId
-from responses_app.protocol.items.calls import names_called, no_call, open_calls
+from responses_app.protocol.items.calls import names_called, no_call, open_calls, written_calls
 from responses_app.protocol.items.client_tools import late_tools
 from responses_app.protocol.items.paused_programs import calls_of_programs, kept_of_programs
 from responses_app.protocol.pictures import StoredPicture
@@ -106,6 +106,8 @@ class ChainLink:
     calls: Mapping[str, str]  # in here: call_id → what the model called (`names_called`)
     total_bytes: int  # an estimate of the memory of this link and all before it
     awaited: Mapping[str, str] = field(default_factory=dict)  # calls to be answered next, with their items' types
+    # What they called and with what, as their items have it; a store has it in the response that made them.
+    waiting: Mapping[str, JsonObject] = field(default_factory=dict)
     late_tools: Sequence[JsonObject] = ()  # the tools that its items declare
     tool_items: Sequence[JsonObject] = ()  # what later responses need of this server's tools: see `KEPT_ITEMS`
     states: Mapping[str, JsonObject] = field(default_factory=dict)  # what the tools themselves want to know later
@@ -198,8 +200,10 @@ def new_link(
     declared, tool_items = late_tools(items), [*kept_items(items), *kept_of_programs(items, calls_before(parent))]
     if not (awaited or declared or tool_items):
         return link
-    link = replace(link, awaited=awaited, late_tools=declared, tool_items=tool_items)
-    return _larger(link, tool_items) if tool_items else link
+    written = {**(parent.waiting if parent else {}), **written_calls(items)}
+    waiting = {call_id: written[call_id] for call_id in awaited if call_id in written}
+    link = replace(link, awaited=awaited, waiting=waiting, late_tools=declared, tool_items=tool_items)
+    return _larger(link, [*tool_items, *waiting.values()])
 
 
 def calls_before(parent: ChainLink | None) -> set[str]:

@@ -28,6 +28,8 @@ from responses_app.protocol.errors import JsonObject, context_length_exceeded
 from responses_app.protocol.items.calls import (
     answered_calls,
     begins_turn,
+    call_of,
+    comes_back,
     may_be_answered,
     needs_its_call,
     types_answered,
@@ -85,17 +87,23 @@ class Items:
     raw: Sequence[JsonObject] = ()  # the JSON of each, which is kept and given back
 
 
-def with_results(items: Items, awaited: Collection[str]) -> Items:
-    """Return a request's items so that calls which come back `completed` say themselves that nothing came of them.
+def with_results(items: Items, awaited: Mapping[str, JsonObject]) -> Items:
+    """Return a request's items so that calls which come back `completed` are whole.
 
-    That is for the calls that are `awaited`, unless items say what came of them.
+    Of the calls that are `awaited` it is known what they called, and with what: see `written_calls`. Unless items say
+    what came of one of them, nothing did.
     """
-    waiting = {*awaited} - answered_calls(items.raw)
+    unanswered = awaited.keys() - answered_calls(items.raw)
     parsed, raw = list(items.parsed), list(items.raw)
-    for place, item in enumerate(items.parsed):
-        if isinstance(item, FunctionCall) and item.status == "completed" and item.call_id in waiting:
-            parsed[place], raw[place] = item.model_copy(update={"output": ""}), {**raw[place], "output": ""}
-    return Items(parsed, raw) if parsed != items.parsed else items
+    for place, (item, sent) in enumerate(zip(items.parsed, items.raw, strict=True)):
+        call_id = str(sent.get("call_id"))
+        if not comes_back(sent) or call_id not in awaited:
+            continue
+        made = {**awaited[call_id], **({"output": ""} if call_id in unanswered else {})}
+        raw[place] = {**sent, **{name: value for name, value in made.items() if sent.get(name) is None}}
+        if isinstance(item, FunctionCall):
+            parsed[place] = item.model_copy(update={name: raw[place][name] for name in made})
+    return Items(parsed, raw) if raw != items.raw else items
 
 
 def render_items(
@@ -116,10 +124,11 @@ def render_items(
     """
     every = [*before.parsed, *items]
     unread = places_replaced(every) | places_of_echoes(every, sampled)
-    renderer = _ItemRenderer(model_format, every, parent, sampled)
+    raws = [*before.raw, *input_json]
+    renderer = _ItemRenderer(model_format, raws, parent, sampled)
     indices = [*(None for _ in before.parsed), *range(len(items))]  # in the request, as its errors name them
     messages: list[RenderedMessage] = []
-    for place, (index, item, raw) in enumerate(zip(indices, every, [*before.raw, *input_json], strict=True)):
+    for place, (index, item, raw) in enumerate(zip(indices, every, raws, strict=True)):
         # Also an item that a compaction replaces: an output behind it may still name the call.
         renderer.note(raw)
         if place not in unread:
@@ -138,7 +147,7 @@ class _ItemRenderer:
     def __init__(
         self,
         model_format: ModelFormat,
-        items: Sequence[InputItem],
+        items: Sequence[JsonObject],
         parent: ChainLink | None,
         sampled: Mapping[str, SampledMessage],
     ) -> None:
@@ -149,9 +158,10 @@ class _ItemRenderer:
         self._answered_tool: Tool | None = None  # of the call that the present item answers
         self._of_agents: set[str] = set()  # the ids of calls of agents below the root
         self._of_programs = calls_before(parent)  # and of those that programs have made
-        outputs = Counter(item.call_id for item in items if isinstance(item, FunctionCallOutput))
-        waiting = Counter(item.call_id for item in items if isinstance(item, FunctionCall) and item.output is None)
-        self._answered = outputs - waiting  # ids of calls with an output in themselves that another one replaces
+        outputs = Counter(str(each.get("call_id")) for each in items if types_answered(each))
+        calls = ((call_of(each), each.get("output")) for each in items)
+        # The ids of calls with an output in themselves that another one replaces.
+        self._answered = outputs - Counter(call.id for call, own in calls if call is not None and own is None)
 
     def note(self, raw: JsonObject) -> None:
         """Remember a call, whose output may follow, or look for the call that an item answers."""
@@ -186,7 +196,7 @@ class _ItemRenderer:
         match item:
             case FunctionCall():
                 # The model reads what the program prints, and not what it calls.
-                return [] if item.call_id in self._of_programs else self._call(item, replayed)
+                return [] if item.call_id in self._of_programs else self._call(item, raw, replayed)
             case FunctionCallOutput():
                 tool = self._tool_of(item.call_id)
                 if tool is None and index is not None:
@@ -196,11 +206,11 @@ class _ItemRenderer:
                 return [self._output(tool or Tool(UNKNOWN), body_of(item.output))]
             # A call that the chain holds is in the prompt already, as it was sampled.
             case PassedThrough() if replayed is not None or self._was_made(raw):
-                return [] if self._was_made(raw) else replayed or []
+                return [*([] if self._was_made(raw) else replayed or []), *self._own_output(raw, item)]
             case PassedThrough():
                 if index is not None and needs_its_call(raw) and self._tool_of(str(raw["call_id"])) is None:
                     raise unknown_call(raw, index)
-                return self.read(item.seen or raw)
+                return [*self.read(item.seen or raw), *self._own_output(raw, item)]
         return self._rendered(item) if replayed is None else replayed
 
     def read(self, item: JsonObject) -> list[RenderedMessage]:
@@ -224,15 +234,23 @@ class _ItemRenderer:
         known = self._sampled.get(item.id) if item.id else None
         return [known.message] if known is not None and known.is_replayed_by(raw) else None
 
-    def _call(self, item: FunctionCall, replayed: list[RenderedMessage] | None) -> list[RenderedMessage]:
+    def _call(
+        self, item: FunctionCall, raw: JsonObject, replayed: list[RenderedMessage] | None
+    ) -> list[RenderedMessage]:
         """Render a call that the chain does not hold yet, and the output that some clients put into the call itself."""
         made = self._parent is not None and item.called in self._parent.call_names(item.call_id)
         called = [self._format.call(item.called, item.arguments)] if replayed is None else replayed
         # The name counts, too: a client may use the id of an old call for a new one.
-        messages = [] if made else called
-        if item.output is not None and item.call_id not in self._answered:
-            messages = [*messages, self._format.output(item.called, body_and_omissions(item.output)[0])]
-        return messages
+        return [*([] if made else called), *self._own_output(raw, item)]
+
+    def _own_output(self, raw: JsonObject, item: FunctionCall | PassedThrough) -> list[RenderedMessage]:
+        """Return the output that some clients put into a call itself, unless an item has one."""
+        # As the model sees it: the item has the pictures.
+        output = item.output if isinstance(item, FunctionCall) else (item.seen or raw).get("output")
+        called = called_tool(raw) if output is not None else None
+        if called is None or called[0] in self._answered:
+            return []
+        return [self._output(called[1], body_and_omissions(output)[0])]
 
     def _was_made(self, raw: JsonObject) -> bool:
         """Whether this is a call that the chain holds."""
@@ -320,7 +338,8 @@ def _omitted(item: InputItem, raw: JsonObject) -> int:
         case FunctionCall():
             return body_and_omissions(item.output)[1]
         case PassedThrough():
-            return sum(read.omitted for read in read_tool_item(item.seen or raw, lambda _: None))
+            own = body_and_omissions(raw.get("output"))[1] if called_tool(raw) is not None else 0
+            return own + sum(read.omitted for read in read_tool_item(item.seen or raw, lambda _: None))
         case Reasoning() | ItemReference() | Compaction() | CompactionTrigger() | OpenedCompaction():
             return 0
     assert_never(item)

@@ -186,7 +186,7 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
     check_fields(Fields, data)
     # Before items and tools are read: what is nested too deeply is refused here.
     size = _written_size(data)
-    items, input_json = parse_input(data.get("input"))
+    items, input_json = parse_input(data.get("input"), nameless=True)
     tools_json = parse_tools(data.get("tools"))
     tools = callable_tools(tools_json)
     text = data.get("text")

@@ -27,13 +27,15 @@ from responses_app.protocol.errors import (
     unsupported_parameter,
 )
 from responses_app.protocol.events.dialects import OPENAI, Dialect
+from responses_app.protocol.fields import missing
 from responses_app.protocol.ids import PublicId, TurnLeg, leg_to_continue
-from responses_app.protocol.items.calls import CLIENT_KINDS, answered_calls
+from responses_app.protocol.items.calls import CLIENT_KINDS, answered_calls, comes_back, written_calls
 from responses_app.protocol.items.client_tools import late_tools
 from responses_app.protocol.items.items import (
     Exact,
     InputItem,
     ItemReference,
+    NamelessCall,
     OpenedCompaction,
     SampledInput,
     SampledMessage,
@@ -185,9 +187,13 @@ class History:
             answered = answered_calls(own.raw, completed=completed)
             parent, next_leg = await self._continued(project, request.previous_response_id, recall, answered)
             context.parent, context.next_leg = parent, next_leg
-            own = with_results(own, parent.awaited) if completed else own
+            if completed and any(map(comes_back, own.raw)):
+                own = with_results(own, await self._awaited(project, parent))
         elif request.conversation_id is not None:
             context = await self._in_conversation(project, request.conversation_id, context)
+        for index, item in enumerate(own.parsed):
+            if isinstance(item, NamelessCall) and not item.name:
+                raise missing(f"input[{index}].name")
         context.before, context.own = await self._opened(project, request, context.before, own)
         context.shows_files = any(files_in([*context.before.parsed, *context.own.parsed]))
         if context.shows_files:
@@ -197,6 +203,12 @@ class History:
             await self._see(project, context)
         context.sampled = await self._sampled(project, [*context.before.parsed, *context.own.parsed])
         return context
+
+    async def _awaited(self, project: str, parent: ChainLink) -> dict[str, JsonObject]:
+        """Return what the calls that a chain waits for called, and with what, by their ids."""
+        kept = None if parent.waiting else await self._store.response(project, parent.response_id)
+        written = parent.waiting if kept is None else written_calls(kept["output"])
+        return {call_id: written.get(call_id, {}) for call_id in parent.awaited}
 
     async def _opened(self, project: str, request: CreateRequest, before: Items, own: Items) -> tuple[Items, Items]:
         """Open the seals of a conversation's items and of the request's own. Raises `ApiError` for a broken one."""

@@ -228,13 +228,13 @@ class TestOutputInTheCall:
         other: JsonObject = {**FUNCTION_CALL, "call_id": "d", "status": "completed"}
         sent = [completed, WITH_OUTPUT, FUNCTION_CALL, other]
         items = Items(*parse_input(sent))
-        assert with_results(items, ["x"]) is items
-        assert with_results(items, ["c"]) is items, "one of them has its output"
-        filled = with_results(items, ["c", "d"])
+        assert with_results(items, {"x": {}}) is items
+        assert with_results(items, {"c": {}}) is items, "one of them has its output"
+        filled = with_results(items, {"c": {}, "d": {}})
         assert filled.raw == [*sent[:3], {**other, "output": ""}]
         assert [item.output for item in filled.parsed] == [None, "42", None, ""]  # type: ignore[union-attr]
-        assert with_results(Items(*parse_input([completed])), ["c"]).raw == [{**completed, "output": ""}]
-        assert with_results(Items(*parse_input([completed, OUTPUT])), ["c"]).raw == [completed, OUTPUT]
+        assert with_results(Items(*parse_input([completed])), {"c": {}}).raw == [{**completed, "output": ""}]
+        assert with_results(Items(*parse_input([completed, OUTPUT])), {"c": {}}).raw == [completed, OUTPUT]
 
     def test_an_item_with_the_output_counts_more(self) -> None:
         assert read(WITH_OUTPUT, OUTPUT) == [call("functions.f", "{}"), output("functions.f", "43")]

@@ -298,6 +298,48 @@ class TestTurns:
         [link] = known.values()
         assert link.public.leg == 4, "each has a number of its own"
 
+    @pytest.mark.parametrize("kept", ["stored", "remembered", "unstored"])
+    @pytest.mark.parametrize("output", ["18", None, [{"type": "output_text", "text": "18"}]])
+    @pytest.mark.parametrize(("tool", "written"), [("function", "arguments"), ("custom", "input")])
+    async def test_a_call_that_comes_back_by_its_id_is_its_result(
+        self, tool: str, written: str, output: object, kept: str
+    ) -> None:
+        site = Site(calling([ANSWER], [ANSWER]))
+        tools, known = [{"type": tool, "name": "f"}], dict[str, ChainLink]()
+
+        async def leg(dialect: Dialect = CODEX, **fields: object) -> ResponseObject:
+            request = parse_create({"input": "hi", "tools": tools, "store": kept != "unstored", **fields})
+            origin = Origin(transport="websocket", project="default")
+            reading = Reading(site, await site.service.create(request, origin, recall=known.get, dialect=dialect))
+            response: ResponseObject = (await reading.to_the_end())[-1]["response"]  # type: ignore[assignment]
+            if kept != "stored" and reading.reader.source.link is not None:
+                known[response["id"]] = reading.reader.source.link
+            return response
+
+        first = await leg()
+        [call] = first["output"]
+        own = {} if output is None else {"output": output}
+        item = {"type": call["type"], "call_id": call["call_id"], "status": "completed", **own}
+        asked = {"previous_response_id": first["id"], "input": [item]}
+        elsewhere = await refused(leg(OPENAI, **asked))
+        assert (elsewhere.status, elsewhere.param) == (400, "input[0].name" if tool == "function" else "input")
+        second = await leg(**asked)
+        assert second["id"] == first["id"]
+        prompt = decode_tokens(site.engine.requests[-1].prompt_token_ids)
+        said = (
+            "<|start|>functions.f to=assistant<|channel|>commentary<|message|>" + ("18" if output else "") + "<|end|>"
+        )
+        assert prompt.count("functions.f to=assistant") == prompt.count(said) == 1
+        assert prompt.count("to=functions.f") == 1, "the call stands there once"
+        if kept != "unstored":
+            [shown] = await site.responses.input_items("default", second["id"])
+            assert {name: shown[name] for name in ("call_id", "name", written, "output")} == {
+                "call_id": call["call_id"],
+                "name": "f",
+                written: call[written],
+                "output": output or "",
+            }
+
     async def test_a_turn_that_began_in_another_dialect_goes_on_under_an_id_of_its_own(self) -> None:
         site = Site(calling([CALL], [ANSWER]))
         first = await ask(site, OPENAI)
@@ -377,7 +419,7 @@ USER = {"role": "user", "content": "x"}
     ],
 )
 def test_what_goes_on_with_a_turn(items: list[JsonObject], expected: bool) -> None:
-    assert goes_on(parse_create({"input": items}).input) is expected
+    assert goes_on(parse_create({"input": items}).input_json) is expected
 
 
 class TestChosenIds:
