@@ -133,6 +133,7 @@ class WebSocketSession:
     new_id: Callable[[], str]  # makes the ids of steering
     unix_offset: float = 0.0  # what makes Unix seconds of the caller's clock
     limits: SessionLimits = SessionLimits()
+    names_turns: bool = False  # ids are those of turns: each means what can be continued of its turn, whatever failed
     _clock: _Clock = field(init=False)
     _steering: Steering = field(init=False)
     _running: dict[str | None, Create] = field(default_factory=dict)  # by lanes; one each
@@ -381,6 +382,8 @@ class WebSocketSession:
 
     def _evict_parent(self, create: Create) -> None:
         """Forget the parent of a continuation that failed for good on its parent's own lane; a fork keeps it."""
+        if self.names_turns:
+            return
         latest = self._latest.get(create.lane)
         if latest is not None and latest.known_as == create.previous_response_id:
             del self._latest[create.lane]

@@ -99,7 +99,11 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._session = WebSocketSession(
-            site.settings, now, partial(site.new_id, ids.STEER), unix_offset=time.time() - now
+            site.settings,
+            now,
+            partial(site.new_id, ids.STEER),
+            unix_offset=time.time() - now,
+            names_turns=self._dialect.one_id_a_turn,
         )
         self._outbox: deque[str] = deque()  # frames that are not events
         self._outbox_bytes = 0  # characters, of mostly ASCII

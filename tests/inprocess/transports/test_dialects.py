@@ -131,6 +131,21 @@ async def test_a_turn_has_one_id_over_http(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("store", [True, False])
+@pytest.mark.parametrize("bad", ["[no]", "[break]", "[full]", 5])
+async def test_a_leg_that_failed_is_sent_again(server: Server, open_socket: Connect, bad: object, store: bool) -> None:
+    socket = await open_socket(server, additional_headers=CODEX)
+    fields: Frame = {"tools": [WEATHER], "store": store}
+    first = await socket.ask("[weather]", "lane", **fields)
+    for _ in range(2):
+        await socket.create(
+            returned(first, bad) if isinstance(bad, str) else bad, "lane", previous_response_id=first["id"], **fields
+        )
+        assert (await socket.answer("lane"))[-1]["type"] in ("response.failed", "error")
+    again = await socket.ask(returned(first), "lane", previous_response_id=first["id"], **fields)
+    assert (again["id"], again["status"]) == (first["id"], "completed")
+
+
+@pytest.mark.parametrize("store", [True, False])
 async def test_a_turn_has_one_id_over_a_websocket(server: Server, open_socket: Connect, store: bool) -> None:
     socket = await open_socket(server, additional_headers=CODEX)
     fields = {"tools": [WEATHER], "store": store}
