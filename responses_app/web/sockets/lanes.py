@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from responses_app.protocol.errors import server_error
+from responses_app.protocol.events.dialects import FAILED
 from responses_app.protocol.events.frames import event_bytes, with_headers
 from responses_app.protocol.fields import IGNORED_HEADER
 from responses_app.protocol.session.session import Command, WebSocketSession
@@ -22,10 +23,17 @@ class Lane:
     ignored: str = ""  # fields of its create that have no effect, until its client has been told
 
     def take(self) -> list[bytes]:
-        """Return the frames of the events that are to be written next; the first names the ignored fields."""
-        frames = [event_bytes(entry.json, self.suffix) for entry in self.reader.take()]
+        """Return the frames of the events that are to be written next.
+
+        The first names the ignored fields, and one that says that it has failed how long to wait, where that helps.
+        """
+        entries = self.reader.take()
+        frames = [event_bytes(entry.json, self.suffix) for entry in entries]
         if self.ignored and frames:
             frames[0], self.ignored = with_headers(frames[0], {IGNORED_HEADER: self.ignored}), ""
+        problem = self.reader.source.problem
+        if problem is not None and problem.headers and entries and entries[-1].type == FAILED:
+            frames[-1] = with_headers(frames[-1], problem.headers)
         return frames
 
     def end(self, session: WebSocketSession, connection_id: str) -> list[Command]:

@@ -155,7 +155,11 @@ async def test_a_parent_stays_while_trying_again_can_help(server: Server, socket
     parent = await socket.ask("One", "lane", store=False)
     for _ in range(2):
         await socket.create(trouble, "lane", store=False, previous_response_id=parent["id"])
-        assert (await socket.answer("lane"))[-1]["type"] == "response.failed"
+        created, *_, failed = await socket.answer("lane")
+        assert (created["type"], failed["type"]) == ("response.created", "response.failed")
+        assert failed["headers"] == {"retry-after": failed["headers"]["retry-after"]}
+        assert int(failed["headers"]["retry-after"]) >= 1
+        assert "ry again in" in failed["response"]["error"]["message"]
     child = await socket.ask("Two", "lane", store=False, previous_response_id=parent["id"])
     assert_continues(server, child, parent)
 

@@ -4,9 +4,11 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
+from engine.errors import GenerationFailed
 from responses_app.protocol.events.events import TERMINAL, Event
 from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.retention import RetentionWatch
@@ -80,4 +82,34 @@ async def test_a_stream_that_breaks_at_its_end_is_an_error_and_its_lane_goes_on(
     assert (error["status"], error["stream_id"], error["error"]["type"]) == (500, "one", "server_error")
     assert "secret" not in str(frames)
     assert [frame["type"] for frame in frames].count("response.created") == 2
+    await connection.aclose("the test is over")
+
+
+@pytest.mark.parametrize("bug", [RuntimeError("bug: /secret"), GenerationFailed("bug: /secret")])
+async def test_a_request_that_breaks_before_its_response_is_a_processing_error(
+    site: Site, monkeypatch: pytest.MonkeyPatch, bug: Exception
+) -> None:
+    """Nothing was created, so the lane goes on with the next one."""
+    frames: list[dict[str, Any]] = []
+
+    async def send(text: str) -> None:
+        frames.append(json.loads(text))
+
+    async def close(code: int, reason: str) -> None:
+        raise AssertionError(f"closed with {code}: {reason}")
+
+    def broken(*_: object) -> None:
+        monkeypatch.undo()
+        raise bug
+
+    connection = Connection(site, send=send, close=close)
+    monkeypatch.setattr("responses_app.runs.service.make_plan", broken)
+    for _ in range(2):
+        await connection.receive_text(json.dumps({"type": "response.create", "stream_id": "one", "input": "hi"}))
+    await eventually(lambda: frames[-1:] and frames[-1]["type"] == "response.completed")
+    error, created, *_ = frames
+    assert (error["type"], error["status"], error["stream_id"]) == ("error", 500, "one")
+    assert (error["error"]["type"], error["error"]["code"]) == ("server_error", "processing_error")
+    assert created["type"] == "response.created"
+    assert "secret" not in str(frames)
     await connection.aclose("the test is over")
