@@ -14,12 +14,12 @@ from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
 from responses_app import __version__
+from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.chat.completion import (
     ChatCompletion,
     ChatHead,
     choice_of,
-    system_fingerprint,
     usage_of,
     whole_completion,
     with_details,
@@ -115,7 +115,7 @@ class ChatReading(EncodedReading):
         self._chat = chat
         self._request_id = request_id
         first = choices.readers[0].source.response()
-        fingerprint = system_fingerprint(first["model"], version)
+        fingerprint = ids.system_fingerprint(first["model"], version)
         self._head = ChatHead.of(first, system_fingerprint=fingerprint)
         self._form = chat.form(version)
         self._details = details

@@ -4,11 +4,13 @@ from functools import partial
 
 from django.http import HttpRequest, HttpResponse
 
+from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import invalid_value
 from responses_app.protocol.files.batches import LineTokens
 from responses_app.protocol.stateless.embeddings import (
     EmbeddingList,
+    EmbeddingsHead,
     EmbeddingsWanted,
     EncodedAnswer,
     encode_answer,
@@ -48,7 +50,8 @@ async def _embedded(fields: EmbeddingsWanted, origin: Origin) -> tuple[EncodedAn
     """Return the answer, and how many tokens it took. Raises `ApiError`."""
     site = get_site()
     model, embedded = await site.embeddings.service.embed(fields, origin)
-    write = partial(encode_answer, embedded.vectors, model=model, tokens=embedded.tokens, encoding=fields.encoding)
+    head = EmbeddingsHead(site.new_id(ids.EMBEDDING), int(site.service.now()), model)
+    write = partial(encode_answer, embedded.vectors, head=head, tokens=embedded.tokens, encoding=fields.encoding)
     # On a thread where it is long: a thousand vectors of 1,000 numbers are 20 MB of text.
     size = BYTES_A_NUMBER * sum(map(len, embedded.vectors))
     return await site.token_reader.run(origin.project, size, write), embedded.tokens

@@ -47,6 +47,7 @@ UPLOAD_PART = "part_"
 VECTOR_STORE = "vs_"
 VECTOR_STORE_BATCH = "vsfb_"
 FILE_SEARCH_CALL = "fs_"  # OpenAI's
+EMBEDDING = "embd-"
 COMPLETION = "cmpl-"
 DECISION = "decision-"
 WORKER = "worker_"
@@ -135,6 +136,11 @@ class PublicId(NamedTuple):
     def next_leg(self) -> "PublicId":
         """The id of the response that goes on with the same turn."""
         return PublicId(self.name, self.leg + 1)
+
+
+def system_fingerprint(model: str, version: str) -> str:
+    """Return what a completion says of the server that made it: another one for another version of it."""
+    return "fp_" + blake2b(f"{version} {model}".encode(), digest_size=5).hexdigest()
 
 
 class Leg(NamedTuple):

@@ -54,8 +54,6 @@ class Naming:
         if self._runs(project, next_leg):
             raise turn_in_progress(next_leg)
         # The next leg of the turn keeps its public name: the client goes on to know all of it by one id.
-        # As older servers word it; the setting RESPONSES_COMPATIBILITY_MODE is something else.
-        logger.info("Response %s (compatibility mode): continuing from previous response", next_leg.name)
         return next_leg
 
     def _runs(self, project: str, public: PublicId) -> bool:
@@ -130,6 +128,9 @@ class Admission:
         except Exception:  # where its client has left instead, it may start all the same
             run.settle()
             raise
+        if run.plan.public is not None and run.plan.public.leg > 1:
+            # As older servers word it; the setting RESPONSES_COMPATIBILITY_MODE is something else.
+            logger.info("Response %s (compatibility mode): continuing from previous response", run.plan.public.name)
 
     async def _let_through(self, run: Run) -> None:
         """Raise `ApiError` where too many wait for the engine, or a limit is reached."""

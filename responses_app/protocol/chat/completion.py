@@ -7,7 +7,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Annotated, Any, Literal, NotRequired, cast
 
 from orjson import Fragment
@@ -121,17 +120,12 @@ def response_id(completion: str) -> str:
     return ids.RESPONSE + completion.removeprefix(ids.CHAT_COMPLETION)
 
 
-def system_fingerprint(model: str, version: str) -> str:
-    """Return what a completion says of the server that made it: another one for another version of it."""
-    return "fp_" + blake2b(f"{version} {model}".encode(), digest_size=5).hexdigest()
-
-
 def stored_completion(
     responses: Sequence[ResponseObject], form: ChatForm, metadata: Mapping[str, str]
 ) -> ChatCompletion:
     """Return a completion that was stored, whose choices are these responses."""
     first = responses[0]
-    head = ChatHead.of(first, system_fingerprint=system_fingerprint(first["model"], form.version))
+    head = ChatHead.of(first, system_fingerprint=ids.system_fingerprint(first["model"], form.version))
     return {**whole_completion(head, responses, form), "metadata": dict(metadata)}
 
 

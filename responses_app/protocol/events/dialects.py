@@ -240,8 +240,8 @@ def _tool_call(json: bytes, scene: Scene) -> JsonObject | None:
     call = scene.calls.get(event["item_id"])
     if call is None:
         return None
-    # `id` is the call's id too, not the item's: older clients give back what came of a call under it
-    return {"type": "tool_call", "id": call.call_id, "call_id": call.call_id, "name": call.name, "arguments": text}
+    named = {"id": event["item_id"], "call_id": call.call_id, "name": call.name}
+    return {"type": "tool_call", **named, "arguments": text}
 
 
 def _error(json: bytes, scene: Scene) -> JsonObject | None:

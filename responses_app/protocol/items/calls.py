@@ -362,8 +362,12 @@ def _short_of_outputs(items: Iterable[JsonObject], opened: Collection[str]) -> d
     sent: set[str] = set()  # what is sent twice is one call
 
     def waits(call: Call, item: JsonObject, turn: int) -> bool:
+        if not call.is_open or call.id not in opened:
+            return False
         seen = repr((turn, {name: value for name, value in item.items() if name not in ("id", "status")}))
-        return call.is_open and call.id in opened and not (seen in sent or sent.add(seen))
+        is_new = seen not in sent
+        sent.add(seen)
+        return is_new
 
     waiting, answered = _in_order(items, waits)
     return {call.id: call.type for call in waiting if call.id in answered}

@@ -244,8 +244,10 @@ def _web_search(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     name = {"open_page": "browser.open", "find": "browser.find", "find_in_page": "browser.find"}.get(
         str(kind), "browser.search"
     )
-    tool = Tool(name, hosted=True)
-    return [ReadCall(tool, json_text(fields)), _results(tool, item.get("results") or sources)]
+    call = ReadCall(Tool(name, hosted=True), json_text(fields))
+    if item.get("error") is not None:
+        return [call, _error(call.tool, item["error"])]
+    return [call, _results(call.tool, item.get("results") or sources)]
 
 
 def _image(item: JsonObject, _: ToolOf) -> list[ToolItem]:

@@ -30,6 +30,7 @@ from responses_app.protocol.output.builders import (
     SilentInput,
     with_fields,
 )
+from responses_app.protocol.output.hosted import HostedBuilder
 from responses_app.protocol.output.hosted_items import builder_of
 
 _WRAPPING = '{"input":"'  # how a model that knows JSON calls only begins to call a custom tool
@@ -221,16 +222,21 @@ def _unwrapped(text: str) -> str:
 
 
 NewId = Callable[[str], str]
+SEARCH_NAMES = "browser."  # how the names begin by which models know the web search
+NO_SEARCH = "Nothing searches the web here: the operator has set neither SEARCH_URL nor SEARCH_MCP."
 HostedTools = Mapping[str, Callable[[NewId], ItemBuilder]]
 
 
 class Called:
     """What one response calls, and which item each call becomes."""
 
-    def __init__(self, new_id: NewId, tools: ClientTools | None, hosted: HostedTools | None) -> None:
+    def __init__(
+        self, new_id: NewId, tools: ClientTools | None, hosted: HostedTools | None, *, searches: bool = False
+    ) -> None:
         self._new_id = new_id
         self._tools = tools or ClientTools()  # they make the items of calls that clients answer
         self._hosted = dict(hosted or {})  # what makes the items of calls, by the names of the tools
+        self._searches = searches  # the request declares a web search, perhaps one that nothing runs here
         self.offered: dict[str, OfferedTool] = {}  # this server's tools that the response may use, by name
         self.max_hosted: int | None = None  # how many calls of them it may make
         self.made = 0  # and how many it has made
@@ -260,7 +266,7 @@ class Called:
 
     def share(self, other: "Called") -> None:
         """Take the tools of another agent of the same response."""
-        self._tools, self.max_hosted = other._tools, other.max_hosted
+        self._tools, self.max_hosted, self._searches = other._tools, other.max_hosted, other._searches
         self.offer(other.offered.values())
 
     def learn(self, tools: Sequence[JsonObject], offered: Iterable[OfferedTool]) -> None:
@@ -300,6 +306,11 @@ class Called:
             return self._hosted[name](self._new_id)
         self.unknown.append(name)
         self.last_unknown = name
+        if self._searches and name.startswith(SEARCH_NAMES) and name not in self._hosted:
+            unserved = builder_of(OfferedTool(name=name, item="web_search_call"), self._new_id)
+            assert isinstance(unserved, HostedBuilder), "nobody is asked to approve it"
+            unserved.unserved = {"type": "web_search_error", "message": NO_SEARCH}
+            return unserved
         return ReasoningBuilder(self._new_id)
 
     def note(self, name: str, call: CallBuilder, status: ItemStatus) -> None:

@@ -29,6 +29,7 @@ class HostedBuilder(ItemBuilder):
     def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
         super().__init__(new_id)
         self._offered = offered  # the tool
+        self.unserved: JsonObject | None = None  # why nothing runs it, as the error of its item
         self.shown: JsonObject = {}  # fields of the item that the tool gives: its output, or a typed error
         self.failed = False
         self._is_called = False  # the input is complete

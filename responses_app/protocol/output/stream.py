@@ -32,6 +32,7 @@ from responses_app.protocol.output.citations import ProducedFiles, Sources
 from responses_app.protocol.output.hosted import HostedBuilder, HostedCall
 from responses_app.protocol.output.hosted_items import ApprovalRequestBuilder
 from responses_app.protocol.requests.resources import NEXT, Ending, ResponseObject, Status, as_known, known_id
+from responses_app.protocol.requests.server_tools import WEB_SEARCH
 
 
 class LocalProtocolError(Exception):
@@ -73,7 +74,8 @@ class ResponseStream:
         self.output: list[JsonObject] = []  # the items that are done; the open one is not among them
         self.messages: list[RenderedMessage] = []  # what was sampled, as it is fed back in the next turn
         self.sampled: list[SampledMessage] = []  # the output items with their messages
-        self.called = Called(new_id, tools, hosted)  # knows what was called
+        declared = [str(tool["type"]) for tool in response["tools"]]
+        self.called = Called(new_id, tools, hosted, searches=any(kind in WEB_SEARCH for kind in declared))
         self.hosted_call: HostedCall | None = None  # what is to be run before the next turn
         self.sources: Sources | None = None  # that messages may cite
         self.files: ProducedFiles | None = None  # and files
@@ -385,6 +387,12 @@ class ResponseStream:
             raise LocalProtocolError("an item ended that had not begun")
         # Also of a call that stays open: the model has said all of it, and reads it in the next turn.
         self._take_message(event.message)
+        if isinstance(item, HostedBuilder) and item.unserved is not None and not event.truncated:
+            called = self._emit(item, item.called())
+            item.returned({"error": item.unserved}, failed=True)
+            events = [*called, *self._close_item("failed")]
+            self.note_sampled(event.message)
+            return events
         if isinstance(item, HostedBuilder) and not event.truncated:
             self.hosted_call = HostedCall(self._name, item.text, item.id)
             events, output = self._emit(item, item.called()), item.output_builder()

@@ -25,6 +25,7 @@ from responses_app.protocol.requests.create_fields import GUIDED, HIDES_NOTHING,
 from responses_app.protocol.sizes import json_size
 from responses_app.protocol.stateless.embeddings import read_inputs
 from responses_app.protocol.stop_strings import Stops, StopStrings
+from responses_app.protocol.tiers import ServiceTier
 
 MAX_CHOICES = 128  # of one request: prompts × n
 MAX_TOKENS = 16  # where a request does not say, as at OpenAI
@@ -227,6 +228,8 @@ class Completion(TypedDict):
     choices: list[CompletionChoice]
     usage: NotRequired[CompletionUsage | None]
     kv_transfer_params: NotRequired[JsonObject]  # for another engine, where they were asked for
+    service_tier: ServiceTier  # that of the server, as vLLM has the field
+    system_fingerprint: str
 
 
 class CompletionServerSentEvent(TypedDict):
@@ -329,6 +332,8 @@ class CompletionHead:
     id: str
     created: int  # Unix seconds
     model: str
+    service_tier: ServiceTier
+    system_fingerprint: str  # another one for another version of the server
 
     def body(self, choices: Sequence[ChoiceDelta], usage: CompletionTokens | None) -> Completion:
         """Return an answer, or a part of a stream."""
@@ -337,6 +342,8 @@ class CompletionHead:
             "object": "text_completion",
             "created": self.created,
             "model": self.model,
+            "service_tier": self.service_tier,
+            "system_fingerprint": self.system_fingerprint,
             "choices": [each.body() for each in choices],
             "usage": None if usage is None else usage.body(),
         }

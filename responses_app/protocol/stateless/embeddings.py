@@ -9,7 +9,7 @@ from array import array
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import orjson
 from pydantic import Field
@@ -118,6 +118,14 @@ def _empty(param: str) -> ApiError:
     return invalid_value(param, "it must not be empty.")
 
 
+class EmbeddingsHead(NamedTuple):
+    """What an answer says beside its vectors and its usage."""
+
+    id: str
+    created: int  # Unix seconds
+    model: str
+
+
 @dataclass(frozen=True, slots=True)
 class EncodedAnswer:
     """An answer, written."""
@@ -143,8 +151,10 @@ class EmbeddingUsage(TypedDict):
 
 
 class EmbeddingList(TypedDict):
-    """One vector for each input, in their order."""
+    """One vector for each input, in their order. `id` and `created` are vLLM's."""
 
+    id: str
+    created: int
     object: Literal["list"]
     model: str
     data: list[Embedding]
@@ -152,24 +162,24 @@ class EmbeddingList(TypedDict):
 
 
 def encode_answer(
-    vectors: Sequence["Vector[float]"], *, model: str, tokens: int, encoding: EncodingFormat
+    vectors: Sequence["Vector[float]"], *, head: "EmbeddingsHead", tokens: int, encoding: EncodingFormat
 ) -> EncodedAnswer:
     """Write an answer; blocks for some milliseconds where it is a large one."""
     usage: EmbeddingUsage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    rest: JsonObject = {**head._asdict(), "usage": usage}
     if encoding in ("bytes", "bytes_only"):
-        described = _described(vectors, model, usage) if encoding == "bytes" else None
+        described = _described(vectors, rest) if encoding == "bytes" else None
         return EncodedAnswer(b"".join(map(_little_endian, vectors)), "application/octet-stream", described)
     # Each vector by itself: `dumps` keeps the interpreter for itself while it writes, and all at once are megabytes.
     data = b",".join(
         orjson.dumps(Embedding(object="embedding", index=index, embedding=_written(vector, encoding)))
         for index, vector in enumerate(vectors)
     )
-    rest = orjson.dumps({"model": model, "usage": usage})
     # The list is put before the other fields: `rest` without its opening brace follows.
-    return EncodedAnswer(b'{"object":"list","data":[%b],%b' % (data, rest[1:]), "application/json")
+    return EncodedAnswer(b'{"object":"list","data":[%b],%b' % (data, orjson.dumps(rest)[1:]), "application/json")
 
 
-def _described(vectors: Sequence["Vector[float]"], model: str, usage: EmbeddingUsage) -> str:
+def _described(vectors: Sequence["Vector[float]"], rest: JsonObject) -> str:
     data, start = [], 0
     for index, vector in enumerate(vectors):
         # Four bytes a number.
@@ -177,7 +187,7 @@ def _described(vectors: Sequence["Vector[float]"], model: str, usage: EmbeddingU
         described: JsonObject = {"index": index, "embed_dtype": "float32", "endianness": "little"}
         data.append({**described, "start": start, "end": end, "shape": [len(vector)]})
         start = end
-    return orjson.dumps({"model": model, "data": data, "usage": usage}).decode("ascii", errors="replace")
+    return orjson.dumps({**rest, "data": data}).decode("ascii", errors="replace")
 
 
 def _written(vector: "Vector[float]", encoding: EncodingFormat) -> str | list[float]:

@@ -14,6 +14,7 @@ from functools import partial
 from engine.errors import EngineError, NotRendered
 from engine.formats.base import as_tokens
 from engine.types import GenerationRequest
+from responses_app import __version__
 from responses_app.observing import gen_ai
 from responses_app.observing.traces import Value
 from responses_app.protocol import ids
@@ -110,8 +111,14 @@ class CompletionService:
         if wanted.fields.logprobs is not None and not model.engine.supports_logprobs:
             raise unsupported_parameter("logprobs", "The engine here gives no log probabilities; leave it out.")
         details = _details(wanted, model)
-        head = CompletionHead(id=self.service.new_id(ids.COMPLETION), created=int(self.service.now()), model=model.name)
         tier = self.service.settings.tier(None)
+        head = CompletionHead(
+            id=self.service.new_id(ids.COMPLETION),
+            created=int(self.service.now()),
+            model=model.name,
+            service_tier=tier,
+            system_fingerprint=ids.system_fingerprint(model.name, __version__),
+        )
         priority = origin.priority(PRIORITIES[tier])
         choices = await _choices(wanted, model, origin, head.id, priority, self.service.threads)
         details.check_prompts(sum(len(each.request.prompt_token_ids) for each in choices))

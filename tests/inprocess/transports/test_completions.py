@@ -39,6 +39,10 @@ def test_openais_sdk(demo_server: Server) -> None:
     assert "".join(part.choices[0].text for part in said) == COUNTED
     assert [part.choices[0].finish_reason for part in said if part.choices[0].finish_reason] == ["stop"]
     assert len({part.id for part in parts}) == 1
+    for part in (whole, *parts):
+        assert part.system_fingerprint == whole.system_fingerprint
+        assert (part.model_extra or {})["service_tier"] == "default"
+    assert str(whole.system_fingerprint).startswith("fp_")
     assert (last.choices, last.usage) == ([], usage)
     assert all(part.usage is None for part in said)
 

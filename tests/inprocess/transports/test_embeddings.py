@@ -24,6 +24,9 @@ def test_openais_sdk(demo_server: Server) -> None:
         plain = client.embeddings.create(**asked, encoding_format="float")  # type: ignore[arg-type]
     assert [each.index for each in packed.data] == [0, 1]
     assert (packed.model, packed.object, packed.data[0].object) == (MODEL, "list", "embedding")
+    extra = packed.model_extra or {}
+    assert str(extra["id"]).startswith("embd-")
+    assert isinstance(extra["created"], int)
     assert packed.usage.prompt_tokens == packed.usage.total_tokens > 4
     for left, right in zip(packed.data, plain.data, strict=True):
         assert len(left.embedding) == 256
@@ -55,6 +58,7 @@ def test_every_encoding_says_the_same(demo_server: Server) -> None:
                 (at * 1024, at * 1024 + 1024, [256]) for at in range(3)
             ]
             assert described["usage"]["prompt_tokens"] == 3
+            assert described["id"].startswith("embd-")
         else:
             assert "metadata" not in answer.headers
 

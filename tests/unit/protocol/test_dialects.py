@@ -171,7 +171,7 @@ def test_a_call_is_told_in_deltas_of_its_own(names: str, as_object: bool, type: 
     call = CALLED[item_id]
     assert (entry if as_object else orjson.loads(entry)) == {
         "type": "tool_call",
-        "id": call.call_id,
+        "id": item_id,
         "call_id": call.call_id,
         "name": call.name,
         "arguments": '{"city"',

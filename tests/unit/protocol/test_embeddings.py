@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from responses_app.protocol.stateless import embeddings
-from responses_app.protocol.stateless.embeddings import EncodingFormat, encode_answer
+from responses_app.protocol.stateless.embeddings import EmbeddingsHead, EncodingFormat, encode_answer
 
 VECTORS = st.lists(st.lists(st.floats(width=32)), max_size=4)
 
@@ -17,13 +17,14 @@ VECTORS = st.lists(st.lists(st.floats(width=32)), max_size=4)
 @given(VECTORS, st.text(), st.sampled_from(["float", "base64"]))
 def test_an_answer_is_the_json_of_its_parts(numbers: list[list[float]], model: str, encoding: EncodingFormat) -> None:
     vectors = [array("f", each) for each in numbers]
-    content = encode_answer(vectors, model=model, tokens=3, encoding=encoding).content
+    head = EmbeddingsHead("embd-1", 7, model)
+    content = encode_answer(vectors, head=head, tokens=3, encoding=encoding).content
     data = [
         {"object": "embedding", "index": index, "embedding": embeddings._written(vector, encoding)}
         for index, vector in enumerate(vectors)
     ]
     usage = {"prompt_tokens": 3, "total_tokens": 3}
-    assert content == orjson.dumps({"object": "list", "data": data, "model": model, "usage": usage})
+    assert content == orjson.dumps({"object": "list", "data": data, **head._asdict(), "usage": usage})
 
 
 def test_each_vector_is_written_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,5 +37,5 @@ def test_each_vector_is_written_by_itself(monkeypatch: pytest.MonkeyPatch) -> No
         return written[-1]
 
     monkeypatch.setattr(embeddings.orjson, "dumps", dumps)
-    encode_answer([array("f", [0.5] * 100)] * 5, model="m", tokens=1, encoding="float")
+    encode_answer([array("f", [0.5] * 100)] * 5, head=EmbeddingsHead("e", 1, "m"), tokens=1, encoding="float")
     assert max(map(len, written)) < 600

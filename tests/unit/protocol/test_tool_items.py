@@ -199,6 +199,11 @@ def test_an_approved_call_stands_there_once() -> None:
     ]
 
 
+def test_a_search_that_failed_says_why() -> None:
+    item = {"type": "web_search_call", "action": {"type": "search", "query": "q"}, "error": {"message": "No."}}
+    assert read(item) == [call("browser.search", '{"query":"q"}'), output("browser.search", 'Error: {"message":"No."}')]
+
+
 FUNCTION_CALL: JsonObject = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 WITH_OUTPUT: JsonObject = {**FUNCTION_CALL, "status": "completed", "output": "42"}
 OUTPUT: JsonObject = {"type": "function_call_output", "call_id": "c", "output": "43"}

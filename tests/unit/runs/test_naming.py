@@ -61,6 +61,10 @@ class TestTurns:
         assert first["id"] == second["id"] == third["id"]
         said = f"Response {first['id']} (compatibility mode): continuing from previous response"
         assert caplog.text.count(said) == 2
+        unknown = {"type": "function_call_output", "call_id": "x", "output": ""}
+        answered = [*output_of(first), unknown]
+        assert (await refused(ask(site, previous_response_id=first["id"], input=answered))).status == 400
+        assert caplog.text.count(said) == 2, "one that is refused goes on with nothing"
         calls = [response["output"][-1] for response in (first, second)]
         assert calls[0]["call_id"] != calls[1]["call_id"]
         assert calls[0]["id"] != calls[1]["id"]

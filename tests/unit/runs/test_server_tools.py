@@ -346,3 +346,32 @@ class Homeless(Shell):
 async def test_a_tool_that_cannot_reach_the_store_is_to_be_asked_for_again() -> None:
     error = await Site(tools=[Homeless()]).refusal(input="hi", tools=ASKED)
     assert (error.status, error.retry_after is not None) == (503, True)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("search", "search"), ("open", "open_page"), ("find", "find_in_page")])
+@pytest.mark.parametrize("declared", ["web_search", "web_search_preview"])
+async def test_a_search_that_nothing_runs_is_an_item_that_has_failed(declared: str, name: str, kind: str) -> None:
+    call = f'<|channel|>commentary to=browser.{name} code<|message|>{{"query": "turtles"}}<|call|>'
+    site = Site(FakeEngine([[call], [ANSWER], [ANSWER]]))
+    tools = [{"type": declared}]
+    events = await (await site.begin(input="hi", tools=tools, store=False)).to_the_end()
+    assert [str(event["type"]).removeprefix("response.") for event in events[2:7]] == [
+        "output_item.added",
+        *(f"web_search_call.{each}" for each in ("in_progress", "searching", "completed")),
+        "output_item.done",
+    ]
+    item, message = events[-1]["response"]["output"]  # type: ignore[index]
+    assert events[6]["item"] == item
+    assert (item["type"], item["status"], item["action"]["type"]) == ("web_search_call", "failed", kind)
+    assert "SEARCH_URL" in item["error"]["message"]
+    assert message["content"][0]["text"] == "It is 2."
+    assert "Error: this tool does not exist" in decode_tokens(site.engine.requests[1].prompt_token_ids)
+    again = [{"role": "user", "content": "hi"}, item, message, {"role": "user", "content": "And?"}]
+    await site.ask(input=again, tools=tools)
+    assert '"message":"Nothing searches the web here' in decode_tokens(site.engine.requests[2].prompt_token_ids)
+
+
+async def test_one_that_was_not_declared_is_a_thought() -> None:
+    site = Site(FakeEngine([["<|channel|>commentary to=browser.search code<|message|>{}<|call|>"], [ANSWER]]))
+    response = await site.ask(input="hi")
+    assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
