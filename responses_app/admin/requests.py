@@ -11,6 +11,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from math import ceil
 from typing import Any
+from urllib.parse import urlsplit
 
 from axes.signals import user_locked_out
 from django.conf import settings
@@ -20,6 +21,8 @@ from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
+from django.urls import Resolver404, get_script_prefix, resolve, reverse
+from django.utils.http import url_has_allowed_host_and_scheme
 
 logger = logging.getLogger("respsite.admin")
 
@@ -34,6 +37,7 @@ def login(request: HttpRequest) -> HttpResponse:
 
     Each worker has a turn of its own: so many workers, so many guesses more than the limit at most.
     """
+    keep_own_next(request)
     # Named where single sign-on is configured: the form has a link to it.
     extra = {"sign_on": settings.RESPSITE.oidc_issuer and settings.RESPSITE.oidc_name}
     if request.method != "POST":
@@ -45,6 +49,28 @@ def login(request: HttpRequest) -> HttpResponse:
         return admin.site.login(request, extra)
     finally:
         _turn.release()
+
+
+def keep_own_next(request: HttpRequest) -> None:
+    """Let `next` of a request to sign in be a page of this server: the dashboard takes the place of all else."""
+    for name in ("GET", "POST"):
+        values = getattr(request, name)
+        if "next" in values and not _is_own_page(request, values["next"]):
+            values = values.copy()
+            values["next"] = reverse("admin:index")
+            setattr(request, name, values)
+
+
+def _is_own_page(request: HttpRequest, url: str) -> bool:
+    if not url_has_allowed_host_and_scheme(url, {request.get_host()}, require_https=request.is_secure()):
+        return False
+    prefix = get_script_prefix()
+    try:
+        path = urlsplit(url).path
+        resolve(f"/{path[len(prefix) :]}" if path.startswith(prefix) else path)
+    except (Resolver404, ValueError):
+        return False
+    return True
 
 
 def locked_page(request: HttpRequest, response: HttpResponse, credentials: dict[str, Any]) -> HttpResponse:

@@ -82,7 +82,7 @@ class WebhookEndpointTestResult(TypedDict):
     webhook_endpoint_id: str
     event_type: str
     status_code: int
-    success: Literal[True]
+    success: bool  # a status from 200 to 299; redirects are not followed
 
 
 class WebhookEventTypeList(TypedDict):
@@ -179,7 +179,7 @@ async def _test(request: HttpRequest, endpoint_id: str) -> WebhookEndpointTestRe
         "webhook_endpoint_id": endpoint_id,
         "event_type": event_type,
         "status_code": sent.status_code,
-        "success": True,
+        "success": not sent.problem,
     }
 
 

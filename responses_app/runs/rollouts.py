@@ -1,21 +1,25 @@
 """`Rollouts`: what the API calls for roll-outs, and what a request goes through that is part of one."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from pydantic import BaseModel
 
 from engine.sessions import Session
+from responses_app.auth.scopes import check_named
 from responses_app.protocol import ids
+from responses_app.protocol.api_keys import Area
 from responses_app.protocol.engine_state import EngineState
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.requests.requests import CreateRequest
+from responses_app.protocol.requests.requests import CreateRequest, Named
 from responses_app.protocol.retention import keeps_nothing
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse, RolloutRef
 from responses_app.protocol.rollouts.objects import RolloutObject
 from responses_app.protocol.rollouts.requests import (
+    HEADER,
+    METADATA,
     NewReward,
     NewRollout,
     as_sampling,
@@ -81,7 +85,7 @@ class Rollouts:
 
         Raises `ApiError` for a roll-out that has ended, or is full.
         """
-        ref = named(origin.rollout, request.metadata)
+        ref = part_of(origin, request.metadata)
         if ref is None:
             return request, replace(origin, rollout=None)
         record = await self.enter(origin.project, ref)
@@ -243,6 +247,19 @@ def _unkept() -> ApiError:
         "A roll-out keeps the tokens of all that runs in it",
         "Leave the roll-out's headers and metadata out, or use another project.",
     )
+
+
+def part_of(origin: Origin, metadata: Mapping[str, str] | None) -> RolloutRef | None:
+    """Return the roll-out that a request is recorded for; None for none.
+
+    Raises `ApiError` for a wrong id, and where the key may not write into roll-outs.
+    """
+    ref = named(origin.rollout, metadata)
+    if ref is not None:
+        by_header = origin.rollout is not None and origin.rollout.name
+        param = HEADER if by_header else f"metadata.{METADATA}"
+        check_named(origin.scopes, [Named(Area.ROLLOUTS, param, writes=True)])
+    return ref
 
 
 def as_part(origin: Origin, ref: RolloutRef, record: RolloutRecord) -> Origin:

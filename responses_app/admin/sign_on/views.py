@@ -23,6 +23,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 from mozilla_django_oidc.views import OIDCAuthenticationCallbackView, OIDCAuthenticationRequestView
 
+from responses_app.admin.requests import keep_own_next
 from responses_app.admin.sign_on.backend import library_setting, provider
 from responses_app.auth.sign_on.refusal import Reason, SignOnRefused
 from responses_app.observing.logs import OF_STRANGERS
@@ -76,6 +77,7 @@ class _Back(OIDCAuthenticationCallbackView):
         # Before the library, which signs out whoever comes with an error: a link on any page could do that.
         if request.GET.get("state") not in (request.session.get("oidc_states") or ()):
             raise SignOnRefused(Reason.STATE_UNKNOWN)
+        async_to_sync(provider().endpoints)().check_sender(request.GET.getlist("iss"))
         # A link can also begin a sign-in that the provider refuses: who is in by a password stays in.
         if request.GET.get("error") and request.user.is_authenticated and not by_sign_on(request.session):
             return self.login_failure()
@@ -95,6 +97,7 @@ class _Back(OIDCAuthenticationCallbackView):
 @explained
 def start(request: HttpRequest) -> HttpResponse:
     """Send somebody to the provider. Whose session is over and cannot be renewed is signed out."""
+    keep_own_next(request)
     try:
         return _Start.as_view()(request)
     except SignOnRefused as refused:
@@ -111,7 +114,7 @@ def back(request: HttpRequest) -> HttpResponse:
     try:
         return _Back.as_view()(request)
     except SignOnRefused as refused:
-        if before and refused.reason is not Reason.STATE_UNKNOWN:
+        if before and refused.reason not in (Reason.STATE_UNKNOWN, Reason.ISSUER_FOREIGN):
             refused.who = refused.who or before
             if request.user.is_authenticated:  # the library has signed out whoever comes with an error
                 auth.logout(request)

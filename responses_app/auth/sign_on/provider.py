@@ -38,6 +38,12 @@ class Endpoints:
     userinfo: str  # "" where it has none, as with the next one
     end_session: str
     takes_secret_in_form: bool  # else in a header
+    names_itself: bool  # whenever it sends somebody back (`iss`, RFC 9207)
+
+    def check_sender(self, named: Sequence[str]) -> None:
+        """Raise `SignOnRefused` where another provider sends somebody back: `named` are the values of `iss` there."""
+        if any(each != self.issuer for each in named) or (self.names_itself and not named):
+            raise SignOnRefused(Reason.ISSUER_FOREIGN, f"iss is {[each[:200] for each in named[:3]]}")
 
 
 class Provider:
@@ -104,6 +110,7 @@ class Provider:
             userinfo=url("userinfo_endpoint", needed=False),
             end_session=url("end_session_endpoint", needed=False),
             takes_secret_in_form=isinstance(ways, list) and "client_secret_post" in ways,
+            names_itself=said.get("authorization_response_iss_parameter_supported") is True,
         )
 
     async def _ask(

@@ -28,6 +28,10 @@ class Reason(StrEnum):
         *("state_unknown", 400),
         "This sign-in was not started in this browser, took too long, or was finished before. Start again.",
     )
+    ISSUER_FOREIGN = (
+        *("issuer_foreign", 403),
+        "Somebody else than {name} (OIDC_ISSUER) sent you back here. Start again.",
+    )
     CODE_REFUSED = "code_refused", 403, "{name} did not accept the code that it sent you back with. Start again."
     TOKEN_MALFORMED = "token_malformed", 502, "{name} sent no ID token that can be read."
     TOKEN_ALGORITHM = (

@@ -23,7 +23,6 @@ from responses_app.protocol.errors import context_length_exceeded, invalid_reque
 from responses_app.protocol.prompt.prompt import check_can_fit
 from responses_app.protocol.rate_limits import Amount, Slot
 from responses_app.protocol.rollouts.recording import CompletionRecorder
-from responses_app.protocol.rollouts.requests import named
 from responses_app.protocol.stateless.completions import CompletionHead, CompletionText, CompletionWanted, Echo
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.driving.spans import operation_span
@@ -33,7 +32,7 @@ from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.plan.sessions import session_of
 from responses_app.runs.planning.planning import check_tokens, project_salt, sampling_of
 from responses_app.runs.queues.turns import FairThreads
-from responses_app.runs.rollouts import as_part, with_sampling
+from responses_app.runs.rollouts import as_part, part_of, with_sampling
 from responses_app.runs.service import ResponseService
 from responses_app.runs.stateless.completing import Completing, Deltas, OpenChoice
 
@@ -102,7 +101,7 @@ class CompletionService:
 
     async def _start(self, wanted: CompletionWanted, origin: Origin) -> Completing:
         model = self.service.models.chosen(wanted.fields.model, origin.models)
-        ref = named(origin.rollout, wanted.metadata)
+        ref = part_of(origin, wanted.metadata)
         if ref is not None:
             rollout = await self.service.rollouts.enter(origin.project, ref)
             wanted = replace(wanted, fields=with_sampling(wanted.fields, rollout))

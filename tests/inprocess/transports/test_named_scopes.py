@@ -156,6 +156,40 @@ async def test_what_a_frame_names_needs_its_scope(closed: ClosedServer, writer: 
         await socket.until("response.completed")
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("responses", {"input": "Hello"}),
+        ("chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}),
+        ("completions", {"prompt": "Hello"}),
+        ("messages", {"max_tokens": 8, "messages": [{"role": "user", "content": "Hello"}]}),
+    ],
+)
+def test_what_is_recorded_for_a_roll_out_needs_its_scope(
+    closed: ClosedServer, writer: str, path: str, body: Mapping[str, Any]
+) -> None:
+    def answer(key: str, **changed: object) -> httpx.Response:
+        below = "" if changed else "/rollouts/r-scopes"
+        url = f"{closed.base_url.removesuffix('/v1')}{below}/v1/{path}"
+        headers = {**bearer(key), **({"anthropic-version": "2023-06-01"} if path == "messages" else {})}
+        return httpx.post(url, json={**body, **changed}, headers=headers, verify=False, timeout=30)
+
+    models = httpx.get(f"{closed.base_url}/models", headers=bearer(writer), verify=False, timeout=30).json()["data"]
+    body = {"model": models[0]["id"], **body}
+    ways: list[dict[str, object]] = [{}]
+    if path != "messages":  # its metadata is the user's id alone
+        ways.append({"metadata": {"rollout_id": "r-scopes"}})
+    may = key_with(closed, f"{EVERYTHING_ELSE},api.rollouts.write")
+    for way in ways:
+        refused = answer(writer, **way)
+        assert refused.status_code == 403, refused.text
+        assert "Missing scopes: api.rollouts.write." in refused.json()["error"]["message"]
+        if path != "messages":
+            assert refused.json()["error"]["param"] == ("metadata.rollout_id" if way else "x-rollout-id")
+        assert answer(may, **way).status_code == 200
+    assert answer(writer, metadata={}).status_code == 200, "without a roll-out nothing is asked for"
+
+
 def test_chats_and_compactions_name_files_too(closed: ClosedServer, writer: str) -> None:
     chat = {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]}]}
     for way in ({}, {"stream": True}):

@@ -163,15 +163,16 @@ def test_what_waits_is_no_part_of_the_turn_behind_a_lost_connection(modules: Pla
     assert steering == 0
 
 
-# A lane whose connection closes in the middle of an answer, of which the server says that it still runs. The events come
-# from the first one on, as `ends` has them; returns what is shown before and behind them, and what was sent.
+# A lane whose connection closes in the middle of an answer, of which the server says that it still runs. Its events
+# come again from the first one on, and end as `ends` says; returns what is shown before and behind them, and what was sent.
 CUT_AND_FOLLOWED = """async (ends) => {
     const { Lane } = await import('/static/playground/lane.js');
     const { asShown, emptySetup } = await import('/static/playground/request.js');
     const response = (status, output = []) => ({ id: 'resp_1', status, output });
     const event = (type, more) => ({ type: `response.${type}`, output_index: 0, ...more });
     const item = (text, status = 'completed') => ({ type: 'message', status, content: [{ text }] });
-    const begun = [event('created', { response: response('in_progress') }), event('output_item.added', { item: item('', 'in_progress') })];
+    const added = event('output_item.added', { item: item('', 'in_progress') });
+    const begun = [event('created', { response: response('in_progress') }), added];
     const words = (delta) => event('output_text.delta', { delta });
     const stream = new TransformStream();
     const writer = stream.writable.getWriter();
@@ -192,16 +193,23 @@ CUT_AND_FOLLOWED = """async (ends) => {
     lane.say(said('next'));
     lane.ready();
     await followed;
-    const shown = () => lane.turns.map(({ element }) => [element.querySelector('.answer')?.textContent ?? '', ...[...element.querySelectorAll('.waiting, .held')].filter((each) => !each.hidden).map((each) => each.textContent)].join(' | '));
-    const until = async (isSo) => { for (let frame = 0; frame < 1000 && !isSo(); frame += 1) await new Promise(requestAnimationFrame); };
+    const waits = (element) => [...element.querySelectorAll('.waiting, .held')].filter((each) => !each.hidden);
+    const parts = (element) => [element.querySelector('.answer'), ...waits(element)];
+    const shown = () => lane.turns.map(({ element }) => parts(element).map((each) => each?.textContent ?? '').join(' | '));
+    const until = async (isSo) => {
+        for (let frame = 0; frame < 1000 && !isSo(); frame += 1) await new Promise(requestAnimationFrame);
+    };
     await until(() => shown()[0].startsWith('1 2 3'));
     const before = [shown(), lane.status.textContent, sent.length];
-    const all = [...begun, ...(ends.text ? [words(ends.text), event('output_item.done', { item: item(ends.text) })] : []), event(ends.status, { response: response(ends.status, ends.text ? [item(ends.text)] : []) })];
-    for (const each of all) await give(each);
+    const output = ends.text ? [item(ends.text)] : [];
+    const more = ends.text ? [words(ends.text), event('output_item.done', { item: output[0] })] : [];
+    const end = event(ends.status, { response: response(ends.status, output) });
+    for (const each of [...begun, ...more, end]) await give(each);
     await writer.close();
     await until(() => sent.length > 1 && shown()[0].startsWith(ends.text ?? '1 2 3'));
     const { previous_response_id = null, metadata = null, input } = sent[1] ?? {};
-    const [first, next] = asShown([{ ...response('failed'), input: [said('count')] }, { id: 'resp_2', metadata, previous_response_id, input, output: [] }]);
+    const second = { id: 'resp_2', metadata, previous_response_id, input, output: [] };
+    const [first, next] = asShown([{ ...response('failed'), input: [said('count')] }, second]);
     const reloaded = [first.output.map(({ content }) => content[0].text), next.previous_response_id, next.input.length];
     return { before, after: shown()[0], sent: [previous_response_id, input.length], reloaded };
 }"""

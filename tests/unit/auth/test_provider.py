@@ -170,3 +170,17 @@ async def test_the_secret_goes_as_the_provider_takes_it(forged: ForgedProvider, 
 async def test_not_too_many_are_asked_for_at_once(forged: ForgedProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provider_module, "MAX_AT_ONCE", 0)
     assert await reason_of(asking(forged.issuer)) == Reason.PROVIDER_BUSY
+
+
+@pytest.mark.parametrize("promise", [None, False, "true", True])
+async def test_who_sends_somebody_back_is_who_was_asked(forged: ForgedProvider, promise: object) -> None:
+    forged.document = {"authorization_response_iss_parameter_supported": promise}
+    endpoints = await asking(forged.issuer).endpoints()
+    right = [[forged.issuer], [forged.issuer] * 2, *([] if promise is True else [[]])]
+    for named in right:
+        endpoints.check_sender(named)
+    foreign = [["https://a"], [""], [f"{forged.issuer}/"], [forged.issuer, "https://a"]]
+    for named in [*foreign, *([[]] if promise is True else [])]:
+        with pytest.raises(SignOnRefused) as refused:
+            endpoints.check_sender(named)
+        assert refused.value.reason is Reason.ISSUER_FOREIGN

@@ -317,6 +317,29 @@ def test_it_leads_to_no_other_site(forged: ForgedProvider, person: httpx.Client)
         assert "example.com" not in str(page.headers)
 
 
+@pytest.mark.parametrize(
+    "elsewhere", ["/nowhere", "/accounts/profile/", "/v1/models", "", "?x", "https://example.com/"]
+)
+def test_what_is_no_page_here_is_the_dashboard(forged: ForgedProvider, person: httpx.Client, elsewhere: str) -> None:
+    form = person.get("/admin/login/", params={"next": elsewhere})
+    assert 'href="/oidc/authenticate/?next=%2Fadmin%2F"' in form.text
+    logs_in = {"username": NAME, "password": PASSWORD, "next": elsewhere, **token(form)}
+    back = {"referer": f"{person.base_url}/admin/login/"}
+    assert person.post("/admin/login/", data=logs_in, headers=back).headers["location"] == "/admin/"
+    assert signed_in(person, forged, next=elsewhere).headers["location"] == "/admin/"
+
+
+def test_another_provider_sends_nobody_back(server: ClosedServer, forged: ForgedProvider, person: httpx.Client) -> None:
+    back = begun(person, forged)
+    for foreign in (["https://login.example.org"], [forged.issuer, "https://login.example.org"], [f"{forged.issuer}/"]):
+        answer = person.get(BACK, params={**back, "iss": foreign})
+        assert (answer.status_code, "Somebody else than Example &lt;ID&gt;" in answer.text) == (403, True), foreign
+        assert not is_in(person)
+    assert ("", "issuer_foreign") in failures(server)
+    assert person.get(BACK, params={**back, "iss": forged.issuer}).status_code == 302
+    assert is_in(person)
+
+
 @pytest.mark.parametrize("broken", ["/token", "/keys"])
 def test_a_provider_that_is_broken_is_told_and_local_accounts_go_on(
     server: ClosedServer, forged: ForgedProvider, person: httpx.Client, broken: str
