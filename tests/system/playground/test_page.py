@@ -164,7 +164,8 @@ def test_what_waits_is_no_part_of_the_turn_behind_a_lost_connection(modules: Pla
 
 
 # A lane whose connection closes in the middle of an answer, of which the server says that it still runs. Its events
-# come again from the first one on, and end as `ends` says; returns what is shown before and behind them, and what was sent.
+# come again from the first one on, and end as `ends` says; returns what is shown before and behind them, and what was
+# sent.
 CUT_AND_FOLLOWED = """async (ends) => {
     const { Lane } = await import('/static/playground/lane.js');
     const { asShown, emptySetup } = await import('/static/playground/request.js');
@@ -195,7 +196,8 @@ CUT_AND_FOLLOWED = """async (ends) => {
     await followed;
     const waits = (element) => [...element.querySelectorAll('.waiting, .held')].filter((each) => !each.hidden);
     const parts = (element) => [element.querySelector('.answer'), ...waits(element)];
-    const shown = () => lane.turns.map(({ element }) => parts(element).map((each) => each?.textContent ?? '').join(' | '));
+    const textOf = (each) => each?.textContent ?? '';
+    const shown = () => lane.turns.map(({ element }) => parts(element).map(textOf).join(' | '));
     const until = async (isSo) => {
         for (let frame = 0; frame < 1000 && !isSo(); frame += 1) await new Promise(requestAnimationFrame);
     };
