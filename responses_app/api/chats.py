@@ -17,7 +17,15 @@ from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.protocol.requests.resources import IncompleteDetails, ResponseObject, StatusText
 from responses_app.protocol.usage import Usage
 from responses_app.runs.kept_chats import WholeChat
-from responses_app.stores.kept_chats import MAX_PINNED, ChatsQuery, KeptChat, KeptTurn, TooManyPinned
+from responses_app.stores.kept_chats import (
+    MADE_IN,
+    MAX_PINNED,
+    PLAYGROUND,
+    ChatsQuery,
+    KeptChat,
+    KeptTurn,
+    TooManyPinned,
+)
 from responses_app.web.endpoint import AFTER, DIALECT, LIMIT, Endpoint, Parameter, Refusals, text
 from responses_app.web.http import caller_of, query_of, read_json
 from responses_app.wiring.site import get_site
@@ -133,8 +141,21 @@ async def _list(request: HttpRequest) -> PlaygroundChatList:
         raise invalid_value("search", f"a text of {len(search)} characters. It has at most {MAX_SEARCH}.")
     caller = caller_of(request)
     # One more than is shown tells whether there are more.
-    wanted = ChatsQuery(key_id=caller.key_id, search=search, after=page.after, limit=page.limit + 1)
+    only_playground = _made_in(query.get(MADE_IN, ("",))[-1])
+    wanted = ChatsQuery(
+        key_id=caller.key_id,
+        only_playground=only_playground,
+        search=search,
+        after=page.after,
+        limit=page.limit + 1,
+    )
     return page_of(await get_site().kept_chats.listed(caller, wanted), page, _shown)
+
+
+def _made_in(name: str) -> bool:
+    if name not in ("", PLAYGROUND):
+        raise invalid_value(MADE_IN, f"'{name[:80]}'. Known is: '{PLAYGROUND}'.")
+    return name == PLAYGROUND
 
 
 async def _get(request: HttpRequest, chat_id: str) -> WholePlaygroundChat:
@@ -202,12 +223,15 @@ def _turn(turn: KeptTurn, dialect: Dialect) -> PlaygroundTurn:
 _CHATS = "/v1/playground/chats"
 _CHAT = f"{_CHATS}/{{chat_id}}"
 _SEARCH = Parameter("search", "Only chats in whose titles or texts this stands.", text(maxLength=MAX_SEARCH))
+_MADE_IN = Parameter(
+    MADE_IN, "`playground`: only pinned chats and those of the playground's page.", text(enum=[PLAYGROUND])
+)
 _endpoint = partial(Endpoint, tag="Playground", scope=Area.RESPONSES, refusals=REFUSALS)  # chats are responses
 
 ENDPOINTS = (
     _endpoint(
         *("GET", _CHATS, _list, "listPlaygroundChats", "List the caller's chats: pinned ones, then the newest"),
-        takes=(_SEARCH, LIMIT, AFTER),
+        takes=(_SEARCH, _MADE_IN, LIMIT, AFTER),
     ),
     _endpoint("GET", _CHAT, _get, "getPlaygroundChat", "Return a chat with its turns", takes=(DIALECT,)),
     _endpoint(

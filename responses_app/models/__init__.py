@@ -54,6 +54,8 @@ class Response(WithId):
     # The chat it belongs to, see `stores.database.responses.membership`; empty until that is found out, where an older
     # version accepted it.
     chat_id = models.CharField(max_length=ID_LENGTH, default="", db_default="")
+    # Whether the playground's page asked for it, as its metadata says (`kept_chats.MADE_IN`).
+    playground = models.BooleanField(default=False, db_default=False)
     worker = models.CharField(max_length=ID_LENGTH, default="")  # the process that runs it; empty once it has ended
     epoch = models.IntegerField(default=1, db_default=1)  # how many have claimed it
     request = JSONTextField(null=True)  # in the background: what another worker needs to go on; until it has ended
@@ -76,6 +78,17 @@ class Response(WithId):
             models.Index(fields=["project", "chat_id", "created_at", "id", "key_id"], name="response_chat"),
             models.Index(fields=["project", "created_at", "id", "key_id", "chat_id"], name="response_newest"),
             models.Index(fields=["created_at", "id"], name="response_no_chat", condition=models.Q(chat_id="")),
+            # The same two for the chats of the playground, among any number of others.
+            models.Index(
+                fields=["project", "chat_id", "created_at", "id", "key_id"],
+                name="response_page_chat",
+                condition=models.Q(playground=True),
+            ),
+            models.Index(
+                fields=["project", "created_at", "id", "key_id", "chat_id"],
+                name="response_page_newest",
+                condition=models.Q(playground=True),
+            ),
         ]
 
 

@@ -23,7 +23,13 @@ SEARCHED_RESPONSES = 2000  # the newest ones of the caller, in which a search lo
 SEARCHED_BYTES = 16 << 20  # of their texts
 SEARCHED_EACH = 256 << 10  # bytes of a response; a larger one is not searched
 SEARCHED_TITLES = 5000  # the titles of a project that were set last
+MADE_IN, PLAYGROUND = "made_in", "playground"  # in `metadata` of what the playground's page asks for
 VERSION_OF = "version_of"  # a key of `metadata`: a response of the chat that a root belongs to
+
+
+def made_in_playground(response: ResponseObject) -> bool:
+    """Return whether the playground's page asked for a response."""
+    return (response.get("metadata") or {}).get(MADE_IN) == PLAYGROUND
 
 
 def version_of(response: ResponseObject) -> str:
@@ -70,6 +76,7 @@ class ChatsQuery:
     """What part of the list of chats is asked for."""
 
     key_id: str  # whose; "": everybody's
+    only_playground: bool = False  # pinned chats, and those in which the playground's page asked for a response
     search: str = ""  # what stands in their titles or texts
     after: str | None = None  # the id of the chat behind which it begins
     limit: int  # chats, at most

@@ -184,6 +184,11 @@ export class Code extends Call {
     this.tell("is being written");
   }
 
+  delta(frame) {
+    super.delta(frame);
+    if (frame.type === "response.code_interpreter_call.interpreting") this.tell("runs");
+  }
+
   update(item, live) {
     this.item = item;
     if (item.code) {

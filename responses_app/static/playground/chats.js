@@ -4,12 +4,13 @@ import { ChatMenu } from "./chat-menu.js";
 import { ChatRow, groupOf } from "./chat-row.js";
 import { byId, copy, h, say } from "./dom.js";
 import { nameFor } from "./naming.js";
-import { ofTab } from "./storage.js";
+import { ofSite, ofTab } from "./storage.js";
 import { toast } from "./toast.js";
 
 const AT_ONCE = 30; // chats of one page
 const PAUSE = 250; // milliseconds without a key before it searches
 const PATH = "/v1/playground/chats";
+const SHOWS_ALL = "respsite.chats-all"; // kept where chats of the API are shown, too
 const LEAVING = "respsite.chats-leaving"; // what is being deleted, for the page that comes next in this tab
 const MOST_LEAVING = 20;
 
@@ -26,6 +27,12 @@ export class Chats {
     this.list = byId("chats-list");
     this.foot = byId("chats-foot");
     this.search = byId("chats-search");
+    this.all = byId("chats-all");
+    this.all.checked = ofSite.get(SHOWS_ALL) === "on";
+    this.all.addEventListener("change", () => {
+      ofSite.put(SHOWS_ALL, this.all.checked ? "on" : "off");
+      this.load();
+    });
     this.menu = new ChatMenu((row) => this.#actions(row));
     this.search.addEventListener("input", () => {
       clearTimeout(this.timer);
@@ -83,11 +90,13 @@ export class Chats {
     this.#asking?.abort();
     const asking = (this.#asking = new AbortController());
     const search = this.search.value.trim();
-    const query = new URLSearchParams({ limit: AT_ONCE, ...(search ? { search } : {}), ...(after ? { after } : {}) });
+    const isAll = this.all.checked;
+    const query = new URLSearchParams({ limit: AT_ONCE, ...(this.all.checked ? {} : { made_in: "playground" }), ...(search ? { search } : {}), ...(after ? { after } : {}) });
     try {
       const page = await this.door.ask(`${PATH}?${query}`, { signal: asking.signal });
-      this.#take(page, { after, isNew: search !== this.searched });
-      this.searched = search;
+      const shown = `${isAll} ${search}`;
+      this.#take(page, { after, isNew: shown !== this.shown });
+      this.shown = shown;
     } catch (error) {
       if (error.name === "AbortError") return undefined;
       this.#failed(error);
@@ -113,7 +122,8 @@ export class Chats {
 
   #tellEnd() {
     const search = this.search.value.trim();
-    const none = search ? `No chat has “${search}”.` : "No chats yet. What you ask is listed here.";
+    const others = this.all.checked ? "" : " Chats of the API are listed, too, with the switch above.";
+    const none = search ? `No chat has “${search}”.${others}` : `No chats yet. What you ask is listed here.${others}`;
     this.tell(this.#hasMore ? "Loading more" : this.#seen().length ? "" : none);
   }
 

@@ -40,7 +40,7 @@ export async function find(page, turn, { chat, previous, isNew }) {
 }
 
 async function firstTurns(page, turn) {
-  const list = await orNull(page.ask(`${CHATS}?limit=${LOOKED_AT}`));
+  const list = await orNull(page.ask(`${CHATS}?made_in=playground&limit=${LOOKED_AT}`));
   const since = turn.sentOn / 1000 - EARLIER;
   const recent = (list?.data ?? []).filter(({ created_at }) => created_at >= since);
   const chats = await Promise.all(recent.map(({ id }) => chatOf(page, id)));

@@ -36,12 +36,13 @@ class Message extends View {
 }
 
 class Reasoning extends View {
-  constructor() {
+  constructor(item, turn) {
     const what = h("span", {}, "Thinking");
     const body = h("div", { class: "thought prose" });
     super(h("details", { class: "reasoning", open: true }, h("summary", {}, what), body));
     this.what = what;
-    this.began = performance.now();
+    this.began = turn.isFollowed ? 0 : performance.now(); // its events come faster than it thinks
+    this.took = 0; // milliseconds that it thought; 0 where that is not known
     this.chosen = false;
     this.text = "";
     this.element.classList.add("busy");
@@ -61,9 +62,15 @@ class Reasoning extends View {
     const parts = [...(item.summary ?? []), ...(item.content ?? [])];
     this.text = parts.map((part) => part.text ?? "").join("\n\n") || this.text;
     if (live && item.status === "in_progress") return;
-    this.what.textContent = live ? `Thought for ${duration(performance.now() - this.began)}` : "Thought";
+    this.tell(live && this.began ? performance.now() - this.began : 0);
     this.stop();
     if (!this.text) this.element.hidden = true;
+  }
+
+  /** Say how long it thought. */
+  tell(took) {
+    this.took = took;
+    this.what.textContent = took ? `Thought for ${duration(took)}` : "Thought";
   }
 
   stop() {

@@ -4,7 +4,7 @@ import { attachmentsOf } from "./attachments.js";
 import { Composer } from "./composer.js";
 import { h, say, soon } from "./dom.js";
 import { Outbox } from "./outbox.js";
-import { textOf } from "./request.js";
+import { copyOf, textOf } from "./request.js";
 import { Shown } from "./shown.js";
 import { cards } from "./suggestions.js";
 import { toast } from "./toast.js";
@@ -178,8 +178,9 @@ export class Lane extends Shown {
     this.page.send({ type: "response.steer", previous_response_id: this.running.id, input: [item] });
   }
 
+  /** Stop what runs; return whether something does. */
   interrupt() {
-    if (this.running?.id) this.page.send({ type: "response.interrupt", response_id: this.running.id });
+    return Boolean(this.running?.id) && this.page.send({ type: "response.interrupt", response_id: this.running.id });
   }
 
   /** Send a turn again: in its place where the server does not know it, else as another version. */
@@ -199,6 +200,7 @@ export class Lane extends Shown {
   clear({ quietly = false, focus = true } = {}) {
     const { tree, tip, turns, chat, head, members, readOnly, outbox } = this;
     const { scrollTop } = this.transcript;
+    const setup = copyOf(this.setup);
     this.undoing?.close();
     this.leave();
     this.empty();
@@ -206,7 +208,10 @@ export class Lane extends Shown {
     if (focus) this.composer.focus();
     this.changed("cleared");
     if (quietly || !turns.length) return;
-    const undo = () => this.#restore({ tree, tip, chat, head, members, readOnly, outbox }, scrollTop);
+    const undo = () => {
+      Object.assign(this.setup, setup);
+      this.#restore({ tree, tip, chat, head, members, readOnly, outbox }, scrollTop);
+    };
     this.undoing = toast(`${this.title} was cleared`, { undo });
   }
 

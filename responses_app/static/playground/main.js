@@ -71,7 +71,7 @@ const page = {
   },
 };
 
-function addLane(setup) {
+function addLane(setup, { focus = true } = {}) {
   if (lanes.length >= MAX_LANES) {
     say(`There are ${MAX_LANES} lanes, which is all that may run at once.`);
     return null;
@@ -84,7 +84,7 @@ function addLane(setup) {
   arrange();
   choose(lane);
   lane.element.scrollIntoView({ inline: "nearest", block: "nearest" });
-  lane.composer.focus();
+  if (focus) lane.composer.focus();
   return lane;
 }
 
@@ -261,7 +261,8 @@ listen(actions);
 takeDrops((element) => formAround(element) ?? (lanes.find((lane) => lane.element.contains(element)) ?? chosen).composer);
 nameTheme();
 watchRoom();
-addLane({ ...emptySetup(), ...openChats.lastSetup });
+// Not in the field, where keys would be letters: `i` leads there.
+addLane({ ...emptySetup(), ...openChats.lastSetup }, { focus: !byId("single-keys").checked });
 panel.links.look(); // before the address is that of a chat
 if (door.isShut) {
   chats.clear();

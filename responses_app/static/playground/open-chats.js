@@ -5,9 +5,11 @@ import { Drafts, isEmpty } from "./drafts.js";
 import { forgetOthers, Kept, ownerOf } from "./kept.js";
 import { asShown, copyOf, setupOf, withoutAccess, withoutSecrets } from "./request.js";
 import { goTo, placeOf } from "./scrolled.js";
+import { takeOut } from "./suggestions.js";
 
 const PAUSE = 300; // milliseconds until what changed is kept
 const MOST_LANES = 16;
+const MOST_TURNS = 200; // of a chat, the newest, of which this browser keeps what the server does not
 
 /** `desk`: lanes, chosen(), choose(lane), addLane(setup), showSetup(lane), release(lane) gives it another stream. */
 export class OpenChats {
@@ -93,7 +95,7 @@ export class OpenChats {
     let chat;
     try {
       chat = await this.chats.get(id);
-      chat.turns = asShown(chat.turns);
+      chat.turns = this.#withNumbers(id, asShown(chat.turns));
     } catch (error) {
       if (this.#opening.get(lane) === id) this.#missing(lane, error);
       return undefined;
@@ -154,7 +156,7 @@ export class OpenChats {
 
   /** It is gone for good, and what was kept of it. */
   gone(id) {
-    for (const kind of ["draft", "setup", "scroll"]) for (const name of this.kept.names(`${kind}|${id}`)) this.kept.drop(name);
+    for (const kind of ["draft", "setup", "scroll", "turns"]) for (const name of this.kept.names(`${kind}|${id}`)) this.kept.drop(name);
   }
 
   // What changes
@@ -164,6 +166,11 @@ export class OpenChats {
     if (what === "draft" || what === "scroll") return this.#soon(lane, what);
     if (what === "setup") this.#keepSetup(lane);
     if (what === "loaded") this.#restore(lane);
+    if (what === "ended") this.#keepTurns(lane);
+    if (what === "cleared" && takeOut(lane.setup)) {
+      this.desk.showSetup(lane);
+      this.#keepSetup(lane);
+    }
     if (what === "begun" || what === "ended") this.#later("list", () => this.chats.load().then(() => this.chats.changed()));
     if (what === "begun") {
       this.#opening.delete(lane);
@@ -248,6 +255,23 @@ export class OpenChats {
     if (lane.chat) this.kept.put(`setup|${lane.chat.id}`, setup);
   }
 
+  /** Keep of the turns what the server does not. */
+  #keepTurns(lane) {
+    if (!lane.chat) return;
+    const name = `turns|${lane.chat.id}`;
+    const ended = lane.turns.filter(({ id, isOver, endedAt }) => id && isOver && endedAt).map((turn) => [turn.id, turn.ofPage]);
+    const all = Object.entries({ ...this.kept.get(name), ...Object.fromEntries(ended) });
+    this.kept.put(name, Object.fromEntries(all.slice(-MOST_TURNS)));
+  }
+
+  #withNumbers(id, turns) {
+    const kept = this.kept.get(`turns|${id}`) ?? {};
+    return turns.map((turn) => {
+      const { read, ...times } = kept[turn.id] ?? {};
+      return { ...turn, ...times, output: turn.output.length ? turn.output : (read ?? []) };
+    });
+  }
+
   /** Return the setup that was used last. */
   get lastSetup() {
     return this.kept.get("setup") ?? {};
@@ -256,6 +280,7 @@ export class OpenChats {
   /** Give a lane what is kept of its chat. */
   #restore(lane) {
     laneHead(lane).say(this.drafts.restore(lane, { any: true }));
+    if (!lane.chat) return; // nothing of it is stored
     const { id, request } = this.#requests.get(lane) ?? {};
     const setup = this.kept.get(`setup|${lane.chat.id}`) ?? (id === lane.chat.id ? setupOf(request) : {});
     Object.assign(lane.setup, this.#withSecrets(setup));

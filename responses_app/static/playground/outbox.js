@@ -52,7 +52,7 @@ export class Outbox {
     const frame = {
       type: "response.create",
       stream_id: lane.stream,
-      ...placed(requestOf(lane.setup), { version_of: previous ? null : lane.root, said_behind: lane.unlinked(turn.node, from) }),
+      ...placed(requestOf(lane.setup), { version_of: previous ? null : lane.root, said_behind: lane.unlinked(turn.node, from), made_in: "playground" }),
       input: [...said, ...turn.input],
       ...before,
       ...(turn.kind === "warm" ? { generate: false } : {}),
@@ -63,7 +63,7 @@ export class Outbox {
       turn.note = "Outside of the conversation, which has one line only: it goes on as a chain of its own.";
     }
     turn.previous = previous;
-    turn.sending();
+    turn.sending(doing(frame.tools));
     lane.sending(turn);
     return true;
   }
@@ -109,7 +109,7 @@ export class Outbox {
 
   #found(turn, kept) {
     const { lane } = this;
-    const { node, input, sentAt, firstAt, endedAt } = turn;
+    const { node, input, sentAt, firstAt, endedAt, thoughts } = turn;
     const isTip = lane.tip === node.id;
     lane.tree.rename(node.id, kept.id);
     if (RUNS.includes(kept.status)) {
@@ -117,7 +117,7 @@ export class Outbox {
       lane.give(node, turn);
     } else {
       const output = turn.hasMoreThan(kept.output) ? turn.carried : kept.output; // of what died with its worker
-      lane.give(node, Turn.of({ ...kept, output, input, sentAt, firstAt, endedAt }, lane.actions));
+      lane.give(node, Turn.of({ ...kept, output, input, sentAt, firstAt, endedAt, thoughts }, lane.actions));
     }
     lane.show(isTip ? kept.id : lane.tip);
     lane.rest();
@@ -125,7 +125,15 @@ export class Outbox {
   }
 }
 
-/** Return a request whose metadata says where it belongs, as far as there is room: ids by `OF_PAGE`, null for none. */
+/** Return what the server does with these tools before a response begins, in words. */
+function doing(tools = []) {
+  const servers = tools.filter(({ type }) => type === "mcp").map(({ server_label: label }) => label);
+  const prepares = tools.some(({ type }) => type === "code_interpreter") && "prepares the code interpreter";
+  const all = [prepares, servers.length && `asks ${servers.join(", ")} for tools`].filter(Boolean);
+  return all.length ? `Sent. The server ${all.join(" and ")}` : "Sent";
+}
+
+/** Return a request whose metadata says where it belongs, as far as there is room: names of `OF_PAGE`, null for none. */
 function placed({ metadata, ...request }, places) {
   const told = usersOf(metadata ?? {});
   for (const [name, id] of Object.entries(places)) if (id && Object.keys(told).length < MOST_METADATA) told[name] = id;

@@ -86,7 +86,7 @@ export class Prompts {
   async #save() {
     const name = this.name.value.trim();
     if (!name) throw new Error("Write a name first.");
-    const { prompt: _, ...setup } = withoutSecrets(this.panel.setup);
+    const { prompt: _, cards: __, ...setup } = withoutSecrets(this.panel.setup);
     const saved = await this.panel.door.ask(PATH, { method: "POST", json: { name, setup } });
     this.panel.setup.prompt = saved.name;
     this.panel.changed();

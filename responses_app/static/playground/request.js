@@ -26,6 +26,7 @@ export const emptySetup = (model = "") => ({
   container_files: "", // ids of files in a new one
   servers: [], // of MCP: {server_label, server_url?, authorization?, allowed_tools?, require_approval, on}
   extra: {}, // fields of the request that have no control here
+  cards: { functions: [], switched: [] }, // what a card has added, functions as JSON: it goes with its chat
   prompt: "", // the name under which it was saved
 });
 
@@ -112,9 +113,9 @@ function put(request, [name, inner], value) {
   request[name] = inner ? { ...request[name], [inner]: value } : value;
 }
 
-// What this page adds to a request's metadata: a response of the chat that a first message belongs to; and where the server
+// What this page adds to a request's metadata: that it is this page's; a response of the chat that a first message belongs to; and where the server
 // cannot go on from the turn that a message was said behind, its id, and how many items of the input repeat what was said.
-const OF_PAGE = ["version_of", "said_behind"];
+const OF_PAGE = ["made_in", "version_of", "said_behind"];
 
 /** Return the metadata that is the user's own. */
 export const usersOf = (metadata) => Object.fromEntries(Object.entries(metadata).filter(([name]) => !OF_PAGE.includes(name)));

@@ -19,7 +19,7 @@ export function listen(actions) {
     [["Shift Enter"], "New line"],
     [[`${command} Enter`], "Send, wherever one is"],
     [[`${command} Shift Enter`], "Send to all lanes"],
-    [["Esc"], "Interrupt what runs in this lane"],
+    [["Esc"], "Interrupt what runs in this lane; else leave the field, so that single keys count"],
     [["i"], "Write", actions.write],
     [["o"], "New chat", actions.newChat],
     [["h"], "List of chats", actions.toChats],
@@ -53,7 +53,7 @@ export function listen(actions) {
   const byKey = new Map(keys.filter(([, , act, where]) => act && !where).map(([[name], , act]) => [name, act]));
   const inPlace = keys.filter(([, , act, where]) => act && where);
   document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || document.querySelector("dialog[open]")) return;
+    if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
     const near = inPlace.find(([[names], , , where]) => names.split(" ").includes(event.key) && event.target.matches?.(where));
     if (near && !event.ctrlKey && !event.metaKey && !event.altKey) {
       event.preventDefault();
@@ -69,7 +69,7 @@ export function listen(actions) {
       event.preventDefault();
       actions.send();
     } else if (event.key === "Escape") {
-      actions.interrupt();
+      if (!actions.interrupt() && writes) event.target.blur();
     } else if (!writes && single.checked && !event.ctrlKey && !event.metaKey && !event.altKey && byKey.has(event.key)) {
       event.preventDefault();
       byKey.get(event.key)();

@@ -71,8 +71,25 @@ function lacking(needs, facts) {
 
 /** Put what a suggestion needs into a setup. */
 export function prepare(setup, { functions = [], needs }) {
+  const cards = (setup.cards = structuredClone(setup.cards ?? NOTHING));
   for (const made of functions) {
-    if (!setup.functions.some(({ name }) => name === made.name)) setup.functions.push(structuredClone(made));
+    if (setup.functions.some(({ name }) => name === made.name)) continue;
+    setup.functions.push(structuredClone(made));
+    cards.functions.push(JSON.stringify(made));
   }
-  if (needs && !setup.switched.includes(needs)) setup.switched.push(needs);
+  if (!needs || setup.switched.includes(needs)) return;
+  setup.switched.push(needs);
+  cards.switched.push(needs);
 }
+
+/** Take what suggestions have put there out again, but for functions that were changed since; return whether there was any. */
+export function takeOut(setup) {
+  const { functions, switched } = setup.cards ?? NOTHING;
+  if (!functions.length && !switched.length) return false;
+  setup.functions = setup.functions.filter((each) => !functions.includes(JSON.stringify(each)));
+  setup.switched = setup.switched.filter((each) => !switched.includes(each));
+  setup.cards = structuredClone(NOTHING);
+  return true;
+}
+
+const NOTHING = { functions: [], switched: [] };

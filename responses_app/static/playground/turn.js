@@ -58,7 +58,7 @@ export class Turn {
   static of(kept, actions, answers = NOBODY) {
     const isWarm = kept.kind === "warm" || (kept.status === "completed" && !kept.output?.length);
     const made = new Turn(kept.input ?? [], actions, { kind: isWarm ? "warm" : "turn" });
-    const { id, usage, sentAt = 0, firstAt = 0, endedAt = 0, incomplete_details, stored = true, note = "" } = kept;
+    const { id, usage, sentAt = 0, firstAt = 0, endedAt = 0, thoughts = {}, incomplete_details, stored = true, note = "" } = kept;
     Object.assign(made, { id, usage, sentAt, firstAt, endedAt, incomplete_details, stored, note });
     made.element.dataset.response = id;
     made.status = kept.status;
@@ -68,6 +68,7 @@ export class Turn {
       if (!item) continue;
       const view = made.#view(index, item);
       view.update(item, false);
+      if (thoughts[index]) view.tell?.(thoughts[index]);
       const answer = ASKS.includes(item.type) && answers.get(item.call_id ?? item.id);
       if (answer) view.settle(answer);
     }
@@ -79,6 +80,19 @@ export class Turn {
     if (kept.error) made.#tell(kept.error);
     made.#measure();
     return made;
+  }
+
+  /** How long it thought, in milliseconds, by the place of the item. */
+  get thoughts() {
+    return Object.fromEntries(this.views.flatMap((view, place) => (view?.took ? [[place, view.took]] : [])));
+  }
+
+  /** What the server does not keep of it, and a reload is to show: its numbers, and what was read of an answer that died. */
+  get ofPage() {
+    const { sentAt, firstAt, endedAt, thoughts } = this;
+    const read = this.isAlive || !this.hasOutput ? [] : this.carried;
+    const times = this.isFollowed ? {} : { firstAt: firstAt && firstAt - sentAt, endedAt: endedAt - sentAt, thoughts };
+    return { ...times, ...(read.length && JSON.stringify(read).length < MOST_READ ? { read } : {}) };
   }
 
   /** Take what later turns gave back: nobody has to answer that any more. */
@@ -186,9 +200,10 @@ export class Turn {
     this.held.replaceChildren(h("span", {}, why.text), ...buttons.filter(Boolean));
   }
 
-  /** It is sent now. */
-  sending() {
+  /** It is sent now; `doing` is what the server does before its response begins. */
+  sending(doing = "Sent") {
     this.status = "sent";
+    if (this.kind !== "warm") this.waiting.textContent = doing;
     this.sentAt = performance.now();
     this.sentOn = Date.now();
     this.held.hidden = true;
@@ -348,11 +363,12 @@ export class Turn {
 
   #measure() {
     const told = [];
-    const first = this.firstAt ? this.firstAt - this.sentAt : 0;
+    const isMeasured = this.firstAt && !this.isFollowed;
+    const first = isMeasured ? this.firstAt - this.sentAt : 0;
     if (this.kind === "warm") told.push(["took", this.endedAt ? `Warmed up in ${duration(this.endedAt - this.sentAt)}` : "Warmed up", ""]);
     if (first) told.push(["first", duration(first), "to first token"]);
     const seconds = (this.endedAt - this.firstAt) / 1000;
-    if (this.usage && this.firstAt && this.usage.output_tokens > 1 && seconds > 0) {
+    if (this.usage && isMeasured && this.usage.output_tokens > 1 && seconds > 0) {
       told.push(["speed", ((this.usage.output_tokens - 1) / seconds).toFixed(seconds < 10 ? 1 : 0), "tokens/s"]);
     }
     if (this.usage) {
@@ -394,6 +410,7 @@ export class Turn {
 
 const sizeOf = (items) => JSON.stringify((items ?? []).flatMap(({ content }) => content ?? [])).length;
 
+const MOST_READ = 100_000; // characters of an answer that died which are kept
 const MOST_SHOWN = 20_000; // characters of what was said
 
 const ENDINGS = {

@@ -15,7 +15,16 @@ from responses_app.stores.base import AcceptedResponse, BaseResponseStore, Reten
 from responses_app.stores.database.responses import kept_chats
 from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
 from responses_app.stores.database.responses.removal import remove
-from responses_app.stores.kept_chats import MAX_PINNED, VERSION_OF, BaseKeptChats, ChatsQuery, KeptChat, TooManyPinned
+from responses_app.stores.kept_chats import (
+    MADE_IN,
+    MAX_PINNED,
+    PLAYGROUND,
+    VERSION_OF,
+    BaseKeptChats,
+    ChatsQuery,
+    KeptChat,
+    TooManyPinned,
+)
 from tests.contracts.adapters.stores import Held, opening, rows, waits_for_a_lock, within
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, Turn, exchange, new_id
 from tests.contracts.store_life import NOW, OpenStore
@@ -134,6 +143,32 @@ class TestInDatabases:
         assert [(each.response["id"], each.parent) for each in turns] == [
             (of(root), None), (of(edited), None), (of(running), None),
         ]  # fmt: skip
+
+    async def test_chats_of_the_playground_are_listed_by_themselves(
+        self, open_chats: OpenKeptChats, project: str
+    ) -> None:
+        responses, chats = await open_chats()
+        page = [said(project, at, f"page {at}") for at in (0, 2, 4)]
+        api = [said(project, at, f"api {at}") for at in (1, 3, 5)]
+        continued = said(project, 6, "by the API", after=page[0])  # does not move it in front of the page's others
+        joined = said(project, 7, "by the page", after=api[1])
+        for each in (*page, joined):
+            each.response["metadata"] = {MADE_IN: PLAYGROUND}
+        api[2].response["metadata"] = {MADE_IN: "elsewhere"}
+        for each in (*page, *api, continued, joined):
+            await responses.save(each)
+        of_page = [of(each) for each in (api[1], page[2], page[1], page[0])]
+        assert names(await chats.listed(project, query(only_playground=True))) == of_page
+        assert len(await chats.listed(project, query()) or ()) == 6
+        await chats.change(project, of(api[0]), {"pinned": True})
+        found: list[str] = []
+        while some := names(
+            await chats.listed(project, query(only_playground=True, limit=2, after=found[-1] if found else None))
+        ):
+            found += some
+        assert found == [of(api[0]), *of_page]
+        searched = await chats.listed(project, query(only_playground=True, search="api"))
+        assert names(searched) == [of(api[0]), of(api[1]), of(page[0])]
 
     async def test_a_conversation_is_a_chat(self, open_chats: OpenKeptChats, project: str) -> None:
         responses, chats = await open_chats()

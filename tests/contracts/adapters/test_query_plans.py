@@ -100,6 +100,8 @@ class TestPlans:
             for key_id in ("", "key_a"):
                 for after in (None, name):
                     assert await chats.listed("p", ChatsQuery(key_id=key_id, after=after, limit=9)) is not None
+                    page = ChatsQuery(key_id=key_id, only_playground=True, limit=9)
+                    assert await chats.listed("p", page) == []
                 assert await chats.listed("p", ChatsQuery(key_id=key_id, search="hello", limit=9))
             await chats.change("p", name, {"pinned": True})
             assert await chats.get("p", name, key_id="") is not None

@@ -73,11 +73,15 @@ def test_a_chat_is_there_after_a_reload_and_in_another_tab(server: Server, page:
     id_ = asked(page, "repeat: the first of two")
     page.write("repeat: the second of two")
     page.ended(2)
+    expect(page.lane().locator(".reasoning summary")).to_have_text([re.compile("Thought for .* m?s")] * 2)
+    numbers = page.lane().locator(".numbers, .reasoning summary").all_inner_texts()
+    assert "tokens/s" in numbers[1]
     expect(page.page).to_have_url(f"{server.url}/?chat={id_}")
     listed.field.fill("half a thought")
     page.page.reload()
     expect(page.lane().locator(".answer")).to_have_text(["the first of two", "the second of two"])
     expect(listed.field).to_have_value("half a thought")
+    assert page.lane().locator(".numbers, .reasoning summary").all_inner_texts() == numbers
     row = page.find(f"[data-chat={id_}]")
     expect(row.locator("a")).to_have_attribute("aria-current", "page")
     expect(row.locator(".chat-about")).to_contain_text("demo")
@@ -254,6 +258,11 @@ def test_the_list_grows_while_one_scrolls(server: Server, page: Playground, list
     with httpx.Client(base_url=server.base_url) as client:
         for number in range(33):
             client.post("/responses", json={"input": f"repeat: scrolled {number}"})
+    asked(page, "repeat: in the page")
+    expect(listed.row("in the page")).to_be_visible()
+    expect(listed.row("scrolled")).to_have_count(0)
+    page.find(".chats .switch", has_text="chats of the API").click()
+    expect(listed.row("scrolled 32")).to_be_visible()
     page.page.reload()
     expect(listed.row("scrolled 32")).to_be_visible()
     listed.search.fill("scrolled")
@@ -279,6 +288,23 @@ def test_a_browser_that_keeps_nothing_says_so(server: Server, browser: Browser, 
         page.page.reload()
         expect(page.lane().locator(".answer")).to_have_text("all the same")  # the address says which chat it is
         assert page.problems == []
+
+
+def test_what_a_card_adds_goes_with_its_chat(page: Playground, listed: Listed) -> None:
+    page.page.keyboard.press("?")  # no click before: the page does not begin in the field
+    expect(page.find("#help")).to_be_visible()
+    page.page.keyboard.press("Escape")
+    page.find(".card", has_text="Answer a function").click()
+    page.ended(1)
+    functions = page.find("#functions")
+    expect(functions).to_contain_text("get_weather")
+    expect(listed.field).to_be_focused()
+    page.page.keyboard.press("Escape")
+    page.page.keyboard.press("o")
+    expect(page.lane().locator(".turn")).to_have_count(0)
+    expect(functions).not_to_contain_text("get_weather")
+    listed.open("Call get_weather")
+    expect(functions).to_contain_text("get_weather")
 
 
 def test_what_runs_goes_on_while_another_chat_is_open(server: Server, page: Playground, listed: Listed) -> None:

@@ -237,6 +237,27 @@ def test_what_was_read_stays_and_what_waits_comes_behind_it(
     assert (told["after"], told["sent"], told["reloaded"]) == (after, sent, reloaded)
 
 
+def test_what_is_prepared_before_an_answer_is_said(modules: Playground) -> None:
+    shown = """async () => {
+        const { Lane } = await import('/static/playground/lane.js');
+        const { emptySetup } = await import('/static/playground/request.js');
+        const page = { facts: { tools: [], servers: [] }, mayTalk: () => true, send: () => true };
+        const server = { server_label: 'wiki', require_approval: 'never', on: true };
+        const saying = (changes) => {
+            const lane = new Lane('lane-9', 'Lane 9', { ...emptySetup(), ...changes }, page);
+            lane.say({ role: 'user', content: 'next' });
+            return lane.turns[0].waiting.textContent;
+        };
+        const switched = ['code_interpreter'];
+        return [saying({}), saying({ switched }), saying({ switched, servers: [server] })];
+    }"""
+    assert modules.page.evaluate(shown) == [
+        "Sent",
+        "Sent. The server prepares the code interpreter",
+        "Sent. The server prepares the code interpreter and asks wiki for tools",
+    ]
+
+
 def test_the_empty_page_says_what_turns_on_what_this_server_lacks(modules: Playground) -> None:
     shown = """async (facts) => {
         const { cards } = await import('/static/playground/suggestions.js');

@@ -107,7 +107,8 @@ class DatabaseKeptChats(ThreadedStore[RetentionSettings], BaseKeptChats):
         if query.after is not None and not can_be_known(query.after):
             return None
         since = self._known_since(project)
-        return await self._threads.run(lambda db: _Chats(db, project, query.key_id, since).listed(query))
+        page = query.only_playground
+        return await self._threads.run(lambda db: _Chats(db, project, query.key_id, since, page).listed(query))
 
     async def get(self, project: str, name: str, *, key_id: str) -> KeptChat | None:
         if not can_be_known(name):
@@ -165,6 +166,7 @@ class _Chats:
     project: str
     key_id: str
     since: float
+    only_playground: bool = False  # in lists, beside those that are pinned
 
     def listed(self, query: ChatsQuery) -> Sequence[KeptChat] | None:
         """Return a part of the list."""
@@ -173,7 +175,7 @@ class _Chats:
             return self._searched(query, pinned)
         place: Sequence[Any] | None = None
         if query.after is not None:
-            place = self._place(query.after)
+            place = self._place(query.after, pinned=query.after in pinned)
             if place is None:
                 return None
         ids = pinned
@@ -188,11 +190,14 @@ class _Chats:
     def _searched(self, query: ChatsQuery, pinned: Sequence[str]) -> Sequence[KeptChat] | None:
         """Return a part of the list of those chats in which something stands."""
         needle = as_searched(query.search)
-        newest = self._rows(_SEARCHED.format(own=self._own("newer")[0]), self._searched_parameters())
+        own, key = self._own("newer", anywhere=True)  # what clients of the API said in a chat of the page is found, too
+        newest = self._rows(_SEARCHED.format(own=own), [self.project, self._since, *key, SEARCHED_RESPONSES])
         named = {each for each in titled(self.connection, self.project, needle) if self._place(each) is not None}
         within = search(self.connection, [(row[0], row[1]) for row in newest], needle, known=named)
         # The newest responses tell the order; chats whose titles are found may be older.
         ordered = [each for each in dict.fromkeys(row[1] for row in newest) if each in within or each in named]
+        if self.only_playground:
+            ordered = [each for each in ordered if each in pinned or self._place(each) is not None]
         older = {each: self._place(each) or () for each in named.difference(ordered)}
         ordered += sorted(older, key=lambda each: tuple(older[each]), reverse=True)
         ordered = [*(each for each in pinned if each in ordered), *(each for each in ordered if each not in pinned)]
@@ -201,9 +206,6 @@ class _Chats:
                 return None
             ordered = ordered[ordered.index(query.after) + 1 :]
         return self.shown(ordered[: query.limit])
-
-    def _searched_parameters(self) -> list[object]:
-        return [self.project, self._since, *self._own("newer")[1], SEARCHED_RESPONSES]
 
     def named(self, name: str) -> KeptChat | None:
         """Return a chat by its id, or that of any of its responses."""
@@ -310,12 +312,12 @@ class _Chats:
     def _pinned(self) -> list[str]:
         """Return the caller's pinned chats, the one with the newest response first."""
         ids = list(self._labels().filter(pinned=True).values_list("pk", flat=True)[:MAX_PINNED])
-        places = {each: place for each in ids if (place := self._place(each)) is not None}
+        places = {each: place for each in ids if (place := self._place(each, pinned=True)) is not None}
         return sorted(places, key=lambda each: (places[each][0], places[each][1]), reverse=True)
 
-    def _place(self, chat_id: str) -> Sequence[Any] | None:
+    def _place(self, chat_id: str, *, pinned: bool = False) -> Sequence[Any] | None:
         """Return where a chat stands in the list: when its newest response was created, and the id of that."""
-        own, key = self._own("newer")
+        own, key = self._own("newer", anywhere=pinned)
         rows = self._rows(_PLACE.format(own=own), [self.project, chat_id, self._since, *key])
         return rows[0] if rows else None
 
@@ -332,8 +334,9 @@ class _Chats:
         sql = _NEWEST.format(further=further, own=own)
         return [row[0] for row in self._rows(sql, [self.project, self._since, *parameters, self._since, *key, limit])]
 
-    def _own(self, table: str) -> tuple[str, list[object]]:
-        return (f" AND {table}.key_id = %s ", [self.key_id]) if self.key_id else ("", [])
+    def _own(self, table: str, *, anywhere: bool = False) -> tuple[str, list[object]]:
+        page = f" AND {table}.playground " if self.only_playground and not anywhere else ""
+        return (f"{page} AND {table}.key_id = %s ", [self.key_id]) if self.key_id else (page, [])
 
     def _texts(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the first words of what these responses were asked."""

@@ -20,6 +20,7 @@ from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import AcceptedResponse, StoredResponse, WorkerState
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import Row, claim_row
+from responses_app.stores.kept_chats import made_in_playground
 
 
 def pack(numbers: Sequence[int]) -> bytes:
@@ -195,6 +196,7 @@ def _response_row(connection: BaseDatabaseWrapper, response: AcceptedResponse | 
         "input_items": input_text,
         "background": bool(body.get("background")),
         "transport": response.transport,
+        "playground": made_in_playground(body),
         "key_id": response.key_id,
         "previous_response_id": _known_id(body.get("previous_response_id")),
         "conversation_id": _known_id((body.get("conversation") or {}).get("id")),
