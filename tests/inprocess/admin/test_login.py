@@ -53,6 +53,12 @@ def test_an_address_is_locked_for_every_user_whatever_succeeds_between(client: C
     assert attempt(client, "root", "right", REMOTE_ADDR="10.0.0.2").status_code == 302
 
 
+def test_the_page_says_where_an_account_comes_from(client: Client) -> None:
+    page = client.get("/admin/login/").content.decode()
+    assert "<code>make superuser</code>" in page
+    assert "<code>respsite manage createsuperuser</code>" in page
+
+
 def test_who_is_logged_in_stays_so(client: Client) -> None:
     assert attempt(client, "root", "right").status_code == 302
     for _ in range(DEFAULT_LIMIT):

@@ -61,6 +61,16 @@ CREATE INDEX "response_newest" ON "responses_app_response" ("project",
   "chat_id");
 CREATE INDEX "response_no_chat" ON "responses_app_response" ("created_at",
   "id") WHERE "chat_id" = '';
+CREATE INDEX "response_page_chat" ON "responses_app_response" ("project",
+  "chat_id",
+  "created_at",
+  "id",
+  "key_id") WHERE "playground";
+CREATE INDEX "response_page_newest" ON "responses_app_response" ("project",
+  "created_at",
+  "id",
+  "key_id",
+  "chat_id") WHERE "playground";
 CREATE INDEX "response_project_created" ON "responses_app_response" ("project",
   "created_at",
   "size");
@@ -363,7 +373,8 @@ CREATE TABLE "responses_app_response" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "worker" varchar(64) NOT NULL,
   "epoch" integer DEFAULT 1 NOT NULL,
   "key_id" varchar(64) DEFAULT '' NOT NULL,
-  "chat_id" varchar(64) DEFAULT '' NOT NULL);
+  "chat_id" varchar(64) DEFAULT '' NOT NULL,
+  "playground" bool DEFAULT 0 NOT NULL);
 CREATE TABLE "responses_app_responsewords" ("number" bigint NOT NULL PRIMARY KEY,
   "response_id" varchar(64) NOT NULL,
   "project" varchar(64) NOT NULL,
