@@ -18,6 +18,7 @@ from responses_app.web.rollouts import RolloutPaths
 from responses_app.web.servers.backpressure import Backpressure
 from responses_app.web.servers.daphne import hook_daphne
 from responses_app.web.servers.forwarded import Forwarded
+from responses_app.web.servers.heads import Heads
 from responses_app.web.servers.inflow import FrameRules
 from responses_app.web.servers.layers import Exposure, Handler, Lifecycle, Served, StaticFiles, traced
 from responses_app.web.servers.uvicorn import UvicornHook
@@ -60,7 +61,8 @@ def make_application(site: Site) -> Application:
     site.draining.is_sending = application.is_unsent
     own = site.settings
     # Outermost, as it asks the server's own `send` who calls.
-    return Forwarded(application, None if own.behind_proxy == "no" else Proxies(own.trusted_proxies))
+    heads = Heads(application, site.answer_headers, rules.refused)
+    return Forwarded(heads, None if own.behind_proxy == "no" else Proxies(own.trusted_proxies))
 
 
 def body_rules(own: Settings, refused: Callable[[ApiError], None]) -> BodyRules:
@@ -81,6 +83,7 @@ def body_rules(own: Settings, refused: Callable[[ApiError], None]) -> BodyRules:
 def _frame_rules(site: Site) -> FrameRules:
     return FrameRules(
         arrival_seconds=site.settings.request_arrival_seconds,
+        max_message_bytes=site.settings.websocket_max_message_bytes,
         max_unfinished_bytes=max(
             site.settings.websocket_max_unfinished_bytes, 2 * site.settings.websocket_max_message_bytes
         ),

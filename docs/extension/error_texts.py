@@ -547,12 +547,20 @@ FILES: Mapping[str, Told] = {
 CLOSES: Mapping[str, Told] = {
     "1000": (
         "The connection has reached its lifetime, there are too many connections, or its key or session has ended: an "
-        "error frame before the close says which. Or it was read too slowly (`STREAM_MAX_LAG_BYTES`). The close has "
-        "its reason, too.",
+        "error frame before the close says which. The close has its reason, too.",
         "Connect again, if the reason allows it.",
     ),
+    "1002": ("The client broke the rules of the WebSocket protocol. The reason says which.", "Correct the client."),
+    "1007": ("A text message was not UTF-8.", "Send JSON as UTF-8."),
+    "1008": (
+        "The client reads too slowly (`STREAM_MAX_LAG_BYTES`), or sends messages in tiny frames or too slowly: then an "
+        "error frame before the close says which.",
+        "Connect again, and read or send faster.",
+    ),
+    "1009": ("A message was too large: an error frame before the close names the limit.", "Send less, or use HTTP."),
+    "1011": ("The server had an error on the connection.", "Connect again."),
     "1012": ("The server is stopping, or is being replaced.", "Connect again. Stored responses can be continued."),
-    "4009": ("A message was too large.", "Connect again, and send less."),
+    "1013": ("Too many large messages were on their way to the server at once.", "Connect again in a while."),
 }
 
 OF_ERRORS = (REQUESTS, RESPONSES, STEERING, IMAGES, FILES)  # that have codes

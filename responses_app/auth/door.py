@@ -123,7 +123,9 @@ NO_KEY = (
 )
 
 IN_SUBPROTOCOL = "openai-insecure-api-key."  # what browsers, which cannot set headers, put before a key
-_NAMES_IN_SUBPROTOCOLS = (IN_SUBPROTOCOL, "openai-organization.", "openai-project.")
+SPOKEN = ("realtime", "respsite-playground")  # subprotocols: OpenAI's clients in browsers offer the first
+# Subprotocols that say something of who asks, the one with a secret in it last.
+_SAY_WHO = ("openai-beta.", "openai-project.", "openai-organization.", SESSION_IN_SUBPROTOCOL, IN_SUBPROTOCOL)
 API_KEY = b"x-api-key"  # in which clients of Anthropic's API send a key
 _MAX_SECRET = 512  # characters of a key that are looked at
 
@@ -262,12 +264,13 @@ class Door:
 
 
 def accepted_subprotocol(offered: Sequence[str]) -> str | None:
-    """Return the subprotocol that a WebSocket is accepted with: browsers want one of those that they offered.
+    """Return the subprotocol that a WebSocket is accepted with, None where none of those offered is spoken here.
 
-    Never one that has a key in it, unless there is no other.
+    Browsers close a connection that is accepted with none of theirs. So whoever offers but a key gets that back.
     """
-    harmless = (each for each in offered if not each.startswith(_NAMES_IN_SUBPROTOCOLS))
-    return next(harmless, offered[0] if offered else None)
+    understood = [each for each in offered if each in SPOKEN]
+    understood += [each for prefix in _SAY_WHO for each in offered if each.startswith(prefix)]
+    return next(iter(understood), None)
 
 
 def _plain(header: bytes | None) -> str | None:

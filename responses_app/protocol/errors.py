@@ -201,12 +201,18 @@ def invalid_encrypted_content(content: str, param: str, *, instead: str) -> ApiE
     return invalid_request(message, param=param, code="invalid_encrypted_content")
 
 
-def foreign_page(origin: str) -> ApiError:
+def host_not_allowed(host: str, *, status: int = 400) -> ApiError:
+    """The name by which the server was called is none of its own (400, of a WebSocket 403)."""
+    message = f"The host name '{host[:100]}' is not served here. The operator can add it to ALLOWED_HOSTS."
+    kind = "permission_error" if status == 403 else "invalid_request_error"
+    return ApiError(message, status=status, type=kind, code="host_not_allowed")
+
+
+def foreign_page(origin: str | None) -> ApiError:
     """A browser sends this for a web page that is not ours, or asks whether such a page may send something (403)."""
     message = (
-        f"Web pages of '{origin[:100]}' cannot use this server over HTTP: no answer has the headers (CORS) with which "
-        "browsers let them read it. They can open the WebSocket, if the operator adds their origin to ALLOWED_ORIGINS, "
-        "or be served from this server's own address by a proxy."
+        f"Web pages of '{(origin or 'another site')[:100]}' cannot use this server. The operator can add their origin "
+        "to ALLOWED_ORIGINS, or a proxy can serve them from this server's own address."
     )
     return ApiError(message, status=403, type="permission_error", code="origin_not_allowed")
 

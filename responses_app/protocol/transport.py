@@ -127,6 +127,49 @@ def request_too_slow(seconds: float) -> ApiError:
     )
 
 
+def target_too_long(limit: int) -> ApiError:
+    """A URL that is too long (414); `limit` is in bytes."""
+    return ApiError(
+        f"The request's URL is longer than {limit} bytes. Send what makes it long in the body, with POST.",
+        status=414,
+        code="request_too_large",
+    )
+
+
+def head_too_large(limit: int) -> ApiError:
+    """Headers, and a URL, that are too many bytes together, or too many headers (431); `limit` is in bytes."""
+    return ApiError(
+        f"The request's headers and URL have more than {limit} bytes, or are too many. Send fewer and shorter ones.",
+        status=431,
+        code="request_too_large",
+    )
+
+
+def unreadable(reason: str, *, status: int = 400) -> ApiError:
+    """A request that is not HTTP/1.1 as RFC 9112 has it; `reason` is the end of a sentence."""
+    return ApiError(f"The request cannot be read: {reason}.", status=status)
+
+
+def unknown_expectation(expected: str) -> ApiError:
+    """An `Expect` with something else than a continuation (417)."""
+    return ApiError(f"Unsupported 'Expect': '{expected[:80]}'. Send '100-continue', or nothing.", status=417)
+
+
+class UpgradeRequired(ApiError):
+    """A WebSocket of another version (426); the answer's headers say which one is spoken here."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(
+            f"Unsupported 'Sec-WebSocket-Version': '{version[:80]}'. This server speaks version 13 (RFC 6455).",
+            status=426,
+        )
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The HTTP headers that belong to this error."""
+        return {"upgrade": "websocket", "sec-websocket-version": "13"}
+
+
 def chunks_too_small(average: int) -> ApiError:
     """A body in chunks of which most are tiny; `average` is in bytes."""
     return invalid_request(

@@ -300,7 +300,7 @@ class Settings(
     )  # fmt: skip
     websocket_max_message_bytes: int = setting(
         32 * MIB, whole(KIB),
-        "largest message that a client may send on a WebSocket; larger ones get error 413 and close code 4009",
+        "largest message that a client may send on a WebSocket; larger ones get error 413 and close code 1009",
     )  # fmt: skip
     websocket_max_unfinished_bytes: int = setting(
         128 * MIB, whole(KIB), "memory of one worker for incomplete WebSocket messages of all connections together"

@@ -29,7 +29,7 @@ from django.http.response import HttpResponseBase
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.observing.logs import bind, is_silent
 from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
-from responses_app.protocol.errors import ApiError, foreign_page, invalid_request, server_error
+from responses_app.protocol.errors import ApiError, foreign_page, host_not_allowed, server_error
 from responses_app.protocol.fields import IGNORED_HEADER
 from responses_app.protocol.rate_limits import as_anthropic_headers, as_headers
 from responses_app.protocol.transport import ANTHROPIC_VERSION
@@ -221,11 +221,8 @@ def _check_host(request: HttpRequest) -> None:
     try:
         request.get_host()
     except DisallowedHost:
-        host = request.META.get("HTTP_HOST", "")[:100]
-        raise invalid_request(
-            f"The host name '{host}' is not served here. The operator can add it to ALLOWED_HOSTS.",
-            code="host_not_allowed",
-        ) from None
+        host = request.META.get("HTTP_HOST", "")
+        raise host_not_allowed(host) from None
 
 
 def _check_origin(request: HttpRequest) -> None:
@@ -236,6 +233,6 @@ def _check_origin(request: HttpRequest) -> None:
         return
     # A preflight, in which no browser sends a key: else its answer would say that a key is missing.
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
-        raise foreign_page(source.origin or "another site")
+        raise foreign_page(source.origin)
     if not source.is_allowed(get_site().settings.trusted_pages):
-        raise foreign_page(source.origin or "another site")
+        raise foreign_page(source.origin)

@@ -191,7 +191,7 @@ def text_of(response: Frame) -> str:
 
 
 ERROR_TYPES = {
-    **dict.fromkeys((400, 404, 405, 408, 409, 413, 415), "invalid_request_error"),
+    **dict.fromkeys((400, 404, 405, 408, 409, 413, 414, 415, 417, 426, 431, 505), "invalid_request_error"),
     403: "permission_error",
     429: "rate_limit_error",
     **dict.fromkeys((500, 503), "server_error"),

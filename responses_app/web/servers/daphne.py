@@ -27,8 +27,8 @@ from typing import Any
 
 from responses_app.protocol.transport import AnswerHeaders
 from responses_app.web.bodies import BodyRules, Message, Receive
-from responses_app.web.phrases import PHRASES
-from responses_app.web.servers.inflow import FrameRules, Frames, Inflow
+from responses_app.web.servers.heads import date, written
+from responses_app.web.servers.inflow import REASON_BYTES, FrameRules, Frames, Inflow
 from responses_app.web.servers.listening import listen_widely, when_daphne_runs
 
 logger = logging.getLogger("respsite.transport")
@@ -120,7 +120,6 @@ def _head(size: int) -> bytes:
 DENIAL = "websocket.http.response"  # ASGI's extension by which an application answers a handshake with an HTTP error
 
 WAITING_BYTES = 64 * 1024  # messages of a WebSocket that the application has not taken; over it no more is read
-REASON_BYTES = 123  # of a close: what fits into its frame
 PART_BYTES = 256 * 1024  # of a body, handed to the application at once
 
 
@@ -199,7 +198,7 @@ class DaphneConnection:
             return None
         connection = cls(protocol, is_websocket=is_websocket)
         if is_websocket:
-            # Above the limit, so that a message a little over it is answered with an error that names the setting.
+            # Above the limit, which `Frames` looks after: it says why, and names the setting.
             protocol.maxMessagePayloadSize = protocol.maxFramePayloadSize = 2 * max_message_bytes
             # Autobahn gives a peer 1 s to answer a close frame. Then it throws away what that has not had yet, such as
             # its response's end.
@@ -230,6 +229,7 @@ class DaphneConnection:
         # On the object: Twisted looks the method up at each call. The class stays as it is.
         protocol.dataReceived = self._take
         self._frames = frames
+        protocol.end_inflow = self._end_inflow
         self._read_or_not()
         return frames
 
@@ -275,9 +275,9 @@ class DaphneConnection:
         if self._is_websocket and message["type"].startswith(DENIAL):
             return self._deny(message)
         if self._is_websocket and message["type"] == "websocket.accept":
-            return bool(message.get("headers")) and self._accept(message)
+            return self._accept(message)
         if self._is_websocket:
-            return message["type"] == "websocket.close" and bool(message.get("reason")) and self._close(message)
+            return message["type"] == "websocket.close" and self._close(message)
         is_part = message["type"] == "http.response.body" and bool(message.get("more_body"))
         return is_part and not self.paused and write_chunk(self._protocol, message.get("body", b""))
 
@@ -288,19 +288,17 @@ class DaphneConnection:
             return True
         if self._protocol.state != self._protocol.STATE_CONNECTING:
             return True
-        start, body = self._denial, message.get("body", b"")
-        headers = [*start.get("headers", ()), (b"connection", b"close")]
-        head = b"HTTP/1.1 %d %b\r\n" % (start["status"], PHRASES.get(start["status"], "Error").encode())
-        lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+        denial = written(self._denial["status"], self._denial.get("headers", ()), message.get("body", b""))
         # daphne's `serverReject` calls this to say 403, and closes then.
-        self._protocol.sendHttpErrorResponse = lambda *_: self._protocol.sendData(head + lines + b"\r\n" + body)
+        self._protocol.sendHttpErrorResponse = lambda *_: self._protocol.sendData(denial)
         self._protocol.serverReject()
         return True
 
     def _accept(self, message: Message) -> bool:
-        """Accept a WebSocket with headers, which daphne drops."""
+        """Accept a WebSocket with headers, which daphne drops, `Date` among them."""
         if self._protocol.state == self._protocol.STATE_CONNECTING and hasattr(self._protocol, "handshake_deferred"):
-            headers = {name.decode("latin1"): value.decode("latin1") for name, value in message["headers"]}
+            lines = [*message.get("headers", ()), (b"date", date())]
+            headers = {name.decode("latin1"): value.decode("latin1") for name, value in lines}
             self._protocol.serverAccept((message.get("subprotocol"), headers))
         return True
 
@@ -311,8 +309,12 @@ class DaphneConnection:
         if self._protocol.state != self._protocol.STATE_OPEN:
             return False
         # The cut may fall into the middle of a character: `ignore` drops its first bytes.
-        reason = message["reason"].encode()[:REASON_BYTES].decode(errors="ignore").encode()
+        reason = (message.get("reason") or "").encode()[:REASON_BYTES].decode(errors="ignore").encode()
         self._protocol.sendCloseFrame(code=message.get("code", 1000), reasonUtf8=reason)
+        transport = self._protocol.transport
+        # Nothing more is read of this peer, not even its close: it is told that all is said.
+        if self._inflow is not None and self._inflow.has_ended and hasattr(transport, "loseWriteConnection"):
+            transport.loseWriteConnection()
         return True
 
     def write_frames(self, payloads: Sequence[bytes]) -> bool:

@@ -15,13 +15,23 @@ from typing import Any
 from urllib.parse import unquote
 
 from daphne.http_protocol import HTTPFactory, WebRequest
+from daphne.ws_protocol import WebSocketProtocol
 from twisted.internet import reactor
 from twisted.web import http
 
 from responses_app.protocol.errors import ApiError, invalid_request, server_error
-from responses_app.protocol.transport import AnswerHeaders, chunks_too_small, request_too_slow
+from responses_app.protocol.transport import (
+    AnswerHeaders,
+    chunks_too_small,
+    head_too_large,
+    request_too_slow,
+    target_too_long,
+    unreadable,
+)
 from responses_app.web.bodies import LINGER_SECONDS, OTHER_BODY_BYTES, BodyRules, Head, Message, answer
 from responses_app.web.phrases import PHRASES
+from responses_app.web.servers import inflow
+from responses_app.web.servers.heads import MAX_HEAD_BYTES, check_head, date, is_handshake, origin_form, refusal
 from responses_app.web.servers.inflow import AVERAGE_BYTES, Framing, Inflow, lines_end
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -35,7 +45,8 @@ def bound_requests(rules: BodyRules, headers: AnswerHeaders) -> bool:
     """Make the running daphne's listeners build bounded connections; return False where there are none to be found."""
     factories = [factory for reader in reactor.getReaders() if (factory := _http_factory(reader)) is not None]
     for factory in factories:
-        factory.protocol = partial(_protocol, rules)
+        factory.protocol = partial(_protocol, rules, headers)
+        factory.server.ws_factory.protocol = partial(WebSocket, rules, headers)
         factory.buildProtocol = partial(_build, factory, partial(Request, rules=rules, headers=headers))
     return bool(factories)
 
@@ -48,8 +59,8 @@ def _http_factory(reader: Any) -> HTTPFactory | None:
     return factory if isinstance(factory, HTTPFactory) else None
 
 
-def _protocol(rules: BodyRules) -> Any:
-    return http._GenericHTTPChannelProtocol(Channel(rules))
+def _protocol(rules: BodyRules, headers: AnswerHeaders) -> Any:
+    return http._GenericHTTPChannelProtocol(Channel(rules, headers))
 
 
 def _build(factory: HTTPFactory, requests: Callable[..., "Request"], address: Any) -> Any:
@@ -59,11 +70,18 @@ def _build(factory: HTTPFactory, requests: Callable[..., "Request"], address: An
 
 
 class Channel(http.HTTPChannel):
-    """An HTTP/1 connection. A request is timed from the first byte after which it is not complete."""
+    """An HTTP/1 connection. A request is timed from the first byte after which it is not complete.
 
-    def __init__(self, rules: BodyRules) -> None:
+    What Twisted refuses without a word, or with a bare status, is answered as everything else is.
+    """
+
+    MAX_LENGTH = totalHeadersSize = MAX_HEAD_BYTES
+
+    def __init__(self, rules: BodyRules, headers: AnswerHeaders) -> None:
         super().__init__()
         self._rules = rules
+        self._standing = headers  # those that every answer has
+        self._is_refused = False
         self._deadline: Any = None  # a call of the reactor
         self._began = 0.0
         self._inflow = Inflow(
@@ -75,6 +93,11 @@ class Channel(http.HTTPChannel):
     def target(self) -> tuple[str, bytes]:
         """Method and path of the request whose headers are complete."""
         return self._command.decode("latin1"), self._path.partition(b"?")[0]
+
+    @property
+    def version(self) -> str:
+        """The version of HTTP that it is in, such as "1.1"."""
+        return self._version.decode("latin1").removeprefix("HTTP/")
 
     def sends_continue(self, request: "Request") -> bool:
         """Whether a request, whose headers are complete, waits for a word before it sends its body."""
@@ -115,6 +138,58 @@ class Channel(http.HTTPChannel):
         elif not is_incomplete and not self._is_refused:
             self._cancel()
 
+    def lineReceived(self, line: bytes) -> None:
+        """Take a line of a head, or of chunks."""
+        if self._is_refused:  # it came with the line that was refused
+            return
+        version = line[-8:]
+        if not self.requests and version.startswith(b"HTTP/"):
+            # RFC 9110 section 2.5: a higher minor version is read as the one that is spoken here.
+            if version.startswith(b"HTTP/1.") and version > b"HTTP/1.1" and version[7:].isdigit():
+                line = line[:-1] + b"1"
+            elif version[5:6].isdigit() and version[5:6] > b"1":
+                self._refuse_head(unreadable("this server speaks HTTP/1.1", status=505))
+                return
+        super().lineReceived(line)
+
+    def lineLengthExceeded(self, line: bytes) -> None:
+        """A line is too long; Twisted would close the connection."""
+        too_long = head_too_large if self.requests else target_too_long
+        self._refuse_head(too_long(MAX_HEAD_BYTES))
+
+    def allHeadersReceived(self) -> None:
+        """A head is complete. Of a URL as its target the path is left, and the host is the URL's."""
+        request = self.requests[-1]
+        try:
+            self._path, authority = origin_form(self._path)
+        except ApiError as error:
+            request.refuse(error)
+            return
+        if authority is not None and request.requestHeaders.hasHeader(b"Host"):
+            request.requestHeaders.setRawHeaders(b"Host", [authority])
+        super().allHeadersReceived()
+
+    def _respondToBadRequestAndDisconnect(self) -> None:
+        if self._is_refused:
+            return
+        if self._receivedHeaderSize > self.totalHeadersSize or self._receivedHeaderCount > self.maxHeaders:
+            error = head_too_large(MAX_HEAD_BYTES)
+        elif not self.line_mode:
+            error = unreadable("a chunk of its body does not begin with its size")
+        elif hasattr(self, "_command"):
+            error = unreadable("a header is not valid, or the length of the body is unclear")
+        else:
+            error = unreadable("its first line is not valid")
+        self._refuse_head(error)
+
+    def _refuse_head(self, error: ApiError) -> None:
+        """Answer what is not a request, or not yet."""
+        if self.requests:
+            self.requests[-1].refuse(error)
+            return
+        self._rules.refused(error)
+        self.refuse(refusal(error, (), self._standing))
+
     def rawDataReceived(self, data: bytes) -> None:
         """Take a part of a body, with the heads of its chunks, or what comes while a request is served."""
         if self._is_refused:
@@ -130,6 +205,7 @@ class Channel(http.HTTPChannel):
     def refuse(self, content: bytes) -> None:
         """Answer at once and close; what still comes is thrown away, as a reset could cost the client its answer."""
         # Before anything is written: what was read already is not parsed any more.
+        self._is_refused = True
         self._inflow.end()
         self._cancel()
         self.setTimeout(None)
@@ -146,10 +222,6 @@ class Channel(http.HTTPChannel):
         self._cancel()
         super().connectionLost(reason)
 
-    @property
-    def _is_refused(self) -> bool:
-        return bool(self.requests) and getattr(self.requests[-1], "refused", False)
-
     def _overdue(self) -> None:
         request = self.requests[-1] if self.requests else None
         # What has come since allows more time, so the timer may have to be set again.
@@ -157,10 +229,8 @@ class Channel(http.HTTPChannel):
         self._deadline = None
         if left > 0:
             self._deadline = reactor.callLater(left, self._overdue)
-        elif request is None:  # not even a request line
-            self.transport.abortConnection()
-        else:
-            request.refuse(request_too_slow(self._rules.arrival_seconds))
+        else:  # there may not even be a request line
+            self._refuse_head(request_too_slow(self._rules.arrival_seconds))
 
     def _cancel(self) -> None:
         deadline, self._deadline = self._deadline, None
@@ -206,6 +276,14 @@ class Request(WebRequest):
             self.refuse(invalid_request("The header 'Sec-WebSocket-Protocol' takes ASCII only."))
             return
         method, path = self.channel.target
+        try:
+            check_head(method, self.channel.version, self._headers())
+        except ApiError as error:
+            self.requestHeaders.removeHeader(b"Expect")  # nothing more is expected
+            self.refuse(error)
+            return
+        if not is_handshake(self._headers()):
+            self.requestHeaders.removeHeader(b"Upgrade")
         self._head = Head.of(method, unquote(path.decode("latin1")), self.server.root_path, self._headers())
         self._limit = self._rules.limit(self._head)
         try:
@@ -268,8 +346,7 @@ class Request(WebRequest):
         """Return what an ASGI scope says of who asks."""
         ends = {"client": self.channel.getPeer(), "server": self.channel.getHost()}
         addresses = {name: [end.host, end.port] if hasattr(end, "host") else None for name, end in ends.items()}
-        version = self.channel._version.decode("latin1").removeprefix("HTTP/")
-        return {"http_version": version, "headers": self._headers(), **addresses}
+        return {"http_version": self.channel.version, "headers": self._headers(), **addresses}
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         """The body is complete."""
@@ -291,11 +368,13 @@ class Request(WebRequest):
             self.content.close()
         self.content = BytesIO()
         self._rules.refused(error)
-        status, lines, body = answer(error, self._headers(), self._standing, path=self._asked_path())
-        head = b"HTTP/1.1 %d %b\r\n" % (status, http.RESPONSES.get(status, b"Error"))
-        for name, value in (*lines, (b"connection", b"close")):
-            head += b"%b: %b\r\n" % (name, value)
-        self.channel.refuse(head + b"\r\n" + body)
+        self.channel.refuse(refusal(error, self._headers(), self._standing, path=self._asked_path()))
+
+    def handle_reply(self, message: Message) -> None:
+        """Take a part of the answer from the application. daphne's has no `Date`."""
+        if message.get("type") == "http.response.start" and not self.responseHeaders.hasHeader(b"date"):
+            self.responseHeaders.setRawHeaders(b"date", [date()])
+        super().handle_reply(message)
 
     def _asked_path(self) -> str:
         """Return the path below the root path; "" where the request's head was not read."""
@@ -328,3 +407,34 @@ class Request(WebRequest):
         body, self.body = self.body, None
         if body is not None:
             body.close()
+
+
+class WebSocket(WebSocketProtocol):
+    """A WebSocket of daphne's. A handshake that is refused has an answer in the API's shape, and whoever breaks the
+    rules of WebSockets a close frame that says so: autobahn would cut the connection.
+    """
+
+    def __init__(self, rules: BodyRules, headers: AnswerHeaders) -> None:
+        super().__init__()
+        self._rules = rules
+        self._standing = headers
+        self.end_inflow: Callable[[], None] = lambda: None  # throws away what still comes
+
+    def sendHttpErrorResponse(self, code: int, reason: str, responseHeaders: Any = None) -> None:
+        """Answer a handshake that autobahn refuses."""
+        error = unreadable(reason, status=code)
+        self._rules.refused(error)
+        self.sendData(refusal(error, (), self._standing))
+
+    def _fail_connection(self, code: int = 1001, reason: str = "going away") -> None:
+        if self.failedByMe or self.state == self.STATE_CLOSED:
+            return
+        self.failedByMe = True
+        self.data = b""
+        self.end_inflow()
+        self.sendCloseFrame(code=code, reasonUtf8=reason.encode()[: inflow.REASON_BYTES])  # if none was sent yet
+        self.application_queue.put_nowait({"type": "websocket.disconnect", "code": code})
+        self.muted = True  # else daphne would tell the application once more
+        if hasattr(self.transport, "loseWriteConnection"):  # not under TLS
+            self.transport.loseWriteConnection()
+        reactor.callLater(inflow.LINGER_SECONDS, self.transport.abortConnection)

@@ -21,7 +21,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.transport import frames_too_small, message_too_slow, too_much_unfinished
+from responses_app.protocol.transport import (
+    frames_too_small,
+    message_too_large,
+    message_too_slow,
+    too_much_unfinished,
+)
 from responses_app.web.bodies import MIN_BYTES_PER_SECOND
 
 logger = logging.getLogger("respsite.transport")
@@ -168,6 +173,7 @@ def _now() -> float:
 
 REFUSED = "respsite.refused"  # type of the message that tells the application; it has the `error`
 LINGER_SECONDS = 2.0  # a refused peer has so long to read why
+REASON_BYTES = 123  # of a close: what fits into its frame
 # The opcode is the low half of a frame's first byte.
 _CONTROL = 8  # opcodes from here on are pings and their like, which may come inside a message
 _LONGEST_HEAD = 14  # 2 bytes, 8 of length, and 4 of the mask
@@ -178,6 +184,7 @@ class FrameRules:
     """The bounds of what comes on all WebSockets of this process, and what is under way there."""
 
     arrival_seconds: float  # for a message; a long one may take as long as MIN_BYTES_PER_SECOND need
+    max_message_bytes: int
     max_unfinished_bytes: int  # of all messages that have not come to their end
     _sizes: "dict[Frames, int]" = field(default_factory=dict)
 
@@ -227,7 +234,7 @@ class Frames:
         """Return how many bytes hold so many frames, the rest of the present one before them, and count them."""
         at = 0  # position in `data`
         heads = content = 0
-        while at < len(data):
+        while at < len(data) and not self._is_over:
             if self._payload:
                 step = min(self._payload, len(data) - at)
                 self._payload -= step
@@ -246,11 +253,17 @@ class Frames:
                 heads += len(data) - at
                 at = len(data)
                 break
+            too_large = self._excess(head)
+            if too_large is not None and at > known:
+                break  # what came before it is parsed first
             frames -= 1
             self._head = b""
             at += length - known
             heads += length - known
             self._begin(head)
+            if too_large is not None:
+                # Clients that write a message to its end before they read get to read, too.
+                self.refuse(too_large, linger=max(LINGER_SECONDS, self._rules.arrival_seconds))
         if not self._framing.take(heads, content):
             self.refuse(frames_too_small(AVERAGE_BYTES))
         if not self._is_over:
@@ -258,14 +271,14 @@ class Frames:
             self._watch()
         return at
 
-    def refuse(self, error: ApiError) -> None:
-        """Parse nothing more, and have the application say why."""
+    def refuse(self, error: ApiError, *, linger: float = LINGER_SECONDS) -> None:
+        """Parse nothing more, and have the application say why; after `linger` seconds the connection is cut."""
         if self._is_over:
             return
         self.close()
         self._end()
         self._put({"type": REFUSED, "error": error})
-        self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._abort)
+        self._timer = asyncio.get_running_loop().call_later(linger, self._abort)
 
     def close(self) -> None:
         """The connection ends."""
@@ -275,6 +288,13 @@ class Frames:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _excess(self, head: bytes) -> ApiError | None:
+        """Return the error for a frame with which its message is too large."""
+        size = (0 if self._message is None else self._size) + _payload(head)
+        if head[0] & 0x0F >= _CONTROL or size <= self._rules.max_message_bytes:
+            return None
+        return message_too_large(size, self._rules.max_message_bytes)
 
     def _begin(self, head: bytes) -> None:
         self._is_control = head[0] & 0x0F >= _CONTROL

@@ -7,22 +7,29 @@ its listeners will build. Each gets a subclass. Where `receive` is anything else
 """
 
 import asyncio
-import logging
+import sys
 from contextlib import suppress
 from typing import Any
 
-from responses_app.protocol.transport import AnswerHeaders, chunks_too_small
-from responses_app.web.bodies import LINGER_SECONDS, Application, BodyRules, Message, Receive, SendMessage, answer
-from responses_app.web.phrases import PHRASES
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.transport import (
+    AnswerHeaders,
+    chunks_too_small,
+    head_too_large,
+    request_too_slow,
+    target_too_long,
+    unreadable,
+)
+from responses_app.web.bodies import LINGER_SECONDS, Application, BodyRules, Message, Receive, SendMessage
+from responses_app.web.servers import inflow
 from responses_app.web.servers.forwarded import NotesPeer
+from responses_app.web.servers.heads import MAX_HEAD_BYTES, handshake_problem, refusal
 from responses_app.web.servers.inflow import AVERAGE_BYTES, FrameRules, Frames, Framing, Inflow, lines_end
 from responses_app.web.servers.listening import BACKLOG
 
-logger = logging.getLogger("respsite.transport")
-
 LAST_SECONDS = 15  # behind the grace of a stop: for clients that still read, which uvicorn waits for without a bound
+INVALID_PAYLOAD = 1007  # the close code
 READ_AT_ONCE = 64 * 1024  # bytes; asyncio would take 256 KiB
-NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class UvicornHook:
@@ -48,7 +55,10 @@ class UvicornHook:
             # Ours comes first, so its methods are called, and go on to uvicorn's by `super()`.
             config.http_protocol_class = type("BoundedHttp", (_BoundedHttp, http), own)
         if isinstance(websocket, type) and hasattr(websocket, "handle_ping"):
-            config.ws_protocol_class = type("FairWebSocket", (_FairWebSocket, websocket), {"rules": self._frame_rules})
+            own = {"rules": self._frame_rules, "standing": self._headers}
+            config.ws_protocol_class = type("FairWebSocket", (_FairWebSocket, websocket), own)
+            # Above the limit, which `Frames` looks after: it says why, and names the setting.
+            config.ws_max_size = max(config.ws_max_size, 2 * self._frame_rules.max_message_bytes)
         if getattr(config, "loaded_app", None) is not None:
             config.loaded_app = NotesPeer(config.loaded_app)  # before uvicorn reads proxy headers
         if isinstance(getattr(config, "backlog", None), int):
@@ -59,8 +69,8 @@ class UvicornHook:
 
 
 class _BoundedHttp:
-    """Beside a class of uvicorn's for HTTP: cuts a connection whose next request does not come to be, and refuses a
-    body in tiny chunks.
+    """Beside a class of uvicorn's for HTTP: ends a connection whose next request does not come to be, refuses a body in
+    tiny chunks, and says in the API's words what uvicorn refuses.
 
     A request is timed from the connection's first moment, and later from the first byte after an answer, so that what
     is left of a refused body is bounded, too. A body that is wanted is timed by `Bodies`.
@@ -76,6 +86,7 @@ class _BoundedHttp:
     _deadline: asyncio.TimerHandle | None = None
     _framing: Framing  # of the body that comes
     _is_refused = False
+    _has_begun = False  # a part of a request is here that is not served yet
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)  # type: ignore[misc]
@@ -99,10 +110,18 @@ class _BoundedHttp:
             super().shutdown()  # type: ignore[misc]
 
     def _parse(self, data: bytes) -> None:
+        is_first = not self._has_begun and not self._is_served and (self.cycle is None or not self.cycle.more_body)
+        if is_first:
+            data = data.lstrip(b"\r\n")  # RFC 9112 section 2.2
+            if not data:
+                return
         cycle = self.cycle
         # What of the body the application has not taken; the difference is the content of these data.
         kept = 0 if cycle is None else len(cycle.body)
+        self._has_begun = True
         super().data_received(data)  # type: ignore[misc]
+        if self._is_refused:
+            return
         if self._is_websocket:  # uvicorn drops what came behind its head
             self._inflow.end()
             # Its new protocol reads from now on; nothing of ours holds it up.
@@ -112,9 +131,10 @@ class _BoundedHttp:
         elif cycle is not None and cycle.more_body and not self._has_length():
             content = len(cycle.body) - kept  # none where the answer is out: no more is taken than anybody's framing
             if not self._framing.take(len(data) - content, content):
-                self._refuse()
+                self._refuse(chunks_too_small(AVERAGE_BYTES))
                 return
         if self._is_served:
+            self._has_begun = False
             self._cancel()
         elif self._deadline is None:
             self._expect_request()
@@ -134,25 +154,33 @@ class _BoundedHttp:
             and not any(name == b"transfer-encoding" for name, _ in cycle.scope["headers"])
         )
 
-    def _refuse(self) -> None:
+    def send_400_response(self, msg: str) -> None:
+        """Answer what uvicorn's parser does not take; it calls this where it has caught the reason."""
+        problem = sys.exc_info()[1]
+        # Behind the colon h11 repeats the bytes, as Python writes them.
+        error = unreadable(str(problem or msg).partition(":")[0])
+        if getattr(problem, "error_status_hint", 0) == 431:  # as h11 says it, of a URL, too
+            is_target = b"\n" not in self.conn.trailing_data[0]
+            error = (target_too_long if is_target else head_too_large)(MAX_HEAD_BYTES)
+        self._refuse(error)
+
+    def _refuse(self, error: ApiError) -> None:
         """Answer at once, if nothing has yet; what still comes is thrown away until the client has its answer."""
         self._is_refused = True
         self._inflow.end()
         self._cancel()
-        if self.cycle.response_started and not self.cycle.response_complete:
+        cycle = self.cycle if self._is_served or (self.cycle is not None and self.cycle.more_body) else None
+        if cycle is not None and cycle.response_started and not cycle.response_complete:
             self.transport.abort()
             return
-        if not self.cycle.response_started:
-            self.cycle.disconnected = True  # so the application is told, and uvicorn sends nothing of it
-            # Wakes the application where it waits for more of the body.
-            self.cycle.message_event.set()
-            error = chunks_too_small(AVERAGE_BYTES)
+        if cycle is None or not cycle.response_started:
             self.rules.refused(error)
-            scope = self.cycle.scope
-            status, lines, body = answer(error, scope["headers"], self.standing, path=scope["path"])
-            head = b"HTTP/1.1 %d %b\r\n" % (status, PHRASES[status].encode())
-            head += b"".join(b"%b: %b\r\n" % line for line in (*lines, (b"connection", b"close")))
-            self.transport.write(head + b"\r\n" + body)
+            headers, path = ((), "") if cycle is None else (cycle.scope["headers"], cycle.scope["path"])
+            self.transport.write(refusal(error, headers, self.standing, path=path))
+        if cycle is not None and not cycle.response_started:
+            cycle.disconnected = True  # so the application is told, and uvicorn sends nothing of it
+            # Wakes the application where it waits for more of the body.
+            cycle.message_event.set()
         self._deadline = self.loop.call_later(min(LINGER_SECONDS, self.rules.seconds(0)), self.transport.abort)
         self.transport.resume_reading()
         if self.transport.can_write_eof():  # not under TLS
@@ -161,7 +189,12 @@ class _BoundedHttp:
 
     def _should_upgrade(self) -> bool:
         # uvicorn would go on as if it were HTTP/1.1, and nobody behind it could tell that a proxy was in between.
-        return self.scope["http_version"] != "1.0" and bool(super()._should_upgrade())  # type: ignore[misc]
+        # What is no handshake is answered as any other request: `Heads` says what is wrong with it.
+        return (
+            self.scope["http_version"] != "1.0"
+            and handshake_problem(self.scope["method"], self.scope["headers"]) is None
+            and bool(super()._should_upgrade())  # type: ignore[misc]
+        )
 
     @property
     def _is_served(self) -> bool:
@@ -179,7 +212,11 @@ class _BoundedHttp:
 
     def _overdue(self) -> None:
         self._deadline = None
-        if not self._is_served:
+        if self._is_served:
+            return
+        if self._has_begun:
+            self._refuse(request_too_slow(self.rules.arrival_seconds))
+        else:
             self.transport.abort()
 
     def _cancel(self) -> None:
@@ -191,11 +228,18 @@ class _BoundedHttp:
 class _FairWebSocket:
     """Beside a class of uvicorn's for WebSockets: reads from a peer only while it takes what it is sent, pongs too.
 
-    What cannot be a handshake (a POST, one with a body) is refused; uvicorn says nothing and keeps it open for ever, or
-    breaks, and waits for it when it is to stop.
+    A handshake that its parser does not take is refused in the API's words; uvicorn says nothing and keeps it open for
+    ever, or breaks, and waits for it when it is to stop. Whoever breaks the rules of WebSockets gets to read the close.
     """
 
     rules: FrameRules
+    standing: AnswerHeaders
+    loop: asyncio.AbstractEventLoop
+    conn: Any
+    close_sent: bool
+    frames: list[bytes]
+    curr_msg_data_type: str
+    close_timer: asyncio.TimerHandle | None
     frames_in: Frames | None = None
     transport: asyncio.Transport
     queue: "asyncio.Queue[Any]"
@@ -231,8 +275,44 @@ class _FairWebSocket:
             if self.handshake_initiated:
                 raise
         if not self.handshake_initiated:  # the first data are the whole handshake
-            self.transport.write(NO_HANDSHAKE)
+            self.transport.write(refusal(unreadable("its headers are not valid for a WebSocket"), (), self.standing))
             self.transport.close()
+
+    def handle_parser_exception(self) -> None:
+        """Send the close that says what is wrong, and read on for a while: a reset could cost the peer that frame."""
+        close = self.conn.close_sent
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": close.code, "reason": close.reason})
+        self.close_sent = True
+        self._end_inflow()
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self._close_writing()
+        # uvicorn ends it where it loses the connection, and does not close before.
+        self.close_timer = self.loop.call_later(inflow.LINGER_SECONDS, self.transport.abort)
+
+    def send_receive_event_to_app(self) -> None:
+        """A message is complete. uvicorn logs a traceback for one that is not UTF-8."""
+        self.frames = [b"".join(self.frames)]
+        try:
+            if self.curr_msg_data_type == "text":
+                self.frames[0].decode()
+        except UnicodeDecodeError:
+            self.frames = []
+            self.conn.send_close(INVALID_PAYLOAD, "a text message is not UTF-8")
+            self.handle_parser_exception()
+        else:
+            super().send_receive_event_to_app()  # type: ignore[misc]
+
+    async def send(self, message: Any) -> None:
+        """Send a message of the application."""
+        await super().send(message)  # type: ignore[misc]
+        # Nothing more is read of this peer, not even its close: it is told that all is said.
+        if message["type"] == "websocket.close" and self._inflow.has_ended:
+            self._close_writing()
+
+    def _close_writing(self) -> None:
+        if self.transport.can_write_eof():  # not under TLS
+            with suppress(OSError):  # the client is gone
+                self.transport.write_eof()
 
     def _end_inflow(self) -> None:
         self._inflow.end()

@@ -65,7 +65,11 @@ class Terms:
 logger = logging.getLogger("respsite.transport")
 
 WAKES_PER_LAG_CHECK = 256  # events between two looks at how far all lanes together are behind
-TOO_LARGE = 4009  # close code; daphne can send none between 1000 and 3000
+# Close codes of RFC 6455 and its registry. 1000 stands behind an error frame that says why the connection ends.
+POLICY = 1008
+TOO_LARGE = 1009
+TRY_AGAIN_LATER = 1013
+_CODES = {413: TOO_LARGE, 503: TRY_AGAIN_LATER}  # by the status of what is refused
 LAST_FRAME_SECONDS = 1.0  # how long a client may take to read why its connection ends
 TIME_IS_OVER = "its connection's time is over"
 IGNORED = ("stream", "background")  # fields of a create that mean nothing on a WebSocket
@@ -163,7 +167,7 @@ class Connection:
             return
         logger.warning("connection %s ends: %s", self.id, error.message)
         self._post(error_frame(error))
-        self._closing = Close(1000, str(error.code))
+        self._closing = Close(_CODES.get(error.status, POLICY), str(error.code))
         self._wake_writer()
 
     async def aclose(self, reason: str) -> None:
@@ -364,7 +368,7 @@ class Connection:
             self._drop("it reads too slowly (STREAM_MAX_LAG_BYTES)")
         except OSError:  # the client is gone; the server tells the consumer so, too
             self._closing = Close(1000)
-            self._spawn(self._hang_up("its client disconnected"))
+            self._spawn(self._hang_up("its client disconnected", Close(1000)))
         finally:
             # Whoever posts something from here on begins a new writer.
             self._writer = None
@@ -464,7 +468,7 @@ class Connection:
 
     def _cut_off(self) -> None:
         if not self._ended:
-            self._spawn(self._hang_up("its API key was revoked"))
+            self._spawn(self._hang_up("its API key was revoked", Close(1000)))
 
     def _check_lag(self) -> None:
         """Drop a client whose lanes together are too far behind; each journal looks after its own lane."""
@@ -478,13 +482,13 @@ class Connection:
         self._dropped = True
         logger.warning("connection %s was dropped: %s", self.id, why)
         self._outbox.clear()
-        self._closing = Close(1000, why)
-        self._spawn(self._hang_up(f"its connection was dropped: {why}", why))
+        self._closing = Close(POLICY, why)
+        self._spawn(self._hang_up(f"its connection was dropped: {why}", self._closing))
 
-    async def _hang_up(self, reason: str, close_reason: str = "") -> None:
+    async def _hang_up(self, reason: str, close: Close) -> None:
         await self.aclose(reason)
         with suppress(OSError):  # where the client is gone, there is nothing to close
-            await self._close(1000, close_reason)
+            await self._close(close.code, close.reason)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)

@@ -17,7 +17,7 @@ from responses_app.limits.rates import FREE, Ticket
 from responses_app.observing.logs import OF_STRANGERS, bind
 from responses_app.observing.traces import TRACEPARENT
 from responses_app.protocol.api_keys import NOBODY_ASKED, Area, Caller
-from responses_app.protocol.errors import FOREIGN_SEALS, ApiError
+from responses_app.protocol.errors import FOREIGN_SEALS, ApiError, foreign_page, host_not_allowed
 from responses_app.protocol.events.dialects import DIALECT_HEADER
 from responses_app.protocol.events.frames import error_frame
 from responses_app.protocol.items.multi_agent import BETA_HEADER
@@ -36,14 +36,16 @@ from responses_app.web.servers.inflow import REFUSED
 from responses_app.web.sockets.connection import Connection, Terms
 from responses_app.wiring.site import Site, get_site
 
+INTERNAL_ERROR = 1011  # the close code
 
-def refusal(site: Site, scope: Any) -> str | None:
+
+def refusal(site: Site, scope: Any) -> tuple[str, ApiError] | None:
     """Return why a handshake is refused whoever asks: for its host, or for the page that a browser sends it for."""
     source = Source.of_handshake(scope)
     if not host_allowed(source.host, site.settings.allowed_hosts):
-        return "its Host is not in ALLOWED_HOSTS"
+        return "its Host is not in ALLOWED_HOSTS", host_not_allowed(source.host or "", status=403)
     if not source.is_allowed(site.settings.trusted_pages):
-        return "its Origin is neither the server's own nor in ALLOWED_ORIGINS"
+        return "its Origin is neither the server's own nor in ALLOWED_ORIGINS", foreign_page(source.origin)
     return None
 
 
@@ -119,6 +121,10 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
         """Serve the connection; whatever ends it (also a cancelled task, where `disconnect` is never called)."""
         try:
             await super().__call__(scope, receive, send)
+        except Exception:
+            with suppress(OSError, RuntimeError):  # it is closed already, or was never open
+                await send({"type": "websocket.close", "code": INTERNAL_ERROR})
+            raise
         finally:
             await self._end("its client disconnected")
 
@@ -138,12 +144,16 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
     async def connect(self) -> None:
         """Accept, unless host, page or key may not come in, or there are too many connections."""
         site = get_site()
-        reason = refusal(site, self.scope)
-        if reason:
-            logger.warning("a WebSocket was refused: %s", reason, extra=OF_STRANGERS)
-            await self.close()
-            return
         began = asyncio.get_running_loop().time()
+        refused = refusal(site, self.scope)
+        if refused:
+            logger.warning("a WebSocket was refused: %s", refused[0], extra=OF_STRANGERS)
+            if DENIAL in (self.scope.get("extensions") or {}):
+                self.headers = await headers_of(self.scope, NOBODY_ASKED, began=began)
+                await self._deny(refused[1])
+            else:
+                await self.close()
+            return
         try:
             if self.area is None:
                 raise websocket_not_found(self.scope["path"])

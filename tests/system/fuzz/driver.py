@@ -114,7 +114,9 @@ class SocketDriver:
                 if frame["type"] in TERMINAL or frame["type"].startswith(ANSWERS):
                     return
         except ConnectionClosed:
-            assert socket.close_code in (1000, 4009), f"the server broke the connection off: {socket.close_code}"
+            assert socket.close_code in (1000, 1002, 1007, 1008, 1009), (
+                f"the server broke the connection off: {socket.close_code}"
+            )
             self._socket = None
 
     def speak(self, words: Json) -> None:

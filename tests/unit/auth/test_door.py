@@ -82,7 +82,9 @@ def test_a_browser_gets_back_a_subprotocol_without_a_key() -> None:
     key = "openai-insecure-api-key.sk-a"
     assert accepted_subprotocol([]) is None
     assert accepted_subprotocol([key, "openai-project.p", "realtime"]) == "realtime"
-    assert accepted_subprotocol([key]) == key
+    assert accepted_subprotocol([key, "mqtt"]) == key
+    assert accepted_subprotocol([key, "openai-project.p"]) == "openai-project.p"
+    assert accepted_subprotocol(["mqtt"]) is None
 
 
 def test_who_needs_no_key() -> None:

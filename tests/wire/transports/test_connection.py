@@ -49,7 +49,7 @@ async def test_lanes_that_are_slow_together_end_the_connection(site: Site, caplo
         for lane in range(LANES):
             create = {"type": "response.create", "stream_id": f"lane-{lane}", "input": "count to 1500"}
             await connection.receive_text(json.dumps(create))
-        await eventually(lambda: closed == [(1000, "it reads too slowly (STREAM_MAX_LAG_BYTES)")])
+        await eventually(lambda: closed == [(1008, "it reads too slowly (STREAM_MAX_LAG_BYTES)")])
     await eventually(lambda: len(site.registry) == 0)
     assert "was dropped: it reads too slowly (STREAM_MAX_LAG_BYTES)" in caplog.text
     assert "a reader fell more than" not in caplog.text

@@ -15,7 +15,8 @@ from tests.kit.server import Server
     "lines",
     [
         b"GET /v1/models HTTP/1.1\r\nAuthorization: Bearer \x85",
-        b"GET /v1/responses HTTP/1.1\r\nX-A: \x85\r\nUpgrade: websocket\r\nConnection: Upgrade",
+        b"GET /v1/responses HTTP/1.1\r\nX-A: \x85\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
     ],
 )
 def test_what_daphne_refuses_by_itself_is_told_like_everything_else(daphne_server: Server, lines: bytes) -> None:
