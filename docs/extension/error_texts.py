@@ -88,6 +88,10 @@ REQUESTS: Mapping[str, Told] = {
         "or the session has ended.",
         "Send a valid key, or sign in again. The operator makes keys with `respsite manage create_key`.",
     ),
+    "invalid_content_encoding": (
+        "The body is not what its `Content-Encoding` says, or was cut.",
+        "Send it whole, or leave the header out if it is not compressed.",
+    ),
     "invalid_encrypted_content": (
         "An encrypted item was changed, or encrypted by another server, for another project, or with a removed key.",
         "Send the item unchanged, or leave it out. With `FOREIGN_SEALS=note` the model reads a note in its place.",
@@ -230,7 +234,7 @@ REQUESTS: Mapping[str, Told] = {
     ),
     "request_too_large": (
         "The body is larger than `MAX_BODY_BYTES`, a file than `FILE_MAX_BYTES`, or a tool's output than "
-        "`RESPONSES_MAX_TOOL_OUTPUT_BYTES`.",
+        "`RESPONSES_MAX_TOOL_OUTPUT_BYTES` (413); the URL (414), or the headers with it (431), than 16 KiB.",
         "Send less, or in several parts.",
     ),
     "response_cancelled": (
@@ -381,7 +385,8 @@ REQUESTS: Mapping[str, Told] = {
         "Create another upload, and send the parts again.",
     ),
     "unsupported_media_type": (
-        "The body's `Content-Type` is not `application/json`, or for files not `multipart/form-data`.",
+        "The body's `Content-Type` is not `application/json`, or for files not `multipart/form-data`; or its "
+        "`Content-Encoding` is none of gzip, deflate, br and zstd.",
         "Send the right header.",
     ),
     "unsupported_parameter": (

@@ -5,7 +5,7 @@ an HTTP request's body before anything in it is looked at, and those of a WebSoc
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from responses_app.protocol.errors import ApiError, invalid_request, overloaded, rate_limited
@@ -115,6 +115,24 @@ def unsupported_media_type(content_type: str | None, expected: str = JSON_TYPE) 
         status=415,
         code="unsupported_media_type",
     )
+
+
+class UnsupportedEncoding(ApiError):
+    """A body that is compressed in a way that is not unpacked here (415); the answer's headers say which ways are."""
+
+    def __init__(self, codings: str, taken: Sequence[str]) -> None:
+        super().__init__(
+            f"Unsupported 'Content-Encoding': '{codings[:80]}'. Send the body as it is, or compressed once, with "
+            f"{', '.join(taken[:-1])} or {taken[-1]}.",
+            status=415,
+            code="unsupported_media_type",
+        )
+        self._taken = taken
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The HTTP headers that belong to this error."""
+        return {"accept-encoding": ", ".join(self._taken)}
 
 
 def request_too_slow(seconds: float) -> ApiError:

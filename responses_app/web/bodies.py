@@ -1,5 +1,7 @@
 """The bodies of HTTP requests: how large they may be, told by the head alone, and counted and timed while they come.
 
+One that comes compressed is unpacked here (`unpacking`), after its key is known to open; its content is counted, too.
+
 Whoever has no key that opens may send a small body, as the usual answer to it, a 401, keeps the connection. Of a larger
 one nothing more is taken than that: the 401 comes at the head, or where a body without a declared length grows larger.
 
@@ -8,8 +10,8 @@ application only when it has the whole body.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from responses_app.protocol.errors import ApiError
@@ -30,6 +32,7 @@ from responses_app.protocol.transport import (
 from responses_app.web.endpoint import Endpoint, Form, Size, find, is_api_path
 from responses_app.web.http import NotServed, error_response
 from responses_app.web.rollouts import below_rollout
+from responses_app.web.unpacking import DECODERS, coding_of, not_unpacked, unpacked_pieces
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -166,10 +169,16 @@ class Bodies:
             if head.length == 0:
                 await self._app(scope, receive, send)
                 return
+            coding = coding_of(scope["headers"])
             body = _CountedBody(self._rules, head, scope, receive)
-            if self._rules.asks_first(head):
+            if self._rules.asks_first(head) or (coding is not None and _posted(head) is not None):
                 await body.admit()
-            await self._app(scope, body.receive, send)
+            if coding is None:
+                await self._app(scope, body.receive, send)
+            else:
+                unpacked = _UnpackedBody(self._rules, head, body, coding)
+                headers = [(name, value) for name, value in scope["headers"] if name not in _OF_PACKED]
+                await self._app({**scope, "headers": headers}, unpacked.receive, send)
         except ApiError as error:
             await self._refuse(error, head, scope, send)
 
@@ -237,6 +246,50 @@ class _CountedBody:
         if self._received > OTHER_BODY_BYTES and not self._is_admitted:
             await self.admit()
         return message
+
+
+_OF_PACKED = (b"content-encoding", b"content-length")  # headers that mean nothing of what is unpacked
+
+
+class _UnpackedBody:
+    """A body that came compressed, as it was before. What comes out is counted as a body in chunks is."""
+
+    def __init__(self, rules: BodyRules, head: Head, body: _CountedBody, coding: str) -> None:
+        self._rules = rules
+        self._head = replace(head, length=None)
+        self._body = body
+        self._coding = coding
+        self._decoder = DECODERS[coding]()
+        self._pieces: Iterator[bytes] = iter(())  # of what has come
+        self._size = 0  # bytes that came out
+        self._has_come = False  # all of it
+        self._is_over = False
+
+    async def receive(self) -> Message:
+        """Return the next piece, or what comes after the body. Raises `ApiError`, as `_CountedBody.receive` does."""
+        while not self._is_over:
+            for piece in self._pieces:
+                self._size += len(piece)
+                if self._size > self._rules.limit(self._head):
+                    raise self._excess()
+                await asyncio.sleep(0)  # others have their turn between two
+                return {"type": "http.request", "body": piece, "more_body": True}
+            if self._has_come:
+                if not self._decoder.is_whole:
+                    raise not_unpacked(self._coding)
+                self._is_over = True
+                return {"type": "http.request", "body": b"", "more_body": False}
+            message = await self._body.receive()
+            if message["type"] != "http.request":
+                return message
+            self._has_come = not message.get("more_body", False)
+            self._pieces = unpacked_pieces(self._decoder, message.get("body", b""), self._coding)
+        return await self._body.receive()
+
+    def _excess(self) -> ApiError:
+        error = self._rules.excess(self._head)
+        message = f"{error.message} What counts is its size once it is unpacked ('Content-Encoding: {self._coding}')."
+        return ApiError(message, status=error.status, type=error.type, code=error.code)
 
 
 def _posted(head: Head) -> Endpoint | None:

@@ -18,9 +18,11 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import lru_cache, partial
+from tempfile import SpooledTemporaryFile
 from types import FrameType
 from typing import Any
 
+from django.conf import settings
 from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
 from django.core.exceptions import RequestAborted, SuspiciousFileOperation
 from django.core.handlers.asgi import ASGIHandler
@@ -55,6 +57,21 @@ class Handler(ASGIHandler):
             await self._serve(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
+
+    async def read_body(self, receive: Any) -> Any:
+        """Return a request's body as a file, closed where it does not come to its end: Django would leave it open."""
+        with ExitStack() as unless_whole:
+            body = unless_whole.enter_context(SpooledTemporaryFile(max_size=settings.FILE_UPLOAD_MAX_MEMORY_SIZE))
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise RequestAborted
+                body.write(message.get("body", b""))
+                more = message.get("more_body", False)
+            unless_whole.pop_all()
+        body.seek(0)
+        return body
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
         try:
