@@ -7,8 +7,8 @@ pages of this server alone, which say that they mean it.
 
 A cookie goes along with whatever a browser sends, also for a page of another origin on the same site (another port of
 this host). So a session opens nothing by itself. The request has to say that it means it, which only a page of this
-origin can: by a header, which needs leave from elsewhere (CORS, and this server gives none), or by a subprotocol of a
-WebSocket whose `Origin` is the server's own.
+origin can: by a header, for which pages from elsewhere need leave (CORS: none is given for it, nor for cookies), or by
+a subprotocol of a WebSocket whose `Origin` is the server's own.
 """
 
 import asyncio

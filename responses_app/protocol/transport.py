@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from responses_app.protocol.errors import ApiError, invalid_request, overloaded, rate_limited
+from responses_app.protocol.origins import is_listed
 from responses_app.protocol.setting import RoomSettings, setting
 
 # Headers of requests and of answers.
@@ -58,6 +59,7 @@ class AnswerHeaders:
 
     settings: HeaderSettings
     new_id: Callable[[], str]  # makes ids of requests
+    pages: Sequence[str] = ()  # origins of web pages that may read answers, besides the server's own
 
     def request_id(self, request_headers: Mapping[str, str]) -> str:
         """Return the id of a request with these headers: its client's own, or a new one."""
@@ -82,7 +84,29 @@ class AnswerHeaders:
             headers["api-supported-versions"] = API_VERSIONS
         return headers
 
+    def for_page(self, request_headers: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+        """Return the headers (CORS) by which a page of a listed origin may read an answer, and its headers: `names`."""
+        if not self.pages:
+            return {}
+        vary = {"vary": "Origin"}
+        origin = request_headers.get("origin")
+        if origin is None or not is_listed(origin, self.pages):
+            return vary
+        exposed = sorted({name.lower() for name in names} - _ALWAYS_READ)
+        return {
+            **vary,
+            "access-control-allow-origin": origin,
+            "access-control-expose-headers": ", ".join(exposed),
+        }
 
+
+# Headers that pages may read without being told so, and those that tell them.
+_ALWAYS_READ = frozenset(
+    (
+        *("cache-control", "content-language", "content-length", "content-type", "expires", "last-modified", "pragma"),
+        *("access-control-allow-headers", "access-control-allow-methods", "access-control-max-age", "vary"),
+    )
+)
 JSON_TYPE = "application/json"
 FORM_TYPE = "multipart/form-data"  # of files
 CHUNKED = "chunked"  # the transfer coding

@@ -229,7 +229,8 @@ class Settings(
     )  # fmt: skip
     allowed_origins: tuple[str, ...] = setting(
         (), pages,
-        "web pages, besides the server's own, that may open the WebSocket from a browser: `http://localhost:3000`",
+        "web pages, besides the server's own, that may use the API from a browser (CORS, and the WebSocket): "
+        "`http://localhost:3000`",
         default_text="unset",
     )  # fmt: skip
     auth: str = setting(

@@ -201,6 +201,8 @@ def answer(
     response = error_response(error, path=path, headers=request_headers, request_id=request_id)
     for own, value in standing.of(request_headers, request_id).items():
         response[own] = value
+    for own, value in standing.for_page(request_headers, response.headers).items():
+        response[own] = value
     lines = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in response.items()]
     return response.status_code, lines, response.content
 

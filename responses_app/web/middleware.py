@@ -12,13 +12,13 @@ everywhere (`host_allowed`): without that, a page could call itself by any name 
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from typing import Any
-from urllib.parse import urlsplit
 
 from asgiref.sync import markcoroutinefunction
 from django.core.exceptions import DisallowedHost
@@ -31,6 +31,7 @@ from responses_app.observing.logs import bind, is_silent
 from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
 from responses_app.protocol.errors import ApiError, foreign_page, host_not_allowed, server_error
 from responses_app.protocol.fields import IGNORED_HEADER
+from responses_app.protocol.origins import is_listed
 from responses_app.protocol.rate_limits import as_anthropic_headers, as_headers
 from responses_app.protocol.transport import ANTHROPIC_VERSION
 from responses_app.web.auditing import answer_audited
@@ -39,8 +40,11 @@ from responses_app.web.http import NotServed, error_response, request_id_of, rfc
 from responses_app.web.leaving import end_with_caller
 from responses_app.wiring.site import get_site
 
-ANY = "*"
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+_REQUESTED_HEADERS = "Access-Control-Request-Headers"
+_HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,100}")  # in lower case; RFC 9110 section 5.6.2
+_FOR_OWN_PAGES = ("respsite-session",)  # headers that no other origin may send: `auth.door` says why
+PREFLIGHT_SECONDS = 600  # for which a browser need not ask again
+PAGE_METHODS = "GET, HEAD, POST, DELETE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,31 +94,15 @@ class Source:
             return True
         if self.origin is None:
             return self.fetch_site in (None, "none")  # none: the user's own doing, as from the address bar
-        page = _parsed(self.origin)
-        # Parsed, so that "https://example.com" and "https://example.com:443" are the same.
-        if page is not None and self.host and page == _parsed(f"{self.scheme}://{self.host}"):
+        if self.host and is_listed(self.origin, (f"{self.scheme}://{self.host}",)):
             return True
-        return ANY in trusted or (page is not None and page in map(_parsed, trusted))
+        return is_listed(self.origin, trusted)
 
 
 def host_allowed(host: str | None, allowed_hosts: Collection[str]) -> bool:
     """Whether a `Host` header names this server."""
     domain, _ = split_domain_port(host or "")
     return bool(domain) and validate_host(domain, allowed_hosts)
-
-
-def _parsed(origin: str) -> tuple[str, str, int | None] | None:
-    """Return an origin's scheme, host and port, None for what is not an origin."""
-    try:
-        parts = urlsplit(origin)
-        port = parts.port
-    # A port that is no number, or brackets that are not an IPv6 address.
-    except ValueError:
-        return None
-    # An origin has nothing but these three. `urlsplit` drops an empty fragment, so the "#" is looked for.
-    if not parts.hostname or parts.path or parts.query or parts.fragment or "@" in parts.netloc or "#" in origin:
-        return None
-    return parts.scheme, parts.hostname, port or _DEFAULT_PORTS.get(parts.scheme)
 
 
 logger = logging.getLogger("respsite.transport")
@@ -147,6 +135,8 @@ class ApiMiddleware:
             logger.info("request %s: these fields have no effect: %s", request_id, ignored)
         for name, value in (await answer_headers(request_headers, request_id, request.caller, began=began)).items():  # type: ignore[attr-defined]
             response[name] = value
+        for name, value in get_site().answer_headers.for_page(request_headers, response.headers).items():
+            response[name] = value
         get_site().watch.metrics.answers.count(str(response.status_code))
         # Django would log each 4xx as a warning and each 503 as an error: a load balancer that asks /ready during a
         # start would fill the log. What is worth a line is logged where it happens.
@@ -165,6 +155,8 @@ class ApiMiddleware:
         try:
             _check_host(request)
             _check_origin(request)
+            if _is_preflight(request):
+                return _preflight_answer(request)
             route, named = find(request.path_info)
             await _let_in(request, route)
             answer = await answer_audited(request, route, named, partial(route, request, **named))
@@ -231,8 +223,29 @@ def _check_origin(request: HttpRequest) -> None:
     # A link changes nothing here, and the page that it stands on never sees the answer.
     if source.is_link and request.method in SAFE_METHODS:
         return
-    # A preflight, in which no browser sends a key: else its answer would say that a key is missing.
-    if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
-        raise foreign_page(source.origin)
     if not source.is_allowed(get_site().settings.trusted_pages):
         raise foreign_page(source.origin)
+
+
+def _is_preflight(request: HttpRequest) -> bool:
+    """Whether a browser asks whether a page may send a request of another kind than forms do."""
+    return (
+        request.method == "OPTIONS"
+        and "Origin" in request.headers
+        and "Access-Control-Request-Method" in request.headers
+    )
+
+
+def _preflight_answer(request: HttpRequest) -> HttpResponse:
+    """Return what a page of a listed origin may send. No browser sends a key with that question.
+
+    Cookies are left out: the answer has no `Access-Control-Allow-Credentials`.
+    """
+    names = [name.strip().lower() for name in request.headers.get(_REQUESTED_HEADERS, "").split(",")]
+    allowed = [name for name in names if _HEADER_NAME.fullmatch(name) and name not in _FOR_OWN_PAGES]
+    headers = {
+        "access-control-allow-methods": PAGE_METHODS,
+        "access-control-max-age": str(PREFLIGHT_SECONDS),
+        **({"access-control-allow-headers": ", ".join(allowed)} if allowed else {}),
+    }
+    return HttpResponse(status=204, headers=headers)

@@ -381,7 +381,7 @@ def build_site(settings: Settings) -> Site:
         connection_limit=base.adapters.connection_limit,
         rates=base.adapters.rates,
         spending=base.adapters.spending,
-        answer_headers=AnswerHeaders(settings, partial(new_id, ids.REQUEST)),
+        answer_headers=AnswerHeaders(settings, partial(new_id, ids.REQUEST), settings.trusted_pages),
         registry=runs.registry,
         service=runs.service,
         responses=runs.responses,

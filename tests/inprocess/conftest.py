@@ -19,11 +19,6 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
     servers.close()
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Leave it to Python to close the file of a body that is refused while it comes: Django keeps that to itself."""
-    item.add_marker(pytest.mark.filterwarnings("ignore:Unclosed file <tempfile.Spooled:ResourceWarning"))
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Let no server be active beside the test database of Django: both are the default one of their process."""
     if "db" in getattr(item, "fixturenames", ()):
