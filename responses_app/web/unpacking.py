@@ -93,7 +93,7 @@ class _Zstd(Decoder):
         else:
             from backports import zstd
 
-        options = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
+        options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
         self._new: Callable[[], zstd.ZstdDecompressor] = lambda: zstd.ZstdDecompressor(options=options)
         self._inner = self._new()
 

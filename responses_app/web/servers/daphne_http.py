@@ -76,6 +76,7 @@ class Channel(http.HTTPChannel):
     """
 
     MAX_LENGTH = totalHeadersSize = MAX_HEAD_BYTES
+    _path: bytes  # the target of the request that comes
 
     def __init__(self, rules: BodyRules, headers: AnswerHeaders) -> None:
         super().__init__()
@@ -97,7 +98,7 @@ class Channel(http.HTTPChannel):
     @property
     def version(self) -> str:
         """The version of HTTP that it is in, such as "1.1"."""
-        return self._version.decode("latin1").removeprefix("HTTP/")
+        return str(self._version, "latin1").removeprefix("HTTP/")
 
     def sends_continue(self, request: "Request") -> bool:
         """Whether a request, whose headers are complete, waits for a word before it sends its body."""
@@ -275,16 +276,16 @@ class Request(WebRequest):
             # daphne would break at it, and tell the client how
             self.refuse(invalid_request("The header 'Sec-WebSocket-Protocol' takes ASCII only."))
             return
-        method, path = self.channel.target
+        (method, path), headers = self.channel.target, self._headers()
         try:
-            check_head(method, self.channel.version, self._headers())
+            check_head(method, self.channel.version, headers)
         except ApiError as error:
             self.requestHeaders.removeHeader(b"Expect")  # nothing more is expected
             self.refuse(error)
             return
-        if not is_handshake(self._headers()):
+        if not is_handshake(headers):
             self.requestHeaders.removeHeader(b"Upgrade")
-        self._head = Head.of(method, unquote(path.decode("latin1")), self.server.root_path, self._headers())
+        self._head = Head.of(method, unquote(path.decode("latin1")), self.server.root_path, headers)
         self._limit = self._rules.limit(self._head)
         try:
             self._rules.check(self._head)
@@ -413,6 +414,8 @@ class WebSocket(WebSocketProtocol):
     """A WebSocket of daphne's. A handshake that is refused has an answer in the API's shape, and whoever breaks the
     rules of WebSockets a close frame that says so: autobahn would cut the connection.
     """
+
+    failedByMe: bool
 
     def __init__(self, rules: BodyRules, headers: AnswerHeaders) -> None:
         super().__init__()

@@ -81,6 +81,7 @@ class _BoundedHttp:
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
     flow: Any
+    conn: Any  # h11's
     cycle: Any
     scope: Any  # of the request that comes
     _deadline: asyncio.TimerHandle | None = None
