@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from responses_app.protocol.errors import ApiError, invalid_request, overloaded, rate_limited
-from responses_app.protocol.origins import is_listed
 from responses_app.protocol.setting import RoomSettings, setting
 
 # Headers of requests and of answers.
@@ -59,7 +58,8 @@ class AnswerHeaders:
 
     settings: HeaderSettings
     new_id: Callable[[], str]  # makes ids of requests
-    pages: Sequence[str] = ()  # origins of web pages that may read answers, besides the server's own
+    # Whether a web page's origin, not the server's own, may read answers; None where no page may.
+    is_listed: Callable[[str], bool] | None = None
 
     def request_id(self, request_headers: Mapping[str, str]) -> str:
         """Return the id of a request with these headers: its client's own, or a new one."""
@@ -86,11 +86,11 @@ class AnswerHeaders:
 
     def for_page(self, request_headers: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
         """Return the headers (CORS) by which a page of a listed origin may read an answer, and its headers: `names`."""
-        if not self.pages:
+        if self.is_listed is None:
             return {}
         vary = {"vary": "Origin"}
         origin = request_headers.get("origin")
-        if origin is None or not is_listed(origin, self.pages):
+        if origin is None or not self.is_listed(origin):
             return vary
         exposed = sorted({name.lower() for name in names} - _ALWAYS_READ)
         return {

@@ -26,12 +26,12 @@ from django.http import HttpRequest, HttpResponse
 from django.http.request import split_domain_port, validate_host
 from django.http.response import HttpResponseBase
 
+from responses_app.auth.origins import is_listed
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.observing.logs import bind, is_silent
 from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
 from responses_app.protocol.errors import ApiError, foreign_page, host_not_allowed, server_error
 from responses_app.protocol.fields import IGNORED_HEADER
-from responses_app.protocol.origins import is_listed
 from responses_app.protocol.rate_limits import as_anthropic_headers, as_headers
 from responses_app.protocol.transport import ANTHROPIC_VERSION
 from responses_app.web.auditing import answer_audited

@@ -17,6 +17,7 @@ from django.conf import settings as django_settings
 from engine.backends.base import BaseEngine
 from engine.models.formats import make_format, told_of
 from responses_app.auth.door import Door
+from responses_app.auth.origins import is_listed
 from responses_app.limits.ledger import BaseLedger
 from responses_app.limits.rates import ConnectionLimit, Rates
 from responses_app.observing.metrics import Metrics, ModelMeter
@@ -381,7 +382,11 @@ def build_site(settings: Settings) -> Site:
         connection_limit=base.adapters.connection_limit,
         rates=base.adapters.rates,
         spending=base.adapters.spending,
-        answer_headers=AnswerHeaders(settings, partial(new_id, ids.REQUEST), settings.trusted_pages),
+        answer_headers=AnswerHeaders(
+            settings,
+            partial(new_id, ids.REQUEST),
+            partial(is_listed, listed=settings.trusted_pages) if settings.trusted_pages else None,
+        ),
         registry=runs.registry,
         service=runs.service,
         responses=runs.responses,
