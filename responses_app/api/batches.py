@@ -28,7 +28,7 @@ from responses_app.protocol.files.files import BATCH_PURPOSE, file_not_found
 from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.stores.batches import BatchRecord
 from responses_app.web.batches import REFUSALS, check_can_run
-from responses_app.web.endpoint import AFTER, LIMIT, Endpoint, in_batches
+from responses_app.web.endpoint import PAGED, Endpoint, in_batches
 from responses_app.web.http import caller_of, or_raise, project_of, query_of, read_json
 from responses_app.wiring.site import get_site
 
@@ -178,8 +178,10 @@ async def _create(request: HttpRequest) -> Batch:
 
 
 async def _list(request: HttpRequest) -> BatchList:
-    page = parse_list_query(query_of(request))
-    rows = await get_site().batches.listed(project_of(request), ids.BATCH, after=page.after, limit=page.limit + 1)
+    page = parse_list_query(query_of(request), ids.BATCH)
+    rows = await get_site().batches.listed(
+        project_of(request), ids.BATCH, after=page.after, descending=page.descending, limit=page.limit + 1
+    )
     return page_of(rows, page, batch_object)
 
 
@@ -209,7 +211,7 @@ _endpoint = partial(Endpoint, tag="Batches", scope=Area.RESPONSES, refusals=REFU
 _KEPT = ("A batch is kept, with its lines and their answers", "Send its requests one by one.")
 
 ENDPOINTS = (
-    _endpoint("GET", _BATCHES, _list, "listBatches", "List the batches, the newest first", takes=(LIMIT, AFTER)),
+    _endpoint("GET", _BATCHES, _list, "listBatches", "List the batches, the newest first", takes=PAGED),
     _endpoint(
         *("POST", _BATCHES, _create, "createBatch", "Run the requests of a file"),
         body=NewBatch,

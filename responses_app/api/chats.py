@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 from django.http import HttpRequest
 from typing_extensions import TypedDict
 
+from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import JsonObject, ResponseError, invalid_value
 from responses_app.protocol.events.dialects import DIALECT_HEADER, Dialect
@@ -135,7 +136,7 @@ def parse_chat_changes(data: Mapping[str, object]) -> Mapping[str, object]:
 
 async def _list(request: HttpRequest) -> PlaygroundChatList:
     query = query_of(request)
-    page = parse_list_query(query)
+    page = parse_list_query(query, ids.RESPONSE, ids.CONVERSATION)
     search = query.get("search", ("",))[-1].strip()
     if len(search) > MAX_SEARCH:
         raise invalid_value("search", f"a text of {len(search)} characters. It has at most {MAX_SEARCH}.")

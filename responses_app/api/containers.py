@@ -11,6 +11,7 @@ from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
 from responses_app.auth.scopes import check_named
+from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import (
     ApiError,
@@ -47,7 +48,7 @@ from responses_app.tools.sandbox.records import (
     TooManyContainers,
     TooManyTransfers,
 )
-from responses_app.web.endpoint import BYTES, PAGED, Endpoint, Form, Refusals, Size
+from responses_app.web.endpoint import BYTES, PAGED, Endpoint, Form, Parameter, Refusals, Size, text
 from responses_app.web.forms import is_form, sent_form
 from responses_app.web.http import caller_of, cut_of, parse_noting, project_of, query_of, read_json
 from responses_app.web.transfers import file_answer, form_schema, streamed
@@ -222,8 +223,9 @@ async def _create(request: HttpRequest) -> Container:
 
 async def _list(request: HttpRequest) -> ContainerList:
     records = await (await _containers()).all_of(project_of(request))
-    shown = [container_object(each) for each in records]
-    return page_behind(shown, parse_list_query(query_of(request)))
+    name = (query_of(request).get("name") or [""])[-1]
+    shown = [container_object(each) for each in records if not name or each.name == name]
+    return page_behind(shown, parse_list_query(query_of(request), ids.CONTAINER))
 
 
 async def _get(request: HttpRequest, container_id: str) -> Container:
@@ -238,7 +240,10 @@ async def _delete(request: HttpRequest, container_id: str) -> DeletedContainer:
 async def _list_files(request: HttpRequest, container_id: str) -> ContainerFileList:
     records = await (await _containers()).files_of(project_of(request), container_id)
     shown = [file_object(container_id, each) for each in records]
-    return page_behind(shown, parse_list_query(query_of(request)))
+    # Their ids are the order in which cursors are places; which of two has come first may be told otherwise.
+    return page_behind(
+        sorted(shown, key=lambda each: each["id"]), parse_list_query(query_of(request), ids.CONTAINER_FILE)
+    )
 
 
 async def _upload(request: HttpRequest, container_id: str) -> ContainerFile:
@@ -323,6 +328,7 @@ _CONTAINER = f"{_CONTAINERS}/{{container_id}}"
 _FILES = f"{_CONTAINER}/files"
 _FILE = f"{_FILES}/{{file_id}}"
 _BUSY = (429,)
+_NAME = Parameter("name", "Only containers that have this name.", text())
 _UPLOAD = Form("Upload", form_schema("A form with a file."), Size.AS_JSON)
 _endpoint = partial(Endpoint, tag="Containers", scope=Area.CONTAINERS, refusals=REFUSALS)
 
@@ -332,7 +338,7 @@ _KEPT = (
 )
 
 ENDPOINTS = (
-    _endpoint("GET", _CONTAINERS, _list, "ListContainers", "List the containers", takes=PAGED),
+    _endpoint("GET", _CONTAINERS, _list, "ListContainers", "List the containers", takes=(*PAGED, _NAME)),
     _endpoint(
         *("POST", _CONTAINERS, _create, "CreateContainer", "Create a container"),
         body=NewContainer,

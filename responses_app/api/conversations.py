@@ -28,6 +28,7 @@ from responses_app.protocol.items.resources import Item, identified, with_includ
 from responses_app.protocol.requests.pages import ItemList, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.requests.requests import named_by_conversation
 from responses_app.runs.plan.sessions import session_of_conversation
+from responses_app.stores.base import UnknownCursor
 from responses_app.stores.stores import ConversationEntry, ConversationFull, ConversationRecord
 from responses_app.web.endpoint import INCLUDE, JSON, PAGED, Endpoint, Parameter, Refusals, text
 from responses_app.web.http import caller_of, include_of, or_raise, project_of, query_of, read_json
@@ -43,7 +44,8 @@ class DeletedConversation(TypedDict):
 
 
 REFUSALS: Refusals = {
-    ConversationFull: lambda *_: too_many_conversations(get_site().settings.conversations_max_entries)
+    ConversationFull: lambda *_: too_many_conversations(get_site().settings.conversations_max_entries),
+    UnknownCursor: lambda problem, *_: unknown_cursor(str(problem)),
 }
 
 
@@ -90,9 +92,7 @@ async def _list_items(request: HttpRequest, conversation_id: str) -> ItemList:
         project_of(request), conversation_id, after=page.after, descending=page.descending, limit=page.limit + 1
     )
     if entries is None:
-        if page.after is None or await store.get(project_of(request), conversation_id) is None:
-            raise conversation_not_found(conversation_id)
-        raise unknown_cursor(page.after)
+        raise conversation_not_found(conversation_id)
     return _page(entries[: page.limit], include, has_more=len(entries) > page.limit)
 
 

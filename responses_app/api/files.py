@@ -180,7 +180,7 @@ def _bounds() -> FileBounds:
 
 async def _list(request: HttpRequest) -> UploadedFileList:
     query = query_of(request)
-    page = parse_list_query(query, most=MAX_LISTED, usual=MAX_LISTED)
+    page = parse_list_query(query, ids.FILE, most=MAX_LISTED, usual=MAX_LISTED)
     # Of a parameter that comes twice the last counts, as everywhere.
     purpose = (query.get("purpose") or [""])[-1] or None
     if purpose is not None:

@@ -31,7 +31,7 @@ from responses_app.protocol.messages.batches import (
     parse_message_batch,
 )
 from responses_app.protocol.messages.errors import MessagesErrorAnswer, check_version
-from responses_app.protocol.requests.pages import Query, unknown_cursor
+from responses_app.protocol.requests.pages import Query, parse_cursor
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.stores.base import StoreError
 from responses_app.stores.batches import ERRORED, SUCCEEDED, BatchRecord, LineCounts
@@ -143,14 +143,13 @@ async def _create(request: HttpRequest) -> MessageBatch:
 async def _list(request: HttpRequest) -> MessageBatchList:
     check_version(request.headers.get(VERSION))
     query = query_of(request)
-    limit, after, before = _limit(query), _last(query, "after_id"), _last(query, "before_id")
+    limit = _limit(query)
+    after, before = (parse_cursor(query, name, ids.MESSAGE_BATCH) for name in ("after_id", "before_id"))
     if after is not None and before is not None:
         raise invalid_value("before_id", "it goes without 'after_id'.")
     rows = await get_site().batches.listed(
         project_of(request), ids.MESSAGE_BATCH, after=after or before, limit=limit + 1, descending=before is None
     )
-    if rows is None:
-        raise unknown_cursor(after or before or "")
     page = list(rows[:limit]) if before is None else list(reversed(rows[:limit]))
     base = _base(request)
     return {

@@ -184,7 +184,7 @@ def _bundle(form: SentForm) -> NewBundle:
 
 
 async def _list(request: HttpRequest) -> SkillList:
-    page = parse_list_query(query_of(request))
+    page = parse_list_query(query_of(request), ids.SKILL)
     rows = await get_site().skills.listed(
         project_of(request), after=page.after, descending=page.descending, limit=page.limit + 1
     )
@@ -208,7 +208,7 @@ async def _delete(request: HttpRequest, skill_id: str) -> DeletedSkill:
 
 
 async def _versions(request: HttpRequest, skill_id: str) -> SkillVersionList:
-    page = parse_list_query(query_of(request))
+    page = parse_list_query(query_of(request), ids.SKILL_VERSION)
     rows = await get_site().skills.versions(
         project_of(request), skill_id, after=page.after, descending=page.descending, limit=page.limit + 1
     )

@@ -95,9 +95,9 @@ async def _create(request: HttpRequest) -> VectorStore:
 
 
 async def _list(request: HttpRequest) -> VectorStoreList:
-    page = parse_list_query(query_of(request))
+    page = parse_list_query(query_of(request), ids.VECTOR_STORE)
     records = await _stores().listed(
-        project_of(request), after=page.after, descending=page.descending, limit=page.limit + 1
+        project_of(request), after=page.after, before=page.before, descending=page.descending, limit=page.limit + 1
     )
     return page_of(records, page, partial(store_object, now=get_site().service.now()))
 
@@ -241,7 +241,7 @@ async def _added(
 
 
 async def _file_page(project: str, store_id: str, query: Query, *, batch_id: str | None = None) -> VectorStoreFileList:
-    page = parse_list_query(query)
+    page = parse_list_query(query, ids.FILE)
     status = (query.get("filter") or [""])[-1] or None
     check_status(status)
     records = await _stores().files(
@@ -251,6 +251,7 @@ async def _file_page(project: str, store_id: str, query: Query, *, batch_id: str
             status=status,
             batch_id=batch_id,
             after=page.after,
+            before=page.before,
             descending=page.descending,
             limit=page.limit + 1,
         ),

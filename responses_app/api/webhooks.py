@@ -120,7 +120,7 @@ async def _create(request: HttpRequest) -> WebhookEndpointWithSecret:
 
 
 async def _list(request: HttpRequest) -> WebhookEndpointList:
-    page = parse_list_query(query_of(request))
+    page = parse_list_query(query_of(request), ids.WEBHOOK_ENDPOINT)
     rows = await get_site().webhooks.listed(
         project_of(request), after=page.after, descending=page.descending, limit=page.limit + 1
     )

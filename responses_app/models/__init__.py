@@ -251,6 +251,25 @@ class ConversationItem(models.Model):
         return self.item_id
 
 
+class GonePlace(models.Model):
+    """Where something stood that was removed from a list, for those who read it: see `stores.database.places`."""
+
+    project = models.CharField(max_length=64)
+    list_id = models.CharField(max_length=ID_LENGTH)  # of the conversation, or whatever has the list
+    item_id = models.CharField(max_length=ID_LENGTH)  # as cursors have it
+    place = models.CharField(max_length=ID_LENGTH)  # in the order of the list
+    gone_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["project", "list_id", "item_id"], name="goneplace_item")
+        ]
+        indexes: ClassVar = [models.Index(fields=["gone_at"], name="goneplace_gone")]
+
+    def __str__(self) -> str:
+        return f"{self.list_id} {self.item_id}"
+
+
 class StoredFile(WithId):
     """A file that a client uploaded; `FilePart`s hold its content."""
 

@@ -9,6 +9,7 @@ What an id stands for: who reads it means the newest leg, whatever became of tha
 continues it means the leg that `leg_to_continue` says.
 """
 
+import re
 from collections.abc import Callable, Collection, Sequence, Set
 from hashlib import blake2b
 from typing import NamedTuple
@@ -68,6 +69,7 @@ SKILL_VERSION = "skillver_"
 WEBHOOK_ENDPOINT = "we_"
 USAGE = "usage_"  # of what a request used that made nothing with an id
 
+_NUMBER = re.compile(r"[0-9a-f]{12}7[0-9a-f]{19}", re.ASCII)  # a UUID of version 7: 12 digits are its milliseconds
 _COUNTER_BITS = 12  # rand_a of RFC 9562 section 5.7, used as a counter (section 6.2, method 1)
 
 
@@ -91,14 +93,13 @@ class IdFactory:
 
 def milliseconds_of(made: str) -> int | None:
     """Return when an id was made, in Unix milliseconds; None for one that is not ours."""
-    _, _, number = made.rpartition("_")
-    # 12 hex digits are the time; the one behind them is the version.
-    if len(number) != 32 or number[12] != "7":
-        return None
-    try:
-        return int(number[:12], 16)
-    except ValueError:
-        return None
+    number = made[-32:]
+    return int(number[:12], 16) if made[-33:-32] in ("_", "-") and _NUMBER.fullmatch(number) else None
+
+
+def is_made(text: str, prefix: str) -> bool:
+    """Whether a text is an id with this prefix, there or gone or never given: it has its place among all others."""
+    return text.startswith(prefix) and _NUMBER.fullmatch(text, len(prefix)) is not None
 
 
 class DerivedIds:

@@ -38,20 +38,13 @@ class StoredChats:
             raise self._not_found(completion)
         return stored_completion(kept.responses, kept.form, kept.metadata)
 
-    async def listed(self, project: str, query: ChatQuery) -> Sequence[ChatCompletion] | None:
-        """Return one completion more than the query's page has, if there are so many.
-
-        None where the completion behind which the page begins is not known.
-        """
+    async def listed(self, project: str, query: ChatQuery) -> Sequence[ChatCompletion]:
+        """Return one completion more than the query's page has, if there are so many."""
         page = query.page
-        if page.after is not None and not page.after.startswith(CHAT_COMPLETION):
-            return None
         after = None if page.after is None else response_id(page.after)
         # A completion is stored under its first choice's response: clients' ids are turned into that.
         behind = replace(query, page=replace(page, after=after))
         completions = await self._chats.listed(project, behind, limit=page.limit + 1)
-        if completions is None:
-            return None
         return [stored_completion(kept.responses, kept.form, kept.metadata) for kept in completions]
 
     async def messages(self, project: str, completion: str) -> Sequence[StoredChatMessage]:

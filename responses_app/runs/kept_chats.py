@@ -34,8 +34,8 @@ class KeptChats:
         self._responses = responses
         self._sharing = sharing
 
-    async def listed(self, caller: Caller, query: ChatsQuery) -> Sequence[KeptChat] | None:
-        """Return a part of the list; None where the chat behind which it is to begin is not in it."""
+    async def listed(self, caller: Caller, query: ChatsQuery) -> Sequence[KeptChat]:
+        """Return a part of the list; the chat behind which it begins may be gone."""
         return await self._store.listed(caller.project, query)
 
     async def whole(self, caller: Caller, name: str) -> WholeChat:

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.requests.pages import unknown_cursor
 from responses_app.protocol.rollouts.exports.files import RowWriter, writer_of
 from responses_app.protocol.rollouts.exports.formats import FORMATS
 from responses_app.protocol.rollouts.exports.requests import ExportQuery, too_many_exports
@@ -33,7 +32,7 @@ async def exported(
     Raises `ApiError` for an unknown `after` and where too many run, `ParquetMissing`, and `StoreError`.
     """
     writer = writer_of(query)
-    after = None if query.after is None else await _id_of(rollouts, project, query.after)
+    after = None if query.after is None else await rollouts.place(project, query.after)
     if _slots.locked():
         raise too_many_exports()
     async with _slots:
@@ -42,13 +41,6 @@ async def exported(
             async for piece in _of_one(rollouts, record, head, query, writer, format_of):
                 yield piece
         yield writer.end()
-
-
-async def _id_of(rollouts: Rollouts, project: str, after: str) -> str:
-    try:
-        return (await rollouts.get(project, after)).id
-    except ApiError:
-        raise unknown_cursor(after) from None
 
 
 async def _chosen(

@@ -13,6 +13,7 @@ from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.engine_state import EngineState
 from responses_app.protocol.errors import ApiError
+from responses_app.protocol.requests.pages import unknown_cursor
 from responses_app.protocol.requests.requests import CreateRequest, Named
 from responses_app.protocol.retention import keeps_nothing
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse, RolloutRef
@@ -173,12 +174,18 @@ class Rollouts:
     async def listed(
         self, project: str, *, after: str | None, limit: int, descending: bool, group: str | None
     ) -> Sequence[RolloutRecord] | None:
-        """Return roll-outs behind the one named `after`; None where that is not known."""
-        last = None if after is None else await self._store.get(project, after)
-        if after is not None and last is None:
+        """Return roll-outs behind the one named `after`, there or gone; None for what is no such name."""
+        own = None if after is None else await self._store.place(project, after)
+        if after is not None and own is None:
             return None
-        own = None if last is None else last.id
         return await self._store.listed(project, after=own, limit=limit, descending=descending, group=group)
+
+    async def place(self, project: str, after: str) -> str:
+        """Return the id of its own of the roll-out named `after`, there or gone. Raises `ApiError` (400)."""
+        own = await self._store.place(project, after)
+        if own is None:
+            raise unknown_cursor(after)
+        return own
 
     async def behind(self, project: str, own: str | None, *, limit: int, group: str | None) -> Sequence[RolloutRecord]:
         """Return roll-outs behind the one with the id `own` of its own, which may be gone, the oldest first."""

@@ -193,6 +193,10 @@ class StoreError(Exception):
     cause: str | None = None  # a sentence for operators, where the reason is one of those that are known
 
 
+class UnknownCursor(Exception):
+    """A cursor is no id: it names nothing in a list, now or ever."""
+
+
 class StoreClosed(StoreError):
     """This process stops and has closed the store: nobody has to hear of it."""
 

@@ -143,8 +143,8 @@ class BaseBatchStore(ABC):
     @abstractmethod
     async def listed(
         self, project: str, prefix: str, *, after: str | None, limit: int, descending: bool = True
-    ) -> Sequence[BatchRecord] | None:
-        """Return up to `limit` batches whose ids begin so, behind the batch `after`; None where that is unknown."""
+    ) -> Sequence[BatchRecord]:
+        """Return up to `limit` batches whose ids begin so, behind the batch `after`, which may be gone."""
 
     @abstractmethod
     async def cancel(self, project: str, batch_id: str, *, at: int) -> BatchRecord | None:

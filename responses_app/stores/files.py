@@ -92,8 +92,8 @@ class BaseFileStore(ABC):
     @abstractmethod
     async def listed(
         self, project: str, *, purpose: str | None, after: str | None, descending: bool, limit: int
-    ) -> Sequence[FileRecord] | None:
-        """Return up to `limit` files behind the file `after`; None where that is unknown."""
+    ) -> Sequence[FileRecord]:
+        """Return up to `limit` files behind the file `after`, which may be gone."""
 
     @abstractmethod
     def pieces(self, project: str, file_id: str) -> AsyncIterator[bytes]:

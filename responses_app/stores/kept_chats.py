@@ -93,13 +93,11 @@ class BaseKeptChats(ABC):
     """
 
     @abstractmethod
-    async def listed(self, project: str, query: ChatsQuery) -> Sequence[KeptChat] | None:
+    async def listed(self, project: str, query: ChatsQuery) -> Sequence[KeptChat]:
         """Return the pinned chats, then the others, each the one with the newest response first.
 
         A search finds chats by their titles and by what was said in the newest responses, whatever the case; it is
-        bounded in what it reads.
-
-        None where `after` is no chat of this list.
+        bounded in what it reads. The chat `after` may be gone.
         """
 
     @abstractmethod

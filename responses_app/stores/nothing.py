@@ -110,8 +110,8 @@ class NoChatStore(BaseChatStore):
     async def messages(self, project: str, first: str) -> None:
         return None
 
-    async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[Never] | None:
-        return () if query.page.after is None else None
+    async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[Never]:
+        return ()
 
     async def change(self, project: str, first: str, metadata: Mapping[str, str]) -> None:
         """There is none to change."""
@@ -126,8 +126,8 @@ class NoChatStore(BaseChatStore):
 class NoKeptChats(BaseKeptChats):
     """A store without any chat."""
 
-    async def listed(self, project: str, query: ChatsQuery) -> Sequence[Never] | None:
-        return () if query.after is None else None
+    async def listed(self, project: str, query: ChatsQuery) -> Sequence[Never]:
+        return ()
 
     async def get(self, project: str, name: str, *, key_id: str) -> None:
         return None

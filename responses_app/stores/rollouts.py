@@ -102,6 +102,10 @@ class BaseRolloutStore(ABC):
         """Return a roll-out."""
 
     @abstractmethod
+    async def place(self, project: str, name: str) -> str | None:
+        """Return the id of its own of what has, or had of late, this name; None for what is no name and no id."""
+
+    @abstractmethod
     async def listed(
         self, project: str, *, after: str | None, limit: int, descending: bool = True, group: str | None = None
     ) -> Sequence[RolloutRecord]:

@@ -109,16 +109,14 @@ class BaseSkills(ABC):
         """Return what is known of a version."""
 
     @abstractmethod
-    async def listed(
-        self, project: str, *, after: str | None, descending: bool, limit: int
-    ) -> Sequence[SkillRecord] | None:
-        """Return up to `limit` skills behind the skill `after`; None where that is unknown."""
+    async def listed(self, project: str, *, after: str | None, descending: bool, limit: int) -> Sequence[SkillRecord]:
+        """Return up to `limit` skills behind the skill `after`, which may be gone."""
 
     @abstractmethod
     async def versions(
         self, project: str, skill_id: str, *, after: str | None, descending: bool, limit: int
-    ) -> Sequence[VersionRecord] | None:
-        """Return up to `limit` versions behind the one with the id `after`; None where that is unknown."""
+    ) -> Sequence[VersionRecord]:
+        """Return up to `limit` versions behind the one with the id `after`, which may be gone."""
 
     @abstractmethod
     async def set_default(self, project: str, skill_id: str, version: int) -> SkillRecord:

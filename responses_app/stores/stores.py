@@ -74,8 +74,8 @@ class BaseChatStore(ABC):
         """Return the messages that a completion was asked for, as they were sent."""
 
     @abstractmethod
-    async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[KeptCompletion] | None:
-        """Return up to `limit` completions behind the one that `query.page.after` names; None if that is not known."""
+    async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[KeptCompletion]:
+        """Return up to `limit` completions behind the one that `query.page.after` names, which may be gone."""
 
     @abstractmethod
     async def change(self, project: str, first: str, metadata: Mapping[str, str]) -> None:
@@ -160,7 +160,10 @@ class BaseConversationStore(ABC):
     async def entries(
         self, project: str, conversation_id: str, *, after: str | None, descending: bool, limit: int
     ) -> Sequence[ConversationEntry] | None:
-        """Return up to `limit` items after the item `after`; None if the conversation or `after` is unknown."""
+        """Return up to `limit` items after the item `after`, which may be gone; None if the conversation is unknown.
+
+        Raises `UnknownCursor` where `after` is no id.
+        """
 
     @abstractmethod
     async def entries_since(self, project: str, conversation_id: str, position: int) -> Sequence[ConversationEntry]:

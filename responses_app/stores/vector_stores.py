@@ -92,6 +92,7 @@ class FileQuery:
     status: str | None = None  # None for any
     batch_id: str | None = None  # None for any
     after: str | None = None  # the file behind which the list begins
+    before: str | None = None  # the file before which it ends
     descending: bool = True
     limit: int = 20
 
@@ -193,9 +194,9 @@ class BaseVectorStores(ABC):
 
     @abstractmethod
     async def listed(
-        self, project: str, *, after: str | None, descending: bool, limit: int
-    ) -> Sequence[VectorStoreRecord] | None:
-        """Return up to `limit` stores behind the store `after`; None where that is unknown."""
+        self, project: str, *, after: str | None, descending: bool, limit: int, before: str | None = None
+    ) -> Sequence[VectorStoreRecord]:
+        """Return up to `limit` stores behind the store `after` and before the store `before`, which may be gone."""
 
     @abstractmethod
     async def update(self, project: str, store_id: str, changes: Mapping[str, object]) -> VectorStoreRecord | None:
@@ -212,8 +213,8 @@ class BaseVectorStores(ABC):
         """Put files into a store, where they are read; one that is there is read again. Raises `VectorStoresFull`."""
 
     @abstractmethod
-    async def files(self, project: str, store_id: str, query: FileQuery) -> Sequence[StoreFileRecord] | None:
-        """Return files of a store; None where `after` is unknown."""
+    async def files(self, project: str, store_id: str, query: FileQuery) -> Sequence[StoreFileRecord]:
+        """Return files of a store; `after` and `before` may be gone."""
 
     @abstractmethod
     async def file(self, project: str, store_id: str, file_id: str) -> StoreFileRecord | None:

@@ -122,8 +122,8 @@ class BaseWebhooks(ABC):
     @abstractmethod
     async def listed(
         self, project: str, *, after: str | None, descending: bool, limit: int
-    ) -> Sequence[EndpointRecord] | None:
-        """Return up to `limit` endpoints by their age, behind `after`; None where that is not known."""
+    ) -> Sequence[EndpointRecord]:
+        """Return up to `limit` endpoints by their age, behind `after`, which may be gone."""
 
     @abstractmethod
     async def update(self, project: str, endpoint_id: str, changes: EndpointChanges) -> EndpointRecord | None:

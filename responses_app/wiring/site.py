@@ -337,6 +337,7 @@ def build_site(settings: Settings) -> Site:
     upkeep = _upkeep(base, runs)
     upkeep.purges.append(base.adapters.idempotency.purge)
     upkeep.purges.append(base.adapters.usage.fold)
+    upkeep.purges.append(base.adapters.retention_store.forget_places)
     embeddings = _embeddings(base, runs)
     meant = search_model(settings)
     search_by_meaning(base.tools, settings, meant, embeddings.service.models, base.metrics)

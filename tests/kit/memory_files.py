@@ -47,11 +47,8 @@ class MemoryFileStore(BaseFileStore):
 
     async def listed(
         self, project: str, *, purpose: str | None, after: str | None, descending: bool, limit: int
-    ) -> Sequence[FileRecord] | None:
-        known = self._known(project)
-        if after is not None and after not in [record.id for record in known]:
-            return None
-        found = [record for record in known if purpose in (None, record.purpose)]
+    ) -> Sequence[FileRecord]:
+        found = [record for record in self._known(project) if purpose in (None, record.purpose)]
         if descending:
             found.reverse()
         if after is not None:

@@ -48,6 +48,10 @@ class MemoryRollouts(BaseRolloutStore):
         kept = self._kept.get((project, name))
         return None if kept is None else kept.record
 
+    async def place(self, project: str, name: str) -> str | None:
+        kept = self._kept.get((project, name))
+        return None if kept is None else kept.record.id
+
     async def listed(
         self, project: str, *, after: str | None, limit: int, descending: bool = True, group: str | None = None
     ) -> Sequence[RolloutRecord]:

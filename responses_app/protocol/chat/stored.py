@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from typing_extensions import TypedDict
 
+from responses_app.protocol import ids
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
 from responses_app.protocol.fields import MAX_PAIRS, ClientModel, Metadata, check_metadata, missing, validate
 from responses_app.protocol.requests.pages import ListQuery, Query, parse_list_query
@@ -112,7 +113,7 @@ def parse_chat_query(query: Query) -> ChatQuery:
     check_metadata(filters)
     # An empty name is no filter.
     model = (query.get("model") or [""])[-1] or None
-    return ChatQuery(page=parse_list_query(query, descending=False), model=model, metadata=filters)
+    return ChatQuery(page=parse_list_query(query, ids.CHAT_COMPLETION, descending=False), model=model, metadata=filters)
 
 
 def parse_chat_changes(data: Mapping[str, object]) -> Mapping[str, str]:

@@ -1,6 +1,11 @@
 """Lists as OpenAI pages them: `limit`, `order`, `after` and `include` in, `{"object": "list", …}` out.
 
 A query is a mapping of names to all values each was given; the last one counts.
+
+A cursor (`after`, `before`) is a place, not a row: a list goes on behind what was deleted meanwhile. Ids grow with
+time, so the id itself says where that was. Where a list has another order, its store knows the place
+(`stores.database.places`). Only what is no id of the kind that is listed is refused, so a cursor does not tell what
+others have.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +14,7 @@ from typing import Generic, Literal, TypeVar
 
 from typing_extensions import TypedDict
 
+from responses_app.protocol import ids
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_value
 from responses_app.protocol.fields import whole_number
 from responses_app.protocol.items.resources import ItemJson
@@ -26,14 +32,21 @@ class ListQuery:
     limit: int = DEFAULT_LIMIT  # how many items, at most
     descending: bool = True  # the newest first
     after: str | None = None  # the id of the item behind which it begins; None: at the beginning
+    before: str | None = None  # the id of the item before which it ends; without `after` it has those next to that
+
+    @property
+    def backwards(self) -> bool:
+        """Whether the part is counted from its end."""
+        return self.before is not None and self.after is None
 
 
 def parse_list_query(
-    query: Query, *, most: int = MAX_LIMIT, usual: int = DEFAULT_LIMIT, descending: bool = True
+    query: Query, *kinds: str, most: int = MAX_LIMIT, usual: int = DEFAULT_LIMIT, descending: bool = True
 ) -> ListQuery:
-    """Read `limit`, `order` and `after`. Raises `ApiError` that names the one that is wrong.
+    """Read `limit`, `order`, `after` and `before`. Raises `ApiError` that names the one that is wrong.
 
-    `most` is what `limit` may be; `usual` and `descending` what is meant where nothing is given.
+    `kinds` are the prefixes of the ids that are listed; without any, the store decides what is an id. `most` is what
+    `limit` may be; `usual` and `descending` what is meant where nothing is given.
     """
     number, order = _last(query, "limit"), _last(query, "order")
     limit = usual if number is None else whole_number(number, 1, most)
@@ -44,8 +57,18 @@ def parse_list_query(
     return ListQuery(
         limit=limit,
         descending=descending if order is None else order == "desc",
-        after=_last(query, "after") or None,  # an empty one is that of a client that has no cursor yet
+        after=parse_cursor(query, "after", *kinds),
+        before=parse_cursor(query, "before", *kinds),
     )
+
+
+def parse_cursor(query: Query, name: str, *kinds: str) -> str | None:
+    """Return the cursor that a query has under this name. Raises `ApiError` for what is no id with such a prefix."""
+    # An empty one is that of a client that has no cursor yet.
+    cursor = _last(query, name) or None
+    if cursor is not None and kinds and not any(ids.is_made(cursor, kind) for kind in kinds):
+        raise unknown_cursor(cursor, name, *kinds)
+    return cursor
 
 
 def parse_include_query(query: Query) -> Sequence[str]:
@@ -55,9 +78,10 @@ def parse_include_query(query: Query) -> Sequence[str]:
     return include
 
 
-def unknown_cursor(after: str) -> ApiError:
-    """`after` names nothing in this list (400)."""
-    return _invalid("after", after, "No item of this list has this id.")
+def unknown_cursor(cursor: str, name: str = "after", *kinds: str) -> ApiError:
+    """A cursor is no id of what is listed (400)."""
+    form = f", which is {' or '.join(map(repr, kinds))} and 32 hex digits" if kinds else ""
+    return _invalid(name, cursor, f"It takes the id of an item of this list{form}.")
 
 
 class Identified(TypedDict):
@@ -104,24 +128,30 @@ def list_page(items: Sequence[Listed], *, has_more: bool) -> Page[Listed]:
 def page_of(rows: Sequence[Row] | None, query: ListQuery, shown: Callable[[Row], Listed]) -> Page[Listed]:
     """Return a part of a list for which one row more than it asks for was looked up: that tells whether there is more.
 
-    Raises `ApiError` where there are no rows at all, since nothing is what `after` names.
+    Raises `ApiError` where there are no rows at all, since a cursor is no id of this list.
     """
     if rows is None:
-        raise unknown_cursor(str(query.after))
-    return list_page([shown(row) for row in rows[: query.limit]], has_more=len(rows) > query.limit)
+        raise unknown_cursor(str(query.after or query.before), "after" if query.after else "before")
+    page = rows[-query.limit :] if query.backwards else rows[: query.limit]
+    return list_page([shown(row) for row in page], has_more=len(rows) > query.limit)
 
 
 def page_behind(items: Sequence[Listed], query: ListQuery) -> Page[Listed]:
-    """Return the part of a whole list, the oldest first, that is asked for. Raises `ApiError` for another's cursor."""
-    ordered = list(reversed(items)) if query.descending else list(items)
-    start = 0
+    """Return the part of a whole list, the oldest first, that is asked for. Raises `ApiError` for what is no id."""
+    ordered: Sequence[Listed] = list(reversed(items)) if query.descending else list(items)
     if query.after is not None:
-        places = [place for place, item in enumerate(ordered) if item["id"] == query.after]
-        if not places:
-            raise unknown_cursor(query.after)
-        start = places[0] + 1
-    page = ordered[start : start + query.limit]
-    return list_page(page, has_more=start + len(page) < len(ordered))
+        ordered = _behind(ordered, query.after, descending=query.descending)
+    return list_page(ordered[: query.limit], has_more=len(ordered) > query.limit)
+
+
+def _behind(ordered: Sequence[Listed], cursor: str, *, descending: bool) -> Sequence[Listed]:
+    place = next((place for place, item in enumerate(ordered) if item["id"] == cursor), None)
+    if place is not None:
+        return ordered[place + 1 :]
+    if ids.milliseconds_of(cursor) is None:
+        raise unknown_cursor(cursor)
+    # It is gone: behind it is what was made later, or before it. The digits alone tell: prefixes may differ.
+    return [item for item in ordered if (str(item["id"])[-32:] < cursor[-32:]) == descending]
 
 
 def _last(query: Query, name: str) -> str | None:

@@ -22,7 +22,8 @@ from responses_app.models import ID_LENGTH, Conversation, ConversationItem
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.resources import PREFIXES
-from responses_app.stores.base import ConversationAppend
+from responses_app.stores.base import ConversationAppend, UnknownCursor
+from responses_app.stores.database.places import leave, part_of, place_of
 from responses_app.stores.database.response_sql import in_parts, one_at_a_time
 from responses_app.stores.database.threads import CoalescingWriter, DatabaseReaders
 from responses_app.stores.retention import Retentions
@@ -272,20 +273,18 @@ class DatabaseConversationStore(BaseConversationStore):
     async def entries(
         self, project: str, conversation_id: str, *, after: str | None, descending: bool, limit: int
     ) -> Sequence[ConversationEntry] | None:
-        if not can_be_known(conversation_id) or (after is not None and not can_be_known(after)):
+        if not can_be_known(conversation_id):
             return None
+        if after is not None and not can_be_known(after):
+            raise UnknownCursor(after)
 
         def read(connection: BaseDatabaseWrapper) -> Sequence[ConversationEntry] | None:
             if not _conversations(connection, conversation_id, self._mine(project)).exists():
                 return None
             rows = ConversationItem.objects.using(connection.alias).filter(conversation_id=conversation_id)
-            rows = rows.order_by("-position" if descending else "position")
-            if after is not None:
-                position = rows.filter(item_id=after).values_list("position", flat=True).first()
-                if position is None:
-                    return None
-                rows = rows.filter(position__lt=position) if descending else rows.filter(position__gt=position)
-            return [entry_of(row) for row in rows[:limit]]
+            place = place_of(rows, after, named="item_id", key="position", left_in=(project, conversation_id))
+            page = part_of(rows, after=place, descending=descending, limit=limit, key="position")
+            return [entry_of(row) for row in page]
 
         return await self._readers.run(read)
 
@@ -311,6 +310,7 @@ class DatabaseConversationStore(BaseConversationStore):
             row = rows.first() if conversation else None
             if conversation is None or row is None:
                 return bool(before)
+            leave(self._using, project, conversation_id, {item_id: row.position}, at=datetime.now(UTC))
             row.delete(using=self._using)
             # The head's chain has the item in it: it must not be continued any more.
             if row.position <= conversation.head_position:

@@ -39,6 +39,7 @@ from responses_app.stores.audit import Action, Actor, AuditEntry
 from responses_app.stores.clock import id_factory
 from responses_app.stores.database.audit_chain import append
 from responses_app.stores.database.conversations import can_be_known
+from responses_app.stores.database.places import time_of
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.organization import BaseSpendLimits, ManagedKey, NewKey, Part, ProjectRecord
@@ -66,7 +67,7 @@ class DatabaseOrganization(ThreadedStore[None], BaseSpendLimits):
 
         def read(_: BaseDatabaseWrapper) -> Sequence[ProjectRecord] | None:
             rows = self._projects() if archived else self._projects().filter(archived_at=None)
-            found = _part_of(rows, self._projects(), part)
+            found = _part_of(rows, self._projects(), part, ids.PROJECT)
             return None if found is None else [_project(row) for row in found]
 
         return await self._threads.run(read)
@@ -177,7 +178,8 @@ class DatabaseOrganization(ThreadedStore[None], BaseSpendLimits):
 
     async def keys(self, project_id: str, part: Part) -> Sequence[ManagedKey] | None:
         """Return keys of a project; None where `after` is not known."""
-        return await self._threads.run(lambda _: self._listed(self._keys(project_id), part))
+        every = ApiKey.objects.using(self._using).filter(project_id=project_id)
+        return await self._threads.run(lambda _: self._listed(self._keys(project_id), every, part, ids.API_KEY))
 
     async def key(self, project_id: str, key_id: str) -> ManagedKey | None:
         """Return a key of a project."""
@@ -229,7 +231,8 @@ class DatabaseOrganization(ThreadedStore[None], BaseSpendLimits):
 
     async def admin_keys(self, part: Part) -> Sequence[ManagedKey] | None:
         """Return admin keys; None where `after` is not known."""
-        return await self._threads.run(lambda _: self._listed(self._admin_keys(), part))
+        every = AdminKey.objects.using(self._using).all()
+        return await self._threads.run(lambda _: self._listed(self._admin_keys(), every, part, ids.ADMIN_KEY))
 
     async def admin_key(self, key_id: str) -> ManagedKey | None:
         """Return an admin key."""
@@ -270,8 +273,10 @@ class DatabaseOrganization(ThreadedStore[None], BaseSpendLimits):
     def _admin_keys(self) -> "QuerySet[AdminKey]":
         return AdminKey.objects.using(self._using).filter(revoked_at=None)
 
-    def _listed(self, rows: "QuerySet[Row]", part: Part) -> Sequence[ManagedKey] | None:
-        found = _part_of(rows, rows, part)
+    def _listed(
+        self, rows: "QuerySet[Row]", every: "QuerySet[Row]", part: Part, kind: str
+    ) -> Sequence[ManagedKey] | None:
+        found = _part_of(rows, every, part, kind)
         return None if found is None else [_key(row) for row in found]
 
     async def _found(self, rows: "QuerySet[Row]", key_id: str) -> ManagedKey | None:
@@ -320,14 +325,12 @@ class DatabaseOrganization(ThreadedStore[None], BaseSpendLimits):
         return await self._threads.run(write)
 
 
-def _part_of(rows: "QuerySet[Row]", known: "QuerySet[Row]", part: Part) -> "Sequence[Row] | None":
-    """Return a part of rows by age; None where `after` is not the id of a `known` one."""
+def _part_of(rows: "QuerySet[Row]", known: "QuerySet[Row]", part: Part, kind: str) -> "Sequence[Row] | None":
+    """Return a part of rows by age; None where `after` is neither the id of a `known` one nor of this kind."""
     if part.after is not None:
-        last = (
-            known.filter(pk=part.after).values_list("created_at", flat=True).first()
-            if can_be_known(part.after)
-            else None
-        )
+        row = known.filter(pk=part.after) if can_be_known(part.after) else known.none()
+        last = row.values_list("created_at", flat=True).first()
+        last = time_of(part.after) if last is None and ids.is_made(part.after, kind) else last
         if last is None:
             return None
         way = "lt" if part.descending else "gt"

@@ -180,7 +180,7 @@ class SharedContainers:
         """Return the containers of a project, oldest first; without those of a host that does not answer."""
         every: list[ContainerRecord] = [each for part in await self._of_all("records", project) for each in part]
         known = [each for each in every if not self._is_past(project, each.created_at)]
-        return sorted(known, key=lambda each: (each.created_at, each.id))
+        return sorted(known, key=lambda each: each.id)  # which begins with its time
 
     async def end_older(self, project: str, oldest: float) -> None:
         """End the containers of a project that were made at or before this time, but those that go with a response."""

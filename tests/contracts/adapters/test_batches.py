@@ -111,7 +111,7 @@ class TestInDatabases:
         assert listed == [made[2], made[1]]
         assert await batches.listed(project, "batch_", after=made[1].id, limit=2) == [made[0]]
         assert await batches.listed(project, "batch_", after=made[1].id, limit=2, descending=False) == [made[2]]
-        assert await batches.listed("another", "batch_", after=made[1].id, limit=2) is None
+        assert await batches.listed("another", "batch_", after=made[1].id, limit=2) == []
         assert await batches.listed(project, "msgbatch_", after=None, limit=2) == []
         with pytest.raises(TooManyBatches):
             await batches.create(record(project))
@@ -123,7 +123,6 @@ class TestInDatabases:
         assert await batches.get(project, name) is None
         assert await batches.cancel(project, name, at=NOW) is None
         assert not await batches.delete(project, name)
-        assert await batches.listed(project, "batch_", after=name, limit=2) is None
 
     async def test_one_worker_at_a_time_works_on_one(self, batches: BaseBatchStore) -> None:
         made = record()

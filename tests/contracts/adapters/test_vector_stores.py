@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from responses_app.models import GonePlace
 from responses_app.models.vector_stores import VectorStore, VectorStoreBatch, VectorStoreChunk, VectorStoreFile
 from responses_app.protocol.files.searches import Filter
 from responses_app.stores.clock import id_factory
 from responses_app.stores.database.files.files import DatabaseFileStore
+from responses_app.stores.database.places import KEPT_SECONDS
+from responses_app.stores.database.transfer.retention import DatabaseRetentions
 from responses_app.stores.database.vector_stores.vector_stores import CHUNKS_AT_ONCE, DatabaseVectorStores
 from responses_app.stores.database.webhooks.webhooks import DatabaseWebhooks
 from responses_app.stores.vector_stores import (
@@ -339,9 +342,27 @@ async def test_a_batch_can_be_cancelled_while_it_is_read(at: Kept) -> None:
         await at.stores.files(MINE, store_id, replace(query, after=files[1].file_id, status=None, limit=1))
         == listed[1:]
     )  # type: ignore[index]
-    assert await at.stores.files(MINE, store_id, replace(query, after="file-unknown")) is None
     assert await at.stores.batch(THEIRS, store_id, "vsfb_1") is None
     assert len(await at.found(store_id, "turtle")) == 1
+
+
+async def test_a_file_that_was_swept_away_keeps_its_place_as_a_cursor_for_a_day(at: Kept) -> None:
+    store_id = await at.store()
+    first, gone, last = files = [await at.file(f"{number}.txt") for number in range(3)]
+    await at.stores.add(MINE, store_id, files[::-1])  # another order than that of their ids
+    assert await at.stores.remove(MINE, store_id, gone.file_id)
+    while await at.stores.sweep():
+        pass
+    for descending, cursor, expected in ((False, "after", first), (True, "after", last), (False, "before", last)):
+        query = FileQuery(descending=descending, **{cursor: gone.file_id})
+        listed = await at.stores.files(MINE, store_id, query)
+        assert [record.file_id for record in listed] == [expected.file_id]
+    for later, left in ((0.0, 1), (KEPT_SECONDS + 60.0, 0)):
+        retentions = DatabaseRetentions(using=at.alias, now=lambda later=later: time.time() + later)
+        await retentions.forget_places()
+        await retentions.aclose()
+        places = GonePlace.objects.using(at.alias).filter(list_id=store_id)
+        assert await asyncio.to_thread(within, at.alias, lambda _, places=places: places.count()) == left
 
 
 async def test_limits(at: Kept) -> None:
@@ -362,7 +383,7 @@ async def test_stores_are_listed_changed_and_deleted(at: Kept) -> None:
     first, second, third = [await at.store() for _ in range(3)]
     page = await at.stores.listed(MINE, after=third, descending=True, limit=1)
     assert [record.id for record in page or ()] == [second]
-    assert await at.stores.listed(THEIRS, after=third, descending=True, limit=1) is None
+    assert await at.stores.listed(THEIRS, after=third, descending=True, limit=1) == []
     changed = await at.stores.update(MINE, first, {"name": "new", "metadata": {}, "expires_days": 3})
     assert changed is not None
     assert (changed.name, changed.metadata, changed.expires_days) == ("new", {}, 3)

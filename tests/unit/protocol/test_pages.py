@@ -8,6 +8,7 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.pages import (
     ListQuery,
     list_page,
+    page_behind,
     parse_include_query,
     parse_list_query,
     unknown_cursor,
@@ -27,7 +28,7 @@ def test_the_newest_twenty_come_first() -> None:
         ({"limit": ["100"], "order": ["desc"], "after": ["msg_1"]}, ListQuery(limit=100, after="msg_1")),
         ({"limit": ["007"]}, ListQuery(limit=7)),
         ({"limit": ["0", "5"], "order": ["up", "asc"]}, ListQuery(limit=5, descending=False)),
-        ({"after": [""], "before": ["x"], "limit": []}, ListQuery()),
+        ({"after": [""], "before": ["x"], "limit": []}, ListQuery(before="x")),
     ],
 )
 def test_what_is_asked_for(query: dict[str, list[str]], expected: ListQuery) -> None:
@@ -88,6 +89,22 @@ def test_an_empty_page() -> None:
         "last_id": "",
         "has_more": False,
     }
+
+
+FIRST, GONE, LAST = (f"msg_{at:012x}7{'0' * 19}" for at in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [({"order": "asc"}, [LAST]), ({"order": "desc"}, [FIRST]), ({"after": "x"}, None), ({"after": "msg_1"}, None)],
+)
+def test_a_whole_list_goes_on_behind_what_is_gone(query: dict[str, str], expected: list[str] | None) -> None:
+    wanted = parse_list_query({name: [value] for name, value in {"after": GONE, **query}.items()})
+    if expected is None:
+        with pytest.raises(ApiError, match="the id of an item of this list"):
+            page_behind([{"id": FIRST}, {"id": LAST}], wanted)
+    else:
+        assert [each["id"] for each in page_behind([{"id": FIRST}, {"id": LAST}], wanted)["data"]] == expected
 
 
 def test_an_unknown_cursor_is_told() -> None:

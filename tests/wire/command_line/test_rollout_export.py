@@ -52,7 +52,7 @@ def test_standard_output_and_what_is_wrong(daphne_server: Server, group: str, tm
     foreign = tmp_path / "foreign.jsonl"
     foreign.write_text("{}\n")
     for words, status, told in (
-        ((tmp_path / "a", "--after", "none"), 1, "No item of this list has this id"),
+        ((tmp_path / "a", "--after", "none"), 1, "It takes the id of an item of this list"),
         ((tmp_path / "b", "--format", "csv"), 2, "invalid choice"),
         ((tmp_path / "no" / "c",), 1, "cannot be written"),
         ((foreign, "--resume"), 2, "was not written by"),

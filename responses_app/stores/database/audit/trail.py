@@ -74,7 +74,7 @@ class DatabaseAudit(ThreadedStore[None]):
                 raise _unavailable(error) from error
             _recent.add(actor.id, _TRAIL)
 
-    async def part(self, query: TrailQuery) -> TrailPart | None:
+    async def part(self, query: TrailQuery) -> TrailPart:
         """Return a part of the trail; None where `after` or `before` is not the number of an entry. Raises
         `StoreError`.
         """

@@ -50,6 +50,7 @@ from responses_app.stores.database.batches.rows import (
     unclaimed,
 )
 from responses_app.stores.database.conversations import can_be_known
+from responses_app.stores.database.places import part_of
 from responses_app.stores.database.polling import any_of
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
@@ -95,18 +96,11 @@ class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
 
     async def listed(
         self, project: str, prefix: str, *, after: str | None, limit: int, descending: bool = True
-    ) -> Sequence[BatchRecord] | None:
-        if after is not None and not can_be_known(after):
-            return None
-
-        def read(connection: BaseDatabaseWrapper) -> Sequence[BatchRecord] | None:
+    ) -> Sequence[BatchRecord]:
+        def read(connection: BaseDatabaseWrapper) -> Sequence[BatchRecord]:
             # Ids of one prefix are in the order of time; "`" is the character behind "_".
             rows = batches_of(connection).filter(**self._mine(project), pk__gte=prefix, pk__lt=f"{prefix[:-1]}`")
-            if after is not None:
-                if not rows.filter(pk=after).exists():
-                    return None
-                rows = rows.filter(pk__lt=after) if descending else rows.filter(pk__gt=after)
-            return [record_of(row) for row in rows.order_by("-pk" if descending else "pk")[:limit]]
+            return [record_of(row) for row in part_of(rows, after=after, descending=descending, limit=limit)]
 
         return await self._threads.run(read)
 

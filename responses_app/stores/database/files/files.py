@@ -32,6 +32,7 @@ from responses_app.stores.database.files.rows import (
 )
 from responses_app.stores.database.files.skills import purge_skills
 from responses_app.stores.database.files.uploads import purge_uploads
+from responses_app.stores.database.places import part_of
 from responses_app.stores.database.response_sql import in_parts
 from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.files import UNLIMITED, BaseFileStore, FileGone, FileRecord, FileSettings, FileUsage
@@ -82,18 +83,11 @@ class DatabaseFileStore(ThreadedStore[FileSettings], BaseFileStore):
 
     async def listed(
         self, project: str, *, purpose: str | None, after: str | None, descending: bool, limit: int
-    ) -> Sequence[FileRecord] | None:
-        if after is not None and not can_be_known(after):
-            return None
-
-        def read(connection: BaseDatabaseWrapper) -> list[FileRecord] | None:
+    ) -> Sequence[FileRecord]:
+        def read(connection: BaseDatabaseWrapper) -> list[FileRecord]:
             known = self._known(connection, project)
             rows = known if purpose is None else known.filter(purpose=purpose)
-            if after is not None:
-                if not known.filter(pk=after).exists():
-                    return None
-                rows = rows.filter(pk__lt=after) if descending else rows.filter(pk__gt=after)
-            return [record_of(row) for row in rows.order_by("-pk" if descending else "pk")[:limit]]
+            return [record_of(row) for row in part_of(rows, after=after, descending=descending, limit=limit)]
 
         return await self._threads.run(read)
 

@@ -28,6 +28,7 @@ from responses_app.stores.database.files.rows import (
     remove_some,
     write_pieces,
 )
+from responses_app.stores.database.places import part_of, place_of
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.threads import DatabaseReaders, ThreadedStore
 from responses_app.stores.files import PIECE_BYTES, UNLIMITED, FileSettings
@@ -121,37 +122,24 @@ class DatabaseSkills(ThreadedStore[FileSettings], BaseSkills):
     async def version(self, project: str, skill_id: str, version: int | None) -> VersionRecord:
         return await self._threads.run(lambda db: _version(_row_of(db, self._mine(project), skill_id, version)))
 
-    async def listed(
-        self, project: str, *, after: str | None, descending: bool, limit: int
-    ) -> Sequence[SkillRecord] | None:
-        if after is not None and not can_be_known(after):
-            return None
-
-        def read(db: BaseDatabaseWrapper) -> list[SkillRecord] | None:
-            known = _skills(db, self._mine(project))
-            rows = known
-            if after is not None:
-                if not known.filter(pk=after).exists():
-                    return None
-                rows = rows.filter(pk__lt=after) if descending else rows.filter(pk__gt=after)
-            return _records(db, list(rows.order_by("-pk" if descending else "pk")[:limit]))
+    async def listed(self, project: str, *, after: str | None, descending: bool, limit: int) -> Sequence[SkillRecord]:
+        def read(db: BaseDatabaseWrapper) -> list[SkillRecord]:
+            rows = _skills(db, self._mine(project))
+            return _records(db, part_of(rows, after=after, descending=descending, limit=limit))
 
         return await self._threads.run(read)
 
     async def versions(
         self, project: str, skill_id: str, *, after: str | None, descending: bool, limit: int
-    ) -> Sequence[VersionRecord] | None:
-        def read(db: BaseDatabaseWrapper) -> list[VersionRecord] | None:
+    ) -> Sequence[VersionRecord]:
+        def read(db: BaseDatabaseWrapper) -> list[VersionRecord]:
             _found(_skills(db, self._mine(project)), skill_id)
-            known = _versions(db, skill_id)
-            rows = known
-            if after is not None:
-                behind = known.filter(pk=after).first() if can_be_known(after) else None
-                if behind is None:
-                    return None
-                beyond = {"version__lt" if descending else "version__gt": behind.version}
-                rows = rows.filter(**beyond)
-            return [_version(row) for row in rows.order_by("-version" if descending else "version")[:limit]]
+            every = SkillVersion.objects.using(db.alias).filter(skill_id=skill_id)
+            place = place_of(every, after, named="pk", key="version")
+            rows = _versions(db, skill_id)
+            return [
+                _version(row) for row in part_of(rows, after=place, descending=descending, limit=limit, key="version")
+            ]
 
         return await self._threads.run(read)
 

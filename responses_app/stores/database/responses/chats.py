@@ -17,7 +17,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.stores.base import RetentionSettings
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import CHOICES, RESPONSES, placeholders
-from responses_app.stores.database.responses.rows import response_of, time_value
+from responses_app.stores.database.responses.rows import response_of, second_of, time_value
 from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.stores import BaseChatStore, KeptCompletion
 
@@ -65,15 +65,11 @@ class DatabaseChatStore(ThreadedStore[RetentionSettings], BaseChatStore):
         rows = await self._threads.run(lambda db: _rows(db, _MESSAGES, [first, project, time_value(db, since)]))
         return json.loads(rows[0][0]) if rows else None
 
-    async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[KeptCompletion] | None:
-        after, since = query.page.after, self._known_since(project)
-        if after is not None and not can_be_known(after):
-            return None
+    async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[KeptCompletion]:
+        since = self._known_since(project)
 
-        def read(connection: BaseDatabaseWrapper) -> Sequence[KeptCompletion] | None:
+        def read(connection: BaseDatabaseWrapper) -> Sequence[KeptCompletion]:
             ids = _listed_ids(connection, project, query, since, limit)
-            if ids is None:
-                return None
             completions = _completions(connection, project, ids, since)
             return [completions[each] for each in ids if each in completions]
 
@@ -100,8 +96,7 @@ class DatabaseChatStore(ThreadedStore[RetentionSettings], BaseChatStore):
 
 def _listed_ids(
     connection: BaseDatabaseWrapper, project: str, query: ChatQuery, since: float, limit: int
-) -> Sequence[str] | None:
-    """Return what is listed; None where the list is to begin behind a completion that is not known."""
+) -> Sequence[str]:
     page = query.page
     conditions = ["choice.place = 0", "choice.project = %s", _WHOLE]
     parameters: list[Any] = [project]
@@ -109,11 +104,10 @@ def _listed_ids(
     if page.after is not None:
         # The cursor is a place in the order (time, id): rows that come meanwhile do not move it.
         begin = _rows(connection, _AT, [page.after, project, known[1]])
-        if not begin:
-            return None
+        at = begin[0][0] if begin else time_value(connection, second_of(page.after))
         conditions.append(f"(choice.created_at, choice.first_id) {'<' if page.descending else '>'} (%s, %s)")
-        parameters += [begin[0][0], page.after]
-        at = begin[0][0]  # said by itself, too: else SQLite reads all that stands before the cursor
+        parameters += [at, page.after]
+        # The time is said by itself, too: else SQLite reads all that stands before the cursor.
         if page.descending:
             conditions.append("choice.created_at <= %s")
             parameters.append(at)

@@ -21,7 +21,7 @@ from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES, for_update, one_at_a_time, placeholders
 from responses_app.stores.database.responses.chat_search import search, titled
 from responses_app.stores.database.responses.membership import adopt
-from responses_app.stores.database.responses.rows import response_of, time_value
+from responses_app.stores.database.responses.rows import response_of, second_of, time_value
 from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.kept_chats import (
     MAX_PINNED,
@@ -103,9 +103,7 @@ class DatabaseKeptChats(ThreadedStore[RetentionSettings], BaseKeptChats):
 
     unlimited = RetentionSettings()
 
-    async def listed(self, project: str, query: ChatsQuery) -> Sequence[KeptChat] | None:
-        if query.after is not None and not can_be_known(query.after):
-            return None
+    async def listed(self, project: str, query: ChatsQuery) -> Sequence[KeptChat]:
         since = self._known_since(project)
         page = query.only_playground
         return await self._threads.run(lambda db: _Chats(db, project, query.key_id, since, page).listed(query))
@@ -168,16 +166,16 @@ class _Chats:
     since: float
     only_playground: bool = False  # in lists, beside those that are pinned
 
-    def listed(self, query: ChatsQuery) -> Sequence[KeptChat] | None:
+    def listed(self, query: ChatsQuery) -> Sequence[KeptChat]:
         """Return a part of the list."""
         pinned = self._pinned()
         if query.search:
             return self._searched(query, pinned)
         place: Sequence[Any] | None = None
         if query.after is not None:
-            place = self._place(query.after, pinned=query.after in pinned)
-            if place is None:
-                return None
+            # One that is gone stood behind those that are younger, as far as its id tells.
+            gone = [time_value(self.connection, second_of(query.after)), query.after]
+            place = self._place(query.after, pinned=query.after in pinned) or gone
         ids = pinned
         if query.after is not None:
             ids = pinned[pinned.index(query.after) + 1 :] if query.after in pinned else []
@@ -187,7 +185,7 @@ class _Chats:
             ids = [*ids, *self._newest(pinned, place, query.limit - len(ids))]
         return self.shown(ids)
 
-    def _searched(self, query: ChatsQuery, pinned: Sequence[str]) -> Sequence[KeptChat] | None:
+    def _searched(self, query: ChatsQuery, pinned: Sequence[str]) -> Sequence[KeptChat]:
         """Return a part of the list of those chats in which something stands."""
         needle = as_searched(query.search)
         own, key = self._own("newer", anywhere=True)  # what clients of the API said in a chat of the page is found, too
@@ -202,10 +200,12 @@ class _Chats:
         ordered += sorted(older, key=lambda each: tuple(older[each]), reverse=True)
         ordered = [*(each for each in pinned if each in ordered), *(each for each in ordered if each not in pinned)]
         if query.after is not None:
-            if query.after not in ordered:
-                return None
-            ordered = ordered[ordered.index(query.after) + 1 :]
+            ordered = self._behind(ordered, query.after)
         return self.shown(ordered[: query.limit])
+
+    def _behind(self, ordered: list[str], after: str) -> list[str]:
+        places = {each: place for place, each in enumerate(ordered)}
+        return ordered[places[after] + 1 :] if after in places else [each for each in ordered if each < after]
 
     def named(self, name: str) -> KeptChat | None:
         """Return a chat by its id, or that of any of its responses."""

@@ -14,6 +14,7 @@ from django.db.backends.utils import CursorWrapper
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.models import json_text
 from responses_app.protocol.chat.stored import StoredChat
+from responses_app.protocol.ids import milliseconds_of
 from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import ResponseObject
@@ -40,6 +41,12 @@ def unpack(*blobs: bytes) -> "array[int]":
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers
+
+
+def second_of(response_id: str) -> int:
+    """Return the Unix second in which a response was made that may be gone: its `created_at`, as its id tells it."""
+    # A made-up id may name a time that no database takes: the year 6429 will do.
+    return min(milliseconds_of(response_id) or 0, 2**47) // 1000
 
 
 def time_value(connection: BaseDatabaseWrapper, seconds: float) -> object:

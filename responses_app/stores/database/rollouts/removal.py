@@ -8,6 +8,7 @@ too, where there is one writer at a time. A process that dies between two steps 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -15,7 +16,8 @@ from django.db.models import Exists, F, OuterRef, QuerySet
 from django.db.models.functions import Length
 
 from responses_app.models.rollouts import Rollout, RolloutGeneration
-from responses_app.stores.database.rollouts.rows import GONE, as_time, rollouts_of
+from responses_app.stores.database.places import leave
+from responses_app.stores.database.rollouts.rows import GONE, LISTED, as_time, rollouts_of
 
 AT_ONCE = 50  # roll-outs whose generations are removed together
 STEP_ROWS = 200  # generations that one step removes
@@ -35,6 +37,7 @@ def hide(connection: BaseDatabaseWrapper, name: str, mine: Mapping[str, object])
         row = rollouts_of(connection).select_for_update().filter(name=name, **mine).first()
         if row is None:
             return None
+        _leave(connection, row.project, {row.name: row.pk})
         row.project, row.name = GONE, row.pk
         row.save(using=connection.alias, update_fields=["project", "name"])
         return str(row.pk)
@@ -61,9 +64,18 @@ def hide_old(connection: BaseDatabaseWrapper, before: float | None, *, spared: C
             .exclude(project__in=[GONE, *spared])
             .select_for_update(skip_locked=True)
         )
-        ids = list(old.order_by("last_at").values_list("pk", flat=True)[: AT_ONCE - len(gone)])
+        found = list(old.order_by("last_at").values_list("pk", "project", "name")[: AT_ONCE - len(gone)])
+        ids = [own for own, _, _ in found]
+        for project in sorted({project for _, project, _ in found}):
+            _leave(connection, project, {name: own for own, of, name in found if of == project})
         rows.filter(pk__in=ids).update(project=GONE, name=F("pk"))
     return gone + ids
+
+
+def _leave(connection: BaseDatabaseWrapper, project: str, places: Mapping[str, str]) -> None:
+    """Note the places of roll-outs that are hidden; an id of a roll-out's own, which is its name too, is its place."""
+    named = {name: own for name, own in places.items() if name != own}
+    leave(connection.alias, project, LISTED, named, at=datetime.now(UTC))
 
 
 def remove_some(connection: BaseDatabaseWrapper, ids: Sequence[str]) -> bool:

@@ -21,6 +21,7 @@ from responses_app.stores.database.chunks import read_in_chunks
 from responses_app.stores.rollouts import RolloutRecord
 
 GONE = ""  # the project of a roll-out that is being deleted: nobody finds it
+LISTED = "rollouts"  # the list in which their places are noted
 AT_ONCE = 200  # generations that one statement reads or writes
 ROLLOUTS, GENERATIONS = Rollout._meta.db_table, RolloutGeneration._meta.db_table
 _COUNTED = ("generations", "prompt_tokens", "sampled_tokens", "bytes")

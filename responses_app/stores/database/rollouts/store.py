@@ -7,6 +7,7 @@ from django.db import IntegrityError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.models.rollouts import Rollout
+from responses_app.protocol.ids import ROLLOUT, is_made
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
 from responses_app.protocol.rollouts.objects import RewardObject
 from responses_app.protocol.rollouts.requests import (
@@ -16,10 +17,12 @@ from responses_app.protocol.rollouts.requests import (
     is_full_of_rewards,
 )
 from responses_app.stores.database.conversations import can_be_known
+from responses_app.stores.database.places import left, part_of
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.rollouts import removal
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from responses_app.stores.database.rollouts.rows import (
+    LISTED,
     as_time,
     found,
     generations_of,
@@ -97,6 +100,16 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
 
         return await self._threads.run(read)
 
+    async def place(self, project: str, name: str) -> str | None:
+        def read(connection: BaseDatabaseWrapper) -> str | None:
+            row = found(connection, project, name)
+            return row.pk if row is not None else left(connection.alias, project, LISTED, name)
+
+        if not can_be_name(name):
+            return None
+        place = await self._threads.run(read)
+        return name if place is None and is_made(name, ROLLOUT) else place
+
     async def listed(
         self, project: str, *, after: str | None, limit: int, descending: bool = True, group: str | None = None
     ) -> Sequence[RolloutRecord]:
@@ -105,11 +118,9 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
 
         def read(connection: BaseDatabaseWrapper) -> Sequence[RolloutRecord]:
             rows = rollouts_of(connection).filter(**self._mine(project))
-            if after is not None:
-                rows = rows.filter(pk__lt=after) if descending else rows.filter(pk__gt=after)
             if group is not None:
                 rows = rows.filter(group=group)
-            return [record_of(row) for row in rows.order_by("-pk" if descending else "pk")[:limit]]
+            return [record_of(row) for row in part_of(rows, after=after, descending=descending, limit=limit)]
 
         return await self._threads.run(read)
 

@@ -25,6 +25,7 @@ from responses_app.models import (
     ChatChoice,
     Conversation,
     ConversationItem,
+    GonePlace,
     LogPart,
     Project,
     PublicName,
@@ -104,6 +105,7 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "chain parts": ChainPart.objects.using(using).filter(**of_project).count(),
         "sampled items": SampledItem.objects.using(using).filter(**of_project).count(),
         "chat choices": ChatChoice.objects.using(using).filter(**of_project).count(),
+        "places of what is gone": GonePlace.objects.using(using).filter(**of_project).count(),
         "brief responses": BriefResponse.objects.using(using).filter(**of_project).count(),
         "public names": PublicName.objects.using(using).filter(**of_project).count(),
         "log parts": logs.count(),
@@ -258,6 +260,7 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
             SampledItem,
             PublicName,
             BriefResponse,
+            GonePlace,
         ):
             model.objects.using(using).filter(project=subject.project).delete()
         for table in (WebhookEndpoint, WebhookEvent, WebhookDelivery):

@@ -14,7 +14,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, Model, QuerySet
 
-from responses_app.models import Conversation, ConversationItem, Response, StoredFile, Upload
+from responses_app.models import Conversation, ConversationItem, GonePlace, Response, StoredFile, Upload
 from responses_app.models.batches import Batch
 from responses_app.models.chats import NamedSetup
 from responses_app.models.idempotency import IdempotencyKey
@@ -77,6 +77,12 @@ def _conversations(connection: BaseDatabaseWrapper, project: str, oldest: dateti
         ConversationItem.objects.using(connection.alias).filter(conversation_id__in=ids).delete()
         rows.filter(pk__in=ids).delete()
     return bool(ids)
+
+
+def _places(connection: BaseDatabaseWrapper, project: str, oldest: datetime) -> bool:
+    rows = GonePlace.objects.using(connection.alias).filter(project=project)
+    keys = list(rows.filter(gone_at__lte=oldest).values_list("pk", flat=True)[:AT_ONCE])
+    return bool(keys and rows.filter(pk__in=keys).delete()[0])
 
 
 def _stores(connection: BaseDatabaseWrapper, project: str, oldest: datetime) -> bool:
@@ -154,6 +160,7 @@ def _setups(connection: BaseDatabaseWrapper, project: str, oldest: datetime) -> 
 STEPS: Sequence[Step] = (
     _batches,
     _conversations,
+    _places,
     _stores,
     _files,
     _uploads,

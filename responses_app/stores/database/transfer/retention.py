@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from responses_app.models import Project
+from responses_app.stores.database.places import forget_places
 from responses_app.stores.database.polling import Question
 from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.database.transfer.expiry import STEPS, remove_responses, time_of
@@ -39,3 +40,9 @@ class DatabaseRetentions(ThreadedStore[None]):
             if not ids:
                 break
         return gone
+
+    async def forget_places(self) -> None:
+        """Remove the places in lists of what is gone for long. Raises `StoreError`."""
+        for _ in range(MAX_STEPS):
+            if not await self._threads.run(lambda db: forget_places(db, now=time_of(self._now()))):
+                break

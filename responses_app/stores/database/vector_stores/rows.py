@@ -18,6 +18,7 @@ from responses_app.models.vector_stores import (
     VectorStoreFile,
 )
 from responses_app.protocol.files.searches import Chunking
+from responses_app.stores.database.places import leave
 from responses_app.stores.vector_stores import (
     BatchRecord,
     NewStoreFile,
@@ -182,7 +183,19 @@ def _remove_files(using: str, keys: Collection[int]) -> None:
     chunks.filter(pk__in=some[:CHUNKS_AT_ONCE]).delete()
     # The files' rows go with their last chunks.
     if len(some) <= CHUNKS_AT_ONCE:
-        VectorStoreFile.objects.using(using).filter(pk__in=keys).delete()
+        files = VectorStoreFile.objects.using(using).filter(pk__in=keys)
+        _leave_places(using, files.filter(store__removed=False))
+        files.delete()
+
+
+def _leave_places(using: str, files: "QuerySet[VectorStoreFile]") -> None:
+    stores: dict[tuple[str, str], dict[str, int]] = {}
+    for project, store_id, file_id, key in files.order_by("pk").values_list(
+        "store__project", "store_id", "file_id", "pk"
+    ):
+        stores.setdefault((project, store_id), {})[file_id] = key
+    for (project, store_id), places in sorted(stores.items()):
+        leave(using, project, store_id, places, at=datetime.now(UTC))
 
 
 def _remove_stores(using: str, store_ids: Collection[str]) -> None:

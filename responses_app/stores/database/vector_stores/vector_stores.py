@@ -24,6 +24,7 @@ from responses_app.models.vector_stores import (
 from responses_app.protocol.files.searches import Chunking
 from responses_app.protocol.webhooks import event_of, message
 from responses_app.stores.database.conversations import can_be_known
+from responses_app.stores.database.places import part_of, place_of
 from responses_app.stores.database.polling import any_of
 from responses_app.stores.database.response_sql import in_parts, one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
@@ -98,19 +99,13 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         return await self._read(lambda: self._record(project, store_id), store_id)
 
     async def listed(
-        self, project: str, *, after: str | None, descending: bool, limit: int
-    ) -> Sequence[VectorStoreRecord] | None:
-        def act() -> Sequence[VectorStoreRecord] | None:
-            rows = self._stores(project)
-            if after is not None:
-                if not rows.filter(pk=after).exists():
-                    return None
-                rows = rows.filter(pk__lt=after) if descending else rows.filter(pk__gt=after)
-            # Ids begin with their time, so their order is that of creation.
-            page = rows.order_by("-pk" if descending else "pk")[:limit]
+        self, project: str, *, after: str | None, descending: bool, limit: int, before: str | None = None
+    ) -> Sequence[VectorStoreRecord]:
+        def act(_: BaseDatabaseWrapper) -> Sequence[VectorStoreRecord]:
+            page = part_of(self._stores(project), after=after, before=before, descending=descending, limit=limit)
             return [store_record(row, counts_of(self._files(project, row.pk))) for row in page]
 
-        return await self._read(act, *([] if after is None else [after]))
+        return await self._threads.run(act)
 
     async def update(self, project: str, store_id: str, changes: Mapping[str, object]) -> VectorStoreRecord | None:
         def act() -> VectorStoreRecord | None:
@@ -149,20 +144,22 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
 
         return await self._write(act, store_id)
 
-    async def files(self, project: str, store_id: str, query: FileQuery) -> Sequence[StoreFileRecord] | None:
-        def act() -> Sequence[StoreFileRecord] | None:
-            every = self._files(project, store_id)
-            rows = every if query.batch_id is None else every.filter(batch_id=query.batch_id)
+    async def files(self, project: str, store_id: str, query: FileQuery) -> Sequence[StoreFileRecord]:
+        def act() -> Sequence[StoreFileRecord]:
+            rows = self._files(project, store_id)
+            rows = rows if query.batch_id is None else rows.filter(batch_id=query.batch_id)
             rows = rows if query.status is None else rows.filter(status=query.status)
-            if query.after is not None:
-                key = every.filter(file_id=query.after).values_list("pk", flat=True).first()
-                if key is None:
-                    return None
-                rows = rows.filter(pk__lt=key) if query.descending else rows.filter(pk__gt=key)
-            page = rows.order_by("-pk" if query.descending else "pk")[: query.limit]
+            page = part_of(
+                rows,
+                after=self._place(project, store_id, query.after),
+                before=self._place(project, store_id, query.before),
+                descending=query.descending,
+                limit=query.limit,
+            )
             return [file_record(row) for row in page]
 
-        return await self._read(act, store_id, *([] if query.after is None else [query.after]))
+        listed = await self._read(act, store_id)
+        return () if listed is None else listed
 
     async def file(self, project: str, store_id: str, file_id: str) -> StoreFileRecord | None:
         def act() -> StoreFileRecord | None:
@@ -314,6 +311,11 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
 
     def _files(self, project: str, store_id: str) -> "QuerySet[VectorStoreFile]":
         return kept_files(self._using, project, store_id, now=self._now(), since=self._since(project))
+
+    def _place(self, project: str, store_id: str, file_id: str | None) -> float | None:
+        """Return where a file stands in a store, also one that is removed."""
+        rows = VectorStoreFile.objects.using(self._using).filter(store_id=store_id, store__project=project)
+        return place_of(rows, file_id, named="file_id", key="pk", left_in=(project, store_id))
 
     def _record(self, project: str, store_id: str) -> VectorStoreRecord | None:
         row = self._stores(project).filter(pk=store_id).first()

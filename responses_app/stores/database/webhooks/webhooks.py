@@ -22,6 +22,7 @@ from responses_app.models.webhooks import (
     WebhookEvent,
 )
 from responses_app.stores.database.conversations import can_be_known
+from responses_app.stores.database.places import part_of
 from responses_app.stores.database.polling import Question
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
@@ -86,17 +87,12 @@ class DatabaseWebhooks(ThreadedStore[WebhookSettings], BaseWebhooks):
 
     async def listed(
         self, project: str, *, after: str | None, descending: bool, limit: int
-    ) -> Sequence[EndpointRecord] | None:
-        def act(_: BaseDatabaseWrapper) -> Sequence[EndpointRecord] | None:
-            rows = self._endpoints(project)
-            if after is not None:
-                if not rows.filter(pk=after).exists():
-                    return None
-                rows = rows.filter(pk__lt=after) if descending else rows.filter(pk__gt=after)
-            # Ids begin with their time, so their order is that of creation.
-            return [self._record(row) for row in rows.order_by("-pk" if descending else "pk")[:limit]]
+    ) -> Sequence[EndpointRecord]:
+        def act(_: BaseDatabaseWrapper) -> Sequence[EndpointRecord]:
+            rows = part_of(self._endpoints(project), after=after, descending=descending, limit=limit)
+            return [self._record(row) for row in rows]
 
-        return await self._threads.run(act) if after is None or can_be_known(after) else None
+        return await self._threads.run(act)
 
     async def update(self, project: str, endpoint_id: str, changes: EndpointChanges) -> EndpointRecord | None:
         def change(row: WebhookEndpoint) -> bool:

@@ -1,0 +1,105 @@
+"""Places in lists: where the part of a list begins or ends that a cursor names, whether or not the item is still there.
+
+Most lists are in the order of their ids, which grow with time: there the id is the place, and `part_of` needs no more.
+`place_of` finds it in those that are in another order: the items of a conversation by their positions, the files of a
+vector store as they were put in, versions of a skill by their numbers. Whoever removes a row of such a list, where the
+id does not tell its place, notes it with `leave` in the same transaction. That is kept for `KEPT_SECONDS`, much longer
+than a client takes to read a list; from then on the time in the id has to do.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Model, QuerySet
+
+from responses_app.models import GonePlace
+from responses_app.protocol.ids import milliseconds_of
+from responses_app.stores.base import UnknownCursor
+
+KEPT_SECONDS = 24 * 60 * 60
+AT_ONCE = 1000  # places that one statement removes
+
+Row = TypeVar("Row", bound=Model)
+
+
+def part_of(
+    rows: "QuerySet[Row]",
+    *,
+    descending: bool,
+    limit: int,
+    after: object = None,
+    before: object = None,
+    key: str = "pk",
+) -> "list[Row]":
+    """Return up to `limit` rows in the order of `key`: those behind `after` and before `before`, where these are given.
+
+    With `before` alone they are those next to it.
+    """
+    behind, ahead = ("lt", "gt") if descending else ("gt", "lt")
+    if after is not None:
+        rows = rows.filter(**{f"{key}__{behind}": after})
+    if before is not None:
+        rows = rows.filter(**{f"{key}__{ahead}": before})
+    backwards = before is not None and after is None
+    page = list(rows.order_by(f"-{key}" if descending != backwards else key)[:limit])
+    return page[::-1] if backwards else page
+
+
+def place_of(
+    rows: "QuerySet[Row]", cursor: str | None, *, named: str, key: str, left_in: tuple[str, str] | None = None
+) -> float | None:
+    """Return where a cursor stands among rows, as a number to compare `key` with; None for no cursor.
+
+    `named` is the field that cursors have; `left_in` the project and the list where places of gone rows are noted.
+    Raises `UnknownCursor` for what is no id.
+    """
+    if cursor is None:
+        return None
+    found = rows.filter(**{named: cursor}).order_by(f"-{key}").values_list(key, flat=True).first()
+    if found is None and left_in is not None:
+        found = left(rows.db, *left_in, cursor)
+    if found is not None:
+        return int(found)
+    if (at := time_of(cursor)) is None:
+        raise UnknownCursor(cursor)
+    # Between two rows: behind all that were made until then.
+    earlier = rows.filter(pk__lte=cursor) if left_in is None else rows.filter(created_at__lte=at)
+    return (earlier.order_by(f"-{key}").values_list(key, flat=True).first() or 0) + 0.5
+
+
+def time_of(cursor: str) -> datetime | None:
+    """Return when an id was made; None for what is no id of ours."""
+    made = milliseconds_of(cursor)
+    if made is None:
+        return None
+    # A made-up id may name a time that no database takes: the year 6429 will do.
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=min(made, 2**47))
+
+
+def left(using: str, project: str, list_id: str, name: str) -> str | None:
+    """Return where something stood in a list that is gone, None where that was not noted."""
+    rows = GonePlace.objects.using(using).filter(project=project, list_id=list_id, item_id=name)
+    return rows.values_list("place", flat=True).first()
+
+
+def leave(using: str, project: str, list_id: str, places: Mapping[str, object], *, at: datetime) -> None:
+    """Note where rows stood that are removed from a list, by what cursors call them; within a transaction."""
+    rows = [
+        GonePlace(project=project, list_id=list_id, item_id=name, place=str(place), gone_at=at)
+        for name, place in sorted(places.items())
+    ]
+    GonePlace.objects.using(using).bulk_create(
+        rows, update_conflicts=True, unique_fields=["project", "list_id", "item_id"], update_fields=["place", "gone_at"]
+    )
+
+
+def forget_places(connection: BaseDatabaseWrapper, *, now: datetime) -> bool:
+    """Remove some places that have been kept long enough; return whether there may be more."""
+    rows = GonePlace.objects.using(connection.alias)
+    old = rows.filter(gone_at__lt=now - timedelta(seconds=KEPT_SECONDS))
+    keys = list(old.values_list("pk", flat=True)[:AT_ONCE])
+    if keys:
+        rows.filter(pk__in=keys).delete()
+    return len(keys) == AT_ONCE
