@@ -45,6 +45,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "metrics": metrics.markdown,
     "modules": modules.markdown,
     "fields": fields.bodies,
+    "queries": fields.queries,
     "tool-fields": fields.tools,
     "item-fields": fields.items,
     "message-fields": fields.messages,

@@ -52,6 +52,7 @@ from responses_app.protocol.webhooks import (
     WebhookSecretRotation,
     WebhookTest,
 )
+from responses_app.web.endpoint import routes
 
 Models = Mapping[str, type[ClientModel]]
 
@@ -111,6 +112,17 @@ REFUSED_TOOLS = {"programmatic_tool_calling": "No programs of the model's call t
 def bodies() -> str:
     """Return a table of the fields of each body."""
     return "\n\n".join(f"## {code(title)}\n\n{_table(model)}" for title, model in BODIES.items())
+
+
+def queries() -> str:
+    """Return the parameters of each query whose unknown names are told."""
+    shown = sorted(
+        (f"{each.method} {each.shown_path}", ", ".join(code(name) for name in each.query))
+        for route in routes()
+        for each in route.endpoints
+        if each.looks_at_query and each.query
+    )
+    return table(("request", "parameters"), ([code(request), names] for request, names in shown))
 
 
 def tools() -> str:

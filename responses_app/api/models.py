@@ -14,14 +14,14 @@ from typing_extensions import TypeAliasType, TypedDict
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.codex import Known, ModelCatalogue, catalogue
 from responses_app.protocol.errors import invalid_request, model_not_found
-from responses_app.protocol.fields import whole_number
+from responses_app.protocol.fields import note_unknown, whole_number
 from responses_app.protocol.messages.errors import EitherErrorAnswer
 from responses_app.protocol.requests.pages import Query
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.stateless.embedding import ServedEmbeddings
-from responses_app.web.endpoint import Endpoint, Parameter, text
-from responses_app.web.http import caller_of, query_of, rfc3339
+from responses_app.web.endpoint import BETA, Endpoint, Parameter, text
+from responses_app.web.http import caller_of, ignored_of, query_of, rfc3339
 from responses_app.wiring.site import get_site
 
 Served = ServedModel | ServedEmbeddings
@@ -85,6 +85,8 @@ async def _list(request: HttpRequest) -> Models:
     named = [(name, model) for model in models for name in model.names]
     if _is_anthropics(request):
         return anthropic_page([_anthropic_model(name, model) for name, model in named], query_of(request))
+    for name in query_of(request).keys() & {each.name for each in _PAGE_OF_ANTHROPICS}:
+        note_unknown(name, ignored_of(request))  # OpenAI's list has no parts
     if any(query_of(request).get("client_version", ())):
         return catalogue(
             Known(name, _length(model), model.sees, model.engine.supports_grammar) for name, model in named
@@ -200,7 +202,7 @@ _endpoint = partial(Endpoint, tag="Server", scope=Area.MODELS, error_answer=Eith
 ENDPOINTS = (
     _endpoint(
         *("GET", _MODELS, _list, "listModels", "List the models"),
-        takes=(_CLIENT_VERSION, _SPEAKS, *_PAGE_OF_ANTHROPICS),
+        takes=(_CLIENT_VERSION, _SPEAKS, *_PAGE_OF_ANTHROPICS, BETA),
     ),
-    _endpoint("GET", f"{_MODELS}/{{model:path}}", _get, "retrieveModel", "Return a model", takes=(_SPEAKS,)),
+    _endpoint("GET", f"{_MODELS}/{{model:path}}", _get, "retrieveModel", "Return a model", takes=(_SPEAKS, BETA)),
 )

@@ -59,7 +59,7 @@ from responses_app.stores.vector_stores import (
     VectorStoresFull,
 )
 from responses_app.tools.file_search import Indexer
-from responses_app.web.endpoint import PAGED, Endpoint, Parameter, Refusals, text
+from responses_app.web.endpoint import BEFORE, PAGED, Endpoint, Parameter, Refusals, text
 from responses_app.web.http import caller_of, or_raise, project_of, query_of, read_json
 from responses_app.wiring.server_tools import file_search_of
 from responses_app.wiring.site import get_site
@@ -267,14 +267,14 @@ _STORES = "/v1/vector_stores"
 _STORE = f"{_STORES}/{{vector_store_id}}"
 _FILE = f"{_STORE}/files/{{file_id}}"
 _BATCH = f"{_STORE}/file_batches/{{batch_id}}"
-_LISTED = (Parameter("filter", "Only files that have this status.", text(enum=list(STATUSES))), *PAGED)
+_LISTED = (Parameter("filter", "Only files that have this status.", text(enum=list(STATUSES))), *PAGED, BEFORE)
 _FULL = (404, 429)  # a file that is named may not be there, and there may be too much
 _endpoint = partial(Endpoint, tag="Vector stores", scope=Area.VECTOR_STORES, refusals=REFUSALS)
 
 _KEPT = ("A vector store is kept, with its files", "Send what the model is to read in 'input'.")
 
 ENDPOINTS = (
-    _endpoint("GET", _STORES, _list, "listVectorStores", "List the vector stores", takes=PAGED),
+    _endpoint("GET", _STORES, _list, "listVectorStores", "List the vector stores", takes=(*PAGED, BEFORE)),
     _endpoint(
         *("POST", _STORES, _create, "createVectorStore", "Create a vector store"),
         body=NewVectorStore,

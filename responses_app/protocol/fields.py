@@ -17,7 +17,7 @@ at the end.
 
 import re
 import reprlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -265,23 +265,41 @@ def _look_at(model: type[ClientModel], name: str, value: object, at: str) -> Non
         return
     if value is None and not noted.refuse:  # asks for nothing; what `model_dump` of an SDK makes is full of them
         return
-    meant = _meant(name, model, noted)
+    meant = _meant(name, known_names(model), noted)
+    # What is to be said of what was meant, too: else the second try fails as well.
+    note_unknown(path, noted, meant, model.refused[meant].hint if meant in model.refused else "")
+
+
+def note_unknown(path: str, noted: IgnoredFields, meant: str = "", hint: str = "") -> None:
+    """Note an unknown name. Raises `ApiError` where it is a slip of what was `meant`, and where none is taken."""
     if meant or noted.refuse:
-        hint = f" Did you mean '{meant}'?" if meant else ""
-        if meant in model.refused:  # what is to be said of it, too: else the second try fails as well
-            hint = f"{hint} {model.refused[meant].hint}"
-        raise invalid_request(f"Unknown parameter: '{path}'.{hint}", param=path, code="unknown_parameter")
+        said = [f"Unknown parameter: '{path}'.", f"Did you mean '{meant}'?" if meant else "", hint]
+        raise invalid_request(" ".join(filter(None, said)), param=path, code="unknown_parameter")
     noted.add(path)
 
 
-def _meant(name: str, model: type[ClientModel], noted: IgnoredFields) -> str:
-    """Return the name that another one is a slip of, which may be written as in JavaScript; "" for none."""
+def check_query(names: Iterable[str], known: Mapping[str, str], noted: IgnoredFields) -> None:
+    """Look at the names of a query, and note those that have no effect. Raises `ApiError` as `note_unknown`.
+
+    `known` has the type of each parameter as JSON has it. An "array" may be written `name[]`, an "object" `name[key]`.
+    """
+    for name in names:
+        plain, _, inside = name.partition("[")
+        kind = known.get(plain)
+        if name in known or (kind == "array" and inside == "]") or (kind == "object" and inside.endswith("]")):
+            continue
+        meant = plain if kind is not None else _meant(plain, known, noted)
+        note_unknown(name[:MAX_NAME], noted, f"{meant}[]" if inside and known.get(meant) == "array" else meant)
+
+
+def _meant(name: str, known: Iterable[str], noted: IgnoredFields) -> str:
+    """Return the known name that another one is a slip of, which may be written as in JavaScript; "" for none."""
     # Comparing names is slow: a body of thousands of unknown ones must not hold the event loop.
     noted.looked_up += 1
     if noted.looked_up > _MAX_LOOKED_UP or not _SHORTEST <= len(name) <= MAX_NAME or name in NO_SLIPS:
         return ""
     name = _HUMP.sub("_", name).lower()
-    return next(iter(get_close_matches(name, sorted(known_names(model)), n=1, cutoff=_LIKENESS)), "")
+    return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=_LIKENESS)), "")
 
 
 def _quoted(text: str) -> str:

@@ -34,6 +34,7 @@ from responses_app.protocol.errors import (
     not_found,
 )
 from responses_app.protocol.events.dialects import DIALECT_HEADER, PRESETS, Switch
+from responses_app.protocol.fields import check_query
 from responses_app.protocol.idempotency import IDEMPOTENCY_KEY, MAX_KEY
 from responses_app.protocol.messages.errors import ErrorSchema
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES
@@ -41,7 +42,7 @@ from responses_app.protocol.requests.pages import DEFAULT_LIMIT, MAX_LIMIT
 from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer
 from responses_app.runs.plan.failures import store_away
 from responses_app.stores.base import StoreError
-from responses_app.web.http import MethodNotAllowed, NotServed, json_response
+from responses_app.web.http import MethodNotAllowed, NotServed, ignored_of, json_response, query_of
 from responses_app.web.idempotency import Decide, Once, Replay, key_of
 from responses_app.web.retention import ANSWER_KEPT, check_keeps
 
@@ -73,6 +74,7 @@ _DIALECTS = "|".join((*PRESETS, *Switch))
 LIMIT = limit_of("items", maximum=MAX_LIMIT, default=DEFAULT_LIMIT)
 ORDER = Parameter("order", "Whether the newest or the oldest come first.", text(enum=["asc", "desc"], default="desc"))
 AFTER = Parameter("after", "The id of the item after which the list begins.", text())
+BEFORE = Parameter("before", "The id of the item before which the list ends.", text())
 PAGED = (LIMIT, ORDER, AFTER)
 INCLUDE = Parameter(
     "include",
@@ -92,6 +94,9 @@ SEALS = Parameter(
     text(enum=[REFUSE, NOTE]),
     where="header",
 )
+
+
+BETA = Parameter("beta", "Sent by the beta API of Anthropic's SDK; the answer is the same.", text())
 
 
 ONCE = Parameter(
@@ -191,6 +196,17 @@ class Endpoint:
     def shown_parameters(self) -> tuple[Parameter, ...]:
         """What it takes beside its path and body."""
         return (*self.takes, ONCE) if self.is_once else self.takes
+
+    @property
+    def looks_at_query(self) -> bool:
+        """Whether every name of a query is carried out, refused or named as ignored, as those of a body are."""
+        return self.method in ("GET", "DELETE") and not self.is_open
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The names that a query may have, each with its type as JSON has it; `name[]` is told by that."""
+        taken = [each for each in self.takes if each.where == "query"]
+        return {each.name.removesuffix("[]"): str(each.schema.get("type")) for each in taken}
 
     @property
     def shown_path(self) -> str:
@@ -329,6 +345,8 @@ class Route:
             raise store_away(error) from error
 
     async def _answer(self, endpoint: Endpoint, request: HttpRequest, named: Mapping[str, str]) -> HttpResponseBase:
+        if endpoint.looks_at_query and request.META.get("QUERY_STRING"):
+            check_query(query_of(request), endpoint.query, ignored_of(request))
         try:
             answer = await endpoint.handler(request, *named.values())
         except tuple(endpoint.refusals) as problem:

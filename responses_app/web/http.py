@@ -23,6 +23,7 @@ from responses_app.protocol.errors import (
     invalid_request,
     invalid_value,
 )
+from responses_app.protocol.fields import IgnoredFields, noting
 from responses_app.protocol.items.resources import SCREENSHOTS
 from responses_app.protocol.json_text import dumps
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages
@@ -33,6 +34,7 @@ from responses_app.protocol.transport import ANTHROPIC_REQUEST_ID, JSON_TYPE, un
 from responses_app.runs.batches.lines import Line
 from responses_app.runs.plan.plan import DecidedResponse
 from responses_app.wiring.reading import JsonReader
+from responses_app.wiring.site import get_site
 
 Parsed = TypeVar("Parsed")
 Fields = TypeVar("Fields")
@@ -185,6 +187,15 @@ class MethodNotAllowed(ApiError):
     def headers(self) -> dict[str, str]:
         """The HTTP headers that belong to this error."""
         return {"allow": ", ".join(self._allowed)}
+
+
+def ignored_of(request: HttpRequest) -> IgnoredFields:
+    """Return where it is noted which parameters of a query have no effect: the answer will name them."""
+    ignored: IgnoredFields | None = getattr(request, "ignored_fields", None)
+    if ignored is None:
+        ignored = IgnoredFields(refuse=get_site().reader.refuse_unknown)
+        request.ignored_fields = ignored  # type: ignore[attr-defined]
+    return ignored
 
 
 def query_of(request: HttpRequest) -> Mapping[str, Sequence[str]]:

@@ -262,6 +262,7 @@ _TAKES = (
     LIMIT,
     AFTER,
     Parameter("before", "The id of the entry before which the list ends.", text()),
+    Parameter("tenant_only", "There are no tenants: only `false` is taken.", {"type": "boolean", "const": False}),
     Parameter("effective_at", "Only events in this time, in Unix seconds.", _times),
     *(Parameter(f"{name}[]", about, _texts) for name, about in _ABOUT.items()),
 )

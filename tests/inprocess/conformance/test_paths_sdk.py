@@ -19,12 +19,34 @@ VERBS = {"_get": "GET", "_get_api_list": "GET", "_post": "POST", "_delete": "DEL
 
 
 @cache
+def queries() -> dict[tuple[str, str], set[str]]:
+    """Return the names that the SDK can put into the query of each request that has no body."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for method, path, call in _calls():
+        if method in ("GET", "DELETE"):
+            names = found.setdefault((method, path), set())
+            for keyword in ast.walk(call):
+                if isinstance(keyword, ast.keyword) and keyword.arg == "query":
+                    names |= {str(key.value) for each in ast.walk(keyword) for key in _keys_of(each)}
+    return found
+
+
+def _keys_of(node: ast.AST) -> list[ast.Constant]:
+    return [key for key in node.keys if isinstance(key, ast.Constant)] if isinstance(node, ast.Dict) else []
+
+
+@cache
 def asked_for() -> list[tuple[str, str]]:
     """Return method and path of every request of the SDK. To read its source takes a second."""
-    return sorted(set(_asked_for()))
+    return sorted({(method, path) for method, path, _ in _calls()})
 
 
-def _asked_for() -> Iterator[tuple[str, str]]:
+@cache
+def _calls() -> list[tuple[str, str, ast.Call]]:
+    return list(_read_calls())
+
+
+def _read_calls() -> Iterator[tuple[str, str, ast.Call]]:
     """Yield method and path of every request that the SDK's resources make, as they are written in its source."""
     for file in (Path(openai.__file__).parent / "resources").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -35,7 +57,7 @@ def _asked_for() -> Iterator[tuple[str, str]]:
                 method = given.get("method")
                 assert isinstance(path, ast.Constant), f"{file}:{node.lineno}"
                 told = method.value if isinstance(method, ast.Constant) else VERBS[node.func.attr]
-                yield str(told).upper(), str(path.value).partition("?")[0]
+                yield str(told).upper(), str(path.value).partition("?")[0], node
 
 
 def is_named(method: str, path: str) -> bool:
@@ -79,6 +101,19 @@ def test_every_path_is_served_or_named(demo_server: Server) -> None:
             answer = client.request(method, _with_ids(path), json={} if method == "POST" else None)
             assert answer.status_code != 405, (method, path)
             assert "Nothing is served" not in answer.text, (method, path)
+
+
+def test_every_parameter_of_a_query_is_carried_out() -> None:
+    assert queries()["GET", "/vector_stores/{vector_store_id}/files"] == {"after", "before", "filter", "limit", "order"}
+    lacking, compared = [], 0
+    for (method, path), names in queries().items():
+        if names and not is_named(method, path):
+            endpoint = find(f"/v1{_with_ids(path)}")[0].endpoint(method)
+            assert endpoint is not None
+            lacking += [f"{method} {path}: {name}" for name in sorted(names - endpoint.query.keys())]
+            compared += 1
+    assert compared > 20
+    assert not lacking
 
 
 @pytest.mark.parametrize("below", ["", "/x/y"])

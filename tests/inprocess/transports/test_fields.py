@@ -1,6 +1,7 @@
 """No field of a body is dropped silently: it is carried out, refused, named, or without effect by design."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from openai.types.chat import ParsedChatCompletionMessage, ParsedFunction, ParsedFunctionToolCall
 from openai.types.responses import FunctionTool, ResponseFunctionToolCall
 
+from responses_app.protocol.api_keys import Area
+from responses_app.web.endpoint import Endpoint, routes
 from tests.kit.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, server_sent, text_of
 from tests.kit.fixtures import module_server
 from tests.kit.inprocess import Server
@@ -58,6 +61,42 @@ async def test_a_hostile_name_stays_in_its_header(http: httpx.AsyncClient) -> No
     assert (len(told), told[-1]) == (21, "+482")
     assert len(answer.headers[IGNORED]) < 1600
     assert "set-cookie" not in answer.headers
+
+
+LOOKED_AT = [
+    each for route in routes() for each in route.endpoints if each.looks_at_query and each.scope is not Area.MANAGEMENT
+]
+
+
+def path_of(endpoint: Endpoint) -> str:
+    """Return a path of an endpoint, with ids of nothing."""
+    return re.sub(r"{\w+}", "x", endpoint.shown_path)
+
+
+def test_every_query_has_its_unknown_names_told(demo_server: Server) -> None:
+    slips = {"befor": "before", "purpos": "purpose", "ordr": "order", "aftr": "after", "includ": "include"}
+    with httpx.Client(base_url=demo_server.url, verify=False, timeout=30) as client:
+        for endpoint in LOOKED_AT:
+            name = {"item_id": "x"} if "item_id" in endpoint.query else {}
+            answer = client.request(endpoint.method, path_of(endpoint), params={**name, "colour[x]": "1", "mood": "2"})
+            assert answer.headers[IGNORED] == "colour[x], mood", endpoint
+            # A list where one value is taken, and a place in one where several are.
+            wrong = {f"{name}[0]" if kind == "array" else f"{name}[]": name for name, kind in endpoint.query.items()}
+            wrong |= {slip: name for slip, name in slips.items() if name in endpoint.query}
+            for slip, meant in wrong.items():
+                if endpoint.query[meant] != "object":
+                    answer = client.request(endpoint.method, path_of(endpoint), params={slip: "1"})
+                    assert answer.status_code == 400
+                    message = answer.json()["error"]["message"]
+                    assert message.startswith(f"Unknown parameter: '{slip}'. Did you mean '{meant}"), endpoint
+
+
+def test_a_strict_server_refuses_them(refusing: Server) -> None:
+    with httpx.Client(base_url=refusing.url, verify=False, timeout=30) as client:
+        for endpoint in LOOKED_AT:
+            answer = client.request(endpoint.method, path_of(endpoint), params={"colour": "1"})
+            assert answer.status_code == 400, endpoint
+            assert answer.json()["error"]["message"] == "Unknown parameter: 'colour'.", endpoint
 
 
 SLIPS: dict[str, tuple[str, Frame, str, str]] = {

@@ -352,6 +352,12 @@ def test_lists_that_are_asked_for_wrongly(raw: httpx.Client, query: str) -> None
         assert error_of(raw.get(f"{path}?{query}"), 400)["param"] == query.partition("=")[0]
 
 
+def test_names_of_a_query_that_nobody_knows(raw: httpx.Client) -> None:
+    for path in (PROJECTS, ADMIN_KEYS, f"{PROJECTS}/default/api_keys", f"{PROJECTS}/default/service_accounts"):
+        assert raw.get(f"{path}?colour=red").headers["respsite-ignored"] == "colour"
+        assert "Did you mean 'order'?" in error_of(raw.get(f"{path}?ordr=asc"), 400)["message"]
+
+
 def test_other_wrong_fields(raw: httpx.Client) -> None:
     for path, param in (
         (f"{PROJECTS}?include_archived=2", "include_archived"),

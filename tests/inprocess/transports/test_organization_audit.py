@@ -158,7 +158,7 @@ print("broken" if verify().problems else "whole")
     [
         *(("limit=0", "limit"), ("limit=101", "limit"), ("limit=x", "limit"), ("after=x", "after")),
         *(("after=audit_log-0", "after"), ("before=audit_log-x", "before")),
-        *(("event_types[]=nothing", "event_types")),
+        ("event_types[]=nothing", "event_types"),
         *(("event_types[]=api_keys.created", "event_types"), ("event_types[]=respsite.nothing", "event_types")),
         *(("effective_at[gt]=x", "effective_at[gt]"), ("effective_at[eq]=1", "effective_at[eq]")),
         *(("effective_at=1", "effective_at"), ("actor_ids[]=%00", "actor_ids"), ("tenant_only=true", "tenant_only")),

@@ -86,11 +86,16 @@ def test_containers_and_their_files(client: OpenAI) -> None:
     client.containers.files.delete(up.id, container_id=made.id)
     with pytest.raises(openai.NotFoundError, match="not found in container"):
         client.containers.files.retrieve(up.id, container_id=made.id)
+    behind = client.containers.files.list(made.id, order="asc", after=up.id)  # which is gone, and still a place
+    assert [each.id for each in behind] == [produced.id]
     assert made.id in [each.id for each in client.containers.list()]
+    assert {each.name for each in client.containers.list(name="mine")} == {"mine"}
+    assert not list(client.containers.list(name="nobody's"))
     assert client.containers.retrieve(made.id).id == made.id
     client.containers.delete(made.id)
     with pytest.raises(openai.NotFoundError, match="Container with id"):
         client.containers.retrieve(made.id)
+    assert made.id not in [each.id for each in client.containers.list(order="asc", after=made.id)]
 
 
 def test_files_of_the_files_api_lie_in_a_container(client: OpenAI) -> None:

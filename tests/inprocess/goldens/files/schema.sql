@@ -29,6 +29,7 @@ CREATE INDEX "file_expires" ON "responses_app_storedfile" ("expires_at") WHERE "
 CREATE INDEX "file_project" ON "responses_app_storedfile" ("project",
   "id");
 CREATE INDEX "file_unfinished" ON "responses_app_storedfile" ("created_at") WHERE NOT "is_whole";
+CREATE INDEX "goneplace_gone" ON "responses_app_goneplace" ("gone_at");
 CREATE INDEX "idempotencykey_expires" ON "responses_app_idempotencykey" ("expires_at");
 CREATE INDEX "idempotencykey_project" ON "responses_app_idempotencykey" ("project",
   "expires_at",
@@ -290,6 +291,15 @@ CREATE TABLE "responses_app_filepart" ("id" integer NOT NULL PRIMARY KEY AUTOINC
   "file_id" varchar(64) NOT NULL,
   CONSTRAINT "filepart_position" UNIQUE ("file_id",
   "position"));
+CREATE TABLE "responses_app_goneplace" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
+  "project" varchar(64) NOT NULL,
+  "list_id" varchar(64) NOT NULL,
+  "item_id" varchar(64) NOT NULL,
+  "place" varchar(64) NOT NULL,
+  "gone_at" datetime NOT NULL,
+  CONSTRAINT "goneplace_item" UNIQUE ("project",
+  "list_id",
+  "item_id"));
 CREATE TABLE "responses_app_idempotencykey" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "project" varchar(64) NOT NULL,
   "fingerprint" varchar(64) NOT NULL,
