@@ -10,10 +10,11 @@ Whatever the rules are, the model may think, and say something before it calls, 
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from engine.sampling import TextSampling
 from engine.sessions import NO_SESSION, Session
 
 
@@ -88,38 +89,26 @@ class FinishReason(Enum):
     ABORT = "abort"  # the caller closed the iterator, or the engine was told to abort
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingOptions:
-    """How to sample; `None` leaves the choice to the model's own defaults."""
+class SamplingOptions(TextSampling):
+    """How to sample, and what is wanted beside tokens; `None` leaves the choice to the model's own defaults."""
 
     max_output_tokens: int | None = None  # stop tokens included
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    logit_bias: Mapping[int, float] | None = None  # what is added to the logits of tokens, by their ids
-    ignore_eos: bool | None = None  # the tokenizer's own end of a text ends nothing; those in `stop_token_ids` do
     top_logprobs: int | None = None  # every token's log probability and so many alternatives; 0: the token's own alone
     prompt_logprobs: int | None = None  # the same of the prompt's tokens; an engine that has none is never asked
     stop_token_ids: tuple[int, ...] = ()
 
+    def but(self, **changes: Any) -> "SamplingOptions":
+        """Return these options with some changed."""
+        return self.model_copy(update=changes)
+
     def of_choice(self, place: int) -> "SamplingOptions":
         """Return the options of one of several answers: each has a seed of its own, as vLLM gives them."""
-        return self if self.seed is None or not place else replace(self, seed=self.seed + place)
+        return self if self.seed is None or not place else self.but(seed=self.seed + place)
 
     def named(self) -> dict[str, Any]:
         """Return what vLLM has under the same names, and was asked for."""
-        return {name: value for name in _AS_VLLM if (value := getattr(self, name)) is not None}
-
-
-_AS_VLLM = (
-    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-    *("seed", "logit_bias", "ignore_eos", "prompt_logprobs"),
-)
+        logprobs = {} if self.prompt_logprobs is None else {"prompt_logprobs": self.prompt_logprobs}
+        return {**self.wishes(), **logprobs}
 
 
 @dataclass(frozen=True, slots=True)

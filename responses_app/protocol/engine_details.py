@@ -58,7 +58,7 @@ class EngineDetails:
         if self.token_ids:
             return request
         self.prompt_token_ids = request.prompt_token_ids
-        sampling = replace(request.sampling, prompt_logprobs=self.wanted_logprobs)
+        sampling = request.sampling.but(prompt_logprobs=self.wanted_logprobs)
         return replace(request, sampling=sampling, kv_transfer_params=self.given_transfer)
 
     def logprobs_as_json(self) -> list[orjson.Fragment] | None:

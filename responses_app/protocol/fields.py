@@ -321,13 +321,6 @@ def _without_nul(value: str) -> str:
 Text = Annotated[str, AfterValidator(_without_nul)]
 
 
-def _without_point(value: object) -> object:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-# Of a field that is an integer, but a float in some SDKs, such as `top_k` in Google's: 40.0 is taken for 40.
-WHOLE = BeforeValidator(_without_point)
-
 Model = TypeVar("Model", bound=ClientModel)
 
 _MAX_DIGITS = 18  # of a number in a query or a form: what fits into 64 bits, and is quick to read

@@ -363,6 +363,6 @@ def _closed() -> EngineUnavailable:
 
 def _check_bias(request: GenerationRequest, tokens: int) -> None:
     """Refuse a bias of a token that is none: llama.cpp would leave it out."""
-    strange = [token for token in request.sampling.logit_bias or () if not 0 <= token < tokens]
+    strange = [token for token in request.sampling.logit_bias or () if int(token) >= tokens]
     if strange:
         raise GenerationFailed(f"The model has no token {strange[0]}, which logit_bias names; it has {tokens}.")

@@ -16,6 +16,7 @@ import orjson
 from engine.backends.answers import AnswerReader, EventLines, JsonObject, WholeBytes, refusal_in, shown
 from engine.backends.llama.pieces import Pieces
 from engine.errors import GenerationFailed
+from engine.sampling import carried
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob
 
 PATH = "/completion"
@@ -26,8 +27,6 @@ RANKED = 1000  # of the likeliest tokens, among which one that was sampled is lo
 FINISHED = {"eos": FinishReason.STOP, "word": FinishReason.STOP, "limit": FinishReason.LENGTH}
 # What is wanted of the last event: without this it repeats the prompt as text.
 FIELDS = ("tokens", "stop", "stop_type", "tokens_predicted", "timings", "error")
-RENAMED = {"repetition_penalty": "repeat_penalty"}  # what llama.cpp has under another name
-SAME = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
 class TokensLeftOut(Exception):
@@ -104,15 +103,15 @@ def ranked(content: bytes, token: int, top: int) -> TokenLogprob:
 
 def _sampling(sampling: SamplingOptions, again: int) -> JsonObject:
     """Return the options; what is left to the model is left to the flags that the server was started with."""
-    options: JsonObject = {
-        RENAMED.get(name, name): value for name in SAME if (value := getattr(sampling, name)) is not None
-    }
+    wishes = sampling.wishes()
+    wishes.pop("ignore_eos", None)  # `Turn` goes on behind an end
+    options: JsonObject = {carried(name).llama or name: value for name, value in wishes.items()}
     if sampling.top_k is not None:
         options["top_k"] = max(0, sampling.top_k)  # -1 is vLLM's word for all
     if sampling.seed is not None:
         options["seed"] = (sampling.seed + again) % MAX_SEED
-    if sampling.logit_bias:
-        options["logit_bias"] = [[token, bias] for token, bias in sampling.logit_bias.items()]
+    if sampling.logit_bias is not None:
+        options["logit_bias"] = [[int(token), bias] for token, bias in sampling.logit_bias.items()]
     if sampling.top_logprobs is not None:
         options["n_probs"] = max(1, sampling.top_logprobs)
     return options

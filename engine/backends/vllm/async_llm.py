@@ -91,6 +91,7 @@ def sampling_params(request: GenerationRequest, *, max_tokens: int) -> Any:
     sampling, grammar, transfer = request.sampling, request.grammar, request.kv_transfer_params
     options: dict[str, object] = {
         **sampling.named(),
+        "logit_bias": {int(token): bias for token, bias in (sampling.logit_bias or {}).items()} or None,
         "logprobs": sampling.top_logprobs,
         "extra_args": None if transfer is None else {"kv_transfer_params": dict(transfer)},
     }

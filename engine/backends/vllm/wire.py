@@ -244,8 +244,6 @@ def _sampling(sampling: SamplingOptions, max_tokens: int) -> JsonObject:
     options = sampling.named()
     if sampling.top_logprobs is not None:
         options["logprobs"] = sampling.top_logprobs
-    if sampling.logit_bias is not None:  # names are texts in JSON
-        options["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     return {"max_tokens": max_tokens, "stop_token_ids": list(sampling.stop_token_ids), **options}
 
 

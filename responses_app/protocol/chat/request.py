@@ -9,17 +9,17 @@ Errors are told in the names of Chat Completions (`requests.renaming`).
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from engine.sampling import SAMPLED
 from responses_app.protocol.chat.messages import AT, AssistantTurn, ReadMessages, read_messages
 from responses_app.protocol.chat.stored import THOUGHT_NAMES, ChatForm, StoredChat, StoredChoice
 from responses_app.protocol.engine_details import EngineDetails, check_transfer
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import (
     CACHES_ALL,
-    WHOLE,
     ClientModel,
     Metadata,
     Refused,
@@ -32,19 +32,17 @@ from responses_app.protocol.requests.create_fields import (
     GUIDED,
     HIDES_NOTHING,
     LOGPROBS,
-    MAX_STOP_TOKENS,
     NO_SUCH_SAMPLING,
     OF_ENGINES,
     Effort,
-    LogitBias,
     Verbosity,
 )
 from responses_app.protocol.requests.renaming import OwnNames, in_own_names
 from responses_app.protocol.requests.requests import CreateRequest
+from responses_app.protocol.requests.sampling import OF_COMPLETIONS, GenerationFields, not_openais
 from responses_app.protocol.requests.server_tools import DECLARED_UNASKED
 from responses_app.protocol.requests.text_format import StructuredOutputs
 from responses_app.protocol.sizes import json_size
-from responses_app.protocol.stop_strings import Stops
 from responses_app.protocol.tiers import ServiceTier
 
 _NAMES = OwnNames(
@@ -102,7 +100,7 @@ class ChatStreamOptions(ClientModel):
     own: ClassVar = ("continuous_usage_stats",)
 
 
-class ChatFields(ClientModel):
+class ChatFields(GenerationFields):
     """The fields of a chat beside its messages, its tools and the format of its answer, each of the right type."""
 
     model: str | None = Field(default=None, min_length=1, max_length=256)
@@ -110,20 +108,8 @@ class ChatFields(ClientModel):
     stream: bool | None = None
     stream_options: ChatStreamOptions | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    stop: Stops | None = None
     max_completion_tokens: int | None = Field(default=None, ge=1)
     max_tokens: int | None = Field(default=None, ge=1)
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
-    top_k: Annotated[int | None, WHOLE] = Field(default=None, ge=-1, lt=2**31)
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOP_TOKENS)
-    logit_bias: LogitBias | None = None
-    ignore_eos: bool | None = None
     structured_outputs: StructuredOutputs | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
@@ -173,16 +159,17 @@ class ChatFields(ClientModel):
     told: ClassVar = ("verbosity",)
     own: ClassVar = (
         *(name for name in refused if name not in ("audio", "web_search_options", "moderation")),
-        *("cache_salt", "ignore_eos", "include_reasoning", "kv_transfer_params", "min_p", "priority", "top_k"),
-        *("prompt_logprobs", "repetition_penalty", "return_token_ids", "stop_token_ids", "structured_outputs"),
+        *not_openais(OF_COMPLETIONS),
+        *("cache_salt", "include_reasoning", "kv_transfer_params", "priority"),
+        *("prompt_logprobs", "return_token_ids", "structured_outputs"),
     )
 
 
 SAME = (  # fields that a request of the Responses API has under the same name
-    *("model", "temperature", "top_p", "presence_penalty", "frequency_penalty", "top_logprobs", "parallel_tool_calls"),
+    *(*SAMPLED, "stop_token_ids"),
+    *("model", "top_logprobs", "parallel_tool_calls", "structured_outputs"),
     *("metadata", "service_tier", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
-    *("stream", "priority", "cache_salt", "seed", "repetition_penalty", "top_k", "min_p", "stop_token_ids"),
-    *("logit_bias", "ignore_eos", "structured_outputs"),
+    *("stream", "priority", "cache_salt"),
 )
 _DEEP = ("messages", "tools", "functions", "response_format", "kv_transfer_params")  # they may be nested
 

@@ -214,7 +214,7 @@ class MessageEncoder:
         if self.failed:
             return b""
         closed = self._start() + self._close()
-        reason = stop_cause(self.response, self.matched, calls=self._calls)
+        reason = stop_cause(self.response, self._asked, self.matched, calls=self._calls)
         delta: JsonObject = {"stop_reason": reason, "stop_sequence": self.matched}
         container = container_of(self.response, self._asked)
         delta |= {"container": container} if container is not None else {}

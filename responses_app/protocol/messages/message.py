@@ -121,7 +121,7 @@ def whole_message(response: ResponseObject, asked: MessagesRequest) -> MessageOb
     whole: MessageObject = {
         **begun_message(response, 0),
         "content": content,
-        "stop_reason": stop_cause(response, matched, calls=any(each["type"] == "tool_use" for each in content)),
+        "stop_reason": stop_cause(response, asked, matched, calls=any(each["type"] == "tool_use" for each in content)),
         "stop_sequence": matched,
         "usage": {**usage_of(response), "service_tier": _tier(response)},
     }
@@ -158,12 +158,12 @@ def _tier(response: Mapping[str, Any]) -> Literal["standard", "priority"]:
     return "priority" if response["service_tier"] in _FASTER else "standard"
 
 
-def stop_cause(response: Mapping[str, Any], matched: str | None, *, calls: bool) -> StopCause:
+def stop_cause(response: Mapping[str, Any], asked: MessagesRequest, matched: str | None, *, calls: bool) -> StopCause:
     """Return why a message ended: at a stop sequence, at its length, with calls, or because the model was done."""
     if matched is not None:
         return "stop_sequence"
     details = response["incomplete_details"]
-    if details is not None and details.get("reason") == "max_output_tokens":
+    if asked.create.warm_up or (details is not None and details.get("reason") == "max_output_tokens"):
         return "max_tokens"
     return "tool_use" if calls else "end_turn"
 

@@ -11,17 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from engine.sampling import MessagesSampling
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.fields import (
-    CACHES_ALL,
-    WHOLE,
-    ClientModel,
-    Refused,
-    missing,
-    note_ignored,
-    or_text,
-    validate,
-)
+from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused, missing, note_ignored, or_text, validate
 from responses_app.protocol.messages.blocks import ReadMessages, SystemText, read_messages
 from responses_app.protocol.messages.errors import THREAD
 from responses_app.protocol.messages.tools import MessagesToolChoice, ReadTools, choice_fields, read_tools
@@ -136,17 +128,14 @@ class CountFields(ClientModel):
     own: ClassVar[Collection[str]] = ("output_format",)  # which the SDK does not have any more
 
 
-class MessagesFields(CountFields):
+class MessagesFields(CountFields, MessagesSampling):
     """The fields of a request that is to be answered."""
 
-    max_tokens: int = Field(ge=1)
+    max_tokens: int = Field(ge=0)  # 0: a warm-up, whose prompt is read into the engine's cache
     stream: bool | None = None
     stop_sequences: list[Annotated[str, Field(min_length=1, max_length=MAX_STOP)]] | None = Field(
         default=None, max_length=MAX_STOPS, fail_fast=True
     )
-    temperature: float | None = Field(default=None, ge=0, le=1)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: Annotated[int | None, WHOLE] = Field(default=None, ge=0, lt=2**31)
     metadata: RequestMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     container: Annotated[
@@ -167,7 +156,7 @@ class MessagesFields(CountFields):
         "inference_geo": "It is Anthropic's; models run where this server does.",
     }
     told: ClassVar = (*CountFields.told, "fallbacks")
-    own: ClassVar = (*CountFields.own, "temperature", "top_p", "top_k")
+    own: ClassVar = (*CountFields.own, *MessagesSampling.model_fields)  # the SDK has them no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,11 +193,10 @@ def parse_messages(data: Mapping[str, object], parse: Callable[[JsonObject], Cre
     json_size({name: data[name] for name in _DEEP if name in data})
     fields = validate(MessagesFields, data)
     shown = fields.thinking if fields.thinking is not None and fields.thinking.type != "disabled" else None
-    asked: JsonObject = {"store": False, "max_output_tokens": fields.max_tokens}
-    sampling = {"stream": fields.stream, "temperature": fields.temperature, "top_p": fields.top_p}
-    asked |= {name: value for name, value in sampling.items() if value is not None}
-    if fields.top_k:
-        asked["top_k"] = fields.top_k
+    longest: JsonObject = {"max_output_tokens": fields.max_tokens} if fields.max_tokens else {"generate": False}
+    asked: JsonObject = {"store": False, **longest}
+    same = ("stream", *MessagesSampling.model_fields)
+    asked |= {name: value for name in same if (value := getattr(fields, name)) is not None}
     if fields.metadata is not None and fields.metadata.user_id:
         asked["user"] = fields.metadata.user_id
     if fields.metadata is not None and fields.metadata.rollout_id is not None:

@@ -6,11 +6,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, SkipValidation
 
 from responses_app.protocol.errors import invalid_value
-from responses_app.protocol.fields import CACHES_ALL, WHOLE, ClientModel, Metadata, Refused, or_text
+from responses_app.protocol.fields import CACHES_ALL, ClientModel, Metadata, Refused, or_text
 from responses_app.protocol.items.compaction import MIN_THRESHOLD
 from responses_app.protocol.items.multi_agent import DEFAULT_CONCURRENT
+from responses_app.protocol.requests.sampling import OF_RESPONSES, GenerationFields, not_openais
 from responses_app.protocol.requests.text_format import StructuredOutputs
-from responses_app.protocol.stop_strings import Stops
 from responses_app.protocol.tiers import ServiceTier
 
 KNOWN_INCLUDES = frozenset(
@@ -27,10 +27,6 @@ ENGINE_FIELDS = (  # known to vLLM or some forks of it only, and taken where RES
     "cache_salt",
     "enable_response_messages",
     "previous_input_messages",
-)
-SAMPLING_FIELDS = (  # of vLLM's own path, and carried out as they are there
-    *("presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop", "stop_token_ids"),
-    *("logit_bias", "top_k", "min_p", "ignore_eos", "structured_outputs", "return_token_ids"),
 )
 LOGPROBS = "message.output_text.logprobs"
 TOKENS = "tokens"  # of this server: items have the tokens that they come of, with log probabilities
@@ -76,11 +72,6 @@ class TextOptions(ClientModel):
 
     idle: ClassVar = {"verbosity": "The models here know no such wish: say it in the instructions."}
     told: ClassVar = ("verbosity",)
-
-
-MAX_STOP_TOKENS = 64  # of one request
-_TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]  # keys of JSON are texts
-LogitBias = Annotated[dict[_TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)]  # by token ids
 
 
 HIDES_NOTHING = {"include_obfuscation": "Nothing is added to a stream that would hide how long its parts are."}
@@ -204,7 +195,7 @@ _IDLE = {
 }
 
 
-class Fields(ClientModel):
+class Fields(GenerationFields):
     """The fields of a request, each of the right type."""
 
     refused: ClassVar = {
@@ -223,7 +214,8 @@ class Fields(ClientModel):
     told: ClassVar = ("personality",)
     beside: ClassVar = ("input", "tools", "tool_choice", "type", "stream_id")  # the last two are a WebSocket frame's
     own: ClassVar = (
-        *("generate", "type", "stream_id", *ENGINE_FIELDS, *SAMPLING_FIELDS),
+        *("generate", "type", "stream_id", *ENGINE_FIELDS, *not_openais(OF_RESPONSES)),
+        *("structured_outputs", "return_token_ids"),
         *("multi_agent", "client_metadata", "session_id", "personality", *_OF_CHATS, *GUIDED, *OF_ENGINES),
         *("kv_transfer_params", "include_reasoning", "min_tokens", "length_penalty"),
     )
@@ -237,10 +229,6 @@ class Fields(ClientModel):
     background: bool | None = None
     background_options: BackgroundOptions | None = None
     generate: bool | None = None  # False: a warm-up
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     max_output_tokens: int | None = Field(default=None, ge=1)  # of all turns together, with the thoughts
     max_tool_calls: int | None = Field(default=None, ge=1)  # of this server's tools, in all turns together
     top_logprobs: int | None = Field(default=None, ge=0, le=20)  # alternatives to each token
@@ -263,14 +251,6 @@ class Fields(ClientModel):
     context_management: Annotated[list[ContextManagement], Field(fail_fast=True)] | None = None
     # The response's public id: see `ids`.
     request_id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
-    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    stop: Stops | None = None
-    stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOP_TOKENS)
-    logit_bias: LogitBias | None = None
-    top_k: Annotated[int | None, WHOLE] = Field(default=None, ge=-1, lt=2**31)  # -1: no bound, as vLLM has it
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    ignore_eos: bool | None = None
     structured_outputs: StructuredOutputs | None = None
     return_token_ids: bool | None = None  # as `TOKENS` in `include`
     priority: int | None = Field(default=None, ge=-(2**31), lt=2**31)  # vLLM's: lower runs first

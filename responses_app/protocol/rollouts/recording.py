@@ -181,7 +181,7 @@ def asking_logprobs(request: GenerationRequest) -> GenerationRequest:
     """Return what the engine is asked, with the log probability of each token."""
     if request.sampling.top_logprobs is not None:
         return request
-    return replace(request, sampling=replace(request.sampling, top_logprobs=0))
+    return replace(request, sampling=request.sampling.but(top_logprobs=0))
 
 
 def as_asked(sampling: SamplingOptions) -> JsonObject:

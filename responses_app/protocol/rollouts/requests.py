@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StrictFloat, StrictInt
 
+from engine.sampling import TokenSampling
 from responses_app.protocol import ids
 from responses_app.protocol.errors import (
     ApiError,
@@ -17,7 +18,7 @@ from responses_app.protocol.errors import (
     invalid_value,
     not_found,
 )
-from responses_app.protocol.fields import WHOLE, ClientModel, check_metadata, validate
+from responses_app.protocol.fields import ClientModel, check_metadata, validate
 from responses_app.protocol.rollouts.generations import MAIN, Api, RolloutRef
 from responses_app.protocol.rollouts.objects import RewardObject
 from responses_app.protocol.sessions import HEADERS as HARNESS_HEADERS
@@ -59,17 +60,8 @@ class RolloutSettings(RoomSettings):
     )
 
 
-class Sampling(ClientModel):
+class Sampling(ClientModel, TokenSampling):
     """What holds for a request of the roll-out that says nothing of it."""
-
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: Annotated[int | None, WHOLE] = Field(default=None, ge=-1, lt=2**31)
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
-    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
 
 
 class NewRollout(ClientModel):

@@ -8,7 +8,7 @@ The fields are those of `openai.types.completion_create_params`; `stop_token_ids
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NotRequired
+from typing import Any, ClassVar, Literal, NotRequired
 
 import orjson
 from pydantic import Field
@@ -19,12 +19,13 @@ from engine.formats.base import ModelFormat, TextLogprob
 from engine.types import FinishReason, PromptLogprobs, RankedToken, TokenChunk, TokenLogprob
 from responses_app.protocol.engine_details import LOWEST, check_transfer
 from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
-from responses_app.protocol.fields import WHOLE, ClientModel, Refused, validate
+from responses_app.protocol.fields import ClientModel, Refused, validate
 from responses_app.protocol.json_text import dumps
-from responses_app.protocol.requests.create_fields import GUIDED, HIDES_NOTHING, NO_SUCH_SAMPLING, OF_ENGINES, LogitBias
+from responses_app.protocol.requests.create_fields import GUIDED, HIDES_NOTHING, NO_SUCH_SAMPLING, OF_ENGINES
+from responses_app.protocol.requests.sampling import OF_COMPLETIONS, GenerationFields, not_openais
 from responses_app.protocol.sizes import json_size
 from responses_app.protocol.stateless.embeddings import read_inputs
-from responses_app.protocol.stop_strings import Stops, StopStrings
+from responses_app.protocol.stop_strings import StopStrings
 from responses_app.protocol.tiers import ServiceTier
 
 MAX_CHOICES = 128  # of one request: prompts × n
@@ -51,32 +52,20 @@ class CompletionMetadata(ClientModel):
     rollout_id: str | None = None  # the roll-out that the completions are part of
 
 
-class CompletionFields(ClientModel):
+class CompletionFields(GenerationFields):
     """The fields of a request beside its prompt."""
 
     model: str | None = Field(default=None, min_length=1, max_length=256)
     max_tokens: int | None = Field(default=None, ge=0)
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    best_of: int | None = Field(default=None, ge=1)
+    best_of: int | None = Field(default=None, ge=0, le=20)
     echo: bool | None = None
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     stream: bool | None = None
     stream_options: CompletionStreamOptions | None = None
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    stop: Stops | None = None
-    stop_token_ids: list[int] | None = Field(default=None, max_length=64)
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     return_token_ids: bool | None = None
     kv_transfer_params: dict[str, Any] | None = None
-    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
-    top_k: Annotated[int | None, WHOLE] = Field(default=None, ge=-1, lt=2**31)
-    min_p: float | None = Field(default=None, ge=0, le=1)
-    logit_bias: LogitBias | None = None
-    ignore_eos: bool | None = None
     user: str | None = Field(default=None, max_length=1024)
     metadata: CompletionMetadata | None = None
 
@@ -96,8 +85,8 @@ class CompletionFields(ClientModel):
     }
     own: ClassVar = (
         *(name for name in refused if name != "suffix"),
-        *("ignore_eos", "kv_transfer_params", "metadata", "min_p", "prompt_logprobs", "repetition_penalty"),
-        *("return_token_ids", "stop_token_ids", "top_k"),
+        *not_openais(OF_COMPLETIONS),
+        *("kv_transfer_params", "metadata", "prompt_logprobs", "return_token_ids"),
     )
 
 
@@ -165,7 +154,7 @@ def parse_completion(data: JsonObject, *, engine_fields: bool = False) -> Comple
 
 def _check(completion: CompletionWanted, data: JsonObject) -> None:
     fields = completion.fields
-    if fields.best_of is not None and fields.best_of != completion.n:
+    if fields.best_of and fields.best_of != completion.n:
         raise unsupported_parameter("best_of", "All completions are given, and none is chosen: ask for them by 'n'.")
     if fields.stream_options is not None and not fields.stream:
         raise invalid_value("stream_options", "it is only for streams: set 'stream' to true, or leave it out.")

@@ -70,7 +70,7 @@ async def prefill_ahead(engine: BaseEngine, plan: RunPlan, machine: ResponseMach
 
 async def _prefill(engine: BaseEngine, generation: GenerationRequest, plan: RunPlan, place: TurnPlace) -> None:
     # Engines know no generation of no tokens: one is sampled, and dropped.
-    sampling = replace(generation.sampling, max_output_tokens=1, top_logprobs=None)
+    sampling = generation.sampling.but(max_output_tokens=1, top_logprobs=None)
     try:
         async with place.turn(), aclosing(engine.generate(replace(generation, sampling=sampling))) as chunks:
             async for _ in chunks:
@@ -100,7 +100,7 @@ def request_for(plan: RunPlan, generate: Generate, *, cuts: int = 0, avoid: str 
         request_id=f"{plan.response_id}{f'.{cuts}' if cuts else ''}{_agent(generate)}-{generate.turn}",
         prompt_token_ids=prompt,
         pictures=plan.pictures.sources(plan.format.pictures_of(draft)),
-        sampling=replace(generation.sampling, max_output_tokens=generate.budget),
+        sampling=generation.sampling.but(max_output_tokens=generate.budget),
         session=generation.session.child(f"agent {generate.agent}") if generate.agent else generation.session,
         avoid=avoid,
         grammar=None if generate.aside else _grammar(plan, generate),

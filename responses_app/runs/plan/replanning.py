@@ -128,7 +128,7 @@ def go_on(plan: RunPlan, compaction: CompactionPlan, now: Compacted) -> RunPlan:
 def bounded(sampling: SamplingOptions, *, room: int) -> SamplingOptions:
     """Return options that ask for no more tokens than there is room for."""
     limit = sampling.max_output_tokens
-    return sampling if limit is None else replace(sampling, max_output_tokens=min(limit, room))
+    return sampling if limit is None else sampling.but(max_output_tokens=min(limit, room))
 
 
 def _is_worth_it(

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Protocol
 
 import orjson
 
@@ -31,6 +30,7 @@ from responses_app.protocol.prompt.prompt import (
     text_size,
 )
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, with_choice
+from responses_app.protocol.requests.sampling import GenerationFields
 from responses_app.protocol.response.steps import AgentsAllowed, Asked
 from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES, ServiceTier
 from responses_app.runs.plan.plan import Origin, RunPlan, Toolbox
@@ -41,24 +41,8 @@ from responses_app.runs.planning.grammars import plan_rules
 from responses_app.runs.planning.history import LONG_INPUT, Context, in_format, is_foreign
 
 
-class Wishes(Protocol):
-    """The fields of a request that responses and raw completions have under the same names."""
-
-    temperature: float | None
-    top_p: float | None
-    top_k: int | None
-    min_p: float | None
-    presence_penalty: float | None
-    frequency_penalty: float | None
-    repetition_penalty: float | None
-    seed: int | None
-    stop_token_ids: list[int] | None
-    logit_bias: dict[str, float] | None
-    ignore_eos: bool | None
-
-
 def sampling_of(
-    wishes: Wishes,
+    fields: GenerationFields,
     model_format: ModelFormat,
     *,
     top_logprobs: int | None,
@@ -66,22 +50,16 @@ def sampling_of(
     max_output_tokens: int | None = None,
 ) -> SamplingOptions:
     """Return how to sample. Raises `ApiError` for tokens that the model does not have."""
-    bias = {int(token): value for token, value in (wishes.logit_bias or {}).items()}
-    stop_tokens = wishes.stop_token_ids or ()
-    check_tokens(bias, model_format, "logit_bias")
+    stop_tokens = fields.stop_token_ids or ()
+    check_tokens(map(int, fields.logit_bias or ()), model_format, "logit_bias")
     check_tokens(stop_tokens, model_format, "stop_token_ids")
+    wishes = fields.wishes()
+    if fields.top_p == 0:  # only the likeliest token, which engines know by another name: vLLM takes no 0 here
+        del wishes["top_p"]
+        wishes["temperature"] = 0.0
     return SamplingOptions(
+        **wishes,
         max_output_tokens=max_output_tokens,
-        temperature=wishes.temperature,
-        top_p=wishes.top_p,
-        top_k=wishes.top_k,
-        min_p=wishes.min_p,
-        presence_penalty=wishes.presence_penalty,
-        frequency_penalty=wishes.frequency_penalty,
-        repetition_penalty=wishes.repetition_penalty,
-        seed=wishes.seed,
-        logit_bias=bias or None,
-        ignore_eos=wishes.ignore_eos,
         top_logprobs=top_logprobs,
         prompt_logprobs=prompt_logprobs,
         # `dict.fromkeys` drops doubles and keeps the order.

@@ -389,12 +389,12 @@ def _further(choice: OpenChoice, continuing: Continuing) -> GenerationRequest:
     """Return what generates the rest of a choice, behind what of it was sampled before it was cut."""
     request, sampled = choice.request, choice.text.tokens
     # No engine samples nothing: one token is, and is not looked at.
-    sampling = replace(request.sampling, max_output_tokens=choice.left or 1)
+    sampling = request.sampling.but(max_output_tokens=choice.left or 1)
     if not continuing.cuts:
         return replace(request, sampling=sampling)
     prompt = as_tokens(request.prompt_token_ids)
     prompt.extend(sampled)
     again = f"{request.request_id}.{continuing.cuts}"
     if sampled:  # the prompt, and caches of others, are behind it
-        sampling, request = replace(sampling, prompt_logprobs=None), replace(request, kv_transfer_params=None)
+        sampling, request = sampling.but(prompt_logprobs=None), replace(request, kv_transfer_params=None)
     return replace(request, request_id=again, prompt_token_ids=prompt, sampling=sampling, avoid=continuing.avoid)

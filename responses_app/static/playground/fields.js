@@ -4,12 +4,12 @@
 /** `of` is what kind of value it has; `at` where it stands in the request, if that is not its name. */
 export const FIELDS = [
   { name: "temperature", group: "sampling", label: "Temperature", of: "number", min: 0, max: 2, example: "1" },
-  { name: "top_p", group: "sampling", label: "Top p", of: "number", above: 0, max: 1, example: "1" },
+  { name: "top_p", group: "sampling", label: "Top p", of: "number", min: 0, max: 1, example: "1" },
   { name: "top_k", group: "sampling", label: "Top k", of: "integer", min: -1, max: 2 ** 31 - 1, example: "all" },
   { name: "min_p", group: "sampling", label: "Min p", of: "number", min: 0, max: 1, example: "0" },
   { name: "presence_penalty", group: "sampling", label: "Presence penalty", of: "number", min: -2, max: 2, example: "0" },
   { name: "frequency_penalty", group: "sampling", label: "Frequency penalty", of: "number", min: -2, max: 2, example: "0" },
-  { name: "repetition_penalty", group: "sampling", label: "Repetition penalty", of: "number", above: 0, max: 2, example: "1" },
+  { name: "repetition_penalty", group: "sampling", label: "Repetition penalty", of: "number", above: 0, example: "1" },
   { name: "seed", group: "sampling", label: "Seed", of: "integer", example: "random" },
   { name: "top_logprobs", group: "sampling", label: "Log probabilities", of: "integer", min: 0, max: 20, example: "none", hint: "Alternatives to each token. They are in the events" },
   { name: "logit_bias", group: "sampling", label: "Logit bias", of: "json", example: '{"50256": -100}', hint: "By token id, from -100 to 100" },

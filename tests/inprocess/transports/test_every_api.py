@@ -13,6 +13,7 @@ from tests.kit.scripts import aborted_prompts, generations
 from tests.kit.waiting import eventually
 
 CHAT, MESSAGES, COMPLETIONS, RESPONSES = "/chat/completions", "/messages", "/completions", "/responses"
+ROLLOUTS = "/rollouts"
 
 
 async def ask(server: Server, path: str, text: str, **fields: Any) -> httpx.Response:
@@ -113,11 +114,30 @@ async def test_a_stop_string_ends_an_engine_that_would_not_end(
     await eventually(lambda: {each["finish"] for each in generations(server, response_id)} == {"abort"})
 
 
-@pytest.mark.parametrize(("top_k", "status"), [(40.0, 200), (40.5, 400)])
-@pytest.mark.parametrize("path", [CHAT, MESSAGES, COMPLETIONS, RESPONSES])
-async def test_top_k_may_be_a_float_without_a_fraction(server: Server, path: str, top_k: float, status: int) -> None:
-    answer = await ask(server, path, "hello", top_k=top_k)
-    assert answer.status_code == status, answer.text
+TAKEN = {  # values at the bounds, and what becomes of them
+    **{("top_p", 0): 200, ("top_p", 1): 200, ("top_p", -0.01): 400, ("top_p", 1.01): 400, ("temperature", 0): 200},
+    # An integer may be a float without a fraction.
+    **{("top_k", 40.0): 200, ("top_k", 40.5): 400},
+}
+
+
+@pytest.mark.parametrize(("field", "value"), TAKEN)
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, COMPLETIONS, RESPONSES, ROLLOUTS])
+async def test_the_bounds_of_sampling(server: Server, path: str, field: str, value: float) -> None:
+    if path == ROLLOUTS:
+        async with http_client(server) as http:
+            answer = await http.post(path, json={"sampling": {field: value}})
+    else:
+        answer = await ask(server, path, "hello", **{field: value})
+    assert answer.status_code == TAKEN[field, value], answer.text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_message_of_no_tokens_is_a_warm_up(server: Server, stream: bool) -> None:
+    """As Anthropic's reference has it: the prompt is cached, and nothing is answered."""
+    answer = await ask(server, MESSAGES, "hello", max_tokens=0, stream=stream)
+    said: Any = messages.put_together(messages.sent(answer.content)) if stream else answer.json()
+    assert (said["content"], said["stop_reason"], said["usage"]["output_tokens"]) == ([], "max_tokens", 0)
 
 
 UNLISTED = "The tools of 'wiki' could not be listed: "

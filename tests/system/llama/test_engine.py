@@ -27,7 +27,7 @@ GREEDY = {"temperature": 0.0, "stop_token_ids": STOP_TOKENS}
 
 def ask(cue: int, **sampling: Any) -> GenerationRequest:
     """Return a request for what a cue stands for."""
-    options = SamplingOptions(**{**GREEDY, **sampling})
+    options = SamplingOptions().but(**{**GREEDY, **sampling})  # also what no API takes
     return GenerationRequest(request_id=f"llama-{cue}", prompt_token_ids=prompt(cue), sampling=options)
 
 
@@ -92,7 +92,7 @@ async def test_what_is_sampled_at_random_is_told_as_well(engine: LlamaServerEngi
 
 async def test_options_are_carried_out(engine: LlamaServerEngine) -> None:
     turn = TURNS[SHORT]
-    biased = joined(await collect(engine, ask(SHORT, logit_bias={DICE: 10_000.0}, max_output_tokens=3)))
+    biased = joined(await collect(engine, ask(SHORT, logit_bias={str(DICE): 10_000.0}, max_output_tokens=3)))
     assert biased == [DICE] * 3
     assert joined(await collect(engine, ask(SHORT, temperature=5.0, top_k=1, min_p=0.5))) == turn
     # A token that ends nothing for llama.cpp ends the turn where the request says so.
@@ -103,7 +103,7 @@ async def test_options_are_carried_out(engine: LlamaServerEngine) -> None:
     assert (beyond[: len(turn)], len(beyond)) == (turn, 9)
     assert joined(await collect(engine, ask(SHORT, stop_token_ids=()))) == turn
     with pytest.raises(GenerationFailed, match="no token 201088"):
-        await collect(engine, ask(SHORT, logit_bias={201_088: 1.0}))
+        await collect(engine, ask(SHORT, logit_bias={"201088": 1.0}))
 
 
 async def test_a_prompt_that_was_seen_is_cached(engine: LlamaServerEngine) -> None:

@@ -63,7 +63,7 @@ def request(
     return GenerationRequest(
         request_id=f"feature-{next(_numbers)}",
         prompt_token_ids=prompt,
-        sampling=SamplingOptions(**options),  # type: ignore[arg-type]
+        sampling=SamplingOptions().but(**options),  # also what no API takes
         priority=priority,
         cache_salt=cache_salt,
         session=Session(id=affinity),

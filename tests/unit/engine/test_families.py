@@ -62,7 +62,7 @@ class TestContract(EngineContract):
 
     def ask(self, prompt: list[int], *, max_output_tokens: int | None = None) -> GenerationRequest:
         asked = ask(prompt, max_output_tokens=max_output_tokens)
-        return replace(asked, sampling=replace(asked.sampling, stop_token_ids=self.format.stop_tokens))
+        return replace(asked, sampling=asked.sampling.but(stop_token_ids=self.format.stop_tokens))
 
     def assert_whole(self, chunks: list[TokenChunk]) -> None:
         """Assert that the items are those that were said, and that they have all the tokens."""

@@ -65,7 +65,7 @@ def test_tokens_are_sent_and_asked_for() -> None:
         ({"temperature": 0.5, "top_p": 0.9, "min_p": 0.1}, {"temperature": 0.5, "top_p": 0.9, "min_p": 0.1}),
         ({"top_k": -1}, {"top_k": 0}),
         ({"repetition_penalty": 1.1, "presence_penalty": 0.0}, {"repeat_penalty": 1.1, "presence_penalty": 0.0}),
-        ({"logit_bias": {5: -1.5}}, {"logit_bias": [[5, -1.5]]}),
+        ({"logit_bias": {"5": -1.5}}, {"logit_bias": [[5, -1.5]]}),
         ({"top_logprobs": 0}, {"n_probs": 1}),
         ({"top_logprobs": 4}, {"n_probs": 4}),
         ({"seed": 2**40 + 5}, {"seed": (2**40 + 5) % (2**32 - 1)}),

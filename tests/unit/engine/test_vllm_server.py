@@ -69,7 +69,7 @@ class TestWhatItSays:
             **{"frequency_penalty": -0.5, "repetition_penalty": 1.25, "ignore_eos": True},
         }
         asked_for = SamplingOptions(
-            max_output_tokens=50, top_logprobs=2, stop_token_ids=(7, 8), logit_bias={5: -3.0}, **plain
+            max_output_tokens=50, top_logprobs=2, stop_token_ids=(7, 8), logit_bias={"5": -3.0}, **plain
         )
         request = GenerationRequest(
             request_id="resp_1", prompt_token_ids=prompt("short"), sampling=asked_for, priority=-3, cache_salt="salt"

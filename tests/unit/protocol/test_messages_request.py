@@ -160,7 +160,7 @@ def test_nothing_of_it_is_stored() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
         ({"model": None}, "model"),
         ({"messages": None}, "messages"),
         ({"messages": []}, "messages"),

@@ -178,7 +178,7 @@ def test_what_is_missing_is_named(fields: dict[str, object], param: str) -> None
         ({"model": ""}, "model", "1 character"),
         ({"temperature": 2.1}, "temperature", "2"),
         ({"temperature": -1}, "temperature", "0"),
-        ({"top_p": 0}, "top_p", "0"),
+        ({"top_p": -0.1}, "top_p", "0"),
         ({"presence_penalty": 3}, "presence_penalty", "2"),
         ({"max_output_tokens": 0}, "max_output_tokens", "1"),
         ({"max_tool_calls": 0}, "max_tool_calls", "1"),

@@ -273,8 +273,15 @@ async def test_what_vllm_samples_by_reaches_the_engine(site: Site) -> None:
     await site.ask(input="hi", stop_token_ids=[264], logit_bias={"264": -100}, **SAMPLED)
     sampling = site.engine.requests[-1].sampling
     assert {name: getattr(sampling, name) for name in SAMPLED} == SAMPLED
-    assert sampling.logit_bias == {264: -100}
+    assert sampling.logit_bias == {"264": -100}
     assert sampling.stop_token_ids[-1] == 264
+
+
+async def test_a_top_p_of_0_asks_for_the_likeliest_token(site: Site) -> None:
+    """In words that every engine knows: vLLM takes no 0."""
+    await site.ask(input="hi", top_p=0, temperature=1.5)
+    sampling = site.engine.requests[-1].sampling
+    assert (sampling.top_p, sampling.temperature) == (None, 0.0)
 
 
 @pytest.mark.parametrize("fields", [{"stop_token_ids": [999_999_999]}, {"logit_bias": {"999999999": 1}}])

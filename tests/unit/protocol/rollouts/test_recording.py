@@ -36,6 +36,6 @@ def test_what_was_sampled_before_a_cut_keeps_its_version() -> None:
 
 
 def test_what_was_asked_of_sampling_can_be_kept_as_json() -> None:
-    asked = as_asked(SamplingOptions(temperature=0.5, seed=-(2**63), logit_bias={7: -100.0, 1 << 25: 2.5}))
+    asked = as_asked(SamplingOptions(temperature=0.5, seed=-(2**63), logit_bias={"7": -100.0, str(1 << 25): 2.5}))
     kept = {"temperature": 0.5, "seed": -(2**63), "logit_bias": {"7": -100.0, "33554432": 2.5}}
     assert orjson.loads(orjson.dumps(asked)) == asked == kept
