@@ -8,13 +8,13 @@ takes one is made from that:
 
     MessagesSampling  what Anthropic's API has of it
 
-So does what is told of them: the playground's controls, the table in the reference, and the names that OpenAI does not
-have (`protocol/requests/sampling.py`).
+So does what is told of them: the playground's controls (`watch/playground.py`), the table of sampling in the reference,
+and the names that OpenAI does not have (`protocol/requests/sampling.py`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -22,10 +22,13 @@ from pydantic.fields import FieldInfo
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """How engines take a field."""
+    """How engines take a field, and people."""
 
-    usual: str = ""  # what holds where nobody says it, for people
-    llama: str = ""  # llama.cpp's name for it, where it is another one
+    usual: str = ""  # what holds where nobody says it
+    llama: str | None = ""  # llama.cpp's name for it, where it is another one; None: this server carries it out there
+    label: str = ""  # of a control; where there is none, its name with a capital letter
+    hint: str = ""
+    ends: bool = False  # it is about where a text ends, else about how tokens are drawn
 
 
 def _without_point(value: object) -> object:
@@ -35,6 +38,7 @@ def _without_point(value: object) -> object:
 # Of a field that is an integer, but a float in some SDKs, such as `top_k` in Google's: 40.0 is taken for 40.
 WHOLE = BeforeValidator(_without_point)
 _TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]  # keys of JSON are texts
+_BIAS = "By token id, from -100 to 100"  # added to the tokens' logits
 _LogitBias = Annotated[dict[_TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)]
 
 
@@ -59,9 +63,9 @@ class TokenSampling(BaseModel):
 class TextSampling(TokenSampling):
     """How a text is sampled."""
 
-    logit_bias: Annotated[_LogitBias | None, Carried('{"50256": -100}')] = None  # added to logits, by the tokens' ids
+    logit_bias: Annotated[_LogitBias | None, Carried('{"50256": -100}', hint=_BIAS)] = None
     # The tokenizer's own end of a text ends nothing; a stop token of the request does.
-    ignore_eos: Annotated[bool | None, Carried()] = None
+    ignore_eos: Annotated[bool | None, Carried(llama=None, label="Ignore the model's own end", ends=True)] = None
 
     def wishes(self) -> dict[str, Any]:
         """Return what is asked for, by the names here."""
@@ -82,5 +86,21 @@ SAMPLED: Mapping[str, FieldInfo] = TextSampling.model_fields
 
 
 def carried(name: str) -> Carried:
-    """Return how engines take a field."""
+    """Return how a field is taken."""
     return next(each for each in SAMPLED[name].metadata if isinstance(each, Carried))
+
+
+def bounds_of(name: str) -> dict[str, float]:
+    """Return the bounds of a number: `ge` and `gt`, `le` and `lt`, as far as there are any."""
+    return {
+        bound: getattr(each, bound)
+        for each in SAMPLED[name].metadata
+        for bound in ("ge", "gt", "le", "lt")
+        if getattr(each, bound, None) is not None
+    }
+
+
+def kind_of(name: str) -> type:
+    """Return the type of a field's value: `float`, `int`, `bool` or `dict`."""
+    kind = get_args(SAMPLED[name].annotation)[0]
+    return dict if get_origin(kind) is Annotated or get_origin(kind) is dict else kind

@@ -52,6 +52,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "anthropic-message-fields": fields.anthropic_messages,
     "format-fields": fields.formats,
     "includes": fields.includes,
+    "sampling-fields": fields.sampling,
     "paths": paths.markdown,
     "not-served": paths.not_served,
     "program": commands.program,

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import orjson
 
 from docs.extension.tables import code, plain, table
+from engine.sampling import SAMPLED, MessagesSampling, TokenSampling, bounds_of, carried, kind_of
 from responses_app.api.conversation_requests import AddedItems, ConversationFields, NewConversationFields
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
@@ -172,6 +173,34 @@ def formats() -> str:
 def includes() -> str:
     """Return what `include` may name."""
     return table(("include",), ([code(name)] for name in sorted(KNOWN_INCLUDES)))
+
+
+def sampling() -> str:
+    """Return the fields of sampling: which values they take, which APIs have them, and how engines call them."""
+    return table(
+        ("field", "takes", "usual", "roll-outs", "Messages API", "llama.cpp"),
+        (
+            [
+                code(name),
+                _taken(name),
+                carried(name).usual if kind_of(name) in (int, float) else "",
+                "yes" if name in TokenSampling.model_fields else "",
+                "yes" if name in MessagesSampling.model_fields else "",
+                code(carried(name).llama or name) if carried(name).llama is not None else "by this server",
+            ]
+            for name in SAMPLED
+        ),
+    )
+
+
+def _taken(name: str) -> str:
+    kinds = {float: "a number", int: "a whole number", bool: "true or false", dict: "an object"}
+    bounds, kind = bounds_of(name), kind_of(name)
+    if kind is dict:
+        return f"{kinds[kind]} {carried(name).hint.lower()}"
+    least = f" above {bounds['gt']}" if "gt" in bounds else f" from {bounds['ge']}" if "ge" in bounds else ""
+    most = f" to {bounds['le']}" if "le" in bounds else ""
+    return kinds[kind] + (" of 64 bits" if bounds.get("ge") == -(2**63) else least + most)
 
 
 def rows(model: type[ClientModel], at: str = "", seen: Sequence[type] = ()) -> Iterator[tuple[str, str, str]]:

@@ -16,6 +16,7 @@ from responses_app.protocol.fields import ClientModel, Text, missing, validate
 from responses_app.protocol.items.resources import ItemJson, OutputJson, input_item_resource
 from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.protocol.requests.resources import IncompleteDetails, ResponseObject, StatusText
+from responses_app.protocol.requests.sampling import GenerationFields
 from responses_app.protocol.usage import Usage
 from responses_app.runs.kept_chats import WholeChat
 from responses_app.stores.kept_chats import (
@@ -35,10 +36,10 @@ MAX_TITLE = 200  # characters
 MAX_SEARCH = 200  # characters
 # Fields of a response that say what it was asked for, as `request` repeats them of the newest one.
 REQUEST_FIELDS = (
-    "model instructions reasoning text tools tool_choice parallel_tool_calls temperature top_p top_k min_p seed stop "
-    "presence_penalty frequency_penalty repetition_penalty max_output_tokens max_tool_calls truncation service_tier "
-    "background include metadata top_logprobs"
-).split()
+    *"model instructions reasoning text tools tool_choice parallel_tool_calls".split(),
+    *GenerationFields.model_fields,
+    *"max_output_tokens max_tool_calls truncation service_tier background include metadata top_logprobs".split(),
+)
 
 TitleFrom = Literal["words", "model", "person"]
 

@@ -6,6 +6,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.csrf import csrf_exempt
 
+from engine.sampling import SAMPLED, bounds_of, carried, kind_of
 from responses_app.auth.door import Knock
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.protocol.errors import JsonObject
@@ -59,7 +60,29 @@ def _facts(request: HttpRequest) -> JsonObject:
         "lease_seconds": site.settings.worker_lease_seconds,
         "sharing": site.settings.playground_sharing,
         "files": file_limits(site),
+        "fields": [_control(name) for name in SAMPLED],
         "timeline": "/watch/responses/" if is_open or sees_everything(request) else "",
+    }
+
+
+_KINDS = {float: "number", int: "integer", bool: "boolean", dict: "json"}
+_WHOLE = 2**53  # beyond this JavaScript has no whole numbers, and so no bounds
+
+
+def _control(name: str) -> JsonObject:
+    """Return the control of a field: `fields.js` says what its parts are."""
+    field, bounds = carried(name), bounds_of(name)
+    if "lt" in bounds:  # only of whole numbers
+        bounds["le"] = bounds.pop("lt") - 1
+    names = {"ge": "min", "gt": "above", "le": "max"}
+    return {
+        "name": name,
+        "group": "ending" if field.ends else "sampling",
+        "label": field.label or name.replace("_", " ").capitalize(),
+        "of": _KINDS[kind_of(name)],
+        **{names[bound]: value for bound, value in bounds.items() if abs(value) < _WHOLE},
+        **({"example": field.usual} if field.usual else {}),
+        **({"hint": field.hint} if field.hint else {}),
     }
 
 

@@ -103,8 +103,7 @@ def ranked(content: bytes, token: int, top: int) -> TokenLogprob:
 
 def _sampling(sampling: SamplingOptions, again: int) -> JsonObject:
     """Return the options; what is left to the model is left to the flags that the server was started with."""
-    wishes = sampling.wishes()
-    wishes.pop("ignore_eos", None)  # `Turn` goes on behind an end
+    wishes = {name: value for name, value in sampling.wishes().items() if carried(name).llama is not None}
     options: JsonObject = {carried(name).llama or name: value for name, value in wishes.items()}
     if sampling.top_k is not None:
         options["top_k"] = max(0, sampling.top_k)  # -1 is vLLM's word for all

@@ -1,23 +1,17 @@
 // The fields of a request that the setup has one control for: what they are called, and which values the server takes.
-// A test compares the bounds with those of the server. A field that is left empty is not sent.
+// Those of sampling are declared by the server, which the page carries; a test compares the bounds of the others with
+// its own. A field that is left empty is not sent.
+
+import { facts } from "./door.js";
 
 /** `of` is what kind of value it has; `at` where it stands in the request, if that is not its name. */
 export const FIELDS = [
-  { name: "temperature", group: "sampling", label: "Temperature", of: "number", min: 0, max: 2, example: "1" },
-  { name: "top_p", group: "sampling", label: "Top p", of: "number", min: 0, max: 1, example: "1" },
-  { name: "top_k", group: "sampling", label: "Top k", of: "integer", min: -1, max: 2 ** 31 - 1, example: "all" },
-  { name: "min_p", group: "sampling", label: "Min p", of: "number", min: 0, max: 1, example: "0" },
-  { name: "presence_penalty", group: "sampling", label: "Presence penalty", of: "number", min: -2, max: 2, example: "0" },
-  { name: "frequency_penalty", group: "sampling", label: "Frequency penalty", of: "number", min: -2, max: 2, example: "0" },
-  { name: "repetition_penalty", group: "sampling", label: "Repetition penalty", of: "number", above: 0, example: "1" },
-  { name: "seed", group: "sampling", label: "Seed", of: "integer", example: "random" },
+  ...facts.fields,
   { name: "top_logprobs", group: "sampling", label: "Log probabilities", of: "integer", min: 0, max: 20, example: "none", hint: "Alternatives to each token. They are in the events" },
-  { name: "logit_bias", group: "sampling", label: "Logit bias", of: "json", example: '{"50256": -100}', hint: "By token id, from -100 to 100" },
   { name: "max_output_tokens", group: "ending", label: "Max output tokens", of: "integer", min: 1, example: "any" },
   { name: "truncation", group: "ending", label: "If the prompt is too long", of: "choice", options: { disabled: "Refuse it", auto: "Drop old items" } },
   { name: "stop", group: "ending", label: "Stop strings", of: "lines", most: 4, longest: 256, hint: "One a line, 4 at most; \\n is a line end" },
   { name: "stop_token_ids", group: "ending", label: "Stop token ids", of: "integers", most: 64, example: "1, 2" },
-  { name: "ignore_eos", group: "ending", label: "Ignore the model's own end", of: "boolean" },
   { name: "tool_choice", group: "use", label: "Tool choice", of: "tool" },
   { name: "parallel_tool_calls", group: "use", label: "Parallel calls", of: "boolean" },
   { name: "max_tool_calls", group: "use", label: "Max tool calls", of: "integer", min: 1, example: "any", hint: "Of this server's tools" },

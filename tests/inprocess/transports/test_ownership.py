@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from responses_app.protocol.requests.requests import CreateRequest
+from responses_app.protocol.requests.sampling import GenerationFields
 from responses_app.urls import urlpatterns
 from tests.kit.batches import content_of, line
 from tests.kit.clients import Frame, Socket
@@ -33,16 +34,16 @@ REFERENCES: dict[str, Any] = {
 HELLO = [{"role": "user", "content": "Hello"}]
 UPLOAD = {"bytes": 1, "filename": "a.txt", "mime_type": "text/plain", "purpose": "user_data"}
 WEBHOOK = {"name": "w", "url": "https://93.184.216.34/", "event_types": ["response.completed"]}
-NAMES_NOTHING = set(
-    "background background_options held ignore_eos ignored logit_bias min_p renamed repetition_penalty seed stop "
-    "shows_server_calls stop_token_ids structured_outputs top_k "
-    "cache_salt context_management enable_response_messages frequency_penalty generate include input_json "
-    "instructions max_output_tokens max_tool_calls metadata model multi_agent parallel_tool_calls "
-    "presence_penalty previous_input_messages priority private prompt_cache_key prompt_cache_options "
-    "prompt_cache_retention reasoning request_id safety_identifier service_tier size store stream stream_options "
-    "return_token_ids "
-    "temperature text text_format tool_choice tools tools_json top_logprobs top_p truncation user".split()
-)
+NAMES_NOTHING = {
+    *GenerationFields.model_fields,
+    *"background background_options held ignored renamed shows_server_calls structured_outputs".split(),
+    *"cache_salt context_management enable_response_messages generate include input_json".split(),
+    *"instructions max_output_tokens max_tool_calls metadata model multi_agent parallel_tool_calls".split(),
+    *"previous_input_messages priority private prompt_cache_key prompt_cache_options".split(),
+    *"prompt_cache_retention reasoning request_id safety_identifier service_tier size store stream".split(),
+    *"stream_options return_token_ids text text_format tool_choice tools tools_json top_logprobs".split(),
+    *("truncation", "user"),
+}
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@
 
 from collections.abc import AsyncIterator
 
+import orjson
 import pytest
 
+from engine.backends.llama.wire import completion
 from engine.backends.scripted import with_logprobs
 from engine.errors import EngineUnavailable
 from engine.formats.harmony.encoding import encode_text
+from engine.sampling import SAMPLED, TokenSampling, carried, kind_of
 from engine.sessions import digest_of
 from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 from responses_app.protocol.chat.request import parse_chat
@@ -14,7 +17,8 @@ from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.rollouts.generations import RolloutRef
-from responses_app.protocol.rollouts.requests import NewRollout
+from responses_app.protocol.rollouts.requests import NewRollout, as_sampling, parse_rollout
+from responses_app.protocol.stateless.completions import parse_completion
 from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES
 from responses_app.runs.plan.plan import Origin
 from tests.kit.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Reading, Site, run_settings
@@ -258,23 +262,23 @@ async def test_minus_infinity_is_a_number() -> None:
     assert part["logprobs"][0]["top_logprobs"][0]["logprob"] == -9999.0
 
 
-SAMPLED: dict[str, object] = {  # as the engine is told it, under the same name
-    "seed": 7,
-    "top_k": 5,
-    "min_p": 0.25,
-    "repetition_penalty": 1.5,
-    "presence_penalty": 0.5,
-    "frequency_penalty": -0.5,
-    "ignore_eos": True,
-}
+OF_KIND: dict[type, object] = {float: 0.5, int: 7, bool: True, dict: {"264": -100.0}}
+WISHES: dict[str, object] = {name: OF_KIND[kind_of(name)] for name in SAMPLED}
 
 
-async def test_what_vllm_samples_by_reaches_the_engine(site: Site) -> None:
-    await site.ask(input="hi", stop_token_ids=[264], logit_bias={"264": -100}, **SAMPLED)
+async def test_each_declared_field_reaches_the_engine(site: Site) -> None:
+    await site.ask(input="hi", stop_token_ids=[264], **WISHES)
     sampling = site.engine.requests[-1].sampling
-    assert {name: getattr(sampling, name) for name in SAMPLED} == SAMPLED
-    assert sampling.logit_bias == {"264": -100}
+    assert sampling.named() == WISHES  # as vLLM is told it
     assert sampling.stop_token_ids[-1] == 264
+    chat = parse_chat({"messages": [{"role": "user", "content": "hi"}], **WISHES}, parse_create)
+    assert chat.create.wishes() == WISHES
+    assert parse_completion({"prompt": "hi", **WISHES}).fields.wishes() == WISHES
+    of_tokens = {name: value for name, value in WISHES.items() if name in TokenSampling.model_fields}
+    assert as_sampling(parse_rollout({"sampling": WISHES}).sampling) == of_tokens
+    said = orjson.loads(completion(site.engine.requests[-1], (), max_tokens=9, streamed=True, ping_seconds=3))
+    names = {carried(name).llama or name for name in SAMPLED if carried(name).llama is not None}
+    assert names <= said.keys()  # as llama.cpp is told it
 
 
 async def test_a_top_p_of_0_asks_for_the_likeliest_token(site: Site) -> None:
