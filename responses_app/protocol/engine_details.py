@@ -88,7 +88,7 @@ class EngineDetails:
 
 def check_transfer(data: Mapping[str, object], *, engine_fields: bool) -> None:
     """Raise `ApiError` (400) for `kv_transfer_params` of a request, unless it may have the fields of the engine."""
-    if data.get("kv_transfer_params") and not engine_fields:
+    if data.get("kv_transfer_params") is not None and not engine_fields:
         raise unsupported_parameter(
             "kv_transfer_params",
             "They say where the engine reads caches: RESPONSES_COMPATIBILITY_MODE=false lets clients send them.",

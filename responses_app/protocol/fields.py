@@ -41,7 +41,9 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")  # where `maxTokens` has its hump:
 NO_SLIPS = frozenset(  # names of other servers' APIs that look like ones known here, and mean something else
     "images models parse_tool_calls reasoning_format speed".split()
 )
-_NOTHING: tuple[object, ...] = (None, "", [], {})  # values by which a client asks for nothing, whatever the field
+# Of a refused field these ask for nothing, and its client is told that they did. An empty object asks: its options are
+# those that hold without it, as in `web_search_options: {}`.
+_EMPTY: tuple[object, ...] = ("", [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,12 @@ class Refused:
     """A field that this server does not carry out."""
 
     hint: str  # what to do instead, for the error
-    takes: tuple[object, ...] = (False,)  # values that are fine beside `_NOTHING`, as they ask for what happens anyway
+    takes: tuple[object, ...] = (False,)  # values that are fine beside null, as they ask for what happens anyway
 
     def asks(self, value: object) -> bool:
         """Whether a value asks for something."""
         # By type too: `True == 1` in Python, and they are two values of JSON.
-        return not any(value == each and type(value) is type(each) for each in (*_NOTHING, *self.takes))
+        return not any(value == each and type(value) is type(each) for each in (None, *_EMPTY, *self.takes))
 
 
 class ClientModel(BaseModel):
@@ -252,11 +254,13 @@ def _check_inner(models: Models, value: Mapping[str, object], at: str, name: str
 def _look_at(model: type[ClientModel], name: str, value: object, at: str) -> None:
     """Refuse a field that is not carried out, or note it."""
     path = _joined(at, name[:80])
+    noted = _NOTED.get()
     if name in model.refused:
         if model.refused[name].asks(value):
             raise unsupported_parameter(path, model.refused[name].hint)
+        if noted is not None and value in _EMPTY:
+            noted.add(path)
         return
-    noted = _NOTED.get()
     if noted is None:
         return
     if name in model.idle:

@@ -24,7 +24,6 @@ from responses_app.protocol.fields import (
     Metadata,
     Refused,
     missing,
-    note_ignored,
     validate,
     wrong_type,
 )
@@ -245,8 +244,6 @@ def parse_chat(
     json_size({name: data[name] for name in _DEEP if name in data})
     fields = validate(ChatFields, data)
     _check_together(fields)
-    if data.get("web_search_options") == {}:  # as OpenAI's guide asks for a search, and no value that asks for nothing
-        note_ignored("web_search_options")
     read = read_messages(data.get("messages"))
     # Where both forms are there, the newer one counts.
     old_calls = bool(data.get("functions")) and not data.get("tools")

@@ -327,8 +327,11 @@ class _Reader:
     def _browses(self, tool: WebTool, at: str) -> None:
         if tool.allowed_domains and tool.blocked_domains:
             raise invalid_value(f"{at}.blocked_domains", "it cannot be used together with 'allowed_domains'.")
-        filters = {"allowed_domains": tool.allowed_domains or None, "blocked_domains": tool.blocked_domains or None}
-        declared: JsonObject = {"type": SEARCH, "filters": {name: value for name, value in filters.items() if value}}
+        filters = {"allowed_domains": tool.allowed_domains, "blocked_domains": tool.blocked_domains or None}
+        declared: JsonObject = {
+            "type": SEARCH,
+            "filters": {name: value for name, value in filters.items() if value is not None},
+        }
         if tool.user_location is not None:
             declared["user_location"] = tool.user_location.model_dump(exclude_none=True)
         self.read.choices[tool.name] = {"type": SEARCH}

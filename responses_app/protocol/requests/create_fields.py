@@ -149,6 +149,8 @@ def _moved(name: str) -> Refused:
 
 
 NOT_OPENAIS = "It is not part of the OpenAI API. Leave it out, or set RESPONSES_COMPATIBILITY_MODE=false."
+_OWN_TEMPLATE = "The conversation is written as the model's format wants it; leave it out."
+_NO_OPTIONS = (False, {})  # of what has options alone: without one it asks for nothing
 _OWN_IMAGES = "This server prepares images for the model itself; leave it out."
 _OF_CHATS = {  # fields of Chat Completions and of vLLM's other paths, by what there is in their place
     "messages": _moved("input"),
@@ -172,17 +174,16 @@ GUIDED = dict.fromkeys(
 )
 NO_SUCH_SAMPLING = Refused("This server does not sample so; leave it out.")
 OF_ENGINES = {  # what vLLM's own path takes, and this server does not carry out
-    "mm_processor_kwargs": Refused(_OWN_IMAGES),
-    "media_io_kwargs": Refused(_OWN_IMAGES),
+    **dict.fromkeys(("mm_processor_kwargs", "media_io_kwargs"), Refused(_OWN_IMAGES, takes=_NO_OPTIONS)),
     "include_stop_str_in_output": Refused("A stop string is never part of the answer."),
     "skip_special_tokens": Refused("Special tokens are never part of the answer.", takes=(True,)),
-    **dict.fromkeys(
-        ("chat_template", "chat_template_kwargs"),
-        Refused("The conversation is written as the model's format wants it; leave it out."),
-    ),
+    "chat_template": Refused(_OWN_TEMPLATE),
+    "chat_template_kwargs": Refused(_OWN_TEMPLATE, takes=_NO_OPTIONS),
     "documents": Refused("Put the texts into a message; leave it out."),
-    "ec_transfer_params": Refused("Engines here do not share what they have read of images; leave it out."),
-    "vllm_xargs": Refused("No extension of the engine is known here; leave it out."),
+    "ec_transfer_params": Refused(
+        "Engines here do not share what they have read of images; leave it out.", takes=_NO_OPTIONS
+    ),
+    "vllm_xargs": Refused("No extension of the engine is known here; leave it out.", takes=_NO_OPTIONS),
     "watermarking": Refused("The engine here marks no text; leave it out."),
     "use_beam_search": Refused("The engine here does not search beams; leave it out."),
     **dict.fromkeys(("allowed_token_ids", "bad_words", "thinking_token_budget"), NO_SUCH_SAMPLING),

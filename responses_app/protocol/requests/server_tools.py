@@ -42,7 +42,7 @@ _Place = Annotated[str, StringConstraints(max_length=_MAX_PLACE)]
 class _Filters(ClientModel):
     """Which pages may be found and opened."""
 
-    allowed_domains: list[str] | None = Field(default=None, max_length=MAX_DOMAINS)
+    allowed_domains: list[str] | None = Field(default=None, min_length=1, max_length=MAX_DOMAINS)
     blocked_domains: list[str] | None = Field(default=None, max_length=MAX_DOMAINS)
 
     own: ClassVar = ("blocked_domains",)  # as Anthropic's API has it

@@ -89,7 +89,7 @@ def parse_text_format(value: object) -> TextFormat:
         return PlainText()
     if not isinstance(value, dict):
         raise wrong_type(AT, "an object", value)
-    kind = value.get("type", "text")
+    kind = value.get("type")
     if kind is None:
         raise missing(f"{AT}.type")
     if not isinstance(kind, str):
@@ -137,7 +137,7 @@ class HeldText:
 def held_text(outputs: StructuredOutputs) -> HeldText:
     """Return what an answer is held to. Raises `ApiError`."""
     # `json` is a method of pydantic's models, so its field has another name here.
-    names = [name for name in ("json_schema", *_KINDS[1:]) if getattr(outputs, name)]
+    names = [name for name in ("json_schema", *_KINDS[1:]) if getattr(outputs, name) not in (None, False)]
     if len(names) != 1:
         raise invalid_value(AT_STRUCTURED, f"exactly one of {', '.join(map(repr, _KINDS))} says what the answer is.")
     return HeldText(_content(outputs))

@@ -96,7 +96,7 @@ class Function(_Callable):
 class CustomFormat(ClientModel):
     """What the input of a custom tool is: any text, or what a grammar derives."""
 
-    type: Literal["text", "grammar"] = "text"
+    type: Literal["text", "grammar"]
     syntax: Literal["lark", "regex"] | None = None
     definition: str | None = Field(default=None, min_length=1)  # the grammar; for `grammar` alone
 
@@ -108,7 +108,7 @@ class Custom(_Callable):
 
     def echoed(self) -> JsonObject:
         """Return it as OpenAI does."""
-        form = self.format or CustomFormat()
+        form = self.format or CustomFormat(type="text")
         shown = {"type": "text"} if form.type == "text" else form.model_dump()
         described = {} if self.description is None else {"description": self.description}
         return {"type": "custom", "name": self.name, **described, "format": shown, **self.further()}
@@ -221,7 +221,9 @@ def _tool(tool: object, at: str) -> JsonObject:
 
 def _run_by_client(tool: JsonObject, at: str) -> JsonObject:
     environment = tool.get("environment") if tool["type"] == "shell" else None
-    kind = environment.get("type", "local") if isinstance(environment, dict) else "local"
+    kind = environment.get("type") if isinstance(environment, dict) else "local"
+    if kind is None:
+        raise missing(f"{at}.environment.type")
     if kind != "local":  # one of the server's is read elsewhere
         known = "'local', 'container_auto' or 'container_reference'"
         raise invalid_value(f"{at}.environment.type", f"{str(kind)[:80]!r}. Supported values are: {known}.")

@@ -317,9 +317,40 @@ async def test_a_websocket_names_what_is_left_out(demo_server: Server) -> None:
         assert created["headers"] == {IGNORED: "tools[1], tools[2], tools[3]"}
 
 
-async def test_an_empty_wish_for_a_search_is_named_in_a_chat(http: httpx.AsyncClient) -> None:
-    answer = await http.post("/chat/completions", json={"messages": SAID, "web_search_options": {}})
-    assert (answer.status_code, answer.headers.get(IGNORED)) == (200, "web_search_options")
+CUSTOM = {"type": "custom", "name": "c", "format": {}}
+BROWSES = {"type": "web_search_20250305", "name": "web_search", "allowed_domains": []}
+EMPTY: list[tuple[str, Frame, int, str]] = [  # what is refused, or what the header names
+    *(("/chat/completions", {name: {}}, 400, name) for name in ("web_search_options", "audio", "kv_transfer_params")),
+    *(("/responses", {name: {}}, 400, name) for name in ("prompt", "moderation", "guided_json", "audio")),
+    ("/responses", {"documents": [], "guided_regex": "", "mm_processor_kwargs": {}}, 200, "documents, guided_regex"),
+    ("/responses", {"text": {"format": {}}}, 400, "text.format.type"),
+    ("/responses", {"structured_outputs": {"json": {}}}, 200, ""),  # any JSON
+    ("/responses", {"structured_outputs": {"json": ""}}, 400, "structured_outputs.json"),
+    ("/responses", {"tools": [CUSTOM]}, 400, "tools[0].format.type"),
+    ("/responses", {"tools": [{"type": "shell", "environment": {}}]}, 400, "tools[0].environment.type"),
+    # Nobody's pages are no reason to open everybody's.
+    (*("/responses", {"tools": [{"type": "web_search", "filters": {"allowed_domains": []}}]}, 400),
+     "tools[0].filters.allowed_domains"),
+    ("/messages", {"tools": [BROWSES]}, 400, "tools[0].allowed_domains"),
+    ("/messages", {"thread": {}}, 400, "thread"),
+    ("/completions", {"suffix": "", "structured_outputs": {}}, 400, "structured_outputs"),
+    ("/completions", {"suffix": "", "tools": []}, 200, "suffix, tools"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "fields", "status", "told"), EMPTY, ids=lambda each: str(each)[:60])
+async def test_what_is_empty_is_there(
+    http: httpx.AsyncClient, path: str, fields: Frame, status: int, told: str
+) -> None:
+    """An empty object asks for what holds without options; an empty list or text is not dropped silently."""
+    bodies: dict[str, Frame] = {"/responses": {"input": "Hi"}, "/completions": {"prompt": "Hi"}}
+    body = bodies.get(path, {"model": "demo", "messages": SAID}) | ({"max_tokens": 9} if path == "/messages" else {})
+    answer = await http.post(path, json={**body, **fields}, headers=ANTHROPICS if path == "/messages" else {})
+    assert answer.status_code == status, answer.text
+    if status == 200:
+        assert answer.headers.get(IGNORED, "") == told
+    else:
+        assert f"'{told}'" in answer.json()["error"]["message"]
 
 
 async def test_it_is_named_behind_other_fields(http: httpx.AsyncClient) -> None:
