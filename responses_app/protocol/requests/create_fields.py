@@ -150,7 +150,7 @@ def _moved(name: str) -> Refused:
 
 NOT_OPENAIS = "It is not part of the OpenAI API. Leave it out, or set RESPONSES_COMPATIBILITY_MODE=false."
 _OWN_TEMPLATE = "The conversation is written as the model's format wants it; leave it out."
-_NO_OPTIONS = (False, {})  # of what has options alone: without one it asks for nothing
+_NO_OPTIONS: tuple[object, ...] = (False, {})  # of what has options alone: without one it asks for nothing
 _OWN_IMAGES = "This server prepares images for the model itself; leave it out."
 _OF_CHATS = {  # fields of Chat Completions and of vLLM's other paths, by what there is in their place
     "messages": _moved("input"),
