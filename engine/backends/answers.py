@@ -7,8 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
-
+from engine import orjson
 from engine.errors import GenerationFailed
 from engine.types import TokenChunk
 

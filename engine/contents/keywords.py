@@ -11,6 +11,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations, product
+from math import copysign, isfinite
 from typing import Any
 
 from engine.contents.budget import SchemaBudget, frozen, size
@@ -339,7 +340,8 @@ def integer(own: Schema, place: str) -> Schema:
 
 
 def _floor(number: float) -> int:
-    return int(number // 1)
+    # A number that no float holds lies beyond all bounds that can be enforced.
+    return int(number // 1) if isfinite(number) else int(copysign(LARGEST_INTEGER + 1, number))
 
 
 def number(own: Schema, place: str) -> Schema:

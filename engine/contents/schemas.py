@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-import orjson
-
+from engine import orjson
 from engine.contents.budget import CHARACTER, SchemaBudget, size, width
 from engine.contents.keywords import (
     Schema,
@@ -100,7 +99,8 @@ def enforceable(schema: str) -> str:
 def _written_out(schema: Schema) -> str:
     """Write the outcome, but not where it is long: a few long texts, many times each, make gigabytes."""
     parts, length = [], 0
-    for part in json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).iterencode(schema):
+    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for part in _parts(encoder.iterencode(schema)):
         parts.append(part)
         length += len(part)
         if length > MAX_OUTCOME:
@@ -111,9 +111,16 @@ def _written_out(schema: Schema) -> str:
     return "".join(parts)
 
 
+def _parts(written: Iterator[str]) -> Iterator[str]:
+    try:
+        yield from written
+    except ValueError:
+        raise GrammarRefused("The schema has a number that is too large to be enforced.") from None
+
+
 def _read(schema: str) -> Any:
     try:
-        return json.loads(schema)
+        return orjson.loads_kept(schema)
     except RecursionError:
         raise _too_deep() from None
 

@@ -4,11 +4,11 @@
 on freely.
 """
 
-import json
 from functools import lru_cache
 
 import regex
 
+from engine import orjson
 from engine.contents.budget import SchemaBudget
 from engine.contents.derivations import derives
 from engine.errors import GrammarRefused
@@ -26,7 +26,7 @@ def problem_of(content: Content, text: bytes) -> str | None:
         case AnyObject():
             return _problem_of_json({"type": "object"}, text)
         case JsonSchema(schema):
-            return _problem_of_json(json.loads(schema), text)
+            return _problem_of_json(orjson.loads_kept(schema), text)
         case Regex(pattern):
             return _problem_of_match(pattern, text.decode(errors="replace"))
         case Lark(grammar):
@@ -39,8 +39,7 @@ def _problem_of_json(schema: object, text: bytes) -> str | None:
     from engine.contents.bounded_validators import BoundedValidator, budget
 
     try:
-        # Python takes NaN and Infinity, JSON does not.
-        value = json.loads(text, parse_constant=_no_constant)
+        value = orjson.loads_kept(text)
     except (ValueError, RecursionError) as error:
         return f"{_shown(text)} is not JSON: {error}"
     try:
@@ -49,10 +48,6 @@ def _problem_of_json(schema: object, text: bytes) -> str | None:
     except (GrammarRefused, RecursionError) as error:
         return f"the schema cannot be used: {error}"
     return None if misfit is None else f"{_shown(text)} does not fit its schema: {misfit.message[:MAX_SHOWN]}"
-
-
-def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is not a number of JSON's")
 
 
 def _problem_of_match(pattern: str, text: str) -> str | None:

@@ -15,8 +15,8 @@ from io import BytesIO
 from typing import Any
 
 import aiohttp
-import orjson
 
+from engine import orjson
 from engine.backends.answers import error_text, shown
 from engine.backends.base import OptionReader
 from engine.backends.client import BROKEN, open_session

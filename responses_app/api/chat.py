@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-import orjson
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
+from engine import orjson
 from responses_app import __version__
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area

@@ -3,10 +3,10 @@
 from collections.abc import AsyncGenerator
 from functools import partial
 
-import orjson
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
+from engine import orjson
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.stateless.completions import (

@@ -6,10 +6,10 @@
 from dataclasses import replace
 from functools import partial
 
-import orjson
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
+from engine import orjson
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError

@@ -11,11 +11,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import orjson
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from typing_extensions import TypedDict
 
+from engine import orjson
 from responses_app import __version__
 from responses_app.api.schemas import name_of, ref, schemas
 from responses_app.protocol.errors import ErrorAnswer, JsonObject

@@ -11,11 +11,11 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
-import orjson
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
+from engine import orjson
 from responses_app.auth.scopes import check_named
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area

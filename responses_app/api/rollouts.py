@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-import orjson
 from django.http import HttpRequest, HttpResponse
 from typing_extensions import TypedDict
 
+from engine import orjson
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import invalid_value
 from responses_app.protocol.requests.pages import page_of, parse_list_query

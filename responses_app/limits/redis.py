@@ -33,7 +33,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import orjson
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -46,6 +45,7 @@ from redis.exceptions import (
     RedisError,
 )
 
+from engine import orjson
 from responses_app.limits.ledger import TOLERANCE, Answer, Ask, BaseLedger, Counts, LedgerJob
 
 logger = logging.getLogger("respsite.limits")

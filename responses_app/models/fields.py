@@ -1,10 +1,10 @@
 """What the columns of models are made of."""
 
-import json
 from typing import Any
 
-import orjson
 from django.db import models
+
+from engine import orjson
 
 ID_LENGTH = 64  # characters; ids of ours have 32 behind their prefix
 
@@ -14,10 +14,7 @@ def json_text(value: object) -> str:
 
     Raises `TypeError` or `ValueError` for what is not JSON.
     """
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:  # lone surrogates and integers of more than 64 bits, which orjson refuses
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return orjson.dumps_kept(value).decode()
 
 
 class WithId(models.Model):
@@ -45,11 +42,11 @@ class JSONTextField(models.TextField):
         return None if value is None else json_text(value)
 
     def from_db_value(self, value: str | None, expression: object, connection: object) -> Any:
-        return None if value is None else json.loads(value)
+        return None if value is None else orjson.loads_kept(value)
 
     def to_python(self, value: Any) -> Any:
         # A form's text, or a value that was set in Python.
-        return json.loads(value) if isinstance(value, str) else value
+        return orjson.loads_kept(value) if isinstance(value, str) else value
 
     def value_to_string(self, obj: models.Model) -> str:
         return json_text(self.value_from_object(obj))

@@ -12,8 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.errors import JsonObject
 
 MAX_CHARACTERS = 16_384  # of one attribute, about

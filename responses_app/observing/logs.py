@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
-import orjson
-
+from engine import orjson
 from engine.errors import reason_of
 from responses_app.protocol.json_text import one_line
 

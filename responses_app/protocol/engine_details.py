@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import orjson
-
+from engine import orjson
 from engine.backends.base import BaseEngine
 from engine.formats.base import ModelFormat, TextLogprob
 from engine.types import GenerationRequest, PromptLogprobs, RankedToken, TokenChunk

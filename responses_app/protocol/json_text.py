@@ -5,7 +5,7 @@ are: U+0085, U+2028 and U+2029. So the lines that this server writes, events and
 are the same text to every reader of JSON. Those below U+0020 are always escaped in JSON.
 """
 
-import orjson
+from engine import orjson
 
 # As UTF-8 has them: no other character has these bytes in it, and outside of its strings JSON is ASCII.
 _ENDS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))

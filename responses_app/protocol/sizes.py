@@ -7,8 +7,7 @@ events and stores: `json_size` refuses that.
 
 from collections.abc import Iterator, Mapping
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.errors import ApiError, JsonObject, array_too_long, invalid_request, invalid_value
 from responses_app.protocol.fields import MAX_NESTING, dotted
 
@@ -119,9 +118,9 @@ def _can_be_written(value: object) -> bool:
 def _unwritable(fields: Mapping[str, object]) -> ApiError:
     """Say which field is nested too deeply: `tools[0].parameters`, a name, and not the whole way down."""
     path = next((path for path, level in _containers(fields) if level > MAX_NESTING), None)
-    if path is None:  # orjson reads such numbers as floats, so they come only from where it did not read
+    if path is None:  # of what was not read as JSON
         name = next(name for name, value in fields.items() if not _can_be_written(value))
-        return invalid_value(name, "a number has more than 64 bits. Send it as a string.")
+        return invalid_value(name, "it has a character that is no Unicode text.")
     while isinstance(path[-1], int):
         path = path[:-1]
     shown = dotted(tuple(part if isinstance(part, int) else part[:80] for part in path))

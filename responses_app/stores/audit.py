@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from threading import Lock
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.errors import ApiError
 
 

@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer
 

@@ -15,8 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import orjson
-
+from engine import orjson
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.types import JsonSchema
 from responses_app.protocol.errors import JsonObject

@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from datetime import UTC, datetime
 from typing import TypeVar
 
-import orjson
 from django.core.exceptions import SuspiciousOperation
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.request import UnreadablePostError
 
+from engine import orjson
 from responses_app.observing.traces import NO_SPAN, SPAN, Span
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import (

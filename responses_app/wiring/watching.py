@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import orjson
-
+from engine import orjson
 from responses_app.limits.rates import ConnectionLimit
 from responses_app.observing.metrics import TRANSPORTS, Metrics
 from responses_app.observing.sharing import SharedFolder

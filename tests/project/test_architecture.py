@@ -320,6 +320,12 @@ def test_one_file_knows_prometheus() -> None:
     assert {each.importer for each in known} == {"responses_app.observing.exposition"}
 
 
+def test_one_file_knows_orjson() -> None:
+    """It alone reads and writes numbers of any size."""
+    known = [each for each in imports() if each.imported.partition(".")[0] == "orjson"]
+    assert {each.importer for each in known} == {"engine.orjson"}
+
+
 def test_one_file_knows_opentelemetry() -> None:
     known = [each for each in imports() if each.imported.partition(".")[0] == "opentelemetry"]
     assert {each.importer for each in known} == {"responses_app.observing.traces"}

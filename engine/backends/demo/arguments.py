@@ -6,12 +6,12 @@ what fits a content that has a rule: something small that is always valid. Harmo
 second line of a description has no `//`), so what cannot be read is skipped: nothing in a declaration raises.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from engine import orjson
 from engine.contents.derivations import derives, smallest_derivation, smallest_match
 from engine.contents.samples import smallest_value
 from engine.contents.schemas import enforceable
@@ -174,7 +174,7 @@ def of_schema(schema: object, depth: int = 0) -> ParameterType:
 
 def _json(line: str) -> object:
     try:
-        return json.loads(line)
+        return orjson.loads(line)
     except ValueError:
         return None
 
@@ -322,7 +322,7 @@ def make_content(content: Content, hints: Hints, text: str = "") -> str:
         case AnyObject():
             return _written({"text": text or hints.string})
         case JsonSchema(schema):
-            return _written(smallest_value(json.loads(enforceable(schema)), text=hints.string, number=hints.number))
+            return _written(smallest_value(orjson.loads(enforceable(schema)), text=hints.string, number=hints.number))
         case Regex(pattern):
             return smallest_match(pattern)
         case Lark(grammar):
@@ -341,4 +341,4 @@ def require_makeable(rules: TurnRules) -> None:
 
 
 def _written(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return orjson.dumps(value).decode()

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
+from engine import orjson
 from engine.backends.answers import Refusal, shown
 from engine.backends.client import ServerClient
 from engine.errors import EngineConfigurationError, EngineError, EngineUnavailable

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 import aiohttp
-import orjson
 
+from engine import orjson
 from engine.backends.answers import Refusal, shown
 from engine.backends.base import BaseEngine, OptionReader, room
 from engine.backends.client import ServerClient, Silent, Timeouts, open_session

@@ -11,8 +11,7 @@ it leaves out of a stream. An answer that is not streamed has all tokens.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import orjson
-
+from engine import orjson
 from engine.backends.answers import AnswerReader, EventLines, JsonObject, WholeBytes, refusal_in, shown
 from engine.backends.llama.pieces import Pieces
 from engine.errors import GenerationFailed

@@ -5,12 +5,12 @@ They are asked token by token, so that the same tokens give the same items howev
 fails, what follows is text of the answer: nothing that a model says is an error of the server.
 """
 
-import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from engine import orjson
 from engine.errors import EngineConfigurationError, EngineUnavailable, NotRendered
 from engine.formats.chat_template.call_text import FREEFORM_ARGUMENTS, freeform_text
 from engine.formats.chat_template.reader import LINE, BaseReader, Gap, Kind, Read, ReadEnded, ReadStarted, Said
@@ -86,7 +86,7 @@ def _with_objects(message: Mapping[str, Any], *, in_parts: bool) -> dict[str, An
     if "tool_calls" not in message:
         return dict(message)
     calls = [
-        {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
+        {**call, "function": {**call["function"], "arguments": orjson.loads_kept(call["function"]["arguments"])}}
         for call in message["tool_calls"]
     ]
     return {**message, "tool_calls": calls}

@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-import orjson
-
+from engine import orjson
 from engine.backends.answers import Refusal
 from engine.backends.vllm.pool import ReplicaPool
 from engine.backends.vllm.replica import RESUME, Replica

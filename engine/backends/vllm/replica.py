@@ -20,8 +20,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-import orjson
-
+from engine import orjson
 from engine.backends.answers import AnswerReader, Refusal, shown
 from engine.backends.client import OutOfReach, ServerClient, Silent
 from engine.backends.vllm.async_llm import REJECTED

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, overload
 
-import orjson
-
+from engine import orjson
 from engine.backends.answers import AnswerReader, EventLines, JsonObject, WholeBytes, refusal_in, shown
 from engine.errors import GenerationFailed
 from engine.types import (

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import TypeGuard
 
-import orjson
 import regex
 
+from engine import orjson
 from engine.formats.chat_template.prompt import FREEFORM
 
 MAX_NAME = 256  # characters of a function's name

@@ -15,8 +15,7 @@ its end is told to anybody.
 
 from collections.abc import Iterator, Sequence
 
-import orjson
-
+from engine import orjson
 from engine.contents.ebnf import in_json_string
 from engine.contents.schemas import json_tag
 from engine.contents.validation import problem_of as problem_of_content

@@ -41,8 +41,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-import orjson
-
+from engine import orjson
 from engine.formats.base import (
     Body,
     FunctionTool,

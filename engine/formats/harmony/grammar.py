@@ -27,8 +27,7 @@ from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 
-import orjson
-
+from engine import orjson
 from engine.contents.ebnf import to_ebnf
 from engine.contents.keywords import text_pattern_of
 from engine.contents.schemas import json_tag

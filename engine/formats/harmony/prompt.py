@@ -13,8 +13,7 @@ reads no schema of more than some 120 levels, and because its vocabulary would s
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-import orjson
-
+from engine import orjson
 from engine.formats.base import (
     Body,
     FunctionTool,

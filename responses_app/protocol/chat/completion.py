@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, cast
 
-from orjson import Fragment
 from typing_extensions import TypedDict
 
+from engine.orjson import Fragment
 from responses_app.protocol import ids
 from responses_app.protocol.chat.request import ChatRequest
 from responses_app.protocol.chat.stored import THOUGHT_NAMES, ChatForm

@@ -18,9 +18,9 @@ quotes would be escaped, and the fields behind a text are known. Example:
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NotRequired
 
-import orjson
 from typing_extensions import TypedDict
 
+from engine import orjson
 from responses_app.protocol.chat.completion import (
     CALLS,
     ChatHead,

@@ -24,8 +24,7 @@ from functools import lru_cache, partial
 from hashlib import shake_128
 from typing import NamedTuple
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.json_text import dumps
 from responses_app.protocol.usage import as_read

@@ -5,8 +5,7 @@ Every other frame is an event, byte for byte as on SSE, with its lane's `stream_
 
 from collections.abc import Mapping, Sequence
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.json_text import dumps
 

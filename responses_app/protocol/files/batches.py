@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, Literal
 
-import orjson
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from engine import orjson
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, not_found
 from responses_app.protocol.fields import ClientModel, Text, check_metadata, validate
 from responses_app.protocol.files.files import FileExpiry

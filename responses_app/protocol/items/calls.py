@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal, NamedTuple
 
-import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 
+from engine import orjson
 from engine.unanswered import Unanswered
 from responses_app.protocol import ids
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-import orjson
-
+from engine import orjson
 from engine.formats.base import IMAGE_OMITTED, MessageKind, ModelFormat, RenderedMessage, as_tokens
 from responses_app.protocol.sealing import SealBroken
 

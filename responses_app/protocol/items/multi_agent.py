@@ -12,8 +12,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-import orjson
-
+from engine import orjson
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.types import JsonSchema
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request

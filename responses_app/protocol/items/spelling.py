@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import orjson
+from engine import orjson
 
 MAX_CANONICAL = 256 * 1024  # characters of arguments; longer ones are known only as they were spelled
 _LONG = 19  # characters of a whole number that may be too large for orjson

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-import orjson
-
+from engine import orjson
 from engine.formats.base import IMAGE_OMITTED, Body, FunctionTool, Picture, without_pictures
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import call_of, called_name, json_text, ran_in_container

@@ -6,9 +6,9 @@
 import re
 from collections.abc import Mapping
 
-import orjson
 from pydantic import Field
 
+from engine import orjson
 from responses_app.protocol.errors import ApiError, JsonObject, array_too_long, invalid_request, invalid_value
 from responses_app.protocol.fields import ClientModel, validate
 from responses_app.protocol.files.batches import CANCELLED, EXPIRED, NewLine, written

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, assert_never
 
-import orjson
 from pydantic import Field
 
+from engine import orjson
 from engine.unanswered import Unanswered
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.fields import ClientModel, missing, or_text, validate, wrong_type

@@ -16,8 +16,7 @@ between the fields around them: they are neither read nor written again.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import TERMINAL, EventType

@@ -11,9 +11,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired
 
-import orjson
 from typing_extensions import TypedDict
 
+from engine import orjson
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.spelling import canonical

@@ -14,9 +14,9 @@ read as calls of an MCP server.
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-import orjson
 from pydantic import Field
 
+from engine import orjson
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.fields import CACHES_ALL, ClientModel
 

@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
-import orjson
-
+from engine import orjson
 from engine.formats.base import ItemKind, ItemStarted
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject

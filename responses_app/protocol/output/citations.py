@@ -29,8 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.errors import JsonObject
 
 MAX_CITATION = 256  # characters between the brackets

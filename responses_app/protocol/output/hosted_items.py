@@ -21,8 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import ClassVar
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import EventType

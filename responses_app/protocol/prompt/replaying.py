@@ -24,8 +24,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import accumulate, groupby, pairwise
 
-import orjson
-
+from engine import orjson
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import call_of, ran_in_container

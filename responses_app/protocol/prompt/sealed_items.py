@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 
-import orjson
-
+from engine import orjson
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.items import Exact, Reasoning, TextPart, parse_items

@@ -15,9 +15,9 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-import orjson
 from pydantic import Field, StringConstraints
 
+from engine import orjson
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import ClientModel, Refused, ToolModel, validate
 from responses_app.protocol.files.containers import echoed_interpreter, echoed_shell, is_hosted_shell

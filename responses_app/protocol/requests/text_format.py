@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-import orjson
 from pydantic import Field
 
+from engine import orjson
 from engine.contents.regexes import check_regex
 from engine.errors import GrammarRefused
 from engine.types import AnyObject, AnyText, Content, JsonSchema, Lark, Regex

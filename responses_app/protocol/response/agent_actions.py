@@ -7,8 +7,7 @@ message lies in its recipient's box, and what it means there is done behind the 
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.multi_agent import ACTIONS, FOLLOW_UP, INTERRUPT, LIST, SEND, SPAWN, TASK_NAME, WAIT
 from responses_app.protocol.response.agents import AgentMachine

@@ -22,8 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple
 from typing import Any
 
-import orjson
-
+from engine import orjson
 from engine.formats.base import Picture
 from engine.types import FinishReason, TokenLogprob, WeightsSpan
 from responses_app.protocol.errors import JsonObject

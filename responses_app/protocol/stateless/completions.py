@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NotRequired
 
-import orjson
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from engine import orjson
 from engine.errors import GenerationFailed
 from engine.formats.base import ModelFormat, TextLogprob
 from engine.types import FinishReason, PromptLogprobs, RankedToken, TokenChunk, TokenLogprob

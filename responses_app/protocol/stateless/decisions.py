@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase
 from typing import Annotated, Any, ClassVar, Literal
 
-import orjson
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from engine import orjson
 from responses_app.protocol.errors import JsonObject, invalid_value
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, missing, validate
 from responses_app.protocol.items.items import ParsedItem, parse_input

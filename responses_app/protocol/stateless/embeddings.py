@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import orjson
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from engine import orjson
 from responses_app.protocol.errors import ApiError, JsonObject, array_too_long, invalid_value
 from responses_app.protocol.fields import ClientModel, Refused, json_name, missing, validate, wrong_type
 

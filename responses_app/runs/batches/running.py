@@ -14,8 +14,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.files.batches import IN_PROGRESS, INTERRUPTED, Status, broken_line, output_line

@@ -69,14 +69,7 @@ from responses_app.runs.driving.persistence import KeptEnd, RunPersistence
 from responses_app.runs.driving.tool_calls import Effects, cut_call
 from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.reader import EventSource
-from responses_app.runs.plan.failures import (
-    Cause,
-    ended_so,
-    failure,
-    server_stopped,
-    unanswered,
-    unanswered_by_stopped_server,
-)
+from responses_app.runs.plan.failures import Cause, failure, server_stopped, unanswered, unanswered_by_stopped_server
 from responses_app.runs.plan.plan import CompactionPlan, RunPlan
 from responses_app.runs.plan.replanning import compacted, go_on, learnt_elsewhere
 from responses_app.runs.plan.served import ServedModel
@@ -289,12 +282,9 @@ class Run(EventSource):
         except StoreError as problem:
             logger.error("response %s could not begin: %s", self.response_id, problem)
             await self._fail(problem)
-        except EngineError as error:
-            logger.warning("response %s: the engine failed: %s: %s", self.response_id, type(error).__name__, error)
+        except (EngineError, ApiError) as error:  # an `ApiError`: what is known only now of the request
+            logger.warning("response %s failed: %s: %s", self.response_id, type(error).__name__, error)
             await self._fail(error)
-        except ApiError as refused:  # known only now: its client has to change the request
-            logger.info("response %s is refused: %s", self.response_id, refused)
-            await self._fail(refused)
         except Exception:
             logger.exception("response %s broke", self.response_id)
             await self._fail(None)
@@ -525,7 +515,7 @@ class Run(EventSource):
             self._give_up()
             return
         if ending.error is not None and self.problem is None:  # of the machine's own
-            self.problem = ended_so(ending.error)
+            self.problem = unanswered(ending.error, self.plan.origin.request_id)
         if self._kept is None:
             await self._give_back()
             return

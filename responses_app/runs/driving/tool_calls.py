@@ -27,8 +27,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-import orjson
-
+from engine import orjson
 from engine.formats.base import ModelFormat
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.steps import (

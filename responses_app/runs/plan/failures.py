@@ -89,14 +89,11 @@ def not_answered() -> ApiError:
     return overloaded("The worker that runs this response did not answer. Try again.", retry_after=5)
 
 
-def unanswered(error: Cause, request_id: str) -> ApiError:
-    """Return the error for a request that got a response which failed."""
+def unanswered(error: Cause | ResponseError, request_id: str) -> ApiError:
+    """Return the error for a request that got a response which failed, or decided by itself that it failed."""
+    if isinstance(error, dict):
+        return ApiError(error["message"], status=500, type="server_error", code=error["code"])
     return _as_error(error) or _broken(error, request_id, "server_error")
-
-
-def ended_so(error: ResponseError) -> ApiError:
-    """Return the error for a request whose response has decided by itself that it failed."""
-    return ApiError(error["message"], status=500, type="server_error", code=error["code"])
 
 
 def without_answer(problem: ApiError | None, *, deleted: bool) -> ApiError:

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-import orjson
-
+from engine import orjson
 from engine.backends.base import BaseEngine
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, UnreadableMessage
 from engine.types import AnyText, EngineInfo, GenerationRequest, SamplingOptions, TurnGrammar

@@ -11,7 +11,6 @@ A response that is deleted while it is read is locked or gone when its words wou
 what few have, too; but the newest of those that have several frequent words may be far apart.
 """
 
-import json
 import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
+from engine import orjson
 from responses_app.models import Response
 from responses_app.models.words import FIRST_WORDS, ResponseWords, WordsToRead
 from responses_app.protocol.items.said import Phrase, words_said
@@ -162,7 +162,7 @@ def _read(connection: BaseDatabaseWrapper, step: _Step) -> list[_ReadWords]:
 
 def _read_words(response_id: str, project: str, at: datetime, asked: str, body: str) -> _ReadWords:
     try:
-        items, output = json.loads(asked), json.loads(body).get("output")
+        items, output = orjson.loads_kept(asked), orjson.loads_kept(body).get("output")
         items, output = (each if isinstance(each, list) else [] for each in (items, output))
     except (ValueError, AttributeError, RecursionError) as problem:
         logger.error("response %s cannot be read, and is found by its id alone: %s", response_id, in_one_line(problem))

@@ -22,8 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.output.citations import ListedPage
 from responses_app.tools.base import BaseTool, ToolFailed, ToolUse

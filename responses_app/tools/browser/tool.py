@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import orjson
-
+from engine import orjson
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.types import JsonSchema
 from responses_app.protocol.errors import JsonObject

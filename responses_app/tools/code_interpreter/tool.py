@@ -21,8 +21,7 @@ from hashlib import sha256
 from itertools import islice
 from typing import ClassVar, cast
 
-import orjson
-
+from engine import orjson
 from engine.formats.base import ToolNamespace
 from responses_app.protocol.errors import (
     ApiError,

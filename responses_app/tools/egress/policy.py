@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files.networks import Domain, NetworkPolicy
 from responses_app.tools.egress.settings import Reachable

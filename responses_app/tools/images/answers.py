@@ -8,8 +8,7 @@ import base64
 import binascii
 from dataclasses import dataclass, field
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.errors import JsonObject
 
 MAX_TOLD = 300  # characters of a service's own words that are passed on

@@ -16,8 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.setting import KIB
 from responses_app.tools.base import nothing_to_confirm

@@ -16,8 +16,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import ClassVar
 
-import orjson
-
+from engine import orjson
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.types import JsonSchema
 from responses_app.protocol.errors import JsonObject, invalid_request

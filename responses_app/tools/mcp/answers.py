@@ -5,11 +5,11 @@ the model reads, and what the call's item shows. Pure. Whatever a server says of
 names are cleaned, texts bounded, and a schema that no model can be held to is only shown.
 """
 
+import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-import orjson
-
+from engine import orjson
 from engine.contents.budget import SharedBudgetSpent, shared_budget
 from engine.formats.base import IMAGE_OMITTED, FunctionTool, ToolNamespace
 from engine.types import AnyObject, Content, JsonSchema
@@ -64,7 +64,19 @@ def _reason(name: str, size: int, kept: Collection[str]) -> str | None:
     return None
 
 
-_BARE = f"Listed without a schema, since theirs has more than {MAX_SCHEMA_BYTES // 1024} KiB, or is no object"
+_BARE = (
+    f"Listed without a schema, since theirs has more than {MAX_SCHEMA_BYTES // 1024} KiB, is no object, or has "
+    "a number that no float holds"
+)
+
+
+def _is_finite(value: object) -> bool:
+    """Whether a value has no number that is too large for a float: the library for MCP reads and writes no such."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _named(names: Sequence[str]) -> str:
@@ -97,7 +109,7 @@ def offer_of(declared: JsonObject, tools: Sequence[JsonObject]) -> Offer:
 
 def _shown(name: str, tool: JsonObject) -> JsonObject:
     schema, annotations = tool.get("input_schema"), tool.get("annotations")
-    fits = isinstance(schema, dict) and len(orjson.dumps(schema)) <= MAX_SCHEMA_BYTES
+    fits = isinstance(schema, dict) and len(orjson.dumps(schema)) <= MAX_SCHEMA_BYTES and _is_finite(schema)
     return {
         "name": name,
         "description": _text(tool.get("description")),
@@ -175,6 +187,8 @@ def result_of(content: Sequence[JsonObject], structured: object, *, failed: bool
     text = "\n".join(filter(None, map(_text_of, content)))
     # What stands in both is text in the blocks: only without one the JSON is needed.
     if not text and structured is not None:
+        if not _is_finite(structured):
+            raise protocol_failure("The result has a number that no float holds.")
         text = orjson.dumps(structured).decode()
     text = text[:MAX_OUTPUT]
     if not failed:
@@ -206,6 +220,8 @@ def arguments_of(text: str) -> JsonObject:
     arguments = json_object(text.strip())
     if arguments is None:
         raise protocol_failure("The arguments are not a JSON object.", code=INVALID_PARAMS)
+    if not _is_finite(arguments):
+        raise protocol_failure("The arguments have a number that no float holds.", code=INVALID_PARAMS)
     return arguments
 
 

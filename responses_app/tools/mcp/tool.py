@@ -10,8 +10,7 @@ from hashlib import blake2b
 from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.items.offers import Offer
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolList, ToolResult, ToolUse

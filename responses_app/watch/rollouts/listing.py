@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-import orjson
 from django.db.models import Count, F, QuerySet
 from django.db.models.functions import Length
 from django.urls import reverse
 from django.utils.safestring import SafeString
 
+from engine import orjson
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.rollouts.requests import can_be_group, can_be_name
 from responses_app.stores.database.rollouts.rows import GONE

@@ -14,8 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-import orjson
-
+from engine import orjson
 from responses_app.observing.logs import OF_STRANGERS, bind
 from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol import ids

@@ -228,6 +228,7 @@ def test_an_error_of_a_run_names_the_message_and_not_the_item() -> None:
     assert renamed.message == "Invalid 'messages[2]': no call, see 'max_completion_tokens'."
 
 
-def test_a_number_that_cannot_be_written_is_refused() -> None:
+def test_what_cannot_be_written_is_refused() -> None:
     with pytest.raises(ApiError):
-        parse_chat({"messages": [USER], "tools": [{**TOOL, "x": 2**70}]}, parse_create)
+        parse_chat({"messages": [USER], "tools": [{**TOOL, "x": "\ud800"}]}, parse_create)
+    assert parse_chat({"messages": [USER], "tools": [{**TOOL, "x": 2**70}]}, parse_create)

@@ -9,8 +9,7 @@ import io
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import orjson
-
+from engine import orjson
 from responses_app.protocol.json_text import dumps
 from responses_app.protocol.rollouts.exports.requests import ExportQuery
 from responses_app.protocol.rollouts.exports.rows import Row

@@ -4,11 +4,11 @@ Texts are compared here, and not by the database: JSON has escapes, SQLite folds
 person looks for may have any of the characters that a pattern gives a meaning.
 """
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from engine import orjson
 from responses_app.models.chats import ChatLabel
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.words import as_searched, text_of
@@ -63,5 +63,5 @@ def _says(asked: str | None, body: str | None, needle: str) -> bool:
 
 
 def _items(asked: str | None, body: str | None) -> Iterator[JsonObject]:
-    for items in (json.loads(asked) if asked else [], json.loads(body).get("output") if body else []):
+    for items in (orjson.loads_kept(asked) if asked else [], orjson.loads_kept(body).get("output") if body else []):
         yield from (item for item in items or () if isinstance(item, dict))

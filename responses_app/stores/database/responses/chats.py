@@ -4,13 +4,13 @@ Metadata is searched as the text it is kept as: `{"a":"b","c":"d"}` has the pair
 That is exact, since quotes within a JSON string are escaped: no text of a client's can look like a pair.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from engine import orjson
 from responses_app.models import ChatChoice, json_text
 from responses_app.protocol.chat.stored import ChatForm, ChatQuery
 from responses_app.protocol.errors import JsonObject
@@ -63,7 +63,7 @@ class DatabaseChatStore(ThreadedStore[RetentionSettings], BaseChatStore):
             return None
         since = self._known_since(project)
         rows = await self._threads.run(lambda db: _rows(db, _MESSAGES, [first, project, time_value(db, since)]))
-        return json.loads(rows[0][0]) if rows else None
+        return orjson.loads_kept(rows[0][0]) if rows else None
 
     async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[KeptCompletion]:
         since = self._known_since(project)
@@ -151,8 +151,8 @@ def _completions(
         if place == 0 and len(some) == count:
             completions[first] = KeptCompletion(
                 responses=[response_of(body, status) for *_, body, status in some],
-                form=ChatForm.from_json(json.loads(form)),
-                metadata=json.loads(metadata),
+                form=ChatForm.from_json(orjson.loads_kept(form)),
+                metadata=orjson.loads_kept(metadata),
             )
     return completions
 

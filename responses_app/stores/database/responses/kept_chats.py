@@ -5,7 +5,6 @@ entries of an index as the chats it lists have responses, whatever else there is
 newest response of a listed chat alone.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from typing import Any
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from engine import orjson
 from responses_app.models.chats import ChatLabel
 from responses_app.protocol.items.words import as_searched, words_of_json
 from responses_app.stores.base import RetentionSettings
@@ -288,7 +288,7 @@ class _Chats:
             parent = parent or newest.get(previous, previous)
             if response.get("conversation"):
                 parent, before = parent or before, response_id
-            turns.append(KeptTurn(response=response, parent=parent or None, input_items=json.loads(input_items)))
+            turns.append(KeptTurn(response=response, parent=parent or None, input_items=orjson.loads_kept(input_items)))
             if response_id in names:
                 newest[names[response_id]] = response_id
         return KeptTurns(turns=turns, more=len(chosen) < len(known))

@@ -7,7 +7,6 @@ nobody look dead.
 A row that is damaged fails alone, as nobody can go on with it: else it would stand before all others for ever.
 """
 
-import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
+from engine import orjson
 from responses_app.models import json_text
 from responses_app.protocol.errors import SERVER_STOPPED
 from responses_app.protocol.requests.resources import ResponseObject, Status, as_failed
@@ -161,7 +161,7 @@ def _tell_failures(cursor: CursorWrapper, response_ids: Sequence[str]) -> None:
 
 def _object(body: str) -> ResponseObject:
     """Return a response object of its JSON. Raises one of `UNREADABLE`, also where it lacks what others go by."""
-    response: ResponseObject = json.loads(body)
+    response: ResponseObject = orjson.loads_kept(body)
     for name in ("id", "model", "output"):
         response[name]  # type: ignore[literal-required]
     return response
@@ -197,10 +197,10 @@ def _accepted(worker_id: str, row: tuple[Any, ...], log: bytes) -> AcceptedRespo
         project=project,
         response={**_object(body), "status": status},
         claim=Claim(worker_id, epoch),
-        input_items=tuple(json.loads(input_items)),
+        input_items=tuple(orjson.loads_kept(input_items)),
         transport=transport,
         key_id=key_id,
-        request=None if request is None else json.loads(request),
+        request=None if request is None else orjson.loads_kept(request),
         again=True,
         log=log,
     )

@@ -1,6 +1,5 @@
 """What the store keeps ⇄ rows of the database. Token ids and lengths stand there as little-endian 32-bit numbers."""
 
-import json
 import sys
 import time
 from array import array
@@ -11,6 +10,7 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
+from engine import orjson
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.models import json_text
 from responses_app.protocol.chat.stored import StoredChat
@@ -125,7 +125,7 @@ def read_calls(text: str) -> tuple[dict[str, str], dict[str, Any]]:
     # Nearly always: not worth a parser.
     if text == "{}":
         return {}, {}
-    calls = json.loads(text)
+    calls = orjson.loads_kept(text)
     return calls, calls.pop("", {})
 
 
@@ -180,7 +180,7 @@ def worker_row(connection: BaseDatabaseWrapper, worker: WorkerState, *, seen_at:
 
 def response_of(body: str, status: str) -> ResponseObject:
     """Return a response object of its row: the body of one that has begun still says queued."""
-    response: ResponseObject = json.loads(body) | {"status": status}
+    response: ResponseObject = orjson.loads_kept(body) | {"status": status}
     return response
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
-import orjson
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.models import QuerySet
 
+from engine import orjson
 from engine.formats.base import Tokens
 from engine.types import WeightsSpan
 from responses_app.models.fields import json_text

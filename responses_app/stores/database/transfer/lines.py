@@ -3,7 +3,6 @@
 A row is its model's fields (`row_of`, `instance_of`). A second import changes nothing: what is there is passed over.
 """
 
-import json
 import re
 from base64 import b64decode, b64encode
 from collections import defaultdict
@@ -12,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-import orjson
 from django.db import connection, models, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
+from engine import orjson
 from responses_app import __version__
 from responses_app.models import (
     BriefResponse,
@@ -338,10 +337,7 @@ def _record(number: int, line: bytes, counted: Imported) -> Row:
 
 
 def _loads(line: bytes) -> Any:
-    try:
-        return orjson.loads(line)
-    except ValueError:  # lone surrogates and integers of more than 64 bits, which orjson refuses
-        return json.loads(line)
+    return orjson.loads_kept(line)
 
 
 def _broken(number: int, reason: object, counted: Imported) -> Row:
