@@ -23,7 +23,7 @@ from responses_app.protocol.errors import (
     invalid_request,
     invalid_value,
 )
-from responses_app.protocol.fields import IgnoredFields, noting
+from responses_app.protocol.fields import IgnoredFields
 from responses_app.protocol.items.resources import SCREENSHOTS
 from responses_app.protocol.json_text import dumps
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages

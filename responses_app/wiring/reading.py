@@ -33,7 +33,7 @@ class JsonReader:
     ) -> None:
         """Keep the bounds; `refuse_unknown`: a body with a field that this server does not know is refused."""
         self.max_body_bytes = max_body_bytes
-        self._refuse_unknown = refuse_unknown
+        self.refuse_unknown = refuse_unknown
         self._foreign_seals = foreign_seals
         self._max_values = max_values
         self._max_items = max_items
@@ -50,7 +50,7 @@ class JsonReader:
     def noting(self, foreign_seals: str | None = None) -> AbstractContextManager[IgnoredFields]:
         """Note what is ignored of what is read; `foreign_seals` is that header of its request. Raises `ApiError`."""
         seals = header_choice(FOREIGN_SEALS, foreign_seals, (REFUSE, NOTE), self._foreign_seals)
-        return noting(refuse=self._refuse_unknown, foreign_seals=seals == NOTE)
+        return noting(refuse=self.refuse_unknown, foreign_seals=seals == NOTE)
 
     async def run(self, project: str, size: int, work: Callable[[], Result]) -> Result:
         """Return what `work` makes of something of this size, a project's; on a thread if that is long."""
