@@ -28,13 +28,11 @@ class JsonReader:
         max_body_bytes: int,
         max_values: int,
         max_items: int,
-        refuse_unknown: bool = False,
-        foreign_seals: str = REFUSE,
     ) -> None:
-        """Keep the bounds; `refuse_unknown`: a body with a field that this server does not know is refused."""
+        """Keep the bounds."""
         self.max_body_bytes = max_body_bytes
-        self.refuse_unknown = refuse_unknown
-        self._foreign_seals = foreign_seals
+        self.refuse_unknown = False  # a body with a field that this server does not know is refused
+        self.foreign_seals = REFUSE  # what becomes of what was sealed elsewhere, unless a header says it
         self._max_values = max_values
         self._max_items = max_items
         self._threads = threads
@@ -49,7 +47,7 @@ class JsonReader:
 
     def noting(self, foreign_seals: str | None = None) -> AbstractContextManager[IgnoredFields]:
         """Note what is ignored of what is read; `foreign_seals` is that header of its request. Raises `ApiError`."""
-        seals = header_choice(FOREIGN_SEALS, foreign_seals, (REFUSE, NOTE), self._foreign_seals)
+        seals = header_choice(FOREIGN_SEALS, foreign_seals, (REFUSE, NOTE), self.foreign_seals)
         return noting(refuse=self.refuse_unknown, foreign_seals=seals == NOTE)
 
     async def run(self, project: str, size: int, work: Callable[[], Result]) -> Result:

@@ -170,9 +170,8 @@ class Site:
 
         Never where a turn has one id: there its stream ends with its calls, and the next one goes on under that id.
         """
-        default = self.settings.responses_tool_mode
-        waits_for_outputs = header_choice(TOOL_MODE_HEADER, header, (COMPLETE, WAIT), default) == WAIT
-        return waits_for_outputs and not dialect.one_id_a_turn
+        mode = header_choice(TOOL_MODE_HEADER, header, (COMPLETE, WAIT), self.settings.responses_tool_mode)
+        return mode == WAIT and not dialect.one_id_a_turn
 
     @property
     def takes_engine_fields(self) -> bool:
@@ -411,14 +410,11 @@ def build_site(settings: Settings) -> Site:
 
 
 def _reader(settings: Settings, threads: FairThreads, *, max_items: int) -> JsonReader:
-    return JsonReader(
-        threads,
-        max_body_bytes=settings.max_body_bytes,
-        max_values=settings.max_json_values,
-        max_items=max_items,
-        refuse_unknown=settings.unknown_fields == "refuse",
-        foreign_seals=settings.foreign_seals,
+    reader = JsonReader(
+        threads, max_body_bytes=settings.max_body_bytes, max_values=settings.max_json_values, max_items=max_items
     )
+    reader.refuse_unknown, reader.foreign_seals = settings.unknown_fields == "refuse", settings.foreign_seals
+    return reader
 
 
 @lru_cache(maxsize=1)
