@@ -42,10 +42,10 @@ for _ in range(600):
     _DEEP = [_DEEP]
 
 
-@pytest.mark.parametrize("value", [2**70, "\ud800", _DEEP])
+@pytest.mark.parametrize("value", ["\ud800", _DEEP])
 async def test_what_cannot_be_sent_is_an_error_of_that_call_alone(value: object) -> None:
     tools = Tools(output="1")
     call = bounded(tools)
     assert "arguments may not have" in (await call({"name": "a", "arguments": {"a": value}}))["error"]
-    assert await call({"name": "a", "arguments": {}}) == {"output": "1"}
+    assert await call({"name": "a", "arguments": {"a": 2**70}}) == {"output": "1"}
     assert tools.calls == 1
