@@ -164,7 +164,7 @@ class Connection:
         """Say why nothing more is taken, and close."""
         if self._closing is not None or self._ended:
             return
-        logger.warning("connection %s ends: %s", self.id, error.message)
+        logger.warning("connection %s ends: %s", self.id, error.message, extra=OF_STRANGERS)
         self._post(error_frame(error))
         self._closing = Close(_CODES.get(error.status, POLICY), str(error.code))
         self._wake_writer()
