@@ -19,8 +19,9 @@ reason: it is killed, and then it has died. Where the supervisor itself stood st
 blame (`stood_still`).
 
 A worker that dies is replaced at once. Where one dies before it has served for `steady_seconds`, again and again, each
-further start waits twice as long as the last. Where none serves, and `patience` more starts than workers have failed in
-a row, there is no point in going on.
+further start waits twice as long as the last. `patience` more starts than workers that fail in a row, before any worker
+was ever ready, end it: there is no point in going on. Once one was ready it goes on for ever, however workers die: they
+can start, and whatever ends them (a lack of memory, a request that none survives, a database that is away) may pass.
 """
 
 import enum
@@ -47,7 +48,7 @@ class FleetTimes:
     first_pause: float = 0.5  # before a worker is started after the second failure in a row; each further one doubles
     longest_pause: float = 30.0
     grown_seconds: float = 60.0  # a worker has to serve this long before it can be found too large
-    patience: int = 3  # failed starts beyond the number of workers, until there is no point in going on
+    patience: int = 3  # failed starts beyond the number of workers, until there is no point in going on; see above
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class KillWorker:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """No worker can be started."""
+    """No worker can be started, and none ever was."""
 
 
 Action = StartWorker | StopWorker | KillWorker | GiveUp
@@ -98,6 +99,7 @@ class Fleet:
     size: int
     pace: FleetTimes = field(default_factory=FleetTimes)
     failures: int = 0  # workers in a row that did not come to serve for long
+    was_ready: bool = False  # any worker, ever
     stopping: bool = False
     rolled_back: bool = False  # the last replacement did not come to serve
     waits: bool = False  # for what all workers need to start
@@ -127,6 +129,7 @@ class Fleet:
         worker = self._workers.get(number)
         if worker is not None and worker.state is State.STARTING:
             worker.state, worker.since, worker.heard = State.SERVING, now, now
+            self.was_ready = True
 
     def heard(self, number: int, now: float) -> None:
         """A worker's event loop goes round."""
@@ -137,6 +140,15 @@ class Fleet:
         """Nobody could be heard for some time."""
         for worker in self._workers.values():
             worker.heard = now
+
+    def pause(self, now: float) -> float:
+        """Return how long the next start waits, in seconds."""
+        return max(0.0, self._not_before - now)
+
+    def served(self, number: int, now: float) -> float | None:
+        """Return for how many seconds a worker has served; None where it does not."""
+        worker = self._workers[number]
+        return now - worker.since if worker.state is State.SERVING else None
 
     def ended(self, number: int, now: float) -> bool:
         """A worker's process is gone; return whether that was expected."""
@@ -209,7 +221,7 @@ class Fleet:
         return min(times, default=None)
 
     def _keep_up(self, now: float) -> Iterator[Action]:
-        if not self.serving and self.failures >= self.size + self.pace.patience:
+        if not self.was_ready and self.failures >= self.size + self.pace.patience:
             self.stopping = True
             yield GiveUp()
             yield from self._stop_all(now)

@@ -268,8 +268,25 @@ class EngineKeeper:
             self._up()
 
 
-def how_ended(status: int | None) -> str:
-    """Say how a process ended."""
+def oom_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return how many processes the kernel has ended since it had no memory left; 0 where that cannot be known.
+
+    They are those of this process's control group, or of the whole machine where there is no such count.
+    """
+    group = ""
+    with suppress(OSError, StopIteration):
+        lines = (proc / "self/cgroup").read_text().splitlines()
+        group = next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
+    for counts in (cgroups / group / "memory.events", proc / "vmstat"):
+        with suppress(OSError, StopIteration):
+            return next(int(line.split()[1]) for line in counts.read_text().splitlines() if line.startswith("oom_kill "))
+    return 0
+
+
+def how_ended(status: int | None, *, lacked_memory: bool = False) -> str:
+    """Say how a process ended. `lacked_memory`: the kernel has ended one for memory meanwhile, most likely this one."""
+    if status == -signal.SIGKILL and lacked_memory:
+        return "was ended by SIGKILL, by the kernel: no memory was left (the OOM killer)"
     if status is None:
         return "has ended, and how is not known"
     if status >= 0:

@@ -43,6 +43,7 @@ from responses_app.management.processes import (
     WorkerProcess,
     hand_on,
     how_ended,
+    oom_kills,
     resident_bytes,
     run_program,
 )
@@ -80,6 +81,7 @@ class Supervisor:
         self._announce: Callable[[], None] | None = announce
         self._processes: dict[int, WorkerProcess] = {}
         self._news = asyncio.Event()  # something happened: the fleet is to be asked again
+        self._oom_kills = oom_kills()  # as counted when a worker ended last
         self._looked = 0.0  # when the clock was looked at last, on the loop's
         self._gave_up = False  # no worker can be started
         self._hurried = False  # Ctrl-C: workers stop at once
@@ -201,10 +203,17 @@ class Supervisor:
     def _ended(self, number: int, status: int | None) -> None:
         del self._processes[number]
         self._shares.forget(number)
-        if self._fleet.ended(number, asyncio.get_running_loop().time()):
+        now = asyncio.get_running_loop().time()
+        served = self._fleet.served(number, now)
+        oom_before, self._oom_kills = self._oom_kills, oom_kills()
+        if self._fleet.ended(number, now):
             logger.info("worker %d has stopped", number)
         else:
-            logger.error("worker %d %s", number, how_ended(status))
+            cause = how_ended(status, lacked_memory=self._oom_kills > oom_before)
+            after = "" if served is None else f", {served:.0f} s after it was ready"
+            pause = self._fleet.pause(now)
+            then = f"; the next one starts in {pause:.1f} s" if pause else ""
+            logger.error("worker %d %s%s%s", number, cause, after, then)
         self._news.set()
 
     # What the operator says.

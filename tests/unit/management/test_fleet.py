@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,15 +76,25 @@ def test_where_none_can_be_started_it_gives_up() -> None:
     assert fleet.decide(now) == []
 
 
-def test_one_that_serves_is_reason_enough_to_go_on() -> None:
-    fleet, now = serving(2), 100.0
-    fleet.ended(1, now)
-    for _ in range(20):
-        now += 31
+@pytest.mark.parametrize("others", [True, False], ids=["others serve", "none serves"])
+@pytest.mark.parametrize("is_ready", [True, False], ids=["they serve, and die", "they never serve"])
+def test_once_one_was_ready_it_goes_on_however_often_workers_die(others: bool, is_ready: bool) -> None:
+    fleet, now, pauses = serving(2), 100.0, list[float]()
+    for number in (1,) if others else (1, 2):
+        fleet.ended(number, now)
+    for _ in range(30):
+        pauses.append(fleet.pause(now))
+        now = max(now, fleet.due() or now)
         for action in fleet.decide(now):
             assert isinstance(action, StartWorker)
-            fleet.ended(action.number, now)
+            if is_ready:
+                fleet.ready(action.number, now)
+                assert fleet.served(action.number, now + 1) == 1
+            fleet.ended(action.number, now + 1)
+        now += 1
     assert not fleet.stopping
+    assert pauses == sorted(pauses), "they grow"
+    assert pauses[-1] == fleet.pace.longest_pause
 
 
 def test_they_are_replaced_one_after_the_other_the_new_one_first() -> None:
