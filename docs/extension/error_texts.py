@@ -254,6 +254,11 @@ REQUESTS: Mapping[str, Told] = {
         "What a signed-in user asked for cannot be recorded in the [audit trail](../how-to/audit.md), so it fails.",
         _WAIT,
     ),
+    "request_ends_workers": (
+        "The request was running when two worker processes died, so it is not run a third time: "
+        "[A request that ends workers](../explanation/workers.md#a-request-that-ends-workers).",
+        "Change the request, or tell the operator. The same request is taken again after an hour.",
+    ),
     "server_is_overloaded": (
         "The engine is loading, unreachable or full; a store cannot be reached; the server is full or stopping; or too "
         "many large messages arrive at once (`WEBSOCKET_MAX_UNFINISHED_BYTES`).",

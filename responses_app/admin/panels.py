@@ -4,9 +4,11 @@ Each costs the same whatever there is: it looks at the newest few, or stops to c
 """
 
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync
@@ -14,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, QuerySet, TextField
 from django.db.models.functions import Cast
 
+from responses_app.limits.suspects import Stage
 from responses_app.models import Response
 from responses_app.protocol.requests.resources import Status
 from responses_app.watch.text import in_bytes, milliseconds, response_link, visible
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 MAX_FAILED = 200  # failed responses whose errors are read: the newest
 MAX_ERROR_BYTES = 256 << 10  # of a response whose error is read
 MAX_SLOWEST = 8
+MAX_SUSPECTS = 20  # that are shown
 MAX_ROWS = 100_000  # of a table of SQLite that are counted; PostgreSQL estimates all of them
 STORES: Mapping[str, Sequence[str]] = {  # what is kept, by the tables that hold it: rows are counted in the first
     "responses": ("response", "chainpart", "sampleditem", "logpart", "publicname", "chatchoice"),
@@ -114,6 +118,17 @@ class Here:
     engines: Sequence[EngineState] = ()
     background: int = 0  # responses in the background that wait
     containers: str = ""  # "" where there is no code interpreter
+    suspects: Sequence["SuspectRow"] = ()  # of all workers of its supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectRow:
+    """A request that was running when a worker died."""
+
+    name: str
+    project: str
+    state: str
+    left: str  # how long it stays so
 
 
 def here(site: "Site") -> Here:
@@ -125,7 +140,21 @@ def here(site: "Site") -> Here:
     troubles = async_to_sync(ask)()
     waiting = {model.name: model.turns.waiting.total() for model in site.service.models}
     engines = [EngineState(visible(name), troubles.get(name) or "ok", waiting.get(name, 0)) for name in site.engines]
-    return Here(engines, site.registry.queue.waiting, _containers(site))
+    return Here(engines, site.registry.queue.waiting, _containers(site), _suspects(site))
+
+
+def _suspects(site: "Site") -> list[SuspectRow]:
+    now = time.monotonic()
+    found = sorted(site.service.running.table.suspects(now), key=lambda each: (-each.stage, -each.until))
+    return [
+        SuspectRow(
+            each.name.hex(),
+            visible(each.project),
+            "refused: two workers died of it" if each.stage is Stage.CONDEMNED else "ran when a worker died",
+            f"{ceil((each.until - now) / 60)} min",
+        )
+        for each in found[:MAX_SUSPECTS]
+    ]
 
 
 def _containers(site: "Site") -> str:

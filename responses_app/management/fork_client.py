@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from responses_app.management.fork_server import MESSAGE_BYTES, Descriptors, Order
@@ -108,7 +108,14 @@ class ForkedProcess:
 class _Server:
     """One fork server, from its start to its end."""
 
-    def __init__(self, *, ready: "Callable[[_Server], None]", ended: "Callable[[_Server, int | None], None]") -> None:
+    def __init__(
+        self,
+        *,
+        inherits: Sequence[int],
+        ready: "Callable[[_Server], None]",
+        ended: "Callable[[_Server, int | None], None]",
+    ) -> None:
+        self._inherits = inherits
         self.is_ready = False
         self.is_retired = False
         self.has_forked = False
@@ -165,7 +172,7 @@ class _Server:
 
     async def _start(self, ends: Ends) -> asyncio.subprocess.Process:
         own = self._theirs.fileno()
-        process = await run_program(["fork_workers", "--control", str(own)], [own], ends)
+        process = await run_program(["fork_workers", "--control", str(own)], [own, *self._inherits], ends)
         self._theirs.close()
         asyncio.get_running_loop().add_reader(self._control, self._hear_answers)
         return process
@@ -205,9 +212,10 @@ class _Server:
 
 
 class ForkClient:
-    """Has workers forked."""
+    """Has workers forked, which have the descriptors that are in `inherits`, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, inherits: Sequence[int] = ()) -> None:
+        self._inherits = inherits
         self.refuses = False  # the fork server has found that it must not fork
         self._servers: list[_Server] = []  # that take orders, the newest last
         self._all: set[_Server] = set()
@@ -248,7 +256,7 @@ class ForkClient:
             await asyncio.wait([server.life for server in self._all])
 
     def _start(self) -> _Server:
-        server = _Server(ready=self._ready, ended=self._ended)
+        server = _Server(inherits=self._inherits, ready=self._ready, ended=self._ended)
         self._servers.append(server)
         self._all.add(server)
         return server

@@ -21,6 +21,9 @@ from engine.backends.base import restart_pause
 logger = logging.getLogger("respsite.supervisor")
 
 ACCEPTS, READY, LIVES = b"a", b"r", b"l"  # what a process writes into its pipe
+# In the environment of workers: the descriptor of the table of `limits.suspects`, which they inherit. A worker of an
+# older version leaves it alone, and an older supervisor has none.
+SHARED_SUSPECTS = "RESPSITE_SUSPECTS"
 LINE_BYTES = 64 * 1024  # a longer line of a process is handed on in parts
 LAST_LINES_SECONDS = 1.0  # how long a dead process's pipes are read: what it started may hold them open
 REFUSED = os.EX_CONFIG  # the exit status of an engine core's process that its settings keep from starting
@@ -279,7 +282,9 @@ def oom_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
         group = next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
     for counts in (cgroups / group / "memory.events", proc / "vmstat"):
         with suppress(OSError, StopIteration):
-            return next(int(line.split()[1]) for line in counts.read_text().splitlines() if line.startswith("oom_kill "))
+            return next(
+                int(line.split()[1]) for line in counts.read_text().splitlines() if line.startswith("oom_kill ")
+            )
     return 0
 
 

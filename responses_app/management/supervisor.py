@@ -22,13 +22,16 @@ SIGHUP            the database is migrated, then one worker after the other is r
 
 import asyncio
 import logging
+import mmap
 import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 
+from responses_app.limits.suspects import Stage, SuspectTable
 from responses_app.management.fleet import Action, Fleet, FleetTimes, GiveUp, KillWorker, StartWorker, StopWorker
 from responses_app.management.fork_client import ForkClient
 from responses_app.management.fork_server import Descriptors, Order
@@ -36,6 +39,7 @@ from responses_app.management.processes import (
     ACCEPTS,
     LIVES,
     READY,
+    SHARED_SUSPECTS,
     Ends,
     EngineKeeper,
     Process,
@@ -47,7 +51,7 @@ from responses_app.management.processes import (
     resident_bytes,
     run_program,
 )
-from responses_app.web.servers.listening import Shares
+from responses_app.web.servers.listening import Shares, shared_file
 
 logger = logging.getLogger("respsite.supervisor")
 
@@ -89,10 +93,11 @@ class Supervisor:
         self._rolling = False  # workers are being replaced
         fleet.places = 4 * fleet.size + 16  # several generations may be leaving at a time
         self._shares = Shares.make(fleet.places)
+        self._suspects, self._shared = _suspects(fleet.places)
         self._lifeline, self._own_end = os.pipe()  # nothing is ever written: it ends with this process
         self._engine = EngineKeeper(self._lifeline, loads=self._fleet.wait, up=self._up, refused=self._refused)
         self._shares_core = shares_core
-        self._forks = ForkClient() if forks else None
+        self._forks = ForkClient(inherits=(self._shared,)) if forks else None
 
     async def serve(self) -> bool:
         """Serve until a signal ends it; return False where no worker could be started."""
@@ -171,7 +176,7 @@ class Supervisor:
         command = ["serve_worker", "--number", str(order.number), *(["--at-once"] if order.at_once else [])]
         for name, descriptor in inherited.items():
             command += [f"--{name}", str(descriptor)]
-        alone = partial(run_program, command, [*inherited.values()])
+        alone = partial(run_program, command, [*inherited.values(), self._shared])
         return [alone] if self._forks is None or self._forks.refuses else [fork, alone]
 
     # What the engine says.
@@ -208,13 +213,27 @@ class Supervisor:
         oom_before, self._oom_kills = self._oom_kills, oom_kills()
         if self._fleet.ended(number, now):
             logger.info("worker %d has stopped", number)
+            self._suspects.forget(number)
         else:
             cause = how_ended(status, lacked_memory=self._oom_kills > oom_before)
             after = "" if served is None else f", {served:.0f} s after it was ready"
             pause = self._fleet.pause(now)
             then = f"; the next one starts in {pause:.1f} s" if pause else ""
             logger.error("worker %d %s%s%s", number, cause, after, then)
+            self._look_for_suspects(number)
         self._news.set()
+
+    def _look_for_suspects(self, number: int) -> None:
+        """Suspect what a dead worker was running."""
+        found = self._suspects.died(number, time.monotonic())
+        if found:
+            logger.warning(
+                "worker %d was running %d requests: each has a trial when it comes again", number, len(found)
+            )
+        for each in found:
+            if each.stage is Stage.CONDEMNED:
+                told = (each.name.hex(), each.project or "default")
+                logger.error("request %s of project %s was running at two deaths of workers: it is refused now", *told)
 
     # What the operator says.
 
@@ -286,6 +305,13 @@ class Supervisor:
                 logger.warning(
                     "worker %d holds %d MiB, more than WORKER_MAX_MEMORY_BYTES: it is replaced", number, size // MIB
                 )
+
+
+def _suspects(places: int) -> tuple[SuspectTable, int]:
+    """Return a table that the workers share, and the descriptor by which they find it: `SHARED_SUSPECTS` names it."""
+    descriptor = shared_file(SuspectTable.size(places))
+    os.environ[SHARED_SUSPECTS] = str(descriptor)
+    return SuspectTable(mmap.mmap(descriptor, 0), places), descriptor
 
 
 async def _migrate() -> int:

@@ -58,6 +58,9 @@ class Response(WithId):
     playground = models.BooleanField(default=False, db_default=False)
     worker = models.CharField(max_length=ID_LENGTH, default="")  # the process that runs it; empty once it has ended
     epoch = models.IntegerField(default=1, db_default=1)  # how many have claimed it
+    # What is thought of it where workers died while it was running, and what it was asked: `limits.suspects`.
+    suspicion = models.PositiveSmallIntegerField(default=0, db_default=0)
+    request_name = models.CharField(max_length=32, default="", db_default="")  # hexadecimal; empty where it has none
     request = JSONTextField(null=True)  # in the background: what another worker needs to go on; until it has ended
     size = models.PositiveBigIntegerField(default=0)  # bytes, as limits of what is kept count them
     input_tokens = models.PositiveIntegerField(default=0)

@@ -5,6 +5,7 @@ anything of another project. `code` is OpenAI's string or None.
 """
 
 from collections.abc import Sequence
+from math import ceil
 
 from typing_extensions import TypedDict
 
@@ -24,6 +25,15 @@ class ResponseError(TypedDict):
 SERVER_STOPPED: ResponseError = {  # the `error` of a response that was running when its server stopped
     "code": "server_error",
     "message": "The server stopped while this response was running. Send it again.",
+}
+
+
+ENDS_WORKERS: ResponseError = {  # the `error` of a response that is not taken over a third time
+    "code": "server_error",
+    "message": (
+        "This response was running when two worker processes of the server died, so it is not run a third time. "
+        "Change it, or tell the operator."
+    ),
 }
 
 
@@ -230,6 +240,25 @@ def rate_limited(message: str, *, retry_after: int = 1) -> ApiError:
 def overloaded(message: str, *, retry_after: int) -> ApiError:
     """The engine is loading, away or full (503)."""
     return ApiError(message, status=503, type="server_error", code="server_is_overloaded", retry_after=retry_after)
+
+
+class EndsWorkers(ApiError):
+    """A request that ends whoever takes it. The same request is not to be sent again soon."""
+
+    @property
+    def helps_to_wait(self) -> bool:
+        """Not for anything that waits here."""
+        return False
+
+
+def ends_workers(seconds: float) -> ApiError:
+    """The request was running at two deaths of workers, see `limits.suspects` (503). It may come again in so long."""
+    minutes = ceil(seconds / 60)
+    message = (
+        "This request is not carried out: it was running when two worker processes of this server died, and is not "
+        f"tried a third time before {minutes} minute{'s' * (minutes != 1)} are over. Change it, or tell the operator."
+    )
+    return EndsWorkers(message, status=503, type="server_error", code="request_ends_workers", retry_after=ceil(seconds))
 
 
 def stopping() -> "ApiError":

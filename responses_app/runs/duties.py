@@ -17,12 +17,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from responses_app.protocol.errors import ApiError
+from responses_app.limits.suspects import Holds, Stage, holding, name_in
+from responses_app.protocol.errors import ENDS_WORKERS, SERVER_STOPPED, ApiError, EndsWorkers, ResponseError
 from responses_app.protocol.rate_limits import Amount, Slot
 from responses_app.protocol.requests.resources import ResponseObject, as_failed
 from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.runs.log.run_log import end_tasks
-from responses_app.runs.plan.failures import server_stopped
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.registry.registry import POLL_SECONDS, Forgetting, RunRegistry
 from responses_app.runs.service import ResponseService
@@ -173,6 +173,8 @@ class OrphanReclaimer:
     """The takeover of what dead workers left: it is run here."""
 
     def __init__(self, service: ResponseService, store: BaseResponseStore, heartbeat: WorkerHeartbeat) -> None:
+        self._running = service.running
+        self._noting: set[asyncio.Task[None]] = set()  # that some have passed their trials
         self._service = service
         self._store = store
         self._heartbeat = heartbeat
@@ -196,7 +198,9 @@ class OrphanReclaimer:
         # Each once: one that has to wait goes to the back.
         for _ in range(len(self._claimed)):
             model = self._claimed[0].response["model"]
-            if model not in away and await self._run(self._claimed[0]):
+            if self._claimed[0].suspicion is Stage.SUSPECT and not self._running.trials.has_room:
+                self._claimed.rotate(-1)  # it runs when it can be told from the others
+            elif model not in away and await self._run(self._claimed[0]):
                 self._claimed.popleft()
             else:
                 away.add(model)
@@ -234,13 +238,22 @@ class OrphanReclaimer:
     async def _run(self, accepted: AcceptedResponse) -> bool:
         """Run a response, or let it fail; return False if it can do neither now, and has to wait."""
         response_id = accepted.response["id"]
+        if accepted.suspicion is Stage.CONDEMNED:
+            await self._refuse(accepted)
+            return True
         try:
             if accepted.request is not None:
-                await self._service.run_again(accepted)
+                with holding() as holds:
+                    if not await self._hold(holds, accepted):
+                        return False
+                    await self._service.run_again(accepted)
                 self._takeovers.count("continued")
                 logger.info("response %s, which another worker left, runs now", response_id)
                 return True
         except ClaimLost:
+            return True
+        except EndsWorkers:
+            await self._refuse(accepted)
             return True
         except ApiError as error:
             logger.warning("response %s, which another worker left, cannot run: %s", response_id, error.message)
@@ -252,17 +265,50 @@ class OrphanReclaimer:
         await self._fail(accepted)
         return True
 
-    async def _fail(self, accepted: AcceptedResponse) -> None:
+    async def _hold(self, holds: Holds, accepted: AcceptedResponse) -> bool:
+        """Hold what made a response, see `limits.suspects`; return False where it has to wait for its trial.
+
+        Raises `ApiError` (503) where that is condemned, and `ClaimLost`.
+        """
+        name = name_in(accepted.request_name, accepted.response["id"])
+        if accepted.suspicion is Stage.INNOCENT and self._running.begin(holds, accepted.project, name):
+            return True
+        if not self._running.hold_again(holds, accepted.project, name, lambda: self._passed(accepted)):
+            return False
+        # Before anything of it is read: whatever it does, it did it on trial.
+        await self._note(accepted, Stage.ON_TRIAL)
+        return True
+
+    def _passed(self, accepted: AcceptedResponse) -> None:
+        task = asyncio.create_task(self._note(accepted, Stage.PASSED), name="trial passed")
+        self._noting.add(task)
+        task.add_done_callback(self._noted)
+
+    def _noted(self, task: "asyncio.Task[None]") -> None:
+        self._noting.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            logger.warning("that a response has passed its trial cannot be noted: %s", problem)
+
+    async def _note(self, accepted: AcceptedResponse, stage: Stage) -> None:
+        await self._store.suspect(accepted.project, accepted.response["id"], accepted.claim, stage)
+
+    async def _refuse(self, accepted: AcceptedResponse) -> None:
+        logger.error("response %s was running at two deaths of workers: it has failed", accepted.response["id"])
+        if accepted.request_name:
+            self._running.condemn(accepted.project, bytes.fromhex(accepted.request_name))
+        await self._fail(accepted, ENDS_WORKERS)
+
+    async def _fail(self, accepted: AcceptedResponse, error: ResponseError = SERVER_STOPPED) -> None:
         """Let a response fail that was taken over; where it is another worker's by now, that one decides.
 
         What it used of its key's limits is counted here: the worker that let it in did not live to do so.
         """
         limited = await self._service.limited(accepted)
         try:
-            failed = self._service.machines.failed(accepted, server_stopped())
+            failed = self._service.machines.failed(accepted, {**error})
         except Exception:  # damaged, or of a tool or a model that is gone: whatever it is, others wait behind it
             logger.exception("the log of response %s cannot be read", accepted.response["id"])
-            failed = StoredLog(as_failed(accepted.response, server_stopped()), b"")
+            failed = StoredLog(as_failed(accepted.response, {**error}), b"")
         stored = StoredResponse(
             project=accepted.project,
             response=failed.response,

@@ -13,6 +13,7 @@ from engine.sessions import Session
 from engine.types import EngineInfo
 from responses_app.auth.scopes import check_named
 from responses_app.limits.rates import Rates
+from responses_app.limits.suspects import Running
 from responses_app.observing.metrics import Metrics
 from responses_app.observing.traces import Traces
 from responses_app.protocol import ids
@@ -95,6 +96,7 @@ class ResponseService:
     usage: UsageBook  # takes down what was used by all that is not stored
     traces: Traces = field(default_factory=lambda: Traces(enabled=False))  # of what no request here asks for
     keys: BaseKeyStore | None = None  # whose limits hold; None where there are no keys
+    running: Running = field(default_factory=Running)  # requests, as they are found where this worker dies
     shared_turns: BaseSharedTurns | None = None  # what workers share of what was said in chats
     shelf: Shelf = field(default_factory=Shelf)  # this server's tools
     threads: FairThreads = field(default_factory=FairThreads)  # for work that takes long

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from responses_app.limits.suspects import Stage
 from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import Leg, PublicId, TurnLeg
@@ -43,6 +44,8 @@ class AcceptedResponse:
     parent: str = ""  # the stored response that it continues
     log: bytes = b""  # what came to it so far: whoever takes it over goes on behind that
     public: PublicId | None = None  # what clients call it; None for its own id
+    suspicion: Stage = Stage.INNOCENT  # of one that is taken over, and was running where workers died
+    request_name: str = ""  # of the request that made it, by which that is known again; "" where it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +331,10 @@ class BaseResponseStore(ABC):
         what it leaves to others while this waits is for them. A worker is to `beat` before it accepts anything, else
         others take it for dead. Raises `StoreError`.
         """
+
+    @abstractmethod
+    async def suspect(self, project: str, response_id: str, claim: Claim, stage: Stage) -> None:
+        """Note what is thought of a response that was taken over, before it runs. Raises `ClaimLost`."""
 
     @abstractmethod
     async def has_orphans(self, worker_id: str, *, dead_before: float) -> bool:

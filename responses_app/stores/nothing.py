@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Never
 
+from responses_app.limits.suspects import Stage
 from responses_app.protocol.chat.stored import ChatQuery
 from responses_app.protocol.pictures import StoredPicture
 from responses_app.stores.base import (
@@ -87,6 +88,9 @@ class NoResponseStore(BaseResponseStore):
 
     async def reclaim(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Orphans:
         return Orphans()
+
+    async def suspect(self, project: str, response_id: str, claim: Claim, stage: Stage) -> None:
+        _refuse()
 
     async def has_orphans(self, worker_id: str, *, dead_before: float) -> bool:
         return False

@@ -23,6 +23,7 @@ from django.urls import Resolver404, get_resolver, resolve
 from typing_extensions import TypeAliasType
 
 from responses_app.auth.scopes import SAFE_METHODS
+from responses_app.limits.suspects import holding
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import (
     FOREIGN_SEALS,
@@ -435,7 +436,8 @@ def line_of(path: str) -> BatchLine:
 
     async def answer(line: Line) -> LineAnswer:
         try:
-            return await found.answer(line)
+            with holding():
+                return await found.answer(line)
         except StoreError as error:
             raise store_away(error) from error
 

@@ -5,6 +5,7 @@ What the events are is for who makes them: responses, chats and completions have
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 from django.core.exceptions import SuspiciousOperation
@@ -78,25 +79,25 @@ async def read_json(request: HttpRequest, parse: Callable[[JsonObject], Parsed],
     # Only which thread reads it depends on this. In chunks the length is unknown, and the longest is assumed.
     length = "" if "Transfer-Encoding" in request.headers else request.META.get("CONTENT_LENGTH") or ""
 
-    def read() -> Parsed:
-        return parse_noting(request, parse, _as_object(_content(request), reader), reader)
+    def read(content: bytes) -> Parsed:
+        return parse_noting(request, parse, _as_object(content, reader), reader)
 
     size = int(length) if length.isdecimal() else reader.max_body_bytes
-    return await reader.run(project_of(request), size, read)
+    return await reader.read(project_of(request), size, partial(_content, request), read)
 
 
 async def read_line(line: Line, parse: Callable[[JsonObject], Parsed], reader: JsonReader) -> Parsed:
     """Return what `parse` makes of a line of a batch, as `read_json` does of a body. Raises `ApiError`."""
 
-    def read() -> Parsed:
-        data = _as_object(line.body, reader)
+    def read(content: bytes) -> Parsed:
+        data = _as_object(content, reader)
         for name in ("stream", "background"):
             if data.get(name):
                 raise invalid_value(name, "a line of a batch has no client to answer meanwhile. Leave it out.")
         with reader.noting():
             return parse(data)
 
-    return await reader.run(line.caller.project, len(line.body), read)
+    return await reader.read(line.caller.project, len(line.body), lambda: line.body, read)
 
 
 def parse_noting(request: HttpRequest, parse: Callable[[Fields], Parsed], fields: Fields, reader: JsonReader) -> Parsed:

@@ -6,8 +6,10 @@ is bounded by MAX_JSON_VALUES, MAX_INPUT_ITEMS and the largest body. The threads
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TypeVar
 
+from responses_app.limits.suspects import Running, current_holds, name_of
 from responses_app.protocol.errors import FOREIGN_SEALS, NOTE, REFUSE, JsonObject
 from responses_app.protocol.fields import IgnoredFields, header_choice, noting
 from responses_app.protocol.sizes import check_lengths, loads_bounded
@@ -16,6 +18,13 @@ from responses_app.runs.queues.turns import FairThreads
 READ_AT_ONCE = 4 * 1024  # bytes; what is longer is read on a thread: a schema takes up to 50 µs for each of its parts
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """What is not parsed before its trial."""
+
+    content: bytes
 
 
 class JsonReader:
@@ -28,6 +37,7 @@ class JsonReader:
         max_body_bytes: int,
         max_values: int,
         max_items: int,
+        running: Running | None = None,
     ) -> None:
         """Keep the bounds."""
         self.max_body_bytes = max_body_bytes
@@ -36,6 +46,7 @@ class JsonReader:
         self._max_values = max_values
         self._max_items = max_items
         self._threads = threads
+        self._running = running or Running()
 
     def loads(self, content: bytes) -> object:
         """Parse. Raises `orjson.JSONDecodeError`, and `ApiError` for what holds more than this server takes."""
@@ -49,6 +60,30 @@ class JsonReader:
         """Note what is ignored of what is read; `foreign_seals` is that header of its request. Raises `ApiError`."""
         seals = header_choice(FOREIGN_SEALS, foreign_seals, (REFUSE, NOTE), self.foreign_seals)
         return noting(refuse=self.refuse_unknown, foreign_seals=seals == NOTE)
+
+    async def read(
+        self, project: str, size: int, content: Callable[[], bytes], parse: Callable[[bytes], Result]
+    ) -> Result:
+        """Return what `parse` makes of the content of a project's request; on a thread if it is long.
+
+        From before that on the request counts as running here, until `holding` is over and whatever shares that.
+        Raises `ApiError` (503) for one that ends workers; one that may do so waits for its trial.
+        """
+        holds = current_holds()
+
+        def begin() -> Result | _Waits:
+            data = content()
+            if holds is not None and not self._running.begin(holds, project, name_of(project, data)):
+                return _Waits(data)
+            return parse(data)
+
+        read = await self.run(project, size, begin)
+        if not isinstance(read, _Waits):
+            return read
+        assert holds is not None, "nobody waits otherwise"
+        waiting = read.content
+        await self._running.stand_trial(holds, project, name_of(project, waiting))
+        return await self.run(project, size, lambda: parse(waiting))
 
     async def run(self, project: str, size: int, work: Callable[[], Result]) -> Result:
         """Return what `work` makes of something of this size, a project's; on a thread if that is long."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from responses_app.limits.suspects import Stage
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, WorkerState
 from tests.contracts.store import GONE, Turn, exchange, new_id, same_chain, sampled_text
 from tests.contracts.store_life import LEASE, NOW, OpenStore, reclaimed, seen, status
@@ -122,6 +123,54 @@ class ClaimsContract:
         for known, given in (((), [taken]), ([turn.response_id], [])):
             orphans = await store.reclaim("worker_heir", dead_before=0.0, known=known)
             assert [each for each in orphans.claimed if each.project == turn.project] == given
+
+    @pytest.mark.parametrize(
+        ("before", "then"),
+        [
+            (None, Stage.INNOCENT),
+            (Stage.INNOCENT, Stage.SUSPECT),
+            (Stage.SUSPECT, Stage.SUSPECT),
+            (Stage.PASSED, Stage.CONDEMNED),
+            (Stage.ON_TRIAL, Stage.CONDEMNED),
+            (Stage.CONDEMNED, Stage.CONDEMNED),
+        ],
+        ids=["only waited", "ran", "waited for its trial", "passed", "on trial", "condemned"],
+    )
+    async def test_what_is_thought_of_one_whose_worker_died(
+        self, store: BaseResponseStore, before: Stage | None, then: Stage
+    ) -> None:
+        turn, claim = Turn(), Claim(new_id("worker"))
+        await store.accept(turn.begun("queued", claim=claim, request_name="ab" * 16))
+        if before is not None:
+            await store.begin(turn.project, turn.response_id, claim)
+            await store.suspect(turn.project, turn.response_id, claim, before)
+        (taken,), _ = await reclaimed(store, new_id("worker"), turn.project)
+        assert (taken.suspicion, taken.request_name) == (then, "ab" * 16)
+        await store.give_back(taken)
+        (again,), _ = await reclaimed(store, new_id("worker"), turn.project)
+        assert again.suspicion is then, "one that stops takes nobody with it"
+
+    async def test_one_on_trial_takes_the_blame_for_those_beside_it_alone(self, store: BaseResponseStore) -> None:
+        project, claim = new_id("proj"), Claim(new_id("worker"))
+        stages = (Stage.ON_TRIAL, Stage.PASSED, Stage.INNOCENT, Stage.SUSPECT)
+        left = [(Turn(project), claim, stage) for stage in stages]
+        left.append((Turn(project), Claim(new_id("worker")), Stage.PASSED))  # another worker's death is another
+        for turn, owner, stage in left:
+            await store.accept(turn.begun("queued", claim=owner))
+            await store.begin(project, turn.response_id, owner)
+            await store.suspect(project, turn.response_id, owner, stage)
+        taken, _ = await reclaimed(store, new_id("worker"), project)
+        found = {str(each.response["id"]): each.suspicion for each in taken}
+        assert [found[turn.response_id] for turn, _, _ in left] == [
+            *(Stage.CONDEMNED, Stage.SUSPECT, Stage.SUSPECT, Stage.SUSPECT, Stage.CONDEMNED)
+        ]
+
+    async def test_nothing_is_thought_of_one_by_who_has_lost_it(self, store: BaseResponseStore) -> None:
+        turn = Turn()
+        await store.accept(turn.begun("queued"))
+        await reclaimed(store, "worker_heir", turn.project)
+        with pytest.raises(ClaimLost):
+            await store.suspect(turn.project, turn.response_id, GONE, Stage.ON_TRIAL)
 
     # --- clocks ---
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from responses_app.limits.suspects import Stage, after_death, after_stop
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.ids import Leg, TurnLeg
 from responses_app.protocol.items.items import SampledMessage
@@ -38,6 +39,7 @@ class _Kept:
     response: ResponseObject
     claim: Claim
     log: bytes = b""
+    suspicion: Stage = Stage.INNOCENT
 
     @property
     def runs(self) -> bool:
@@ -91,7 +93,8 @@ class MemoryResponseStore(BaseResponseStore):
             raise ClaimLost(f"{key[1]} was deleted, or has ended")
         if before is None or before.runs:
             log = before.log if before else accepted.log
-            self._responses[key] = _Kept(accepted, accepted.response, accepted.claim, log)
+            suspicion = before.suspicion if before else Stage.INNOCENT
+            self._responses[key] = _Kept(accepted, accepted.response, accepted.claim, log, suspicion)
 
     async def begin(self, project: str, response_id: str, claim: Claim) -> None:
         kept = self._held((project, response_id), claim)
@@ -192,6 +195,13 @@ class MemoryResponseStore(BaseResponseStore):
     async def reclaim(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Orphans:
         alive = {worker_id, *(each for each, seen_at in self._workers.items() if seen_at > dead_before)}
         claimed, failed = [], 0
+        left: dict[str, dict[str, Stage]] = {}
+        for (_, response_id), kept in self._responses.items():
+            if kept.claim.worker not in alive and (kept.response["status"] == "in_progress" or kept.suspicion):
+                left.setdefault(kept.claim.worker, {})[response_id] = kept.suspicion
+        stages: dict[str, Stage] = {}
+        for worker, theirs in left.items():
+            stages |= after_death(theirs) if worker else after_stop(theirs)
         for (_, response_id), kept in self._responses.items():
             if not isinstance(kept.of, AcceptedResponse) or not kept.runs or response_id in known:
                 continue
@@ -199,6 +209,7 @@ class MemoryResponseStore(BaseResponseStore):
             can_run = kept.of.request is not None or bool(kept.log)
             if kept.claim.worker not in alive:
                 kept.claim = Claim(worker_id, kept.claim.epoch + 1)
+                kept.suspicion = stages.get(response_id, Stage.INNOCENT)
                 if not can_run:
                     kept.response = as_failed(kept.response, SERVER_STOPPED)
                     failed += 1
@@ -206,8 +217,13 @@ class MemoryResponseStore(BaseResponseStore):
             elif not (is_mine and can_run):
                 continue
             kept.of = replace(kept.of, response=kept.response, claim=kept.claim, again=True, log=kept.log)
+            kept.of = replace(kept.of, suspicion=kept.suspicion)
             claimed.append(kept.of)
         return Orphans(claimed=tuple(claimed), failed=failed)
+
+    async def suspect(self, project: str, response_id: str, claim: Claim, stage: Stage) -> None:
+        if kept := self._held((project, response_id), claim):
+            kept.suspicion = stage
 
     async def has_orphans(self, worker_id: str, *, dead_before: float) -> bool:
         alive = {worker_id, *(each for each, seen_at in self._workers.items() if seen_at > dead_before)}

@@ -3,6 +3,8 @@
 A worker looks for files in the server's folder: `broken` ends it before it begins, `hang` lets it hang there, and
 `grow-PID` lets it take 200 MiB; `slow-NUMBER` keeps that worker's engine from ever being ready. SIGUSR1 blocks its
 event loop for good. `broken-load` ends the fork server before it has loaded the application, `hang-load` lets it hang.
+A worker dies that reads a request with the text "deadly to read"; one that runs a response with "deadly to run" dies
+once there is a file `deadly`.
 """
 
 import os
@@ -23,7 +25,7 @@ from tests.kit.server import ROOT, START_SECONDS, Server
 from tests.kit.waiting import looks
 
 CUSTOM = """
-import os, signal, sys, threading, time
+import asyncio, os, signal, sys, threading, time
 folder = {folder!r}
 def meet(end, wait):
     if os.path.exists(folder + "/" + end):
@@ -43,6 +45,22 @@ def begin():
         sys.grown = b"x" * 200 * 1024 * 1024
     threading.Thread(target=grow, daemon=True).start()
     signal.signal(signal.SIGUSR1, lambda *_: time.sleep(3600))
+    from responses_app.runs.registry.registry import RunRegistry
+    from responses_app.wiring import reading
+    loads, start = reading.loads_bounded, RunRegistry.start
+    def kill():
+        os.kill(os.getpid(), signal.SIGKILL)
+    def read(content, **bounds):
+        return kill() if b"deadly to read" in content else loads(content, **bounds)
+    def run(registry, run):
+        start(registry, run)
+        if "deadly to run" in repr(run.plan.input_items):
+            kill_once_wanted()
+    def kill_once_wanted():
+        if os.path.exists(folder + "/deadly"):
+            kill()
+        asyncio.get_running_loop().call_later(0.05, kill_once_wanted)
+    reading.loads_bounded, RunRegistry.start = read, run
 class Watch:
     def find_spec(name, path=None, target=None):
         if name == "respsite.asgi" and "serve_worker" in sys.orig_argv:

@@ -6,6 +6,7 @@ pipes (see `management.supervisor`).
 
 import asyncio
 import logging
+import mmap
 import os
 import signal
 import socket
@@ -18,8 +19,9 @@ from typing import Any
 from django.conf import settings
 from django.core.management import BaseCommand, CommandParser
 
+from responses_app.limits.suspects import SuspectTable
 from responses_app.management.address import daphne_server
-from responses_app.management.processes import ACCEPTS, LIVES, READY
+from responses_app.management.processes import ACCEPTS, LIVES, READY, SHARED_SUSPECTS
 from responses_app.web.servers.listening import SharedListener, Shares
 from responses_app.wiring.site import Site, get_site
 
@@ -48,6 +50,8 @@ class WorkerServer:
             os.set_inheritable(descriptor, False)  # what this process starts must not keep them open
         os.set_blocking(pipes.says, False)  # a supervisor that stands still must not stop its workers
         self._pipes = pipes
+        if shared := os.environ.get(SHARED_SUSPECTS):
+            _share_suspects(int(shared), number)
         self._shares = Shares(pipes.shares, number)
         self._at_once = at_once
         self._listener: SharedListener | None = None
@@ -113,6 +117,14 @@ class WorkerServer:
         time.sleep(seconds)
         # Whatever threads or handlers still do: nobody would end this process otherwise.
         os._exit(1)
+
+
+def _share_suspects(descriptor: int, number: int) -> None:
+    """Have the supervisor know what runs here when this process dies."""
+    os.set_inheritable(descriptor, False)
+    memory = mmap.mmap(descriptor, 0)
+    table = SuspectTable(memory, SuspectTable.places_of(len(memory)))
+    get_site().service.running.attach(table, number)
 
 
 class Command(BaseCommand):

@@ -8,6 +8,7 @@ from functools import partial
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.limits.rates import Ticket
+from responses_app.limits.suspects import current_name
 from responses_app.observing.metrics import Measured
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.items import SampledMessage, fingerprint
@@ -253,6 +254,7 @@ class RunPersistence:
             again=again,
             parent=plan.stored_parent,
             public=plan.public,
+            request_name=current_name(),
         )
 
     def _request(self) -> JsonObject:

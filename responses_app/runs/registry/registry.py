@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from responses_app.limits.suspects import share
 from responses_app.observing.logs import bind
 from responses_app.protocol.errors import overloaded, stopping
 from responses_app.protocol.events.dialects import OPENAI, Dialect, Scene, no_limits, wording
@@ -185,6 +186,8 @@ class RunRegistry:
         context.run(bind, **_about(run))
         task = asyncio.create_task(execute_in_span(run), name=run.response_id, context=context)
         self._runs[run.response_id] = run, task
+        held = share()  # what its client has sent counts as running for as long as this does
+        task.add_done_callback(lambda _: held.release())
         # Also called where the task is cancelled before its first step.
         task.add_done_callback(lambda _: self._ended(run))
         if run.plan.deadline is not None:

@@ -101,8 +101,10 @@ LABELS = ChatLabel._meta.db_table
 WORKERS = Worker._meta.db_table
 
 KEEP_RESPONSE = _held(_upsert(Response))
-# Which chat it belongs to was decided when it was accepted first.
-CHANGE_RESPONSE = _held(_update(Response, [column for column in _columns(Response) if column not in ("id", "chat_id")]))
+# Which chat it belongs to was decided when it was accepted first, and so was the name of its request.
+_STAY = ("id", "chat_id", "suspicion", "request_name")
+CHANGE_RESPONSE = _held(_update(Response, [column for column in _columns(Response) if column not in _STAY]))
+SUSPECT_RESPONSE = _held(_update(Response, ["suspicion"]))
 BEGIN_RESPONSE = _held(
     Writing(
         f"UPDATE {RESPONSES} SET status = 'in_progress' WHERE status = 'queued' AND id = %s AND project = %s",
@@ -119,7 +121,10 @@ END_RESPONSE = _held(
     )
 )
 # Of dead workers' responses, which the transaction has locked.
-CLAIM_RESPONSE = Writing(f"UPDATE {RESPONSES} SET worker = %s, epoch = epoch + 1 WHERE id = %s", ["worker", "id"])
+CLAIM_RESPONSE = Writing(
+    f"UPDATE {RESPONSES} SET worker = %s, epoch = epoch + 1, suspicion = %s WHERE id = %s",
+    ["worker", "suspicion", "id"],
+)
 FAIL_RESPONSE = Writing(
     f"UPDATE {RESPONSES} SET status = %s, body = %s, worker = '', request = NULL, epoch = epoch + 1 WHERE id = %s",
     ["status", "body", "id"],

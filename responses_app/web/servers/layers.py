@@ -31,6 +31,7 @@ from django.http.response import HttpResponseBase
 from django.utils.cache import patch_vary_headers
 
 from responses_app.auth.door import is_local
+from responses_app.limits.suspects import holding
 from responses_app.observing.traces import SPAN, TRACEPARENT, Traces
 from responses_app.protocol.errors import ApiError
 from responses_app.web.bodies import Application, Message, Receive, SendMessage
@@ -226,6 +227,8 @@ def traced(app: Application, traces: Traces) -> Application:
 class Served:
     """ASGI middleware: a request that is there as a whole is waited for when the server stops, to its answer's end.
 
+    For as long it counts as running where its worker dies (`limits.suspects`).
+
     One whose body is still coming is not: nothing of it was begun, and it may come slowly.
     """
 
@@ -235,7 +238,7 @@ class Served:
 
     async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
         """Serve one request."""
-        with ExitStack() as served:
+        with ExitStack() as served, holding():
             is_counted = False
 
             async def received() -> Message:

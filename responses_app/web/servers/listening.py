@@ -22,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 LOOK_SECONDS = 0.25  # between two looks of a process that is not ready whether another one still is
 HOLD_SECONDS = 0.003  # longer than an idle process takes to wake up and accept
@@ -41,9 +41,7 @@ class Shares:
     @classmethod
     def make(cls, places: int) -> "Shares":
         """Return a new table, in which nobody accepts anything."""
-        with _file() as file:
-            file.truncate(places * _BYTES)
-            return cls(os.dup(file.fileno()))
+        return cls(shared_file(places * _BYTES))
 
     def say(self, connections: int | None) -> None:
         """Say how many connections this process holds; None: it accepts none."""
@@ -63,11 +61,18 @@ class Shares:
         return any(self._numbers)
 
 
-def _file() -> BinaryIO:
-    """Return a file in memory, where the system has such: the first write to a mapped one on a full disk kills."""
+def shared_file(size: int) -> int:
+    """Return the descriptor of a file of so many zeros that has no name, to be mapped by several processes.
+
+    It is in memory, where the system has such: the first write to a mapped one on a full disk kills.
+    """
     if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("respsite-shares"), "w+b")
-    return cast("BinaryIO", tempfile.TemporaryFile())
+        descriptor = os.memfd_create("respsite-shared")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.truncate(descriptor, size)
+    return descriptor
 
 
 BACKLOG = 2**16 - 1  # connections that wait until a process takes them; the kernel takes what it allows for more

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from engine import orjson
+from responses_app.limits.suspects import holding
 from responses_app.observing.logs import OF_STRANGERS, bind
 from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol import ids
@@ -266,21 +267,8 @@ class Connection:
         caller = self._site.door.latest(self._terms.caller)
         try:
             fields = {name: value for name, value in create.fields.items() if name not in IGNORED}
-            request, ignored = await self._site.reader.run(caller.project, create.size, partial(self._parsed, fields))
-            check_beta(request, self._terms.betas)
-            # Its agents go on with outputs that come by `response.inject`.
-            awaits_tools = self._terms.awaits_tools or request.with_agents
-            origin = Origin.of(
-                caller,
-                "websocket",
-                request_id=self.id,
-                awaits_tools=awaits_tools,
-                span=self._terms.span,
-                rollout=self._terms.rollout,
-            )
-            reader = await self._site.service.create(
-                request, origin, recall=lambda id: self._recall(create, id), dialect=self._dialect
-            )
+            with holding():
+                reader, ignored = await self._created(create, caller, fields)
         except ApiError as error:
             self._execute(self._session.refused(create, error))
         except Exception:
@@ -293,6 +281,28 @@ class Connection:
             self._attach(create, reader, str(ignored))
             if is_writer:
                 await self._write()
+
+    async def _created(
+        self, create: Create, caller: Caller, fields: JsonObject
+    ) -> tuple[ResponseReader, IgnoredFields]:
+        """Return the reader of a create's response, and what of it has no effect. Raises `ApiError`."""
+        request, ignored = await self._site.reader.read(
+            caller.project, create.size, lambda: repr(fields).encode(), lambda _: self._parsed(fields)
+        )
+        check_beta(request, self._terms.betas)
+        origin = Origin.of(
+            caller,
+            "websocket",
+            request_id=self.id,
+            # Its agents go on with outputs that come by `response.inject`.
+            awaits_tools=self._terms.awaits_tools or request.with_agents,
+            span=self._terms.span,
+            rollout=self._terms.rollout,
+        )
+        reader = await self._site.service.create(
+            request, origin, recall=lambda id: self._recall(create, id), dialect=self._dialect
+        )
+        return reader, ignored
 
     def _recall(self, create: Create, response_id: str) -> ChainLink | None:
         if create.parent is not None and create.parent.known_as == response_id:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from responses_app.admin import dashboard as counting
 from responses_app.admin import panels
 from responses_app.admin.charts import HEIGHT, TOP, ChartPlan, Series, bar_chart, line_chart, nice_top
 from responses_app.admin.dashboard import PERIODS, STEPS, Bin, page, running, statistics
+from responses_app.limits.suspects import Stage, name_of
 from responses_app.models import Response, Worker
 from responses_app.models.usage import Usage
 from responses_app.protocol.prices import prices
@@ -281,6 +283,22 @@ def test_what_the_worker_has_is_shown(admin: Client) -> None:
     assert "background responses wait here" in text
     assert "Responses</th>" in text
     assert "of database" in text
+
+
+def test_requests_that_ran_when_workers_died_are_shown(admin: Client) -> None:
+    table, now = get_site().service.running.table, monotonic()
+    names = [name_of("shop", text) for text in (b"deadly", b"beside it")]
+    assert "Requests at deaths" not in admin.get("/admin/dashboard/").content.decode()
+    for name, stage in zip(names, (Stage.CONDEMNED, Stage.SUSPECT), strict=True):
+        table.suspect(name, stage, "<shop>", now)
+    try:
+        text = admin.get("/admin/dashboard/").content.decode()
+    finally:
+        for name in names:
+            table.free(name)
+    shown = [names[0].hex(), "refused: two workers died of it", names[1].hex(), "ran when a worker died"]
+    assert [text.index(each) for each in shown] == sorted(text.index(each) for each in shown)
+    assert "&lt;shop&gt;" in text
 
 
 def test_costs_are_shown_where_there_are_prices(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,15 @@ import asyncio
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
+from responses_app.limits.suspects import name_of
+from responses_app.wiring.site import get_site
 from tests.kit import chats, messages
-from tests.kit.clients import Socket, http_client, ready
+from tests.kit.clients import Socket, http_client, read_error_frame, ready
 from tests.kit.inprocess import Server
-from tests.kit.scripts import aborted_prompts, generations
+from tests.kit.scripts import aborted_prompts, gate, generations, release
 from tests.kit.waiting import eventually
 
 CHAT, MESSAGES, COMPLETIONS, RESPONSES = "/chat/completions", "/messages", "/completions", "/responses"
@@ -168,3 +171,37 @@ async def test_a_demanded_call_of_a_server_that_is_away_is_refused_with_its_caus
         await socket.create("hello", **fields)
         failed = (await socket.until("response.failed"))[-1]["response"]["error"]
         assert (failed["code"], UNLISTED in failed["message"]) == ("invalid_prompt", True)
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES, MESSAGES])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_request_counts_as_running_until_it_has_ended_and_one_that_ends_workers_is_refused(
+    server: Server, path: str, stream: bool
+) -> None:
+    running = get_site().service.running
+    body = orjson.dumps(asked(path, "Does this end you?", stream=stream))
+    headers = {"content-type": "application/json", **headers_of(path)}
+    async with http_client(server) as http:
+        assert (await http.post(path, content=body, headers=headers)).status_code == 200
+        await eventually(lambda: not running._held)
+        running.condemn("default", name_of("default", body))
+        refused = await http.post(path, content=body, headers=headers)
+        assert refused.status_code == (529 if path == MESSAGES else 503)
+        assert "it was running when two worker processes of this server died" in refused.text
+        assert int(refused.headers["retry-after"]) > 3500
+        other = await http.post(path, content=body.replace(b"you", b"who"), headers=headers)
+        assert other.status_code == 200
+
+
+async def test_a_create_over_a_websocket_that_ends_workers_is_refused(server: Server, socket: Socket) -> None:
+    running = get_site().service.running
+    await socket.create(gate("g1"))
+    await socket.until("response.output_text.delta")
+    (name,) = running._held
+    release(server, "g1")
+    await socket.answer()
+    await eventually(lambda: not running._held)
+    running.condemn("default", name)
+    await socket.create(gate("g1"))
+    read_error_frame(await socket.error(), status=503, code="request_ends_workers")
+    await socket.ask("Hello")

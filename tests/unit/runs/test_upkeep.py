@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import EngineUnavailable
-from responses_app.protocol.errors import ApiError
+from responses_app.limits import suspects
+from responses_app.limits.suspects import Stage, name_of
+from responses_app.protocol.errors import ENDS_WORKERS, ApiError
 from responses_app.protocol.response.input_codec import encode
 from responses_app.protocol.response.steps import Enqueued, Input, Sampled, Sealed, Started, ToolReturned
 from responses_app.runs import duties
@@ -27,6 +29,43 @@ async def test_what_a_dead_worker_left_runs() -> None:
     assert site.metrics.takeovers.at("continued").value == 3
     ended = {labels[-1]: cell.value for labels, cell in site.metrics.responses.cells.items() if cell.value}
     assert ended == {"completed": 3}
+
+
+async def test_those_that_ran_when_a_worker_died_run_again_one_after_the_other() -> None:
+    site = Site(FakeEngine([[asyncio.Event()]]), await left_behind(2, worker="dead"))
+    async with looked_after(site):
+        await eventually(lambda: len(site.registry.running) == 1)
+        stages = [each.suspicion for each in site.store._responses.values()]
+        assert sorted(stages) == [Stage.SUSPECT, Stage.ON_TRIAL]
+        (first,) = site.registry.running
+        site.registry.cancel(first, reason="its trial is over")
+        await eventually(lambda: [run is not first for run in site.registry.running] == [True])
+
+
+async def test_one_that_has_run_for_some_time_makes_room_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspects, "TRIAL_SECONDS", 0)
+    site = Site(FakeEngine([[asyncio.Event()]]), await left_behind(3, worker="dead"))
+    async with looked_after(site):
+        await eventually(lambda: [each.suspicion for each in site.store._responses.values()] == [Stage.PASSED] * 3)
+        assert len(site.registry.running) == 3
+
+
+@pytest.mark.parametrize("by", ["its row", "its request, which its client has sent again"])
+async def test_one_that_was_running_at_two_deaths_is_not_run_a_third_time(by: str) -> None:
+    site = Site(store=await left_behind(2, worker="dead"))
+    name = name_of("p", b"what it was asked")
+    poison, innocent = site.store._responses.values()
+    assert isinstance(poison.of, AcceptedResponse)
+    poison.of = replace(poison.of, request_name=name.hex())
+    if by == "its row":
+        poison.suspicion, innocent.suspicion = Stage.ON_TRIAL, Stage.PASSED
+    else:
+        site.service.running.condemn("default", name)
+    async with looked_after(site):
+        await eventually(lambda: statuses(site.store) == ["failed", "completed"])
+    failed, _ = kept(site.store)
+    assert failed["error"] == ENDS_WORKERS
+    assert site.service.running.table.stage(name, time.monotonic())[0] is Stage.CONDEMNED, "nor is it taken anew"
 
 
 async def test_files_whose_time_is_over_are_removed(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:

@@ -10,12 +10,13 @@ A row that is damaged fails alone, as nobody can go on with it: else it would st
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from engine import orjson
+from responses_app.limits.suspects import Stage, after_death, after_stop
 from responses_app.models import json_text
 from responses_app.protocol.errors import SERVER_STOPPED
 from responses_app.protocol.requests.resources import ResponseObject, Status, as_failed
@@ -55,11 +56,12 @@ _OF_THE_DEAD = (
 )
 _HAS_LOG = f"EXISTS (SELECT 1 FROM {LOGS} AS part WHERE part.response_id = {RESPONSES}.id)"
 # Unordered: SQLite would scan the whole table to have them in order.
-_LEFT = f"SELECT id, body, request IS NOT NULL OR {_HAS_LOG} FROM {_OF_THE_DEAD} {{lock}}"
+_LEFT = f"SELECT id, body, request IS NOT NULL OR {_HAS_LOG}, worker, status, suspicion FROM {_OF_THE_DEAD} {{lock}}"
 # What a worker has claimed and not accepted itself: a call of `reclaim` whose answer got lost may have claimed it.
 _OWN = f"SELECT id FROM {RESPONSES} WHERE status IN {RUNNING} AND worker = %s AND epoch > 1"
 _CLAIMED = f"""
-SELECT id, project, body, status, input_items, transport, key_id, request, epoch FROM {RESPONSES}
+SELECT id, project, body, status, input_items, transport, key_id, request, epoch, suspicion, request_name
+FROM {RESPONSES}
 WHERE id IN ({{ids}}) AND worker = %s AND status IN {RUNNING} ORDER BY created_at, id
 """
 _LOGS = f"SELECT response_id, data FROM {LOGS} WHERE response_id IN ({{ids}}) ORDER BY response_id, position"
@@ -92,7 +94,10 @@ def reclaim(
     """
     runnable, lost = _left(connection, worker_id, dead_before, known)
     with connection.cursor() as cursor:
-        CLAIM_RESPONSE.run(cursor, [{"id": response_id, "worker": worker_id} for response_id in runnable])
+        CLAIM_RESPONSE.run(
+            cursor,
+            [{"id": each, "worker": worker_id, "suspicion": stage} for each, stage in runnable.items()],
+        )
         FAIL_RESPONSE.run(cursor, [_failed(response_id, body) for response_id, body in lost.items()])
         # Before the first beats `dead_before` is minus infinity, which is not a time that a database takes.
         forgotten = max(0.0, dead_before - REMEMBERED_SECONDS)
@@ -129,8 +134,9 @@ def lost(connection: BaseDatabaseWrapper, claims: Mapping[str, Claim]) -> Collec
 
 def _left(
     connection: BaseDatabaseWrapper, worker_id: str, dead_before: float, known: Collection[str]
-) -> tuple[Sequence[str], Mapping[str, str]]:
-    """Return the responses nobody runs: the ids of those to be claimed, the others with their bodies as JSON.
+) -> tuple[Mapping[str, Stage], Mapping[str, str]]:
+    """Return the responses nobody runs: the ids of those to be claimed, with what is thought of each now that their
+    workers are dead, and the others with their bodies as JSON.
 
     Those that are `known` here ran here a moment ago, and are for others.
     """
@@ -139,7 +145,35 @@ def _left(
         cursor.execute(sql, [worker_id, time_value(connection, max(0.0, dead_before))])
         # By id, which is the order of time; the query has none.
         rows = sorted(row for row in cursor.fetchall() if row[0] not in known)
-    return [row[0] for row in rows if row[2]], {row[0]: row[1] for row in rows if not row[2]}
+    left = [_Left(*row) for row in rows]
+    stages = _after_deaths(left)
+    return {each.id: stages[each.id] for each in left if each.can_run}, {
+        each.id: each.body for each in left if not each.can_run
+    }
+
+
+class _Left(NamedTuple):
+    """A response that nobody runs."""
+
+    id: str
+    body: str
+    can_run: bool
+    worker: str
+    status: str
+    suspicion: int
+
+
+def _after_deaths(left: Sequence[_Left]) -> Mapping[str, Stage]:
+    """Return what is thought of each of these: whoever had it is dead, or has given it back."""
+    there: dict[str, dict[str, Stage]] = {}
+    for each in left:
+        there.setdefault(each.worker, {})[each.id] = Stage(each.suspicion)
+    stages: dict[str, Stage] = {}
+    for worker, theirs in there.items():
+        stages |= after_death(theirs) if worker else after_stop(theirs)
+    # What has waited for its turn was not running.
+    waited = {each.id: Stage.INNOCENT for each in left if each.status == Status.QUEUED.value and not each.suspicion}
+    return stages | waited
 
 
 def _failed(response_id: str, body: str) -> Row:
@@ -192,7 +226,7 @@ def _claimed(
 
 def _accepted(worker_id: str, row: tuple[Any, ...], log: bytes) -> AcceptedResponse:
     """Return a response that was claimed, of its row and log. Raises one of `UNREADABLE`."""
-    _, project, body, status, input_items, transport, key_id, request, epoch = row
+    _, project, body, status, input_items, transport, key_id, request, epoch, suspicion, request_name = row
     return AcceptedResponse(
         project=project,
         response={**_object(body), "status": status},
@@ -203,4 +237,6 @@ def _accepted(worker_id: str, row: tuple[Any, ...], log: bytes) -> AcceptedRespo
         request=None if request is None else orjson.loads_kept(request),
         again=True,
         log=log,
+        suspicion=Stage(suspicion),
+        request_name=request_name,
     )

@@ -12,6 +12,7 @@ from django.db.backends.utils import CursorWrapper
 
 from engine import orjson
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
+from responses_app.limits.suspects import Stage
 from responses_app.models import json_text
 from responses_app.protocol.chat.stored import StoredChat
 from responses_app.protocol.ids import milliseconds_of
@@ -67,7 +68,12 @@ def accepted_row(connection: BaseDatabaseWrapper, accepted: AcceptedResponse) ->
     request = None if accepted.request is None else json_text(accepted.request)
     row = _response_row(connection, accepted)
     # `size` is what limits count: all that the row holds, also the request while it is kept.
-    changes = {"worker": accepted.claim.worker, "request": request, "size": row["size"] + _bytes(request or "")}
+    changes = {
+        "worker": accepted.claim.worker,
+        "request": request,
+        "request_name": accepted.request_name,
+        "size": row["size"] + _bytes(request or ""),
+    }
     return row | changes
 
 
@@ -209,6 +215,8 @@ def _response_row(connection: BaseDatabaseWrapper, response: AcceptedResponse | 
         "conversation_id": _known_id((body.get("conversation") or {}).get("id")),
         "worker": "",
         **claim_row(response.claim),
+        "suspicion": Stage.INNOCENT.value,
+        "request_name": "",
         "request": None,
         "size": _bytes(body_text) + _bytes(input_text),
         "input_tokens": 0,

@@ -13,6 +13,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 
+from responses_app.limits.suspects import Stage
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import Leg, TurnLeg
 from responses_app.protocol.items.items import SampledMessage
@@ -60,6 +61,7 @@ from responses_app.stores.database.responses.writes import (
     LogAppends,
     OtherWrite,
     ResponseStep,
+    Suspected,
     Write,
     commit,
 )
@@ -208,6 +210,9 @@ class DatabaseResponseStore(BaseResponseStore):
 
     async def reclaim(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Orphans:
         return await self._do(lambda db, before: reclaim(db, worker_id, before, dead_before=dead_before, known=known))
+
+    async def suspect(self, project: str, response_id: str, claim: Claim, stage: Stage) -> None:
+        await self._step(Suspected(project, response_id, claim, stage))
 
     async def has_orphans(self, worker_id: str, *, dead_before: float) -> bool:
         return bool(await self._polls.poll(any_orphans(worker_id, dead_before=dead_before)))

@@ -10,6 +10,7 @@ A response is one row, from its acceptance on. The columns that say where it sta
     ended                 completed, …  nobody   1       none                  its worker, with parts, items and log
     given back            queued        nobody   1       what it was asked     its worker, which stops
     claimed               as it was     B        2       what it was asked     B, as A was dead (`orphans`)
+    suspected             –             –        –       –                     its worker (`limits.suspects`)
     failed for the dead   failed        nobody   2       none                  B, where nothing is kept to go on from
 
 The rule: a worker writes of a response only while its claim is the present one, and the response has not ended. A claim
@@ -50,6 +51,7 @@ from typing import Any, Generic, TypeVar
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
+from responses_app.limits.suspects import Stage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.webhooks import messages_of_response
@@ -71,6 +73,7 @@ from responses_app.stores.database.response_sql import (
     NAMES,
     PARTS,
     RESPONSES,
+    SUSPECT_RESPONSE,
     Row,
     Writing,
     append_log,
@@ -116,13 +119,23 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspected:
+    """Something is thought of a response that was taken over."""
+
+    project: str
+    response_id: str
+    claim: Claim
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True)
 class GivenBack:
     """A response is given back: it is nobody's, until another worker claims it."""
 
     accepted: AcceptedResponse
 
 
-Act = Acceptance | Begun | GivenBack | StoredResponse
+Act = Acceptance | Begun | Suspected | GivenBack | StoredResponse
 
 
 @dataclass(slots=True, eq=False)
@@ -138,7 +151,7 @@ class ResponseStep:
     def response_id(self) -> str:
         """Whose step it is."""
         match self.act:
-            case Begun(response_id=response_id):
+            case Begun(response_id=response_id) | Suspected(response_id=response_id):
                 return response_id
             case StoredResponse(response=response):
                 return response["id"]
@@ -148,7 +161,7 @@ class ResponseStep:
     def is_brief(self) -> bool:
         """Whether its client did not want the response stored: it is kept for a few minutes, to be polled."""
         match self.act:
-            case Begun():
+            case Begun() | Suspected():
                 return False
             case StoredResponse(response=response):
                 return response.get("store") is False
@@ -169,7 +182,7 @@ class ResponseStep:
     @property
     def claim(self) -> Claim:
         """By what right it is taken."""
-        return self.act.claim if isinstance(self.act, Begun | StoredResponse) else self.act.accepted.claim
+        return self.act.accepted.claim if isinstance(self.act, Acceptance | GivenBack) else self.act.claim
 
 
 @dataclass(slots=True, eq=False)
@@ -209,6 +222,8 @@ def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: floa
             kinds = {type(step.act) for step in wave}
             if not kinds.isdisjoint((Acceptance, GivenBack)):
                 _accept(cursor, wave)
+            if Suspected in kinds:
+                _suspect(cursor, wave)
             if Begun in kinds:
                 _begin(cursor, wave)
             if StoredResponse in kinds:
@@ -346,6 +361,15 @@ def _begin(cursor: CursorWrapper, steps: Sequence[ResponseStep]) -> None:
         cursor,
         BEGIN_RESPONSE,
         [(step, {"id": act.response_id, "project": act.project, **claim_row(act.claim)}) for step, act in begun],
+    )
+
+
+def _suspect(cursor: CursorWrapper, steps: Sequence[ResponseStep]) -> None:
+    rows = [(step, step.act) for step in steps if isinstance(step.act, Suspected)]
+    _write(
+        cursor,
+        SUSPECT_RESPONSE,
+        [(step, {"id": act.response_id, "suspicion": act.stage, **claim_row(act.claim)}) for step, act in rows],
     )
 
 

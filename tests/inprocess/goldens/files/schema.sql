@@ -384,7 +384,9 @@ CREATE TABLE "responses_app_response" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "epoch" integer DEFAULT 1 NOT NULL,
   "key_id" varchar(64) DEFAULT '' NOT NULL,
   "chat_id" varchar(64) DEFAULT '' NOT NULL,
-  "playground" bool DEFAULT 0 NOT NULL);
+  "playground" bool DEFAULT 0 NOT NULL,
+  "suspicion" smallint unsigned DEFAULT 0 NOT NULL CHECK ("suspicion" >= 0),
+  "request_name" varchar(32) DEFAULT '' NOT NULL);
 CREATE TABLE "responses_app_responsewords" ("number" bigint NOT NULL PRIMARY KEY,
   "response_id" varchar(64) NOT NULL,
   "project" varchar(64) NOT NULL,

@@ -1,0 +1,458 @@
+"""Requests that end workers: how the one is found that does, what becomes of it, and how the others are freed.
+
+A request that was running when a worker died may have killed it (it takes all memory, or finds a fault of a native
+library), or it was only there. One death does not tell which. The rule, which is `after_death`:
+
+    stage       which request it is                          where its worker dies
+    INNOCENT    it was never running at a death              a SUSPECT
+    SUSPECT     it was at one. It waits for its trial        as before: it was not running
+    ON_TRIAL    it runs again, one at a time on a worker     CONDEMNED
+    PASSED      it has run for TRIAL_SECONDS like that       CONDEMNED, unless one that was ON_TRIAL is; then a SUSPECT
+    CONDEMNED   it was running at two deaths: it is not run a third time. A client gets a 503 that says so, and a
+                response that would be taken over ends as failed
+
+So whatever kills each worker that takes it kills two, while those that only ran beside it are parted from it: they
+stand trial at other times. The first ALONE trials have one request each, the next two, then four, as long as no worker
+dies: the hundred innocents of a machine that lost its power all run again within 20 s.
+
+Freed is a suspect that ends, in whatever way, while its worker lives; and after SUSPECT_SECONDS without a death every
+one. After CONDEMNED_SECONDS one that was condemned is a suspect again, and has one more trial.
+
+What is "the same request" is known by its name: a digest of its project and its content, whatever the header and the
+connection (an SDK that tries again sends the same bytes). A response that is taken over has the name of the request
+that made it. Forms with files have none.
+
+`SuspectTable` is in memory that the supervisor and its workers share: before a worker reads a request it writes its
+name there, which costs no message and no database, and the supervisor reads it when the worker is dead. A response that
+is taken over has its stage in its row, too (`stores.database.responses.orphans`), so it is found also where each worker
+is alone on its machine. All of it is bounded: MAX_RUNNING names of a worker, MAX_SUSPECTS of all.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from hashlib import blake2b
+from struct import Struct
+from typing import TYPE_CHECKING, TypeVar
+
+from responses_app.protocol.errors import ApiError, ends_workers
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+TRIAL_SECONDS = 2.0
+ALONE = 4  # trials in a row that have one request each
+SUSPECT_SECONDS = 3600.0
+CONDEMNED_SECONDS = 3600.0
+MAX_RUNNING = 256  # names of one worker; what runs beside more than that is not suspected
+MAX_SUSPECTS = 1024  # the oldest makes room
+_NAME_BYTES = 16
+_PROJECT_BYTES = 47
+_SLOT = Struct(f"<{_NAME_BYTES}sB{_PROJECT_BYTES}s")  # name, stage and project of what runs
+_ENTRY = Struct(f"<{_NAME_BYTES}sB{_PROJECT_BYTES}sd")  # the same of a suspect, and until when it is one
+_ANY = 8  # bytes before all else; the first is 1 once there was a suspect
+
+Name = bytes  # of a request
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Stage(IntEnum):
+    """What is thought of a request; see the module."""
+
+    INNOCENT = 0
+    SUSPECT = 1
+    ON_TRIAL = 2
+    PASSED = 3
+    CONDEMNED = 4
+
+
+def after_death(there: Mapping[Key, Stage]) -> dict[Key, Stage]:
+    """Return what is thought of a worker's requests, by anything that tells them apart, once it has died."""
+    blamed = Stage.ON_TRIAL if Stage.ON_TRIAL in there.values() else Stage.PASSED
+    return {
+        key: Stage.CONDEMNED if stage in (blamed, Stage.CONDEMNED) else Stage.SUSPECT for key, stage in there.items()
+    }
+
+
+def after_stop(there: Mapping[Key, Stage]) -> dict[Key, Stage]:
+    """Return the same of a worker's requests that it has given back, since it stops."""
+    return {key: Stage.SUSPECT if stage in (Stage.ON_TRIAL, Stage.PASSED) else stage for key, stage in there.items()}
+
+
+def name_of(project: str, content: bytes) -> Name:
+    """Return the name of a request."""
+    return blake2b(content, key=project.encode()[:64], digest_size=_NAME_BYTES).digest()
+
+
+def name_in(kept: str, response_id: str) -> Name:
+    """Return the name of a request as its response's row has it; one that has none goes by the response's id."""
+    return bytes.fromhex(kept) if kept else name_of("", response_id.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A request that was running when a worker died."""
+
+    name: Name
+    stage: Stage  # SUSPECT or CONDEMNED
+    project: str  # of whoever sent it, cut
+    until: float  # on the monotonic clock of the machine
+
+
+class SuspectTable:
+    """What runs in each of so many places, and the suspects. `memory` has `size(places)` bytes, zeros at first.
+
+    Each worker writes in a place of its own, and the supervisor where a worker has died: no two write at once, but for
+    a worker that frees a suspect, which is one byte.
+    """
+
+    def __init__(self, memory: "mmap | bytearray", places: int) -> None:
+        self._memory = memory
+        self._places = places
+        self._suspects = _ANY + places * MAX_RUNNING * _SLOT.size
+
+    @staticmethod
+    def size(places: int) -> int:
+        """Return how many bytes it takes."""
+        return _ANY + places * MAX_RUNNING * _SLOT.size + MAX_SUSPECTS * _ENTRY.size
+
+    @staticmethod
+    def places_of(size: int) -> int:
+        """Return how many places a table of this size has."""
+        return (size - _ANY - MAX_SUSPECTS * _ENTRY.size) // (MAX_RUNNING * _SLOT.size)
+
+    def put(self, place: int, index: int, name: Name, stage: Stage, project: str) -> None:
+        """Write down that a request runs."""
+        _SLOT.pack_into(self._memory, self._slot(place, index), name, stage, project.encode()[:_PROJECT_BYTES])
+
+    def clear(self, place: int, index: int) -> None:
+        """A request does not run any more."""
+        at = self._slot(place, index)
+        self._memory[at : at + _SLOT.size] = bytes(_SLOT.size)
+
+    def forget(self, place: int) -> None:
+        """The worker of a place has ended as it was told to."""
+        at = self._slot(place, 0)
+        self._memory[at : at + MAX_RUNNING * _SLOT.size] = bytes(MAX_RUNNING * _SLOT.size)
+
+    def died(self, place: int, now: float) -> list[Suspect]:
+        """The worker of a place has died: return what is thought now of what was running there."""
+        projects: dict[Name, str] = {}
+        there: dict[Name, Stage] = {}
+        for index in range(MAX_RUNNING):
+            name, stage, project = _SLOT.unpack_from(self._memory, self._slot(place, index))
+            if any(name):
+                there[name] = Stage(stage)
+                projects[name] = project.rstrip(b"\0").decode(errors="replace")
+        self.forget(place)
+        return [self.suspect(name, stage, projects[name], now) for name, stage in after_death(there).items()]
+
+    def suspect(self, name: Name, stage: Stage, project: str, now: float) -> Suspect:
+        """Take down a suspect; return it as it is now."""
+        at = self._find(name)
+        if at is None:
+            # A free place, whose time is 0, else the one whose time is over first.
+            kept = _ENTRY.iter_unpack(self._memory[self._suspects :])
+            at = min(zip(self._entries(), kept, strict=True), key=lambda each: float(each[1][-1]))[0]
+        elif self.stage(name, now)[0] is Stage.CONDEMNED:
+            stage = Stage.CONDEMNED
+        until = now + (CONDEMNED_SECONDS if stage is Stage.CONDEMNED else SUSPECT_SECONDS)
+        _ENTRY.pack_into(self._memory, at, name, stage, project.encode()[:_PROJECT_BYTES], until)
+        self._memory[0] = 1
+        return self._suspect(at)
+
+    def stage(self, name: Name, now: float) -> tuple[Stage, float]:
+        """Return what is thought of a request, and for how many seconds more."""
+        at = self._find(name) if self._memory[0] else None
+        if at is None:
+            return Stage.INNOCENT, 0.0
+        found = self._suspect(at)
+        left = found.until - now
+        if found.stage is Stage.CONDEMNED and left <= 0:
+            found, left = replace(found, stage=Stage.SUSPECT), left + SUSPECT_SECONDS
+        return (found.stage, left) if left > 0 else (Stage.INNOCENT, 0.0)
+
+    def free(self, name: Name) -> None:
+        """A request ended, and its worker lives."""
+        at = self._find(name) if self._memory[0] else None
+        if at is not None:
+            self._memory[at : at + _ENTRY.size] = bytes(_ENTRY.size)
+
+    def suspects(self, now: float) -> list[Suspect]:
+        """Return all suspects."""
+        found = (self._suspect(at) for at in self._entries()) if self._memory[0] else iter(())
+        return [each for each in found if any(each.name) and each.until > now]
+
+    def _slot(self, place: int, index: int) -> int:
+        return _ANY + (place % self._places * MAX_RUNNING + index) * _SLOT.size
+
+    def _entries(self) -> range:
+        return range(self._suspects, self._suspects + MAX_SUSPECTS * _ENTRY.size, _ENTRY.size)
+
+    def _find(self, name: Name) -> int | None:
+        at = self._memory.find(name, self._suspects)
+        return at if at in self._entries() else None
+
+    def _suspect(self, at: int) -> Suspect:
+        name, stage, project, until = _ENTRY.unpack_from(self._memory, at)
+        return Suspect(name, Stage(stage), project.rstrip(b"\0").decode(errors="replace"), until)
+
+
+@dataclass(slots=True, eq=False)
+class Trial:
+    """That a suspect runs. `end` must be called; `passed` is called where it has run for TRIAL_SECONDS."""
+
+    trials: "Trials"
+    passed: Callable[[], None]
+    timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """The time runs."""
+        self.timer = asyncio.get_running_loop().call_later(TRIAL_SECONDS, self._pass)
+
+    def end(self) -> None:
+        """The suspect has ended, or passed."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+            self.trials.ended(self)
+
+    def _pass(self) -> None:
+        self.passed()
+        self.end()
+
+
+class Trials:
+    """The trials of a worker: first one at a time, then two, then four."""
+
+    def __init__(self) -> None:
+        self._groups = 0  # in a row, behind each of which others waited
+        self._is_wanted = False  # somebody asked for a trial in vain
+        self._running: set[Trial] = set()
+        self._group = 1  # as many at a time
+        self._begun = 0  # of this group
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a trial may begin. Who is told that none may comes again."""
+        self._is_wanted = self._is_wanted or self._begun >= self._group
+        return self._begun < self._group
+
+    def begin(self, passed: Callable[[], None]) -> Trial | None:
+        """Begin a trial; return None where another one has to end before."""
+        if not self.has_room:
+            return None
+        self._begun += 1
+        trial = Trial(self, passed)
+        self._running.add(trial)
+        trial.begin()
+        return trial
+
+    async def wait(self, passed: Callable[[], None]) -> Trial:
+        """Begin a trial once it may."""
+        while (trial := self.begin(passed)) is None:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                self._wake(1)  # it may have been its turn
+                raise
+        return trial
+
+    def ended(self, trial: Trial) -> None:
+        """One is over."""
+        self._running.discard(trial)
+        if self._running:
+            return
+        # Where nobody has waited, the next suspect is of another death.
+        self._groups = self._groups + 1 if self._is_wanted or self._waiting else 0
+        self._group = 2 ** max(0, self._groups - ALONE + 1)
+        self._begun, self._is_wanted = 0, False
+        self._wake(self._group)
+
+    def _wake(self, count: int) -> None:
+        while count and self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():  # its client may have left
+                turn.set_result(None)
+                count -= 1
+
+
+@dataclass(slots=True)
+class _Held:
+    """A name that is written down."""
+
+    project: str
+    index: int | None  # None: there was no place for it
+    holders: int = 1
+    stage: Stage = Stage.INNOCENT
+    trial: Trial | None = None
+
+
+@dataclass(slots=True)
+class Holds:
+    """The names of what is read and answered here, until that has ended."""
+
+    names: list[tuple["Running", Name]] = field(default_factory=list)
+
+    def release(self) -> None:
+        """It has ended."""
+        while self.names:
+            running, name = self.names.pop()
+            running.release(name)
+
+
+_HOLDS: ContextVar[Holds | None] = ContextVar("holds", default=None)
+
+
+@contextmanager
+def holding() -> Iterator[Holds]:
+    """Hold what is begun here until this is over, also where others carry it on (`share`)."""
+    holds = Holds()
+    before = _HOLDS.get()
+    _HOLDS.set(holds)
+    try:
+        yield holds
+    finally:
+        _HOLDS.set(before)
+        holds.release()
+
+
+class Running:
+    """What runs in this process. Without a supervisor its table is its own, and nobody reads what it has left."""
+
+    def __init__(self) -> None:
+        self.table = SuspectTable(bytearray(SuspectTable.size(1)), 1)
+        self.trials = Trials()
+        self._place = 0
+        self._held: dict[Name, _Held] = {}
+        self._free = list(range(MAX_RUNNING))
+        self._lock = threading.Lock()  # bodies are read on threads
+
+    def attach(self, table: SuspectTable, place: int) -> None:
+        """Use the table of a supervisor, before anything is read."""
+        self.table, self._place = table, place
+
+    def begin(self, holds: Holds, project: str, name: Name) -> bool:
+        """Hold a request; return whether it may go on, else it has to wait for its trial. Any thread calls it.
+
+        Raises `ApiError` (503) for one that is condemned.
+        """
+        stage = self._check(name)
+        if stage is Stage.SUSPECT and not self._is_tried(name):
+            return False
+        self._hold(holds, project, name, Stage.INNOCENT, None)
+        return True
+
+    async def stand_trial(self, holds: Holds, project: str, name: Name) -> None:
+        """Hold a suspect once it may run. Raises `ApiError` (503) for one that has been condemned meanwhile."""
+        trial = await self.trials.wait(lambda: self._pass(name))
+        if self._is_tried(name):  # the same request, sent twice
+            trial.end()
+        try:
+            self._check(name)
+        except ApiError:
+            trial.end()
+            raise
+        self._hold(holds, project, name, Stage.ON_TRIAL, trial)
+
+    def hold_again(self, holds: Holds, project: str, name: Name, passed: Callable[[], None]) -> bool:
+        """Hold a suspect that is taken over; return False where its trial has to wait.
+
+        `passed` is called where it has run for TRIAL_SECONDS. Raises `ApiError` (503) where it is condemned.
+        """
+        self._check(name)
+
+        def both() -> None:
+            self._pass(name)
+            passed()
+
+        trial = self.trials.begin(both)
+        if trial is not None:
+            self._hold(holds, project, name, Stage.ON_TRIAL, trial)
+        return trial is not None
+
+    def hold_more(self, holds: Holds, name: Name) -> None:
+        """Hold what is held already."""
+        with self._lock:
+            self._held[name].holders += 1
+        holds.names.append((self, name))
+
+    def condemn(self, project: str, name: Name) -> None:
+        """Two deaths are known of a request from elsewhere."""
+        self.table.suspect(name, Stage.CONDEMNED, project, time.monotonic())
+
+    def release(self, name: Name) -> None:
+        """One of those who hold a name has ended."""
+        with self._lock:
+            held = self._held[name]
+            held.holders -= 1
+            if held.holders:
+                return
+            del self._held[name]
+            if held.index is not None:
+                self.table.clear(self._place, held.index)
+                self._free.append(held.index)
+        if held.trial is not None:
+            held.trial.end()
+        if self.table.stage(name, time.monotonic())[0] is Stage.SUSPECT:
+            self.table.free(name)
+
+    def _hold(self, holds: Holds, project: str, name: Name, stage: Stage, trial: Trial | None) -> None:
+        with self._lock:
+            held = self._held.get(name)
+            if held is None:
+                index = self._free.pop() if self._free else None
+                held = self._held[name] = _Held(project, index, stage=stage, trial=trial)
+            else:
+                held.holders += 1
+                if held.trial is None:
+                    held.stage, held.trial = max(stage, held.stage), trial
+            if held.index is not None:
+                self.table.put(self._place, held.index, name, held.stage, project)
+        holds.names.append((self, name))
+
+    def _check(self, name: Name) -> Stage:
+        stage, seconds = self.table.stage(name, time.monotonic())
+        if stage is Stage.CONDEMNED:
+            raise ends_workers(seconds)
+        return stage
+
+    def _is_tried(self, name: Name) -> bool:
+        held = self._held.get(name)
+        return held is not None and held.stage >= Stage.ON_TRIAL
+
+    def _pass(self, name: Name) -> None:
+        with self._lock:
+            held = self._held.get(name)
+            if held is not None:
+                held.stage = Stage.PASSED
+                if held.index is not None:
+                    self.table.put(self._place, held.index, name, held.stage, held.project)
+
+
+def current_holds() -> Holds | None:
+    """Return what is held for whoever calls, None where nobody would let go of it."""
+    return _HOLDS.get()
+
+
+def current_name() -> str:
+    """Return the name of the request that is carried out here, in hexadecimal; "" where none is held."""
+    holds = current_holds()
+    return holds.names[0][1].hex() if holds and holds.names else ""
+
+
+def share() -> Holds:
+    """Hold what is held here for one more, who releases it when it has ended."""
+    shared, holds = Holds(), _HOLDS.get()
+    for running, name in holds.names if holds else ():
+        running.hold_more(shared, name)
+    return shared
