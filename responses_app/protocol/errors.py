@@ -109,6 +109,11 @@ def array_too_long(param: str, value: Sequence[object], limit: int, setting: str
     return invalid_request(message, param=param, code="array_above_max_length")
 
 
+def not_an_object() -> ApiError:
+    """The body of a request is no JSON object (400)."""
+    return invalid_request("The body must be a JSON object.", code="invalid_json")
+
+
 def conflict(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
     """The request cannot be served beside what is there already (409)."""
     return ApiError(message, status=409, type="conflict_error", param=param, code=code)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapp
 from dataclasses import dataclass, replace
 from typing import Any
 
-from responses_app.protocol.errors import ApiError
+from responses_app.protocol.errors import ApiError, not_an_object
 from responses_app.protocol.files.files import MAX_PART_BYTES, file_too_large, part_too_large
 from responses_app.protocol.files.skills import skill_too_large
 from responses_app.protocol.transport import (
@@ -44,6 +44,10 @@ FORM_BYTES = 64 * 1024  # of an upload beside its file
 SKILL_FORM_BYTES = 1024 * 1024  # of one beside the files of a skill, each of which has a head
 MAX_DIGITS = 18  # of a declared length that are read; more are too many bytes in any case
 MIN_BYTES_PER_SECOND = 16 * 1024  # of a body that takes longer than REQUEST_ARRIVAL_SECONDS
+START_BYTES = 64 * 1024  # of a body of JSON, within which its first brace has to stand
+# Of a message with a body's last part: a file that has the whole body, whose bytes do not stand in messages, and their
+# number. Whoever reads the message takes the file over.
+BODY_FILE, BODY_SIZE = "respsite.body.file", "respsite.body.size"
 LINGER_SECONDS = 10.0  # a refused client may go on sending this long; it reads its answer in this time
 
 
@@ -57,6 +61,7 @@ class Head:
     length: int | None  # bytes; None where it is not declared
     codings: tuple[str, ...] = ()  # how the body is wrapped for its way, in lower case
     has_both: bool = False  # a coding, and a length beside it
+    is_packed: bool = False  # its content has a coding of its own, such as gzip
 
     @classmethod
     def of(cls, method: str, path: str, root_path: str, headers: Iterable[tuple[bytes, bytes]]) -> "Head":
@@ -74,6 +79,7 @@ class Head:
             length=int("0" + length.lstrip("0")[:MAX_DIGITS]) if length.isdecimal() else None,
             codings=tuple(v.decode("latin1").strip().lower() for n, v in headers if n == b"transfer-encoding"),
             has_both=is_coded and b"content-length" in values,
+            is_packed=b"content-encoding" in values,
         )
 
     @property
@@ -144,6 +150,15 @@ class BodyRules:
         # The smaller of the two bounds is the one that the client is told of.
         is_part = form.size is Size.PART and self.max_file_bytes > MAX_PART_BYTES
         return part_too_large() if is_part else file_too_large(self.max_file_bytes, setting=self.max_file_setting)
+
+    def check_start(self, head: Head, start: bytes) -> None:
+        """Raise `ApiError` for a body of JSON that is no object. `start`: its first START_BYTES or more, of a long one.
+
+        A short one is answered by who parses it. Of a long one nothing more is taken: it costs its sender nothing.
+        """
+        is_json = head.content_type == JSON_TYPE and not head.is_packed and _posted(head) is not None
+        if is_json and start.lstrip(b" \t\r\n")[:1] != b"{":
+            raise not_an_object()
 
     def seconds(self, received: int) -> float:
         """Return how long a request may take of which so many bytes are here, in seconds."""
@@ -219,6 +234,7 @@ class _CountedBody:
         self._limit = rules.limit(head)
         self._began = asyncio.get_running_loop().time()
         self._received = 0  # bytes
+        self._start: bytes | None = b""  # None once it is known to be one of what is taken
         self._complete = False
 
     async def admit(self) -> None:
@@ -240,7 +256,13 @@ class _CountedBody:
                 message = await self._receive()
         except TimeoutError:
             raise request_too_slow(self._rules.arrival_seconds) from None
-        self._received += len(message.get("body", b""))
+        part = message.get("body", b"")
+        self._received += message.get(BODY_SIZE, len(part))
+        if self._start is not None:
+            self._start += part
+            if len(self._start) >= START_BYTES:
+                self._rules.check_start(self._head, self._start)
+                self._start = None
         self._complete = not message.get("more_body", False)
         if self._received > self._limit:
             raise self._rules.excess(self._head)

@@ -23,6 +23,7 @@ from responses_app.protocol.errors import (
     JsonObject,
     invalid_request,
     invalid_value,
+    not_an_object,
 )
 from responses_app.protocol.fields import IgnoredFields
 from responses_app.protocol.items.resources import SCREENSHOTS
@@ -122,7 +123,7 @@ def _as_object(content: bytes, reader: JsonReader) -> JsonObject:
     except orjson.JSONDecodeError as error:
         raise invalid_request(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(data, dict):
-        raise invalid_request("The body must be a JSON object.", code="invalid_json")
+        raise not_an_object()
     return data
 
 

@@ -26,7 +26,7 @@ from functools import cache, partial
 from typing import Any
 
 from responses_app.protocol.transport import AnswerHeaders
-from responses_app.web.bodies import BodyRules, Message, Receive
+from responses_app.web.bodies import BODY_FILE, BODY_SIZE, BodyRules, Message, Receive
 from responses_app.web.servers.heads import date, written
 from responses_app.web.servers.inflow import REASON_BYTES, FrameRules, Frames, Inflow
 from responses_app.web.servers.listening import listen_widely, when_daphne_runs
@@ -459,7 +459,10 @@ def _size(message: Message) -> int:
 
 
 class _FiledBody:
-    """A long body, read from its file as the application asks for it; daphne's queue has an empty one."""
+    """A long body; daphne's queue has an empty one. The API takes its file, to read it on a thread.
+
+    For all else it is read from the file as the application asks for it.
+    """
 
     def __init__(self, request: Any, receive: Receive) -> None:
         self._request = request
@@ -470,6 +473,9 @@ class _FiledBody:
         """Return the next part, or what comes after the body."""
         if self._left == self._request.received:
             await self._receive()  # the empty one
+            if (file := self._request.take_body()) is not None:
+                size, self._left = self._left, 0
+                return {"type": "http.request", "body": b"", "more_body": False, BODY_FILE: file, BODY_SIZE: size}
         if not self._left or self._request.body is None:  # read to its end, or the client is gone
             return await self._receive()
         await asyncio.sleep(0)  # the parts are all there: others have their turn between two

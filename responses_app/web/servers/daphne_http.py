@@ -28,7 +28,16 @@ from responses_app.protocol.transport import (
     target_too_long,
     unreadable,
 )
-from responses_app.web.bodies import LINGER_SECONDS, OTHER_BODY_BYTES, BodyRules, Head, Message, answer
+from responses_app.web.bodies import (
+    LINGER_SECONDS,
+    OTHER_BODY_BYTES,
+    START_BYTES,
+    BodyRules,
+    Head,
+    Message,
+    answer,
+)
+from responses_app.web.endpoint import is_api_path
 from responses_app.web.phrases import PHRASES
 from responses_app.web.servers import inflow
 from responses_app.web.servers.heads import MAX_HEAD_BYTES, check_head, date, is_handshake, origin_form, refusal
@@ -256,6 +265,7 @@ class Request(WebRequest):
         self.received = 0
         self.refused = False
         self.body: Any = None
+        self._start: bytes | None = b""  # of the body, until it is known to be one of what is taken
         # Forms are read by Django, from a file; Twisted would parse them in memory, on the loop.
         super().__init__(*args, parsePOSTFormSubmission=False)
 
@@ -308,6 +318,15 @@ class Request(WebRequest):
             self.refuse(self._rules.excess(self._head))
             return
         super().handleContentChunk(data)
+        if self._head is not None and self._start is not None:
+            self._start += data
+            if len(self._start) >= START_BYTES:
+                start, self._start = self._start, None
+                try:
+                    self._rules.check_start(self._head, start)
+                except ApiError as error:
+                    self.refuse(error)
+                    return
         if self._head is not None and self.received > OTHER_BODY_BYTES and not self._is_asked:
             self._ask(self._head)
 
@@ -388,6 +407,13 @@ class Request(WebRequest):
         status, lines, content = answer(error, self._headers(), self._standing, path=self._asked_path())
         self.handle_reply({"type": "http.response.start", "status": status, "headers": lines})
         self.handle_reply({"type": "http.response.body", "body": content})
+
+    def take_body(self) -> Any:
+        """Return the file of a long body, for the API: it reads and closes it. None where parts are wanted."""
+        if self._head is None or not is_api_path(self._head.path):
+            return None
+        body, self.body = self.body, None
+        return body
 
     def connectionLost(self, reason: Any) -> None:
         """The connection is gone."""

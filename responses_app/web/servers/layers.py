@@ -15,7 +15,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from functools import lru_cache, partial
 from tempfile import SpooledTemporaryFile
@@ -34,7 +34,7 @@ from responses_app.auth.door import is_local
 from responses_app.limits.suspects import holding
 from responses_app.observing.traces import SPAN, TRACEPARENT, Traces
 from responses_app.protocol.errors import ApiError
-from responses_app.web.bodies import Application, Message, Receive, SendMessage
+from responses_app.web.bodies import BODY_FILE, Application, Message, Receive, SendMessage
 from responses_app.web.endpoint import find, is_api_path
 from responses_app.web.http import NotServed
 from responses_app.web.servers.listening import ports, stop_accepting, when_daphne_runs
@@ -79,7 +79,7 @@ class Handler(ASGIHandler):
             body = await self.read_body(receive)
         except RequestAborted:
             return
-        with body:
+        try:
             request, refused = self.create_request(scope, body)
             if request is None:
                 assert refused is not None  # one of the two is there
@@ -97,6 +97,28 @@ class Handler(ASGIHandler):
                 await asyncio.wait((answering, leaving))
             if not answering.cancelled():  # else its client has left
                 answering.result()
+        finally:
+            await self._close(body)
+
+    async def read_body(self, receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> Any:
+        """Return the body as a file: the one that the server has written it to, where there is one."""
+        first: Mapping[str, Any] | None = await receive()
+        assert first is not None
+        if (file := first.get(BODY_FILE)) is not None:
+            return file
+
+        async def received() -> Mapping[str, Any]:
+            nonlocal first
+            message, first = first, None
+            return await receive() if message is None else message
+
+        return await super().read_body(received)
+
+    async def _close(self, body: Any) -> None:
+        if getattr(body, "_rolled", True):  # on a disk, which may take 20 ms to forget 30 MB
+            await asyncio.get_running_loop().run_in_executor(None, body.close)
+        else:
+            body.close()
 
     async def _answer(self, request: Any, send: Any) -> None:
         await self.send_response(await self.run_get_response(request), send)

@@ -1,9 +1,21 @@
 """What a request's head says of its body, and how much of it is taken."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from responses_app.protocol.errors import ApiError
-from responses_app.web.bodies import OTHER_BODY_BYTES, BodyRules, Head
+from responses_app.protocol.transport import AnswerHeaders, HeaderSettings
+from responses_app.web.bodies import (
+    OTHER_BODY_BYTES,
+    START_BYTES,
+    Bodies,
+    BodyRules,
+    Head,
+    Message,
+    Receive,
+    SendMessage,
+)
 
 LARGE = 10 * OTHER_BODY_BYTES
 
@@ -69,3 +81,45 @@ def test_a_small_limit_holds_for_all() -> None:
     for path in ("/v1/responses", "/admin/"):
         with pytest.raises(ApiError):
             rules.check(head(path, content_length="1025", content_type="application/json"))
+
+
+@pytest.mark.parametrize(
+    ("start", "further", "is_taken"),
+    [
+        (b"", {}, False),
+        (b"[", {}, False),
+        (b'"', {}, False),
+        (b" \t\r\n7", {}, False),
+        (b'{"input":', {}, True),
+        (b' \t\r\n{"input":', {}, True),
+        (b"", {"content_encoding": "gzip"}, True),
+        (b"", {"content_type": "multipart/form-data"}, True),
+    ],
+    ids=["spaces", "array", "text", "number", "object", "object behind spaces", "packed", "form"],
+)
+async def test_a_long_body_of_json_that_is_no_object_is_refused_while_it_comes(
+    start: bytes, further: Mapping[str, str], is_taken: bool
+) -> None:
+    part = START_BYTES // 4
+    parts = [(start + b" " * part)[:part], *[b" " * part] * 99]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+    async def read(scope: Message, receive: Receive, send: SendMessage) -> None:
+        while (await receive())["more_body"]:
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = {"content_type": "application/json", "content_length": str(100 * part), **further}
+    lines = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    rules = rules_of(100 * part, max_file_bytes=100 * part)
+    path = "/v1/files" if "multipart" in headers["content_type"] else "/v1/responses"
+    scope: Message = {"type": "http", "method": "POST", "path": path, "headers": lines}
+    await Bodies(read, rules, headers=AnswerHeaders(HeaderSettings(), str))(scope, receive, send)
+    assert sent[0]["status"] == (200 if is_taken else 400)
+    assert len(parts) == (0 if is_taken else 96), "no more than its first START_BYTES were read"
