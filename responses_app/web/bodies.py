@@ -79,7 +79,7 @@ class Head:
             length=int("0" + length.lstrip("0")[:MAX_DIGITS]) if length.isdecimal() else None,
             codings=tuple(v.decode("latin1").strip().lower() for n, v in headers if n == b"transfer-encoding"),
             has_both=is_coded and b"content-length" in values,
-            is_packed=b"content-encoding" in values,
+            is_packed=values.get(b"content-encoding", "").strip().lower() not in ("", "identity"),
         )
 
     @property
@@ -222,6 +222,23 @@ def answer(
     return response.status_code, lines, response.content
 
 
+class BodyStart:
+    """The beginning of a body, until it is known to be one of what is taken."""
+
+    def __init__(self, rules: BodyRules, head: Head) -> None:
+        self._rules = rules
+        self._head = head
+        self._start: bytes | None = b""
+
+    def take(self, part: bytes) -> None:
+        """Take what comes next. Raises `ApiError` for what is not taken."""
+        if self._start is not None:
+            self._start += part
+            if len(self._start) >= START_BYTES:
+                start, self._start = self._start, None
+                self._rules.check_start(self._head, start)
+
+
 class _CountedBody:
     """One request's body on its way to the application."""
 
@@ -234,7 +251,7 @@ class _CountedBody:
         self._limit = rules.limit(head)
         self._began = asyncio.get_running_loop().time()
         self._received = 0  # bytes
-        self._start: bytes | None = b""  # None once it is known to be one of what is taken
+        self._start = BodyStart(rules, head)
         self._complete = False
 
     async def admit(self) -> None:
@@ -258,11 +275,7 @@ class _CountedBody:
             raise request_too_slow(self._rules.arrival_seconds) from None
         part = message.get("body", b"")
         self._received += message.get(BODY_SIZE, len(part))
-        if self._start is not None:
-            self._start += part
-            if len(self._start) >= START_BYTES:
-                self._rules.check_start(self._head, self._start)
-                self._start = None
+        self._start.take(part)
         self._complete = not message.get("more_body", False)
         if self._received > self._limit:
             raise self._rules.excess(self._head)
@@ -280,7 +293,8 @@ class _UnpackedBody:
 
     def __init__(self, rules: BodyRules, head: Head, body: _CountedBody, coding: str) -> None:
         self._rules = rules
-        self._head = replace(head, length=None)
+        self._head = replace(head, length=None, is_packed=False)
+        self._start = BodyStart(rules, self._head)
         self._body = body
         self._coding = coding
         self._decoder = DECODERS[coding]()
@@ -296,6 +310,7 @@ class _UnpackedBody:
                 self._size += len(piece)
                 if self._size > self._rules.limit(self._head):
                     raise self._excess()
+                self._start.take(piece)
                 await asyncio.sleep(0)  # others have their turn between two
                 return {"type": "http.request", "body": piece, "more_body": True}
             if self._has_come:

@@ -37,7 +37,6 @@ class JsonReader:
         max_body_bytes: int,
         max_values: int,
         max_items: int,
-        running: Running | None = None,
     ) -> None:
         """Keep the bounds."""
         self.max_body_bytes = max_body_bytes
@@ -46,7 +45,7 @@ class JsonReader:
         self._max_values = max_values
         self._max_items = max_items
         self._threads = threads
-        self._running = running or Running()
+        self.running = Running()  # what is read, where this process dies; another one may be put here
 
     def loads(self, content: bytes) -> object:
         """Parse. Raises `orjson.JSONDecodeError`, and `ApiError` for what holds more than this server takes."""
@@ -73,7 +72,7 @@ class JsonReader:
 
         def begin() -> Result | _Waits:
             data = content()
-            if holds is not None and not self._running.begin(holds, project, name_of(project, data)):
+            if holds is not None and not self.running.begin(holds, project, name_of(project, data)):
                 return _Waits(data)
             return parse(data)
 
@@ -82,7 +81,7 @@ class JsonReader:
             return read
         assert holds is not None, "nobody waits otherwise"
         waiting = read.content
-        await self._running.stand_trial(holds, project, name_of(project, waiting))
+        await self.running.stand_trial(holds, project, name_of(project, waiting))
         return await self.run(project, size, lambda: parse(waiting))
 
     async def run(self, project: str, size: int, work: Callable[[], Result]) -> Result:

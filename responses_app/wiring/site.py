@@ -20,7 +20,6 @@ from responses_app.auth.door import Door
 from responses_app.auth.origins import is_listed
 from responses_app.limits.ledger import BaseLedger
 from responses_app.limits.rates import ConnectionLimit, Rates
-from responses_app.limits.suspects import Running
 from responses_app.observing.metrics import Metrics, ModelMeter
 from responses_app.observing.traces import Traces
 from responses_app.protocol import ids
@@ -293,7 +292,6 @@ class _Base:
     sealer: Sealer
     metrics: Metrics
     traces: Traces
-    running: Running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,7 +331,6 @@ def build_site(settings: Settings) -> Site:
         sealer=Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom),
         metrics=Metrics(enabled=settings.metrics != "off"),
         traces=Traces(enabled=settings.traces, content=settings.traces_content, content_in=settings.traces_content_in),
-        running=Running(),
     )
     runs = _runs(base)
     upkeep = _upkeep(base, runs)
@@ -345,7 +342,7 @@ def build_site(settings: Settings) -> Site:
     search_by_meaning(base.tools, settings, meant, embeddings.service.models, base.metrics)
     webhooks, sender = base.adapters.webhooks, WebhookSender(settings, base.sealer)
     # Bodies have threads of their own: what has been read is counted and let go of before much more is read.
-    reader = _reader(settings, reading := FairThreads(), base.running, max_items=settings.max_input_items)
+    reader = _reader(settings, reading := FairThreads(), runs.service, max_items=settings.max_input_items)
     return Site(
         settings=settings,
         engines=base.engines,
@@ -406,18 +403,18 @@ def build_site(settings: Settings) -> Site:
         tools=base.tools,
         end_database=end_within,
         reader=reader,
-        token_reader=_reader(settings, reading, base.running, max_items=settings.max_json_values),
+        token_reader=_reader(settings, reading, runs.service, max_items=settings.max_json_values),
         new_id=new_id,
         searches_meaning=meant is not None,
     )
 
 
-def _reader(settings: Settings, threads: FairThreads, running: Running, *, max_items: int) -> JsonReader:
-    max_bytes, max_values = settings.max_body_bytes, settings.max_json_values
+def _reader(settings: Settings, threads: FairThreads, service: ResponseService, *, max_items: int) -> JsonReader:
     reader = JsonReader(
-        threads, running=running, max_body_bytes=max_bytes, max_values=max_values, max_items=max_items
+        threads, max_body_bytes=settings.max_body_bytes, max_values=settings.max_json_values, max_items=max_items
     )
     reader.refuse_unknown, reader.foreign_seals = settings.unknown_fields == "refuse", settings.foreign_seals
+    reader.running = service.running
     return reader
 
 
@@ -502,7 +499,6 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
         retention=retention_watch(base.adapters),
         keys=base.adapters.door.keys.store,
         shared_turns=base.adapters.shared_turns,
-        running=base.running,
     )
 
 

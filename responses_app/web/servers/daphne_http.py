@@ -31,8 +31,8 @@ from responses_app.protocol.transport import (
 from responses_app.web.bodies import (
     LINGER_SECONDS,
     OTHER_BODY_BYTES,
-    START_BYTES,
     BodyRules,
+    BodyStart,
     Head,
     Message,
     answer,
@@ -265,7 +265,7 @@ class Request(WebRequest):
         self.received = 0
         self.refused = False
         self.body: Any = None
-        self._start: bytes | None = b""  # of the body, until it is known to be one of what is taken
+        self._start: BodyStart | None = None
         # Forms are read by Django, from a file; Twisted would parse them in memory, on the loop.
         super().__init__(*args, parsePOSTFormSubmission=False)
 
@@ -297,6 +297,7 @@ class Request(WebRequest):
             self.requestHeaders.removeHeader(b"Upgrade")
         self._head = Head.of(method, unquote(path.decode("latin1")), self.server.root_path, headers)
         self._limit = self._rules.limit(self._head)
+        self._start = BodyStart(self._rules, self._head)
         try:
             self._rules.check(self._head)
         except ApiError as error:
@@ -318,15 +319,12 @@ class Request(WebRequest):
             self.refuse(self._rules.excess(self._head))
             return
         super().handleContentChunk(data)
-        if self._head is not None and self._start is not None:
-            self._start += data
-            if len(self._start) >= START_BYTES:
-                start, self._start = self._start, None
-                try:
-                    self._rules.check_start(self._head, start)
-                except ApiError as error:
-                    self.refuse(error)
-                    return
+        if self._start is not None:
+            try:
+                self._start.take(data)
+            except ApiError as error:
+                self.refuse(error)
+                return
         if self._head is not None and self.received > OTHER_BODY_BYTES and not self._is_asked:
             self._ask(self._head)
 
@@ -410,7 +408,7 @@ class Request(WebRequest):
 
     def take_body(self) -> Any:
         """Return the file of a long body, for the API: it reads and closes it. None where parts are wanted."""
-        if self._head is None or not is_api_path(self._head.path):
+        if self._head is None or self._head.is_packed or not is_api_path(self._head.path):
             return None
         body, self.body = self.body, None
         return body

@@ -15,7 +15,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import lru_cache, partial
 from tempfile import SpooledTemporaryFile
@@ -60,7 +60,10 @@ class Handler(ASGIHandler):
             await super().__call__(scope, receive, send)
 
     async def read_body(self, receive: Any) -> Any:
-        """Return a request's body as a file, closed where it does not come to its end: Django would leave it open."""
+        """Return a request's body as a file, closed where it does not come to its end: Django would leave it open.
+
+        A long one is the file that the server has written it to.
+        """
         with ExitStack() as unless_whole:
             body = unless_whole.enter_context(SpooledTemporaryFile(max_size=settings.FILE_UPLOAD_MAX_MEMORY_SIZE))
             more = True
@@ -68,6 +71,8 @@ class Handler(ASGIHandler):
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise RequestAborted
+                if (file := message.get(BODY_FILE)) is not None:
+                    return file
                 body.write(message.get("body", b""))
                 more = message.get("more_body", False)
             unless_whole.pop_all()
@@ -99,20 +104,6 @@ class Handler(ASGIHandler):
                 answering.result()
         finally:
             await self._close(body)
-
-    async def read_body(self, receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> Any:
-        """Return the body as a file: the one that the server has written it to, where there is one."""
-        first: Mapping[str, Any] | None = await receive()
-        assert first is not None
-        if (file := first.get(BODY_FILE)) is not None:
-            return file
-
-        async def received() -> Mapping[str, Any]:
-            nonlocal first
-            message, first = first, None
-            return await receive() if message is None else message
-
-        return await super().read_body(received)
 
     async def _close(self, body: Any) -> None:
         if getattr(body, "_rolled", True):  # on a disk, which may take 20 ms to forget 30 MB
