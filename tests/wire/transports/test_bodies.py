@@ -1,7 +1,9 @@
 """Bodies that are too large, of the wrong kind, or too slow: refused before they cost anything, under both servers."""
 
 import asyncio
+import gzip
 import json
+import random
 import socket as sockets
 import subprocess
 from base64 import b64encode
@@ -222,6 +224,17 @@ def test_what_the_limits_stop_costs_nothing(served: Server, case: str) -> None:
 
 
 @pytest.mark.each_server
+async def test_a_long_packed_body_is_read(served: Server) -> None:
+    """Both servers keep a long body in a file, which is unpacked from its beginning."""
+    content = json.dumps({"input": "repeat: hello", "padding": random.Random(7).randbytes(MIB).hex()}).encode()
+    packed = gzip.compress(content)
+    assert len(packed) > MIB
+    async with httpx.AsyncClient(base_url=served.base_url, timeout=30) as http:
+        answer = await http.post("/responses", content=packed, headers={**JSON, "content-encoding": "gzip"})
+    assert answer.json()["status"] == "completed", answer.text
+    assert answer.headers["respsite-ignored"] == "padding"
+
+
 async def test_many_large_bodies_at_once(served: Server) -> None:
     body = b'{"input":"Hello","x":"' + b"A" * (24 * MIB) + b'"}'
     before = quiet(served)
