@@ -10,6 +10,7 @@ are shown.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from engine import orjson
@@ -157,6 +158,8 @@ def _is_plain(value: object, depth: int) -> bool:
             return depth > 0 and all(_is_plain(each, depth - 1) for each in inner)
         case int():
             return -(2**63) <= value < 2**63
+        case float():
+            return isfinite(value)
     return True
 
 

@@ -29,7 +29,14 @@ def test_a_stop_waits_for_an_answer_that_is_over_and_has_not_gone_out(server: Se
     asked = asyncio.Queue[dict[str, Any]]()
     asked.put_nowait({"type": "http.request"})
     send = partial(reply, WebRequest(Mock(transport=transport)))
-    scope = {"type": "http", "method": "GET", "path": "/healthz", "headers": [], "query_string": b"", "scheme": "http"}
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/healthz",
+        "headers": [(b"host", b"localhost")],
+        "query_string": b"",
+        "scheme": "http",
+    }
     running.serve(scope, asked.get, send).result(60)
 
     async def begin_to_wait() -> "asyncio.Task[None]":

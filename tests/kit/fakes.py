@@ -8,9 +8,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 import pytest
 
+from engine import orjson
 from engine.backends.base import BaseEngine
 from engine.formats.base import ModelFormat
 from engine.formats.harmony.encoding import CALL, RETURN, encode_harmony

@@ -25,13 +25,14 @@ def copied() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="respsite-readable-"))
     package = ROOT / "responses_app"
     alone = [package / each for each in ("protocol/setting.py", "tools/egress/__init__.py", "tools/egress/base.py")]
+    alone.append(ROOT / "engine/errors.py")
     for path in (*sorted(package.glob("tools/sandbox/**/*.py")), *alone):
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
     for name in ("leaks.py", "wakers.py"):
         shutil.copy(Path(__file__).with_name(name), folder)
-    for name in ("responses_app", "responses_app/protocol", "responses_app/tools"):
+    for name in ("engine", "responses_app", "responses_app/protocol", "responses_app/tools"):
         (folder / name / "__init__.py").touch()
     if HAS_SANDLOCK:
         shutil.copytree(str(Path(str(find_spec("sandlock").origin)).parent), folder / "sandlock")  # type: ignore[union-attr]

@@ -217,7 +217,7 @@ async def test_nobody_waits_for_files_that_are_saved(saved: Saved, monkeypatch: 
     await saves
 
 
-@pytest.mark.parametrize(("said", "why"), [(5, "changes while"), (0, "changes while"), (-1, "too long")])
+@pytest.mark.parametrize(("said", "why"), [(5, "changes while"), (0, "changes while"), (-1, "no answer in time")])
 async def test_what_a_warden_says_that_lies_fills_no_disk_and_takes_no_time(
     saved: Saved, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, said: int, why: str
 ) -> None:
