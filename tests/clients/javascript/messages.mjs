@@ -47,6 +47,8 @@ const runnable = betaZodTool({
 });
 const ran = await client.beta.messages.toolRunner(ask("call forecast for Paris", { tools: [runnable] }));
 
+const warmed = await client.messages.create(ask("hi", { max_tokens: 0 }));
+
 const refusal = async (fields) => {
   try {
     await client.messages.create(ask("hi", fields));
@@ -66,11 +68,12 @@ console.log(
     called: [called.stop_reason, call.name, call.input],
     answered: answered.content.at(-1).text,
     ran: ran.content.at(-1).text,
+    warmed: [warmed.content, warmed.stop_reason],
     counted: (await client.messages.countTokens({ model, messages: loop.messages.slice(0, 1) })).input_tokens > 10,
     models: [models, (await client.models.retrieve(model)).type],
     refused: [
       await refusal({ model: "nobody" }),
-      await refusal({ max_tokens: 0 }),
+      await refusal({ max_tokens: -1 }),
       await refusal({ messages: [{ role: "assistant", content: [forged] }, { role: "user", content: "hi" }] }),
     ],
   }),

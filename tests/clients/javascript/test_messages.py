@@ -14,6 +14,7 @@ async def test_anthropic_node(daphne_server: Server, tmp_path: Path) -> None:
     assert told["called"] == ["tool_use", "forecast", {"city": "Paris"}]
     assert "rain in Paris" in str(told["answered"])
     assert "rain in Paris" in str(told["ran"])  # its runner asks for a thread first, and goes on without
+    assert told["warmed"] == [[], "max_tokens"]
     assert told["counted"] is True
     assert told["models"] == [["demo"], "model"]
     assert told["refused"] == [
