@@ -285,6 +285,8 @@ MODELS: dict[str, type[_Read]] = {
     "compaction": Compaction,
     "compaction_trigger": CompactionTrigger,
 }
+# Codex keeps compactions of OpenAI's under these names, too, and sends them with every turn.
+_SYNONYMS = {"compaction_summary": "compaction", "context_compaction": "compaction"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +364,7 @@ def _parse_item(value: object, at: str, nameless: bool) -> ParsedItem:
         raise wrong_type(f"{at}.type", "a string", kind)
     if nameless and kind == "function_call" and value.get("status") == "completed" and value.get("name") is None:
         return validate(NamelessCall, {name: each for name, each in value.items() if each is not None}, at=at)
+    kind = _SYNONYMS.get(kind, kind)
     if kind in MODELS:
         return validate(MODELS[kind], {**value, "type": kind}, at=at)
     if kind in REFUSED_ITEMS and is_of_client():

@@ -370,9 +370,14 @@ MESSAGES: Frame = {
     "max_tokens": 20,
     "messages": [*SAID, {"role": "assistant", "content": [THOUGHT, {"type": "text", "text": "Yes."}]}, *SAID],
 }
+OTHER_NAMES = [  # as Codex has them in its history
+    {**SEALED[1], "type": "context_compaction"},
+    {**SEALED[1], "type": "compaction_summary"},
+]
 OF_ITEMS = "input[1].encrypted_content, input[2].encrypted_content"
 SEALS: dict[str, tuple[str, Frame, str]] = {
     "response": ("/responses", {"input": SEALED}, OF_ITEMS),
+    "other names": ("/responses", {"input": [SEALED[0], *OTHER_NAMES, SEALED[-1]]}, OF_ITEMS),
     "unstored": ("/responses", {"input": SEALED, "store": False}, OF_ITEMS),
     "stream": ("/responses", {"input": SEALED, "stream": True}, OF_ITEMS),
     "background": ("/responses", {"input": SEALED, "background": True}, OF_ITEMS),
