@@ -343,6 +343,8 @@ def _tools(data: Mapping[str, object]) -> JsonObject:
     if isinstance(tools, list):
         for index, tool in enumerate(tools):
             _check_kind(tool, f"tools[{index}]")
+    if choice == "any":  # as clients of Mistral's models say it
+        choice = "required"
     return {name: value for name, value in (("tools", tools), ("tool_choice", choice)) if value is not None}
 
 

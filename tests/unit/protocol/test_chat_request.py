@@ -92,6 +92,10 @@ def test_a_thought_within_the_content_is_read_as_one_beside_it(thought: Any) -> 
     assert items(USER, {"role": "assistant", "content": said}) == items(USER, beside)
 
 
+def test_any_demands_a_call_as_required_does() -> None:
+    assert chat(tools=[TOOL], tool_choice="any").create.tool_choice.mode == "required"
+
+
 def test_the_older_form_of_calls_is_read() -> None:
     call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
     _, called, output = items(USER, call, {"role": "function", "name": "f", "content": "18"})
