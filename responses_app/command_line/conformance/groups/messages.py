@@ -299,7 +299,7 @@ async def _errors(talk: Talk) -> None:
     """What is wrong is a 400 `{"type": "error", "error": {"type": "invalid_request_error", "message"}}`."""
     body = _body(talk)
     await _refused(talk, {**body, "messages": 7})
-    await _refused(talk, {**body, "max_tokens": 0})
+    await _refused(talk, {**body, "max_tokens": -1})
     await _refused(talk, {name: value for name, value in body.items() if name != "max_tokens"})
     await _refused(talk, {**body, "messages": [user([{"type": "no_such_block"}])]})
     await _refused(talk, {**body, "stream": True, "messages": []})
