@@ -2,8 +2,8 @@
 
 orjson reads an integer of more than 64 bits as a float, refuses a number that is too large for a float, and writes no
 integer of more than 64 bits. JSON has all of them: uint256 bounds in schemas, amounts in results. Here they leave as
-they came: such integers are Python's, and what neither an integer nor a float holds is a `LongNumber`. What a float
-rounds in 18 digits, or to 0, is a float.
+they came: such integers are Python's, and a number that neither an integer nor a float holds is a `LongNumber`. A
+fraction of at most 18 digits is a float, even if that rounds it, and `1e-400` is 0.
 
 Ordinary JSON is read and written by orjson alone. A text that was read is searched for so many digits in a row, in half
 a millisecond a megabyte; only where there are, it is read a second time.

@@ -77,7 +77,7 @@ name = "respsite"
 base_url = {_quoted(target.base_url)}
 wire_api = "responses"
 supports_websockets = true
-# What OpenAI or another server has encrypted in a session is left out, so that the session goes on here.
+# Lets a session go on here although OpenAI or another server has encrypted some of its items.
 http_headers = {{ {FOREIGN_SEALS} = "{NOTE}" }}
 
 # The key, if the server wants one. Codex asks for the server's catalogue only where a command tells it the key.

@@ -11,12 +11,12 @@ library), or it was only there. One death does not tell which. The rule, which i
     CONDEMNED   it was running at two deaths: it is not run a third time. A client gets a 503 that says so, and a
                 response that would be taken over ends as failed
 
-So whatever kills each worker that takes it kills two, while those that only ran beside it are parted from it: they
-stand trial at other times. The first ALONE trials have one request each, the next two, then four, as long as no worker
-dies: the hundred innocents of a machine that lost its power all run again within 20 s.
+So a request that kills each worker that takes it kills two, and the requests that only ran beside it are told apart
+from it, because they stand trial at other times. The first ALONE trials have one request each, the next two, then four,
+as long as no worker dies: the hundred innocents of a machine that lost its power all run again within 20 s.
 
-Freed is a suspect that ends, in whatever way, while its worker lives; and after SUSPECT_SECONDS without a death every
-one. After CONDEMNED_SECONDS one that was condemned is a suspect again, and has one more trial.
+A suspect is freed when it ends, in whatever way, while its worker lives, and after SUSPECT_SECONDS without another
+death. After CONDEMNED_SECONDS a condemned request is a suspect again, and has one more trial.
 
 What is "the same request" is known by its name: a digest of its project and its content, whatever the header and the
 connection (an SDK that tries again sends the same bytes). A response that is taken over has the name of the request
@@ -56,14 +56,14 @@ _NAME_BYTES = 16
 _PROJECT_BYTES = 47
 _SLOT = Struct(f"<{_NAME_BYTES}sB{_PROJECT_BYTES}s")  # name, stage and project of what runs
 _ENTRY = Struct(f"<{_NAME_BYTES}sB{_PROJECT_BYTES}sd")  # the same of a suspect, and until when it is one
-_ANY = 8  # bytes before all else; the first is 1 once there was a suspect
+_FLAG_BYTES = 8  # at the beginning; the first is 1 once there was a suspect
 
 Name = bytes  # of a request
 Key = TypeVar("Key", bound=Hashable)
 
 
 class Stage(IntEnum):
-    """What is thought of a request; see the module."""
+    """How far a request is suspected; see the module."""
 
     INNOCENT = 0
     SUSPECT = 1
@@ -73,7 +73,7 @@ class Stage(IntEnum):
 
 
 def after_death(there: Mapping[Key, Stage]) -> dict[Key, Stage]:
-    """Return what is thought of a worker's requests, by anything that tells them apart, once it has died."""
+    """Return the new stages of requests whose worker has died, by the same keys; `there`: their stages before."""
     blamed = Stage.ON_TRIAL if Stage.ON_TRIAL in there.values() else Stage.PASSED
     return {
         key: Stage.CONDEMNED if stage in (blamed, Stage.CONDEMNED) else Stage.SUSPECT for key, stage in there.items()
@@ -81,12 +81,12 @@ def after_death(there: Mapping[Key, Stage]) -> dict[Key, Stage]:
 
 
 def after_stop(there: Mapping[Key, Stage]) -> dict[Key, Stage]:
-    """Return the same of a worker's requests that it has given back, since it stops."""
+    """Return the new stages of requests that a stopping worker has given back, by the same keys."""
     return {key: Stage.SUSPECT if stage in (Stage.ON_TRIAL, Stage.PASSED) else stage for key, stage in there.items()}
 
 
 def name_of(project: str, content: bytes) -> Name:
-    """Return the name of a request."""
+    """Return the name of a request, which is a digest."""
     return blake2b(content, key=project.encode()[:64], digest_size=_NAME_BYTES).digest()
 
 
@@ -115,34 +115,34 @@ class SuspectTable:
     def __init__(self, memory: "mmap | bytearray", places: int) -> None:
         self._memory = memory
         self._places = places
-        self._suspects = _ANY + places * MAX_RUNNING * _SLOT.size
+        self._suspects = _FLAG_BYTES + places * MAX_RUNNING * _SLOT.size
 
     @staticmethod
     def size(places: int) -> int:
-        """Return how many bytes it takes."""
-        return _ANY + places * MAX_RUNNING * _SLOT.size + MAX_SUSPECTS * _ENTRY.size
+        """Return the bytes of a table with so many places."""
+        return _FLAG_BYTES + places * MAX_RUNNING * _SLOT.size + MAX_SUSPECTS * _ENTRY.size
 
     @staticmethod
     def places_of(size: int) -> int:
-        """Return how many places a table of this size has."""
-        return (size - _ANY - MAX_SUSPECTS * _ENTRY.size) // (MAX_RUNNING * _SLOT.size)
+        """Return how many places a table of so many bytes has."""
+        return (size - _FLAG_BYTES - MAX_SUSPECTS * _ENTRY.size) // (MAX_RUNNING * _SLOT.size)
 
     def put(self, place: int, index: int, name: Name, stage: Stage, project: str) -> None:
         """Write down that a request runs."""
         _SLOT.pack_into(self._memory, self._slot(place, index), name, stage, project.encode()[:_PROJECT_BYTES])
 
     def clear(self, place: int, index: int) -> None:
-        """A request does not run any more."""
+        """Remove a request that does not run any more."""
         at = self._slot(place, index)
         self._memory[at : at + _SLOT.size] = bytes(_SLOT.size)
 
     def forget(self, place: int) -> None:
-        """The worker of a place has ended as it was told to."""
+        """Remove all requests of a place: its worker has ended as it was told to."""
         at = self._slot(place, 0)
         self._memory[at : at + MAX_RUNNING * _SLOT.size] = bytes(MAX_RUNNING * _SLOT.size)
 
     def died(self, place: int, now: float) -> list[Suspect]:
-        """The worker of a place has died: return what is thought now of what was running there."""
+        """Suspect the requests of a place whose worker has died; return them with their new stages."""
         projects: dict[Name, str] = {}
         there: dict[Name, Stage] = {}
         for index in range(MAX_RUNNING):
@@ -154,7 +154,7 @@ class SuspectTable:
         return [self.suspect(name, stage, projects[name], now) for name, stage in after_death(there).items()]
 
     def suspect(self, name: Name, stage: Stage, project: str, now: float) -> Suspect:
-        """Take down a suspect; return it as it is now."""
+        """Add a suspect, or change it; return it. One that is condemned stays so."""
         at = self._find(name)
         if at is None:
             # A free place, whose time is 0, else the one whose time is over first.
@@ -168,7 +168,7 @@ class SuspectTable:
         return self._suspect(at)
 
     def stage(self, name: Name, now: float) -> tuple[Stage, float]:
-        """Return what is thought of a request, and for how many seconds more."""
+        """Return the stage of a request that does not run, and for how many seconds more it holds."""
         at = self._find(name) if self._memory[0] else None
         if at is None:
             return Stage.INNOCENT, 0.0
@@ -179,7 +179,7 @@ class SuspectTable:
         return (found.stage, left) if left > 0 else (Stage.INNOCENT, 0.0)
 
     def free(self, name: Name) -> None:
-        """A request ended, and its worker lives."""
+        """Remove a suspect that has ended while its worker lives."""
         at = self._find(name) if self._memory[0] else None
         if at is not None:
             self._memory[at : at + _ENTRY.size] = bytes(_ENTRY.size)
@@ -190,7 +190,7 @@ class SuspectTable:
         return [each for each in found if any(each.name) and each.until > now]
 
     def _slot(self, place: int, index: int) -> int:
-        return _ANY + (place % self._places * MAX_RUNNING + index) * _SLOT.size
+        return _FLAG_BYTES + (place % self._places * MAX_RUNNING + index) * _SLOT.size
 
     def _entries(self) -> range:
         return range(self._suspects, self._suspects + MAX_SUSPECTS * _ENTRY.size, _ENTRY.size)
@@ -206,18 +206,18 @@ class SuspectTable:
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """That a suspect runs. `end` must be called; `passed` is called where it has run for TRIAL_SECONDS."""
+    """A suspect that runs. `end` must be called; `passed` is called once it has run for TRIAL_SECONDS."""
 
     trials: "Trials"
     passed: Callable[[], None]
     timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """The time runs."""
+        """Start the time of the trial."""
         self.timer = asyncio.get_running_loop().call_later(TRIAL_SECONDS, self._pass)
 
     def end(self) -> None:
-        """The suspect has ended, or passed."""
+        """End the trial: its suspect has ended, or passed. A second call does nothing."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -241,12 +241,12 @@ class Trials:
 
     @property
     def has_room(self) -> bool:
-        """Whether a trial may begin. Who is told that none may comes again."""
+        """Whether a trial may begin. A caller that gets False is expected to ask again."""
         self._is_wanted = self._is_wanted or self._begun >= self._group
         return self._begun < self._group
 
     def begin(self, passed: Callable[[], None]) -> Trial | None:
-        """Begin a trial; return None where another one has to end before."""
+        """Begin a trial; return None if another one has to end first."""
         if not self.has_room:
             return None
         self._begun += 1
@@ -256,7 +256,7 @@ class Trials:
         return trial
 
     async def wait(self, passed: Callable[[], None]) -> Trial:
-        """Begin a trial once it may."""
+        """Wait until a trial may begin, and begin it."""
         while (trial := self.begin(passed)) is None:
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -268,7 +268,7 @@ class Trials:
         return trial
 
     def ended(self, trial: Trial) -> None:
-        """One is over."""
+        """Let the next trials begin if this was the last of its group."""
         self._running.discard(trial)
         if self._running:
             return
@@ -288,7 +288,7 @@ class Trials:
 
 @dataclass(slots=True)
 class _Held:
-    """A name that is written down."""
+    """A name in the table, with the number of its holders."""
 
     project: str
     index: int | None  # None: there was no place for it
@@ -299,12 +299,12 @@ class _Held:
 
 @dataclass(slots=True)
 class Holds:
-    """The names of what is read and answered here, until that has ended."""
+    """The names that one task holds in the table, until it has ended."""
 
     names: list[tuple["Running", Name]] = field(default_factory=list)
 
     def release(self) -> None:
-        """It has ended."""
+        """Give up all names."""
         while self.names:
             running, name = self.names.pop()
             running.release(name)
@@ -315,7 +315,7 @@ _HOLDS: ContextVar[Holds | None] = ContextVar("holds", default=None)
 
 @contextmanager
 def holding() -> Iterator[Holds]:
-    """Hold what is begun here until this is over, also where others carry it on (`share`)."""
+    """Hold the requests that begin in this context until it ends; `share` lets another task hold them longer."""
     holds = Holds()
     before = _HOLDS.get()
     _HOLDS.set(holds)
@@ -327,7 +327,7 @@ def holding() -> Iterator[Holds]:
 
 
 class Running:
-    """What runs in this process. Without a supervisor its table is its own, and nobody reads what it has left."""
+    """The requests that run in this process. Without a supervisor its table is its own, and nobody reads it later."""
 
     def __init__(self) -> None:
         self.table = SuspectTable(bytearray(SuspectTable.size(1)), 1)
@@ -381,17 +381,17 @@ class Running:
         return trial is not None
 
     def hold_more(self, holds: Holds, name: Name) -> None:
-        """Hold what is held already."""
+        """Hold a name once more that is held already."""
         with self._lock:
             self._held[name].holders += 1
         holds.names.append((self, name))
 
     def condemn(self, project: str, name: Name) -> None:
-        """Two deaths are known of a request from elsewhere."""
+        """Condemn a request whose two deaths are known from its row in the database."""
         self.table.suspect(name, Stage.CONDEMNED, project, time.monotonic())
 
     def release(self, name: Name) -> None:
-        """One of those who hold a name has ended."""
+        """Release a name for one holder. After the last one the request has ended, and a suspect is free."""
         with self._lock:
             held = self._held[name]
             held.holders -= 1
@@ -440,7 +440,7 @@ class Running:
 
 
 def current_holds() -> Holds | None:
-    """Return what is held for whoever calls, None where nobody would let go of it."""
+    """Return the names that the calling context holds; None outside of `holding`."""
     return _HOLDS.get()
 
 
@@ -451,7 +451,7 @@ def current_name() -> str:
 
 
 def share() -> Holds:
-    """Hold what is held here for one more, who releases it when it has ended."""
+    """Hold the names of this context for another task, which calls `release` of the result when it has ended."""
     shared, holds = Holds(), _HOLDS.get()
     for running, name in holds.names if holds else ():
         running.hold_more(shared, name)

@@ -287,7 +287,7 @@ class OrphanReclaimer:
     def _noted(self, task: "asyncio.Task[None]") -> None:
         self._noting.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            logger.warning("that a response has passed its trial cannot be noted: %s", problem)
+            logger.warning("cannot note that a response has passed its trial: %s", problem)
 
     async def _note(self, accepted: AcceptedResponse, stage: Stage) -> None:
         await self._store.suspect(accepted.project, accepted.response["id"], accepted.claim, stage)

@@ -135,8 +135,8 @@ def coding_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 def not_unpacked(coding: str) -> ApiError:
     """A body that is not what its `Content-Encoding` says, or that was cut."""
     return invalid_request(
-        f"The body is not whole '{coding}', which its 'Content-Encoding' says it is. Send it whole, or without that "
-        "header if it is not compressed.",
+        f"The body is not '{coding}', although its 'Content-Encoding' says so, or its end is missing. Send all of it, "
+        "or leave that header out if it is not compressed.",
         code="invalid_content_encoding",
     )
 

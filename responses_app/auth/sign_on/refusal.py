@@ -30,7 +30,7 @@ class Reason(StrEnum):
     )
     ISSUER_FOREIGN = (
         *("issuer_foreign", 403),
-        "Somebody else than {name} (OIDC_ISSUER) sent you back here. Start again.",
+        "Another provider than {name} (OIDC_ISSUER) sent you back here. Start again.",
     )
     CODE_REFUSED = "code_refused", 403, "{name} did not accept the code that it sent you back with. Start again."
     TOKEN_MALFORMED = "token_malformed", 502, "{name} sent no ID token that can be read."

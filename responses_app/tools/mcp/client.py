@@ -260,7 +260,7 @@ def trouble_of(cause: BaseException) -> str:
         case httpx2.TimeoutException() | TimeoutError():
             return "The MCP server did not answer in time."
         case ValueError() | TypeError() | LookupError():  # what it said could not be read
-            return "The MCP server said what is not MCP."
+            return "The MCP server's answer is not MCP."
     return "The connection to the MCP server broke."
 
 

@@ -333,7 +333,7 @@ def test_another_provider_sends_nobody_back(server: ClosedServer, forged: Forged
     back = begun(person, forged)
     for foreign in (["https://login.example.org"], [forged.issuer, "https://login.example.org"], [f"{forged.issuer}/"]):
         answer = person.get(BACK, params={**back, "iss": foreign})
-        assert (answer.status_code, "Somebody else than Example &lt;ID&gt;" in answer.text) == (403, True), foreign
+        assert (answer.status_code, "Another provider than Example &lt;ID&gt;" in answer.text) == (403, True), foreign
         assert not is_in(person)
     assert ("", "issuer_foreign") in failures(server)
     assert person.get(BACK, params={**back, "iss": forged.issuer}).status_code == 302

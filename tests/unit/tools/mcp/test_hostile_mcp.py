@@ -333,7 +333,7 @@ async def test_a_failure_says_whether_a_server_was_reached(tool: McpTool) -> Non
         refused = await failure_of(tool, f"http://127.0.0.1:{nobody.getsockname()[1]}/mcp")
     assert str(refused) == "The MCP server could not be reached (Connection refused)."
     async with answering(tools_call=lambda _: {"content": "no list"}) as url:
-        assert str(await failure_of(tool, url)) == "The MCP server said what is not MCP."
+        assert str(await failure_of(tool, url)) == "The MCP server's answer is not MCP."
 
 
 @pytest.mark.parametrize("name", [{}, ["a"], None, 5, "x" * 300, "\ud800"])
