@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,10 @@ def test_nothing_is_said_about_one_persons_machine() -> None:
 def test_the_notes_for_an_upgrade_know_the_last_migration() -> None:
     migrations = sorted(path.stem for path in (ROOT / "responses_app" / "migrations").glob("0*.py"))
     assert f"Migrations up to {migrations[-1][:4]}." in text_of(DOCS / "how-to" / "upgrade.md")
+
+
+def test_the_changelog_has_no_entry_twice() -> None:
+    # Branches are merged by union, which keeps an entry of both.
+    entries = re.split(r"\n(?=- |#)", (ROOT / "CHANGELOG.md").read_text())
+    count = Counter(" ".join(each.split()) for each in entries if each.startswith("- "))
+    assert not [each for each, times in count.items() if times > 1]
