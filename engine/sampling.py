@@ -3,13 +3,12 @@
 A field has its name, its type, the bounds of whoever invented it, and how engines call it (`Carried`). Everything that
 takes one is made from that:
 
-    TokenSampling   a roll-out's defaults, and all that generates
-    TextSampling    what generates: requests for responses, chats and completions, and an engine's `SamplingOptions`
+    TokenSampling     a roll-out's defaults, and the base of `TextSampling`
+    TextSampling      requests for responses, chats and completions, and an engine's `SamplingOptions`
+    MessagesSampling  the fields that Anthropic's API has
 
-    MessagesSampling  what Anthropic's API has of it
-
-So does what is told of them: the playground's controls (`watch/playground.py`), the table of sampling in the reference,
-and the names that OpenAI does not have (`protocol/requests/sampling.py`).
+So is all that describes them: the playground's controls (`watch/playground.py`), the table of sampling in the
+reference, and the names that OpenAI does not have (`protocol/requests/sampling.py`).
 """
 
 from collections.abc import Mapping
@@ -22,9 +21,9 @@ from pydantic.fields import FieldInfo
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """How engines take a field, and people."""
+    """How a field is told to engines, and shown to people."""
 
-    usual: str = ""  # what holds where nobody says it
+    usual: str = ""  # its value where neither the request nor the model says one
     llama: str | None = ""  # llama.cpp's name for it, where it is another one; None: this server carries it out there
     label: str = ""  # of a control; where there is none, its name with a capital letter
     hint: str = ""
@@ -73,7 +72,7 @@ class TextSampling(TokenSampling):
 
 
 class MessagesSampling(BaseModel):
-    """What there is of it in Anthropic's API, within its bounds."""
+    """The sampling fields of Anthropic's API, within its bounds."""
 
     model_config = TokenSampling.model_config
 
@@ -86,7 +85,7 @@ SAMPLED: Mapping[str, FieldInfo] = TextSampling.model_fields
 
 
 def carried(name: str) -> Carried:
-    """Return how a field is taken."""
+    """Return how a field is told to engines, and shown to people."""
     return next(each for each in SAMPLED[name].metadata if isinstance(each, Carried))
 
 

@@ -18,8 +18,8 @@ as long as no worker dies: the hundred innocents of a machine that lost its powe
 A suspect is freed when it ends, in whatever way, while its worker lives, and after SUSPECT_SECONDS without another
 death. After CONDEMNED_SECONDS a condemned request is a suspect again, and has one more trial.
 
-What is "the same request" is known by its name: a digest of its project and its content, whatever the header and the
-connection (an SDK that tries again sends the same bytes). A response that is taken over has the name of the request
+A request is known again by its name: a digest of its project and its content, whatever the header and the connection
+(an SDK that tries again sends the same bytes). A response that is taken over has the name of the request
 that made it. Forms with files have none.
 
 `SuspectTable` is in memory that the supervisor and its workers share: before a worker reads a request it writes its
@@ -106,10 +106,10 @@ class Suspect:
 
 
 class SuspectTable:
-    """What runs in each of so many places, and the suspects. `memory` has `size(places)` bytes, zeros at first.
+    """The requests that run in each of so many places, and the suspects.
 
-    Each worker writes in a place of its own, and the supervisor where a worker has died: no two write at once, but for
-    a worker that frees a suspect, which is one byte.
+    `memory` has `size(places)` bytes, zeros at first. Each worker writes in a place of its own, and the supervisor
+    where a worker has died. So no two write at once, except that a worker frees a suspect by overwriting it with zeros.
     """
 
     def __init__(self, memory: "mmap | bytearray", places: int) -> None:

@@ -364,6 +364,11 @@ _JSON_NAMES: dict[type, str] = {
 }
 
 
+def as_text_parts(text: str) -> object:
+    """Return a text as the only part, or block, of a content."""
+    return [{"type": "text", "text": text}]
+
+
 def or_text(read: Callable[[str], object], form: Any, kind: str = "text_or_parts") -> BeforeValidator:
     """Let a field of this `form` be a text, of which `read` makes the form; `kind` is what it takes, by `_EXPECTED`."""
     inside = dict if kind == "text_or_object" else list

@@ -92,9 +92,13 @@ class IdFactory:
 
 
 def milliseconds_of(made: str) -> int | None:
-    """Return when an id was made, in Unix milliseconds; None for one that is not ours."""
+    """Return when an id was made, in Unix milliseconds; None for one that is not ours.
+
+    A made-up id may name a time that no database takes: it is of the year 6429 at the latest.
+    """
     number = made[-32:]
-    return int(number[:12], 16) if made[-33:-32] in ("_", "-") and _NUMBER.fullmatch(number) else None
+    is_ours = made[-33:-32] in ("_", "-") and _NUMBER.fullmatch(number) is not None
+    return min(int(number[:12], 16), 2**47) if is_ours else None
 
 
 def is_made(text: str, prefix: str) -> bool:

@@ -327,7 +327,7 @@ class _UnpackedBody:
 
     def _excess(self) -> ApiError:
         error = self._rules.excess(self._head)
-        message = f"{error.message} What counts is its size once it is unpacked ('Content-Encoding: {self._coding}')."
+        message = f"{error.message} The limit is that of the unpacked body ('Content-Encoding: {self._coding}')."
         return ApiError(message, status=error.status, type=error.type, code=error.code)
 
 

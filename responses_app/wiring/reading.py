@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """What is not parsed before its trial."""
+    """Content of a suspect, which is not parsed before its trial."""
 
     content: bytes
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from engine.unanswered import Unanswered
 from responses_app.protocol.errors import JsonObject, invalid_request, invalid_value
-from responses_app.protocol.fields import BREAKPOINT, ClientModel, missing, or_text, validate, wrong_type
+from responses_app.protocol.fields import BREAKPOINT, ClientModel, as_text_parts, missing, or_text, validate, wrong_type
 from responses_app.protocol.items.items import MAX_NAME, NAME
 
 AT = "messages"
@@ -79,12 +79,8 @@ class ChatAudio(ClientModel):
     idle: ClassVar = BREAKPOINT
 
 
-def _as_parts(text: str) -> object:
-    return [{"type": "text", "text": text}]
-
-
 _Texts = Annotated[list[ChatText], Field(fail_fast=True)]
-Texts = Annotated[_Texts, or_text(_as_parts, _Texts)]
+Texts = Annotated[_Texts, or_text(as_text_parts, _Texts)]
 
 
 class ChatThinking(ClientModel):
@@ -99,12 +95,12 @@ class ChatThinking(ClientModel):
 
 _Part = Annotated[ChatText | ChatRefusal | ChatImage | ChatFile | ChatAudio, Field(discriminator="type")]
 _Parts = Annotated[list[_Part], Field(fail_fast=True)]
-Content = Annotated[_Parts, or_text(_as_parts, _Parts)]
+Content = Annotated[_Parts, or_text(as_text_parts, _Parts)]
 _SaidPart = Annotated[
     ChatText | ChatThinking | ChatRefusal | ChatImage | ChatFile | ChatAudio, Field(discriminator="type")
 ]
 _SaidParts = Annotated[list[_SaidPart], Field(fail_fast=True)]
-_Said = Annotated[_SaidParts, or_text(_as_parts, _SaidParts)]
+_Said = Annotated[_SaidParts, or_text(as_text_parts, _SaidParts)]
 
 
 _GIVEN_BACK = "SDKs give it back as they got it; the model does not read it."
@@ -166,7 +162,7 @@ class UserMessage(ClientModel):
 
 
 class AssistantMessage(ClientModel):
-    """What the model said: its thoughts may come back under either name, or as parts of the content."""
+    """A message of the model: its thoughts may come back under either name, or as parts of the content."""
 
     role: Literal["assistant"]
     content: _Said | None = None

@@ -20,6 +20,7 @@ from responses_app.protocol.fields import (
     BREAKPOINT,
     KEPT,
     ClientModel,
+    as_text_parts,
     is_of_client,
     missing,
     or_text,
@@ -126,12 +127,8 @@ class SeenImage(MediaPart):
 Part = Annotated[TextPart | RefusalPart | MediaPart, Field(discriminator="type")]
 
 
-def _as_parts(text: str) -> object:
-    return [{"type": "text", "text": text}]
-
-
 Parts = Annotated[list[Part], Field(fail_fast=True)]  # else pydantic would describe each of 100,000 wrong parts
-Content = Annotated[Parts, or_text(_as_parts, Parts)]
+Content = Annotated[Parts, or_text(as_text_parts, Parts)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pydantic import Field
 from engine import orjson
 from engine.unanswered import Unanswered
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
-from responses_app.protocol.fields import ClientModel, missing, or_text, validate, wrong_type
+from responses_app.protocol.fields import ClientModel, as_text_parts, missing, or_text, validate, wrong_type
 from responses_app.protocol.items.items import MAX_NAME, NAME
 from responses_app.protocol.items.spelling import canonical
 from responses_app.protocol.messages.server_blocks import (
@@ -92,10 +92,6 @@ class ImageBlock(ClientModel):
     told: ClassVar = ("transformations",)
 
 
-def _as_blocks(text: str) -> object:
-    return [{"type": "text", "text": text}]
-
-
 _Shown = Annotated[list[Annotated[TextBlock | ImageBlock, Field(discriminator="type")]], Field(fail_fast=True)]
 
 
@@ -103,7 +99,7 @@ class ContentSource(ClientModel):
     """A document that is made of blocks."""
 
     type: Literal["content"]
-    content: Annotated[_Shown, or_text(_as_blocks, _Shown, "text_or_blocks")]
+    content: Annotated[_Shown, or_text(as_text_parts, _Shown, "text_or_blocks")]
 
 
 class DocumentBlock(ClientModel):
@@ -165,7 +161,7 @@ class ToolResultBlock(ClientModel):
 
     type: Literal["tool_result"]
     tool_use_id: str = Field(min_length=1, max_length=256)
-    content: Annotated[_Results, or_text(_as_blocks, _Results, "text_or_blocks")] | None = None
+    content: Annotated[_Results, or_text(as_text_parts, _Results, "text_or_blocks")] | None = None
     is_error: bool | None = None
 
     idle: ClassVar = {**CACHED, "toolset_name": "There are no toolsets here."}
@@ -177,21 +173,21 @@ Block = _OfUser | _OfAssistant
 _UserBlocks = Annotated[list[Annotated[_OfUser, Field(discriminator="type")]], Field(fail_fast=True)]
 _AssistantBlocks = Annotated[list[Annotated[_OfAssistant, Field(discriminator="type")]], Field(fail_fast=True)]
 _TextBlocks = Annotated[list[TextBlock], Field(fail_fast=True)]
-SystemText = Annotated[_TextBlocks, or_text(_as_blocks, _TextBlocks, "text_or_blocks")]
+SystemText = Annotated[_TextBlocks, or_text(as_text_parts, _TextBlocks, "text_or_blocks")]
 
 
 class MessagesUser(ClientModel):
     """What the user says, and what came of calls."""
 
     role: Literal["user"]
-    content: Annotated[_UserBlocks, or_text(_as_blocks, _UserBlocks, "text_or_blocks")]
+    content: Annotated[_UserBlocks, or_text(as_text_parts, _UserBlocks, "text_or_blocks")]
 
 
 class MessagesAssistant(ClientModel):
     """What the model said."""
 
     role: Literal["assistant"]
-    content: Annotated[_AssistantBlocks, or_text(_as_blocks, _AssistantBlocks, "text_or_blocks")]
+    content: Annotated[_AssistantBlocks, or_text(as_text_parts, _AssistantBlocks, "text_or_blocks")]
 
 
 class MessagesSystem(ClientModel):

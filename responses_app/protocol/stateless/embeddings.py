@@ -119,7 +119,7 @@ def _empty(param: str) -> ApiError:
 
 
 class EmbeddingsHead(NamedTuple):
-    """What an answer says beside its vectors and its usage."""
+    """The fields of an answer beside its vectors and its usage."""
 
     id: str
     created: int  # Unix seconds

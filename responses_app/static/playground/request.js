@@ -113,8 +113,9 @@ function put(request, [name, inner], value) {
   request[name] = inner ? { ...request[name], [inner]: value } : value;
 }
 
-// What this page adds to a request's metadata: that it is this page's; a response of the chat that a first message belongs to; and where the server
-// cannot go on from the turn that a message was said behind, its id, and how many items of the input repeat what was said.
+// This page's own names in a request's metadata. `made_in`: the page made it. `version_of`: a response of the chat that a
+// first message belongs to. `said_behind`: the turn that a message follows where the server cannot continue it, and how
+// many items of the input repeat what was said.
 const OF_PAGE = ["made_in", "version_of", "said_behind"];
 
 /** Return the metadata that is the user's own. */

@@ -19,7 +19,7 @@ export function listen(actions) {
     [["Shift Enter"], "New line"],
     [[`${command} Enter`], "Send, wherever one is"],
     [[`${command} Shift Enter`], "Send to all lanes"],
-    [["Esc"], "Interrupt what runs in this lane; else leave the field, so that single keys count"],
+    [["Esc"], "Interrupt what runs in this lane; else leave the field, so that single keys work"],
     [["i"], "Write", actions.write],
     [["o"], "New chat", actions.newChat],
     [["h"], "List of chats", actions.toChats],

@@ -39,7 +39,7 @@ from responses_app.stores.audit import Action, Actor, AuditEntry
 from responses_app.stores.clock import id_factory
 from responses_app.stores.database.audit_chain import append
 from responses_app.stores.database.conversations import can_be_known
-from responses_app.stores.database.places import time_of
+from responses_app.stores.database.places import made_at
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.organization import BaseSpendLimits, ManagedKey, NewKey, Part, ProjectRecord
@@ -330,7 +330,7 @@ def _part_of(rows: "QuerySet[Row]", known: "QuerySet[Row]", part: Part, kind: st
     if part.after is not None:
         row = known.filter(pk=part.after) if can_be_known(part.after) else known.none()
         last = row.values_list("created_at", flat=True).first()
-        last = time_of(part.after) if last is None and ids.is_made(part.after, kind) else last
+        last = made_at(part.after) if last is None and ids.is_made(part.after, kind) else last
         if last is None:
             return None
         way = "lt" if part.descending else "gt"

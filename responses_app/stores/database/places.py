@@ -62,20 +62,17 @@ def place_of(
         found = left(rows.db, *left_in, cursor)
     if found is not None:
         return int(found)
-    if (at := time_of(cursor)) is None:
+    if (at := made_at(cursor)) is None:
         raise UnknownCursor(cursor)
     # Between two rows: behind all that were made until then.
     earlier = rows.filter(pk__lte=cursor) if left_in is None else rows.filter(created_at__lte=at)
     return (earlier.order_by(f"-{key}").values_list(key, flat=True).first() or 0) + 0.5
 
 
-def time_of(cursor: str) -> datetime | None:
+def made_at(cursor: str) -> datetime | None:
     """Return when an id was made; None for what is no id of ours."""
     made = milliseconds_of(cursor)
-    if made is None:
-        return None
-    # A made-up id may name a time that no database takes: the year 6429 will do.
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=min(made, 2**47))
+    return None if made is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=made)
 
 
 def left(using: str, project: str, list_id: str, name: str) -> str | None:

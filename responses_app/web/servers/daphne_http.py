@@ -81,7 +81,7 @@ def _build(factory: HTTPFactory, requests: Callable[..., "Request"], address: An
 class Channel(http.HTTPChannel):
     """An HTTP/1 connection. A request is timed from the first byte after which it is not complete.
 
-    What Twisted refuses without a word, or with a bare status, is answered as everything else is.
+    Requests that Twisted refuses silently, or with a bare status, get an answer like all others.
     """
 
     MAX_LENGTH = totalHeadersSize = MAX_HEAD_BYTES

@@ -288,7 +288,7 @@ def test_what_the_worker_has_is_shown(admin: Client) -> None:
 def test_requests_that_ran_when_workers_died_are_shown(admin: Client) -> None:
     table, now = get_site().service.running.table, monotonic()
     names = [name_of("shop", text) for text in (b"deadly", b"beside it")]
-    assert "Requests at deaths" not in admin.get("/admin/dashboard/").content.decode()
+    assert 'id="suspects"' not in admin.get("/admin/dashboard/").content.decode()
     for name, stage in zip(names, (Stage.CONDEMNED, Stage.SUSPECT), strict=True):
         table.suspect(name, stage, "<shop>", now)
     try:

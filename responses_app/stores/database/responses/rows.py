@@ -46,8 +46,7 @@ def unpack(*blobs: bytes) -> "array[int]":
 
 def second_of(response_id: str) -> int:
     """Return the Unix second in which a response was made that may be gone: its `created_at`, as its id tells it."""
-    # A made-up id may name a time that no database takes: the year 6429 will do.
-    return min(milliseconds_of(response_id) or 0, 2**47) // 1000
+    return (milliseconds_of(response_id) or 0) // 1000
 
 
 def time_value(connection: BaseDatabaseWrapper, seconds: float) -> object:
