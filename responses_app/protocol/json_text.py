@@ -13,12 +13,14 @@ _ENDS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\x
 
 def dumps(value: object) -> bytes:
     """Return a value as JSON on one line. Raises `orjson.JSONEncodeError` for what cannot be written."""
-    return one_line(orjson.dumps(value))
+    json = orjson.dumps(value)
+    # On the path of every token, most of which are ASCII.
+    return json if json.isascii() else one_line(json)
 
 
 def one_line(json: bytes) -> bytes:
     """Return JSON without white space between its values as one line to every reader."""
-    # It is on the path of every token: most have none of these bytes, and looking for one is quicker than for two.
+    # Most texts have none of these bytes, and looking for one is quicker than for two.
     if not json.isascii() and (0xE2 in json or 0xC2 in json):
         for raw, escape in _ENDS:
             json = json.replace(raw, escape)

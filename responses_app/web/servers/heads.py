@@ -122,13 +122,13 @@ class Heads:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        is_http = scope["type"] == "http"
+        is_http, target = scope["type"] == "http", _target(scope)
         try:
             if is_http:
                 headers: Headers = scope["headers"]
-                check_size(_target(scope) + scope.get("query_string", b""), headers)
+                check_size(target + scope.get("query_string", b""), headers)
                 check_head(scope["method"], str(scope.get("http_version", "1.1")), headers)
-            scope = _with_path(scope)
+            scope = _with_path(scope, target)
         except ApiError as error:
             if not is_http:  # the handshake of a WebSocket, whose path is not found then
                 await self._app(scope, receive, send)
@@ -137,7 +137,7 @@ class Heads:
             status, lines, body = answer(error, scope["headers"], self._standing, path="")
             await _say(send, status, [*lines, (b"connection", b"close")], body)
             return
-        if is_http and _target(scope) == b"*":
+        if is_http and target == b"*":
             await _say(send, 204, [(b"allow", METHODS)], b"")
             return
         await self._app(scope, receive, send)
@@ -180,9 +180,8 @@ def _target(scope: Message) -> bytes:
     return raw.removeprefix(str(scope.get("root_path", "")).encode())
 
 
-def _with_path(scope: Message) -> Message:
-    """Return a scope whose path is one, with the host that an absolute URL named. Raises `ApiError`."""
-    target = _target(scope)
+def _with_path(scope: Message, target: bytes) -> Message:
+    """Return a scope whose path is a path, with the host that an absolute URL named. Raises `ApiError`."""
     if target.startswith(b"/") or (target == b"*" and scope.get("method") == "OPTIONS"):
         return scope
     path, authority = origin_form(b"" if target == b"*" else target)
