@@ -95,7 +95,7 @@ async def _create(request: HttpRequest) -> VectorStore:
 
 
 async def _list(request: HttpRequest) -> VectorStoreList:
-    page = parse_list_query(query_of(request), ids.VECTOR_STORE)
+    page = parse_list_query(query_of(request), ids.VECTOR_STORE, both_ends=True)
     records = await _stores().listed(
         project_of(request), after=page.after, before=page.before, descending=page.descending, limit=page.limit + 1
     )
@@ -241,7 +241,7 @@ async def _added(
 
 
 async def _file_page(project: str, store_id: str, query: Query, *, batch_id: str | None = None) -> VectorStoreFileList:
-    page = parse_list_query(query, ids.FILE)
+    page = parse_list_query(query, ids.FILE, both_ends=True)
     status = (query.get("filter") or [""])[-1] or None
     check_status(status)
     records = await _stores().files(

@@ -41,12 +41,18 @@ class ListQuery:
 
 
 def parse_list_query(
-    query: Query, *kinds: str, most: int = MAX_LIMIT, usual: int = DEFAULT_LIMIT, descending: bool = True
+    query: Query,
+    *kinds: str,
+    most: int = MAX_LIMIT,
+    usual: int = DEFAULT_LIMIT,
+    descending: bool = True,
+    both_ends: bool = False,
 ) -> ListQuery:
-    """Read `limit`, `order`, `after` and `before`. Raises `ApiError` that names the one that is wrong.
+    """Read `limit`, `order` and `after`. Raises `ApiError` that names the one that is wrong.
 
-    `kinds` are the prefixes of the ids that are listed; without any, the store decides what is an id. `most` is what
-    `limit` may be; `usual` and `descending` what is meant where nothing is given.
+    `kinds` are the prefixes of the ids that are listed; without any, the store decides what is an id. `limit` may be
+    up to `most`; `usual` and `descending` hold where nothing is given. A list of `both_ends` takes `before`, too; any
+    other has to leave it alone, since `respsite-ignored` names it.
     """
     number, order = _last(query, "limit"), _last(query, "order")
     limit = usual if number is None else whole_number(number, 1, most)
@@ -58,7 +64,7 @@ def parse_list_query(
         limit=limit,
         descending=descending if order is None else order == "desc",
         after=parse_cursor(query, "after", *kinds),
-        before=parse_cursor(query, "before", *kinds),
+        before=parse_cursor(query, "before", *kinds) if both_ends else None,
     )
 
 
