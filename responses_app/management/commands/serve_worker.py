@@ -50,8 +50,7 @@ class WorkerServer:
             os.set_inheritable(descriptor, False)  # what this process starts must not keep them open
         os.set_blocking(pipes.says, False)  # a supervisor that stands still must not stop its workers
         self._pipes = pipes
-        if shared := os.environ.get(SHARED_SUSPECTS):
-            _share_suspects(int(shared), number)
+        self._number, self._suspects = number, _shared_suspects()
         self._shares = Shares(pipes.shares, number)
         self._at_once = at_once
         self._listener: SharedListener | None = None
@@ -80,6 +79,8 @@ class WorkerServer:
     def _begin(self) -> None:
         """The reactor runs, and the application has begun to start."""
         assert self._listener is not None
+        if self._suspects is not None:
+            get_site().service.running.attach(self._suspects, self._number)
         if self._at_once:
             self._say(ACCEPTS)
         else:
@@ -119,12 +120,14 @@ class WorkerServer:
         os._exit(1)
 
 
-def _share_suspects(descriptor: int, number: int) -> None:
-    """Have the supervisor know what runs here when this process dies."""
-    os.set_inheritable(descriptor, False)
-    memory = mmap.mmap(descriptor, 0)
-    table = SuspectTable(memory, SuspectTable.places_of(len(memory)))
-    get_site().service.running.attach(table, number)
+def _shared_suspects() -> SuspectTable | None:
+    """Return where the supervisor finds what runs here when this process dies; None if it does not ask for that."""
+    shared = os.environ.get(SHARED_SUSPECTS)
+    if not shared:
+        return None
+    os.set_inheritable(int(shared), False)
+    memory = mmap.mmap(int(shared), 0)
+    return SuspectTable(memory, SuspectTable.places_of(len(memory)))
 
 
 class Command(BaseCommand):
