@@ -1,7 +1,9 @@
 """Bodies of requests that come compressed (`Content-Encoding`, RFC 9110 section 8.4.1), unpacked in bounded pieces.
 
 A few kilobytes can unpack to gigabytes. So a decoder gives at most `PIECE_BYTES` at a time, as they are asked for, and
-`bodies` counts them: more is never held than that, its input, and the window of the coding (at most 16 MiB).
+`bodies` counts them: more is never held than that, its input, and the window of the coding (at most 16 MiB). Or they
+unpack to nothing and still take long: a megabyte holds 100,000 empty frames of zstd. So no more than `SLICE_BYTES` are
+unpacked in one turn, and a body has at most `MAX_MEMBERS`.
 """
 
 import sys
@@ -13,12 +15,25 @@ from responses_app.protocol.errors import ApiError, invalid_request
 from responses_app.protocol.transport import UnsupportedEncoding
 
 PIECE_BYTES = 256 * 1024
+SLICE_BYTES = 8 * 1024  # of what came; behind each member the libraries copy what is left of it
+MAX_MEMBERS = 16 * 1024  # of gzip, or frames of zstd; tools that write several have one for 64 KiB or more
 _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 _WINDOW_LOG = 23  # of zstd: 8 MiB, which is all that RFC 9659 allows in HTTP
 
 
 class Decoder(ABC):
     """Unpacks one body."""
+
+    _members = 1
+
+    def _begin_member(self) -> None:
+        """One more begins. Raises `ApiError` where those are too many."""
+        self._members += 1
+        if self._members > MAX_MEMBERS:
+            raise invalid_request(
+                f"The body was compressed in more than {MAX_MEMBERS:,} parts. Compress it as a whole.",
+                code="invalid_content_encoding",
+            )
 
     @abstractmethod
     def pieces(self, data: bytes) -> Iterator[bytes]:
@@ -55,6 +70,7 @@ class _Zlib(Decoder):
                     raise zlib.error("something comes behind its end")
                 if not data:
                     return
+                self._begin_member()
                 self._inner = zlib.decompressobj(_GZIP)
             piece = self._inner.decompress(data, PIECE_BYTES)
             data = self._inner.unused_data if self._inner.eof else self._inner.unconsumed_tail
@@ -100,6 +116,7 @@ class _Zstd(Decoder):
     def pieces(self, data: bytes) -> Iterator[bytes]:
         while data or not (self._inner.needs_input or self._inner.eof):
             if self._inner.eof:
+                self._begin_member()
                 self._inner = self._new()
             piece = self._inner.decompress(data, PIECE_BYTES)
             data = self._inner.unused_data if self._inner.eof else b""
@@ -120,11 +137,16 @@ DECODERS: Mapping[str, Callable[[], Decoder]] = {
 _ALSO = {"x-gzip": "gzip"}  # RFC 9110 section 8.4.1.3
 
 
-def coding_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return how a body is compressed, None where it is not. Raises `ApiError` (415) for what cannot be unpacked."""
+def codings_of(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
+    """Return the codings of a body, in the order in which they were applied."""
     named = [value.decode("latin1") for name, value in headers if name == b"content-encoding"]
     codings = [coding.strip().lower() for value in named for coding in value.split(",")]
-    codings = [_ALSO.get(coding, coding) for coding in codings if coding not in ("", "identity")]
+    return [_ALSO.get(coding, coding) for coding in codings if coding not in ("", "identity")]
+
+
+def coding_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return how a body is compressed, None where it is not. Raises `ApiError` (415) for what cannot be unpacked."""
+    codings = codings_of(headers)
     if not codings:
         return None
     if len(codings) > 1 or codings[0] not in DECODERS:
@@ -142,9 +164,11 @@ def not_unpacked(coding: str) -> ApiError:
 
 
 def unpacked_pieces(decoder: Decoder, data: bytes, coding: str) -> Iterator[bytes]:
-    """Yield what is in the next bytes of a body. Raises `ApiError` (400)."""
+    """Yield what is in the next bytes of a body, and nothing between two slices of them. Raises `ApiError` (400)."""
     try:
-        yield from decoder.pieces(data)
+        for begin in range(0, len(data), SLICE_BYTES):
+            yield from decoder.pieces(data[begin : begin + SLICE_BYTES])
+            yield b""
     except ApiError:
         raise
     except Exception as error:  # each library has a class of its own, and brotli is imported only where it is used

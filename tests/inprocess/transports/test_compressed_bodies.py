@@ -12,7 +12,8 @@ import httpx
 import pytest
 from backports import zstd
 
-from responses_app.web.unpacking import DECODERS, PIECE_BYTES
+from responses_app.protocol.errors import ApiError
+from responses_app.web.unpacking import DECODERS, MAX_MEMBERS, PIECE_BYTES, SLICE_BYTES, unpacked_pieces
 from tests.kit.clients import read_error_answer
 from tests.kit.scripts import LIMIT
 
@@ -81,6 +82,19 @@ async def test_a_bomb_is_refused_by_what_comes_out(http: httpx.AsyncClient, pack
     message = read_error_answer(answer, status=413, code="request_too_large")
     assert "MAX_BODY_BYTES" in message
     assert "unpacked" in message
+
+
+@pytest.mark.parametrize(("coding", "part"), [("gzip", gzip.compress(b"")), ("zstd", zstd.compress(b""))])
+async def test_parts_of_nothing_are_counted_and_others_have_their_turns(
+    http: httpx.AsyncClient, coding: str, part: bytes
+) -> None:
+    turns = list(unpacked_pieces(DECODERS[coding](), part * 3000, coding))
+    assert turns == [b""] * -(-len(part) * 3000 // SLICE_BYTES)
+    headers = {**JSON, "content-encoding": coding}
+    parted = b"".join((part, PACKS[coding][1](HELLO), part * 1000))
+    assert (await http.post("/responses", content=parted, headers=headers)).status_code == 200
+    with pytest.raises(ApiError, match="more than 16,384 parts"):
+        list(unpacked_pieces(DECODERS[coding](), part * (MAX_MEMBERS + 1), coding))
 
 
 @pytest.mark.parametrize("spoil", [lambda body: body[:-3], lambda body: body + b"more", lambda body: b"x" + body])

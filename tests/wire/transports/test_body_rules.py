@@ -94,9 +94,10 @@ def test_a_small_limit_holds_for_all() -> None:
         (b'{"input":', {}, True),
         (b' \t\r\n{"input":', {}, True),
         (b"", {"content_encoding": "identity"}, False),
+        (b"", {"content_encoding": "identity, identity"}, False),
         (b"", {"content_type": "multipart/form-data"}, True),
     ],
-    ids=["spaces", "array", "text", "number", "object", "object behind spaces", "as it is", "form"],
+    ids=["spaces", "array", "text", "number", "object", "object behind spaces", "as it is", "as it is, twice", "form"],
 )
 async def test_a_long_body_of_json_that_is_no_object_is_refused_while_it_comes(
     start: bytes, further: Mapping[str, str], is_taken: bool
