@@ -15,8 +15,8 @@ def parsed(origin: str) -> tuple[str, str, int | None] | None:
     # A port that is no number, or brackets that are not an IPv6 address.
     except ValueError:
         return None
-    # An origin has nothing but these three. `urlsplit` drops an empty fragment, so the "#" is looked for.
-    if not parts.hostname or parts.path or parts.query or parts.fragment or "@" in parts.netloc or "#" in origin:
+    # An origin has nothing but these three. `urlsplit` drops what is empty, and tabs, so the signs are looked for.
+    if not parts.hostname or parts.path or port == 0 or any(sign in origin for sign in "?#@\t\r\n"):
         return None
     return parts.scheme, parts.hostname, port or _DEFAULT_PORTS.get(parts.scheme)
 

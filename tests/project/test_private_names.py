@@ -48,6 +48,7 @@ NAMES = {  # that look public, and are overridden here or read
     "dataBuffer": FileDescriptor,
     "failedByMe": WebSocketProtocol,
     "handshake_deferred": DaphneWebSocket,
+    "headerReceived": http.HTTPChannel,
     "lineLengthExceeded": LineReceiver,
     "muted": DaphneWebSocket,
     "send_400_response": H11Protocol,

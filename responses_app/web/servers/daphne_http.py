@@ -30,6 +30,7 @@ from responses_app.protocol.transport import (
 )
 from responses_app.web.bodies import (
     LINGER_SECONDS,
+    MAX_DIGITS,
     OTHER_BODY_BYTES,
     BodyRules,
     BodyStart,
@@ -166,6 +167,13 @@ class Channel(http.HTTPChannel):
         """A line is too long; Twisted would close the connection."""
         too_long = head_too_large if self.requests else target_too_long
         self._refuse_head(too_long(MAX_HEAD_BYTES))
+
+    def headerReceived(self, line: bytes) -> bool:
+        """Take a header. Python reads no number of thousands of digits, and Twisted would close at one."""
+        name, colon, value = line.partition(b":")
+        if name.lower() == b"content-length" and value.strip().isdigit():
+            line = name + colon + (value.strip().lstrip(b"0")[:MAX_DIGITS] or b"0")
+        return bool(super().headerReceived(line))
 
     def allHeadersReceived(self) -> None:
         """A head is complete. Of a URL as its target the path is left, and the host is the URL's."""

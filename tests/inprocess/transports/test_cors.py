@@ -11,6 +11,7 @@ from tests.kit.stored import stored_statuses
 
 APP = "https://app.example"
 OTHERS = ["https://evil.example", "http://app.example", f"{APP}.evil.example", f"{APP}:8443", "null", f"{APP}/", ""]
+OTHERS += [f"{APP}?", f"{APP}:0", "https://app\t.example"]
 WANTED = {"access-control-request-method": "POST", "access-control-request-headers": "Authorization, content-type"}
 
 pages = module_server(

@@ -76,6 +76,14 @@ def test_a_refusal_of_the_http_layer_is_told_like_every_other(
     assert "Traceback" not in server.output
 
 
+def test_a_length_of_thousands_of_digits_is_answered(server: Server) -> None:
+    # uvicorn's parser takes it for no number, Twisted's breaks off where Python reads none.
+    head = "POST /v1/responses HTTP/1.1|Host: localhost|Content-Type: application/json|"
+    answer = ask(server, f"{head}Content-Length: {'9' * 5000}|")
+    assert answer.status_code == (400 if server.kind == "uvicorn" else 413)
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
 def test_a_chunk_that_is_none_is_told_as_well(server: Server) -> None:
     head = "POST /v1/responses HTTP/1.1|Host: localhost|Content-Type: application/json|Transfer-Encoding: chunked|"
     assert "chunk" in read_error_answer(ask(server, head, b"zz\r\n{}\r\n0\r\n\r\n"), status=400, code=None)
