@@ -6,14 +6,16 @@ library), or it was only there. One death does not tell which. The rule, which i
     stage       which request it is                          where its worker dies
     INNOCENT    it was never running at a death              a SUSPECT
     SUSPECT     it was at one. It waits for its trial        as before: it was not running
-    ON_TRIAL    it runs again, one at a time on a worker     CONDEMNED
-    PASSED      it has run for TRIAL_SECONDS like that       CONDEMNED, unless one that was ON_TRIAL is; then a SUSPECT
+    ON_TRIAL    it runs again, one at a time on a worker     CONDEMNED if no other is ON_TRIAL, else a SUSPECT
+    PASSED      it has run for TRIAL_SECONDS like that       CONDEMNED if no other is PASSED or ON_TRIAL, else a SUSPECT
     CONDEMNED   it was running at two deaths: it is not run a third time. A client gets a 503 that says so, and a
                 response that would be taken over ends as failed
 
 So a request that kills each worker that takes it kills two, and the requests that only ran beside it are told apart
-from it, because they stand trial at other times. The first ALONE trials have one request each, the next two, then four,
-as long as no worker dies: the hundred innocents of a machine that lost its power all run again within 20 s.
+from it, because they stand trial at other times. Only one is ever condemned for a death: two kernels that run out of
+memory must not end all that ran at both. The first ALONE trials have one request each, the next two, then four, as long
+as no worker dies: the hundred innocents of a machine that lost its power all run again within 20 s. One that ends
+workers later than TRIAL_SECONDS is found once it runs beside no other that has passed.
 
 A suspect is freed when it ends, in whatever way, while its worker lives, and after SUSPECT_SECONDS without another
 death. After CONDEMNED_SECONDS a condemned request is a suspect again, and has one more trial.
@@ -75,9 +77,8 @@ class Stage(IntEnum):
 def after_death(there: Mapping[Key, Stage]) -> dict[Key, Stage]:
     """Return the new stages of requests whose worker has died, by the same keys; `there`: their stages before."""
     blamed = Stage.ON_TRIAL if Stage.ON_TRIAL in there.values() else Stage.PASSED
-    return {
-        key: Stage.CONDEMNED if stage in (blamed, Stage.CONDEMNED) else Stage.SUSPECT for key, stage in there.items()
-    }
+    condemned = {Stage.CONDEMNED, blamed} if list(there.values()).count(blamed) == 1 else {Stage.CONDEMNED}
+    return {key: Stage.CONDEMNED if stage in condemned else Stage.SUSPECT for key, stage in there.items()}
 
 
 def after_stop(there: Mapping[Key, Stage]) -> dict[Key, Stage]:

@@ -38,6 +38,9 @@ PLACES = 4
         ({"tried": ON_TRIAL, "passed": PASSED, "b": INNOCENT}, {"tried": CONDEMNED, "passed": SUSPECT, "b": SUSPECT}),
         ({"passed": PASSED, "b": INNOCENT}, {"passed": CONDEMNED, "b": SUSPECT}),
         ({"known": CONDEMNED, "tried": ON_TRIAL}, {"known": CONDEMNED, "tried": CONDEMNED}),
+        # Two that were killed from outside must not end all that ran at both.
+        ({"a": PASSED, "b": PASSED, "c": SUSPECT}, {"a": SUSPECT, "b": SUSPECT, "c": SUSPECT}),
+        ({"a": ON_TRIAL, "b": ON_TRIAL, "c": PASSED}, {"a": SUSPECT, "b": SUSPECT, "c": SUSPECT}),
         ({}, {}),
     ],
 )
