@@ -203,8 +203,13 @@ class Bodies:
         # Nobody knows where the next request would begin.
         if head.end_is_unclear:
             headers.append((b"connection", b"close"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await say(send, status, headers, body)
+
+
+async def say(send: SendMessage, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    """Send a whole answer."""
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def answer(

@@ -21,7 +21,7 @@ from responses_app.protocol.transport import (
     unknown_expectation,
     unreadable,
 )
-from responses_app.web.bodies import Application, Message, Receive, SendMessage, answer
+from responses_app.web.bodies import Application, Message, Receive, SendMessage, answer, say
 from responses_app.web.phrases import PHRASES
 
 Headers = Sequence[tuple[bytes, bytes]]  # names in lower case
@@ -135,17 +135,12 @@ class Heads:
                 return
             self._refused(error)
             status, lines, body = answer(error, scope["headers"], self._standing, path="")
-            await _say(send, status, [*lines, (b"connection", b"close")], body)
+            await say(send, status, [*lines, (b"connection", b"close")], body)
             return
         if is_http and target == b"*":
-            await _say(send, 204, [(b"allow", METHODS)], b"")
+            await say(send, 204, [(b"allow", METHODS)], b"")
             return
         await self._app(scope, receive, send)
-
-
-async def _say(send: SendMessage, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def check_head(method: str, version: str, headers: Headers) -> None:
