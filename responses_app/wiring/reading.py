@@ -9,11 +9,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from responses_app.limits.suspects import Running, current_holds, name_of
+from responses_app.limits.suspects import Name, Running, current_holds, name_of
 from responses_app.protocol.errors import FOREIGN_SEALS, NOTE, REFUSE, JsonObject
 from responses_app.protocol.fields import IgnoredFields, header_choice, noting
 from responses_app.protocol.sizes import check_lengths, loads_bounded
 from responses_app.runs.queues.turns import FairThreads
+from responses_app.settings.conf import Settings
 
 READ_AT_ONCE = 4 * 1024  # bytes; what is longer is read on a thread: a schema takes up to 50 µs for each of its parts
 
@@ -24,28 +25,22 @@ Result = TypeVar("Result")
 class _Waits:
     """Content of a suspect, which is not parsed before its trial."""
 
+    name: Name
     content: bytes
 
 
 class JsonReader:
     """Parses JSON within the bounds of one process. Sizes are in bytes."""
 
-    def __init__(
-        self,
-        threads: FairThreads,
-        *,
-        max_body_bytes: int,
-        max_values: int,
-        max_items: int,
-    ) -> None:
-        """Keep the bounds."""
-        self.max_body_bytes = max_body_bytes
-        self.refuse_unknown = False  # a body with a field that this server does not know is refused
-        self.foreign_seals = REFUSE  # what becomes of what was sealed elsewhere, unless a header says it
-        self._max_values = max_values
+    def __init__(self, threads: FairThreads, settings: Settings, running: Running, *, max_items: int) -> None:
+        """Keep the bounds; `running` has what is read, for whoever finds this process dead."""
+        self.max_body_bytes = settings.max_body_bytes
+        self.refuse_unknown = settings.unknown_fields == "refuse"
+        self._foreign_seals = settings.foreign_seals
+        self._max_values = settings.max_json_values
         self._max_items = max_items
         self._threads = threads
-        self.running = Running()  # what is read, where this process dies; another one may be put here
+        self._running = running
 
     def loads(self, content: bytes) -> object:
         """Parse. Raises `orjson.JSONDecodeError`, and `ApiError` for what holds more than this server takes."""
@@ -57,7 +52,7 @@ class JsonReader:
 
     def noting(self, foreign_seals: str | None = None) -> AbstractContextManager[IgnoredFields]:
         """Note what is ignored of what is read; `foreign_seals` is that header of its request. Raises `ApiError`."""
-        seals = header_choice(FOREIGN_SEALS, foreign_seals, (REFUSE, NOTE), self.foreign_seals)
+        seals = header_choice(FOREIGN_SEALS, foreign_seals, (REFUSE, NOTE), self._foreign_seals)
         return noting(refuse=self.refuse_unknown, foreign_seals=seals == NOTE)
 
     async def read(
@@ -72,8 +67,10 @@ class JsonReader:
 
         def begin() -> Result | _Waits:
             data = content()
-            if holds is not None and not self.running.begin(holds, project, name_of(project, data)):
-                return _Waits(data)
+            if holds is not None:
+                name = name_of(project, data)
+                if not self._running.begin(holds, project, name):
+                    return _Waits(name, data)
             return parse(data)
 
         read = await self.run(project, size, begin)
@@ -81,7 +78,7 @@ class JsonReader:
             return read
         assert holds is not None, "nobody waits otherwise"
         waiting = read.content
-        await self.running.stand_trial(holds, project, name_of(project, waiting))
+        await self._running.stand_trial(holds, project, read.name)
         return await self.run(project, size, lambda: parse(waiting))
 
     async def run(self, project: str, size: int, work: Callable[[], Result]) -> Result:

@@ -342,7 +342,7 @@ def build_site(settings: Settings) -> Site:
     search_by_meaning(base.tools, settings, meant, embeddings.service.models, base.metrics)
     webhooks, sender = base.adapters.webhooks, WebhookSender(settings, base.sealer)
     # Bodies have threads of their own: what has been read is counted and let go of before much more is read.
-    reader = _reader(settings, reading := FairThreads(), runs.service, max_items=settings.max_input_items)
+    reader = JsonReader(reading := FairThreads(), settings, runs.service.running, max_items=settings.max_input_items)
     return Site(
         settings=settings,
         engines=base.engines,
@@ -403,19 +403,10 @@ def build_site(settings: Settings) -> Site:
         tools=base.tools,
         end_database=end_within,
         reader=reader,
-        token_reader=_reader(settings, reading, runs.service, max_items=settings.max_json_values),
+        token_reader=JsonReader(reading, settings, runs.service.running, max_items=settings.max_json_values),
         new_id=new_id,
         searches_meaning=meant is not None,
     )
-
-
-def _reader(settings: Settings, threads: FairThreads, service: ResponseService, *, max_items: int) -> JsonReader:
-    reader = JsonReader(
-        threads, max_body_bytes=settings.max_body_bytes, max_values=settings.max_json_values, max_items=max_items
-    )
-    reader.refuse_unknown, reader.foreign_seals = settings.unknown_fields == "refuse", settings.foreign_seals
-    reader.running = service.running
-    return reader
 
 
 @lru_cache(maxsize=1)
