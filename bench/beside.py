@@ -1,4 +1,4 @@
-"""The row about neighbours: how long a request takes beside what another project sends, the worst and the median."""
+"""The row about neighbours: the latency of a request beside the load of another project, worst and median, in ms."""
 
 import asyncio
 import json

@@ -99,7 +99,7 @@ def dumps(value: object, default: Callable[[Any], Any] | None = None, option: in
 
 
 def dumps_kept(value: object) -> bytes:
-    """Write a value that may have lone surrogates, which are escaped. Raises `ValueError` for what is no JSON."""
+    """Write a value that may have lone surrogates, which are escaped. Raises `ValueError` for one that is not JSON."""
     try:
         return dumps(value)
     except JSONEncodeError:
@@ -137,7 +137,7 @@ def _no_constant(name: str) -> Never:
 
 
 def _beyond_infinity(content: bytes | bytearray | memoryview | str, error: JSONDecodeError) -> Any:
-    """Return what orjson has read up to a number that it takes for infinity; raise its error for what is no JSON."""
+    """Return what orjson has read up to a number that it takes for infinity; raise its error where it is not JSON."""
     try:
         value = _exact(content)
         dumps(value)  # orjson reads no halves of characters, and Python does

@@ -67,7 +67,7 @@ class TextSampling(TokenSampling):
     ignore_eos: Annotated[bool | None, Carried(llama=None, label="Ignore the model's own end", ends=True)] = None
 
     def wishes(self) -> dict[str, Any]:
-        """Return what is asked for, by the names here."""
+        """Return the options that are given, by the names here."""
         return {name: value for name in SAMPLED if (value := getattr(self, name)) is not None}
 
 

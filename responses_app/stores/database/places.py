@@ -53,7 +53,7 @@ def place_of(
     """Return where a cursor stands among rows, as a number to compare `key` with; None for no cursor.
 
     `named` is the field that cursors have; `left_in` the project and the list where places of gone rows are noted.
-    Raises `UnknownCursor` for what is no id.
+    Raises `UnknownCursor` for a text that is not an id.
     """
     if cursor is None:
         return None
@@ -70,7 +70,7 @@ def place_of(
 
 
 def made_at(cursor: str) -> datetime | None:
-    """Return when an id was made; None for what is no id of ours."""
+    """Return when an id was made; None for one that was not made here."""
     made = milliseconds_of(cursor)
     return None if made is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=made)
 
