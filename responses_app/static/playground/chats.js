@@ -21,6 +21,7 @@ export class Chats {
   #deleting = new Set(JSON.parse(ofTab.get(LEAVING) ?? "[]"));
   #asking = null;
   #hasMore = false;
+  #shown = { search: "", isAll: false }; // what the rows were asked for with
 
   constructor(door, facts, page) {
     Object.assign(this, { door, facts, page });
@@ -77,26 +78,26 @@ export class Chats {
 
   /** Load the beginning of the list; what was loaded behind it stays. */
   load() {
-    return this.#ask({ after: "" });
+    return this.#ask({ search: this.search.value.trim(), isAll: this.all.checked });
   }
 
+  /** What stands in the field may be newer than the rows: what comes behind them answers the same search as they do. */
   #more() {
     const last = [...this.#rows.keys()].at(-1);
-    return this.#hasMore && !this.#asking && last ? this.#ask({ after: last }) : undefined;
+    return this.#hasMore && !this.#asking && last ? this.#ask(this.#shown, last) : undefined;
   }
 
-  async #ask({ after }) {
+  async #ask(wanted, after = "") {
     if (this.door.isShut) return this.clear();
     this.#asking?.abort();
     const asking = (this.#asking = new AbortController());
-    const search = this.search.value.trim();
-    const isAll = this.all.checked;
-    const query = new URLSearchParams({ limit: AT_ONCE, ...(this.all.checked ? {} : { made_in: "playground" }), ...(search ? { search } : {}), ...(after ? { after } : {}) });
+    const { search, isAll } = wanted;
+    const query = new URLSearchParams({ limit: AT_ONCE, ...(isAll ? {} : { made_in: "playground" }), ...(search ? { search } : {}), ...(after ? { after } : {}) });
     try {
       const page = await this.door.ask(`${PATH}?${query}`, { signal: asking.signal });
-      const shown = `${isAll} ${search}`;
-      this.#take(page, { after, isNew: shown !== this.shown });
-      this.shown = shown;
+      const isNew = search !== this.#shown.search || isAll !== this.#shown.isAll;
+      this.#shown = wanted;
+      this.#take(page, { after, isNew });
     } catch (error) {
       if (error.name === "AbortError") return undefined;
       this.#failed(error);
@@ -109,8 +110,7 @@ export class Chats {
   /** Take a page: rows that are known stay the same elements, so that what has the focus keeps it. */
   #take({ data, has_more }, { after, isNew }) {
     const known = [...this.#rows.values()].map(({ chat }) => chat);
-    const last = data.at(-1);
-    const behind = after || isNew || !has_more ? [] : known.filter((chat) => !chat.pinned && chat.updated_at <= last.updated_at);
+    const behind = after || isNew || !has_more ? [] : behindLast(known, data.at(-1));
     const rows = new Map();
     for (const chat of [...(after ? known : []), ...data, ...behind]) if (!rows.has(chat.id)) rows.set(chat.id, this.#row(chat));
     this.#rows = rows;
@@ -121,8 +121,8 @@ export class Chats {
   }
 
   #tellEnd() {
-    const search = this.search.value.trim();
-    const others = this.all.checked ? "" : " Chats of the API are listed, too, with the switch above.";
+    const { search, isAll } = this.#shown;
+    const others = isAll ? "" : " Chats of the API are listed, too, with the switch above.";
     const none = search ? `No chat has “${search}”.${others}` : `No chats yet. What you ask is listed here.${others}`;
     this.tell(this.#hasMore ? "Loading more" : this.#seen().length ? "" : none);
   }
@@ -296,6 +296,12 @@ export class Chats {
     this.page.gone(id);
     this.changed();
   }
+}
+
+/** Return the chats that stand behind the last one of a page: by its place in the list, or by its second where it is new. */
+function behindLast(known, last) {
+  const place = known.findIndex(({ id }) => id === last.id);
+  return known.filter((chat, index) => !chat.pinned && (place < 0 ? chat.updated_at <= last.updated_at : index > place));
 }
 
 function grouped(rows) {

@@ -40,6 +40,7 @@ let frame = 0;
 
 /** Call `paint` once before the next picture, however often it is asked for until then. */
 export function soon(paint) {
+  waiting.delete(paint); // what is asked for again comes last: a lane scrolls behind what was drawn meanwhile
   waiting.add(paint);
   if (frame) return;
   frame = requestAnimationFrame(() => {

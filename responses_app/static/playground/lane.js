@@ -41,7 +41,7 @@ export class Lane extends Shown {
     new ResizeObserver(() => soon(this.scroll)).observe(this.transcript); // what one writes takes room, too
     this.follows = true;
     this.scrolledTo = 0;
-    this.scroll = () => this.follows && this.turns.length && (this.transcript.scrollTop = this.transcript.scrollHeight);
+    this.scroll = () => this.follows && this.turns.length && this.#toEnd();
     this.actions = {
       fork: (turn) => page.fork(this, turn),
       retry: (turn) => this.retry(turn),
@@ -74,6 +74,11 @@ export class Lane extends Shown {
   empty() {
     const hint = h("p", {}, "Text, reasoning and calls stream in as the server sends them. Try one of these, or write below.");
     this.transcript.replaceChildren(h("div", { class: "empty" }, h("h3", {}, "What should the model do?"), hint, h("div", { class: "cards" }, ...cards(this.page.facts, (each) => this.page.suggest(this, each)))));
+  }
+
+  #toEnd() {
+    this.transcript.scrollTop = this.transcript.scrollHeight;
+    this.scrolledTo = this.transcript.scrollTop; // known at once: who scrolls up from here may do so before the page hears of this
   }
 
   /** Only who scrolls up stops following: what comes meanwhile moves the end away, too. */

@@ -241,6 +241,18 @@ ENDLESS = [
 ]  # fmt: skip
 
 
+def test_what_is_asked_for_again_is_drawn_last(modules: Playground) -> None:
+    """A lane scrolls to its end: it asks before something comes, and again behind it."""
+    order = modules.page.evaluate("""async () => {
+        const { soon } = await import('/static/playground/dom.js');
+        const order = [], scroll = () => order.push('scroll'), draw = () => order.push('draw');
+        for (const each of [scroll, draw, scroll]) soon(each);
+        await new Promise((done) => soon(done));
+        return order;
+    }""")
+    assert order == ["draw", "scroll"]
+
+
 def test_any_text_is_shown_in_time_that_its_length_takes(modules: Playground) -> None:
     """Were it the square of it, the page would not answer before the test is given up."""
     body = """
