@@ -28,6 +28,10 @@ MAX_SCRIPT_BYTES = 400_000  # as they lie there; `test_text.py` bounds what a fi
 MAX_LINES = 450
 
 
+def usage(read: int, cached: int, written: int) -> dict[str, object]:
+    return {"input_tokens": read, "input_tokens_details": {"cached_tokens": cached}, "output_tokens": written}
+
+
 def test_a_client_of_the_api_hears_json_there(server: Server) -> None:
     for method, accept in (("GET", "application/json"), ("POST", "*/*"), ("DELETE", "application/json")):
         answer = httpx.request(method, f"{server.url}/", headers={"accept": accept})
@@ -235,6 +239,32 @@ def test_what_was_read_stays_and_what_waits_comes_behind_it(
     assert second.startswith(" | Waits for the answer before it")
     assert (status, count) == ("Waiting for the rest", 1)
     assert (told["after"], told["sent"], told["reloaded"]) == (after, sent, reloaded)
+
+
+@pytest.mark.parametrize(
+    ("kept", "numbers"),
+    [
+        pytest.param(
+            {"usage": usage(12345, 11110, 11), "firstAt": 250, "endedAt": 2250},
+            ["250 ms to first token", "5.0 tokens/s", "12,345 in, 90 % cached", "11 out"],
+            id="measured here",
+        ),
+        pytest.param({"usage": usage(3, 2, 1501)}, ["3 in, 67 % cached", "1,501 out"], id="answered elsewhere"),
+        pytest.param(
+            {"usage": usage(0, 0, 0), "status": "cancelled"}, ["Cut", "0 in, 0 % cached", "0 out"], id="empty"
+        ),
+        pytest.param({"usage": usage(8, 8, 0), "kind": "warm"}, ["Warmed up", "8 in, 100 % cached"], id="warmed up"),
+        pytest.param({}, [], id="without usage"),
+    ],
+)
+def test_the_numbers_below_an_answer(modules: Playground, kept: dict[str, object], numbers: list[str]) -> None:
+    shown = """async (kept) => {
+        const { Turn } = await import('/static/playground/turn.js');
+        const output = [{ type: 'message', content: [] }];
+        const turn = Turn.of({ id: 'resp_1', status: 'completed', output, ...kept }, {});
+        return [...turn.foot.querySelectorAll('.numbers > .ending, [data-measure]')].map((each) => each.textContent);
+    }"""
+    assert modules.page.evaluate(shown, kept) == numbers
 
 
 def test_what_is_prepared_before_an_answer_is_said(modules: Playground) -> None:

@@ -146,6 +146,7 @@ def test_a_wrong_type_is_named_with_the_right_one(fields: dict[str, object], par
         ({"tools": [{}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "function": {"description": "x"}}]}, "tools[0].function.name"),
+        ({"multi_agent": {}}, "multi_agent.enabled"),
     ],
 )
 def test_what_is_missing_is_named(fields: dict[str, object], param: str) -> None:
@@ -193,6 +194,9 @@ def test_what_is_missing_is_named(fields: dict[str, object], param: str) -> None
         ({"truncation": "x"}, "truncation", "'auto'"),
         ({"service_tier": "gold"}, "service_tier", "'priority', 'fast' or 'ultrafast'"),
         ({"prompt_cache_key": "x" * 1025}, "prompt_cache_key", "1024"),
+        ({"conversation": {"id": ""}}, "conversation.id", "1 character"),
+        ({"conversation": "c" * 257}, "conversation", "256"),
+        ({"background_options": {"continuation_id": "x" * 257}}, "background_options.continuation_id", "256"),
         ({"tools": [server(require_approval="nver")]}, "tools[0].require_approval", "'always' or 'never'"),
         (
             {"tools": [{**FUNCTION, "allowed_callers": []}]},
