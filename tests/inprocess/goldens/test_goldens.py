@@ -8,6 +8,7 @@ from tests.inprocess.goldens.making import FILES, make
 
 NAMES = sorted(path.name for path in FILES.iterdir())
 MAX_BYTES = 1_750_000  # of all together
+IF_MEANT = "if it is meant, write them again: python -m tests.inprocess.goldens --write"
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def test_nothing_is_seen_otherwise(name: str, made: Path) -> None:
         for number, (new, old) in enumerate(zip(now, before, strict=False), 1)
         if new != old
     ]
-    assert different[:5] == [], f"tests/inprocess/goldens/files/{name}"
+    assert different[:5] == [], f"tests/inprocess/goldens/files/{name}; {IF_MEANT}"
     assert (made / name).read_bytes() == (FILES / name).read_bytes(), f"tests/inprocess/goldens/files/{name}"
 
 
