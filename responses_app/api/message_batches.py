@@ -36,7 +36,7 @@ from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.stores.base import StoreError
 from responses_app.stores.batches import ERRORED, SUCCEEDED, BatchRecord, LineCounts
 from responses_app.web.batches import REFUSALS, check_can_run
-from responses_app.web.endpoint import BETA, Endpoint, Parameter, limit_of, text
+from responses_app.web.endpoint import Endpoint, Parameter, limit_of, text
 from responses_app.web.http import caller_of, cut_of, or_raise, project_of, query_of, read_json, rfc3339
 from responses_app.web.transfers import streamed
 from responses_app.wiring.site import get_site
@@ -226,10 +226,9 @@ _VERSION = Parameter(
     VERSION, "The version of Anthropic's API that the client speaks.", text(pattern=r"^20\d\d-\d\d-\d\d$"),
     where="header", required=True,
 )  # fmt: skip
-_SPEAKS = (_VERSION, BETA)
 _AFTER = Parameter("after_id", "The id of the batch after which the list begins.", text())
 _BEFORE = Parameter("before_id", "The id of the batch before which the list ends.", text())
-_LISTED = (limit_of("batches", maximum=MAX_LISTED, default=LISTED), _AFTER, _BEFORE, *_SPEAKS)
+_LISTED = (limit_of("batches", maximum=MAX_LISTED, default=LISTED), _AFTER, _BEFORE, _VERSION)
 _endpoint = partial(Endpoint, tag="Messages", scope=Area.RESPONSES, refusals=REFUSALS, error_answer=MessagesErrorAnswer)
 
 _KEPT = ("A batch is kept, with its requests and their answers", "Send its requests one by one.")
@@ -239,18 +238,18 @@ ENDPOINTS = (
     _endpoint(
         *("POST", _BATCHES, _create, "createMessageBatch", "Run many requests for messages"),
         body=NewMessageBatch,
-        takes=_SPEAKS,
+        takes=(_VERSION,),
         errors=(429,),
         keeps=_KEPT,
     ),
-    _endpoint("GET", _BATCH, _get, "retrieveMessageBatch", "Return a batch of messages", takes=_SPEAKS),
-    _endpoint("DELETE", _BATCH, _delete, "deleteMessageBatch", "Delete a batch that has ended", takes=_SPEAKS),
+    _endpoint("GET", _BATCH, _get, "retrieveMessageBatch", "Return a batch of messages", takes=(_VERSION,)),
+    _endpoint("DELETE", _BATCH, _delete, "deleteMessageBatch", "Delete a batch that has ended", takes=(_VERSION,)),
     _endpoint(
-        *("POST", f"{_BATCH}/cancel", _cancel, "cancelMessageBatch", "Cancel a batch of messages"), takes=_SPEAKS
+        *("POST", f"{_BATCH}/cancel", _cancel, "cancelMessageBatch", "Cancel a batch of messages"), takes=(_VERSION,)
     ),
     _endpoint(
         *("GET", f"{_BATCH}/results", _results, "messageBatchResults", "Return the results, as JSON lines"),
         answers={JSON_LINES: ""},
-        takes=_SPEAKS,
+        takes=(_VERSION,),
     ),
 )

@@ -20,7 +20,7 @@ from responses_app.protocol.requests.pages import Query
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.stateless.embedding import ServedEmbeddings
-from responses_app.web.endpoint import BETA, Endpoint, Parameter, text
+from responses_app.web.endpoint import Endpoint, Parameter, text
 from responses_app.web.http import caller_of, ignored_of, query_of, rfc3339
 from responses_app.wiring.site import get_site
 
@@ -202,7 +202,7 @@ _endpoint = partial(Endpoint, tag="Server", scope=Area.MODELS, error_answer=Eith
 ENDPOINTS = (
     _endpoint(
         *("GET", _MODELS, _list, "listModels", "List the models"),
-        takes=(_CLIENT_VERSION, _SPEAKS, *_PAGE_OF_ANTHROPICS, BETA),
+        takes=(_CLIENT_VERSION, _SPEAKS, *_PAGE_OF_ANTHROPICS),
     ),
-    _endpoint("GET", f"{_MODELS}/{{model:path}}", _get, "retrieveModel", "Return a model", takes=(_SPEAKS, BETA)),
+    _endpoint("GET", f"{_MODELS}/{{model:path}}", _get, "retrieveModel", "Return a model", takes=(_SPEAKS,)),
 )

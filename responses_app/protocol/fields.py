@@ -102,7 +102,7 @@ Models = Mapping[str, type[ClientModel]]  # of an object, by its `type`; by "" w
 
 @dataclass(slots=True)
 class IgnoredFields:
-    """The fields of one body that nobody reads."""
+    """The fields of one body, or the parameters of a query, that nobody reads."""
 
     refuse: bool = False  # a body that has any is refused
     foreign_seals: bool = False  # what was sealed elsewhere is ignored, too; else it is refused

@@ -35,7 +35,7 @@ from responses_app.protocol.errors import (
     not_found,
 )
 from responses_app.protocol.events.dialects import DIALECT_HEADER, PRESETS, Switch
-from responses_app.protocol.fields import check_query
+from responses_app.protocol.fields import IgnoredFields, check_query
 from responses_app.protocol.idempotency import IDEMPOTENCY_KEY, MAX_KEY
 from responses_app.protocol.messages.errors import ErrorSchema
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES
@@ -97,8 +97,8 @@ SEALS = Parameter(
 )
 
 
-BETA = Parameter("beta", "Sent by the beta API of Anthropic's SDK; the answer is the same.", text())
-
+# What clients put into any query, and the answer is the same: those of Azure, and the beta APIs of both SDKs.
+_OF_CLIENTS: Mapping[str, str] = {"api-version": "string", "beta": "string"}
 
 ONCE = Parameter(
     IDEMPOTENCY_KEY,
@@ -201,7 +201,7 @@ class Endpoint:
     @property
     def looks_at_query(self) -> bool:
         """Whether every name of a query is carried out, refused or named as ignored, as those of a body are."""
-        return self.method in ("GET", "DELETE") and not self.is_open
+        return not self.is_open
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -310,6 +310,11 @@ METHODS_NOT_SERVED: Mapping[str, str] = {  # of paths that are served
 }
 
 
+def look_at_query(names: Iterable[str], taken: Mapping[str, str], noted: IgnoredFields) -> None:
+    """Note the names of a query that have no effect; `taken` are those that have. Raises `ApiError`."""
+    check_query(names, {**taken, **_OF_CLIENTS}, noted)
+
+
 API_URLS = "responses_app.urls"
 WEBSOCKET_KEY = "Sec-WebSocket-Key"  # a header of every handshake, which proxies pass on
 UPGRADE_NEEDED = " A WebSocket needs an upgrade request to this path."
@@ -347,7 +352,7 @@ class Route:
 
     async def _answer(self, endpoint: Endpoint, request: HttpRequest, named: Mapping[str, str]) -> HttpResponseBase:
         if endpoint.looks_at_query and request.META.get("QUERY_STRING"):
-            check_query(query_of(request), endpoint.query, ignored_of(request))
+            look_at_query(query_of(request), endpoint.query, ignored_of(request))
         try:
             answer = await endpoint.handler(request, *named.values())
         except tuple(endpoint.refusals) as problem:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from django.core.exceptions import SuspiciousOperation
 from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
 from django.http.request import UnreadablePostError
 
 from engine import orjson
@@ -103,7 +103,9 @@ async def read_line(line: Line, parse: Callable[[JsonObject], Parsed], reader: J
 
 def parse_noting(request: HttpRequest, parse: Callable[[Fields], Parsed], fields: Fields, reader: JsonReader) -> Parsed:
     """Return what `parse` makes of a body's fields; the answer will name those that are ignored. Raises `ApiError`."""
+    of_query = ignored_of(request)
     with reader.noting(request.headers.get(FOREIGN_SEALS)) as ignored:
+        ignored.names, ignored.more = [*of_query.names], of_query.more
         parsed = parse(fields)
     request.ignored_fields = ignored  # type: ignore[attr-defined]
     return parsed
@@ -192,7 +194,7 @@ class MethodNotAllowed(ApiError):
 
 
 def ignored_of(request: HttpRequest) -> IgnoredFields:
-    """Return where it is noted which parameters of a query have no effect: the answer will name them."""
+    """Return where it is noted what of a request has no effect: the answer will name it."""
     ignored: IgnoredFields | None = getattr(request, "ignored_fields", None)
     if ignored is None:
         ignored = IgnoredFields(refuse=get_site().reader.refuse_unknown)
@@ -202,8 +204,13 @@ def ignored_of(request: HttpRequest) -> IgnoredFields:
 
 def query_of(request: HttpRequest) -> Mapping[str, Sequence[str]]:
     """Return a request's query: all values of each name. Raises `ApiError` for one that has too many."""
+    return read_query(request.META["QUERY_STRING"])
+
+
+def read_query(text: str | bytes) -> Mapping[str, Sequence[str]]:
+    """Return all values of each name in a query as it came. Raises `ApiError` for one that has too many."""
     try:
-        return dict(request.GET.lists())
+        return dict(QueryDict(text).lists())
     except SuspiciousOperation:
         raise invalid_request("The query has too many parameters.") from None
 

@@ -20,6 +20,7 @@ from responses_app.protocol.api_keys import NOBODY_ASKED, Area, Caller
 from responses_app.protocol.errors import FOREIGN_SEALS, ApiError, foreign_page, host_not_allowed
 from responses_app.protocol.events.dialects import DIALECT_HEADER
 from responses_app.protocol.events.frames import error_frame
+from responses_app.protocol.fields import IGNORED_HEADER, IgnoredFields
 from responses_app.protocol.items.multi_agent import BETA_HEADER
 from responses_app.protocol.rate_limits import NOTHING, RateLimited, Slot
 from responses_app.protocol.rollouts.requests import HEADERS as ROLLOUT_HEADERS
@@ -27,8 +28,8 @@ from responses_app.protocol.rollouts.requests import ref_of
 from responses_app.protocol.session.tool_outputs import TOOL_MODE_HEADER
 from responses_app.protocol.transport import connections_exhausted
 from responses_app.web.auditing import record_connection
-from responses_app.web.endpoint import websocket_not_found
-from responses_app.web.http import error_response
+from responses_app.web.endpoint import look_at_query, websocket_not_found
+from responses_app.web.http import error_response, read_query
 from responses_app.web.middleware import Source, answer_headers, host_allowed
 from responses_app.web.servers.backpressure import EXTRAS, Extras
 from responses_app.web.servers.daphne import DENIAL
@@ -70,6 +71,16 @@ async def headers_of(scope: Any, caller: Caller, *, began: float) -> list[tuple[
     request_id = get_site().answer_headers.request_id(request_headers)
     headers = await answer_headers(request_headers, request_id, caller, began=began)
     return [(name.encode(), value.encode("latin1")) for name, value in headers.items()]
+
+
+def ignored_in(site: Site, scope: Any) -> list[tuple[bytes, bytes]]:
+    """Return the header that names what has no effect of a handshake's query. Raises `ApiError` as over HTTP."""
+    ignored = IgnoredFields(refuse=site.reader.refuse_unknown)
+    look_at_query(read_query(scope["query_string"]), {}, ignored)
+    names = str(ignored)
+    if names:
+        logger.info("the query of a WebSocket: these parameters have no effect: %s", names)
+    return [(IGNORED_HEADER.encode(), names.encode())] if names else []
 
 
 def terms_of(site: Site, scope: Any, caller: Caller) -> Terms:
@@ -170,13 +181,13 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
                 logger.warning("a WebSocket was refused: MAX_WEBSOCKET_CONNECTIONS are open", extra=OF_STRANGERS)
                 raise connections_exhausted()
             self.ticket = await take_place(site, caller)
-            terms = terms_of(site, self.scope, caller)
+            terms, ignored = terms_of(site, self.scope, caller), ignored_in(site, self.scope)
         except ApiError as error:
             self.headers = await headers_of(self.scope, caller, began=began)
             await self._accept()
             await self._turn_away(error)
             return
-        self.headers = await headers_of(self.scope, caller, began=began)
+        self.headers = [*await headers_of(self.scope, caller, began=began), *ignored]
         extras = self.scope.get(EXTRAS, Extras())
         # From now on the project's connections share one part of the budget of unfinished messages.
         if extras.frames_in is not None:

@@ -20,14 +20,13 @@ VERBS = {"_get": "GET", "_get_api_list": "GET", "_post": "POST", "_delete": "DEL
 
 @cache
 def queries() -> dict[tuple[str, str], set[str]]:
-    """Return the names that the SDK can put into the query of each request that has no body."""
+    """Return the names that the SDK can put into the query of each request."""
     found: dict[tuple[str, str], set[str]] = {}
     for method, path, call in _calls():
-        if method in ("GET", "DELETE"):
-            names = found.setdefault((method, path), set())
-            for keyword in ast.walk(call):
-                if isinstance(keyword, ast.keyword) and keyword.arg == "query":
-                    names |= {str(key.value) for each in ast.walk(keyword) for key in _keys_of(each)}
+        names = found.setdefault((method, path), set())
+        for keyword in ast.walk(call):
+            if isinstance(keyword, ast.keyword) and keyword.arg == "query":
+                names |= {str(key.value) for each in ast.walk(keyword) for key in _keys_of(each)}
     return found
 
 

@@ -68,6 +68,9 @@ LOOKED_AT = [
 ]
 
 
+OF_CLIENTS = {"api-version": "2025-04-01-preview", "beta": "true"}  # of Azure's clients, and of both SDKs' beta APIs
+
+
 def path_of(endpoint: Endpoint) -> str:
     """Return a path of an endpoint, with ids of nothing."""
     return re.sub(r"{\w+}", "x", endpoint.shown_path)
@@ -78,7 +81,8 @@ def test_every_query_has_its_unknown_names_told(demo_server: Server) -> None:
     with httpx.Client(base_url=demo_server.url, verify=False, timeout=30) as client:
         for endpoint in LOOKED_AT:
             name = {"item_id": "x"} if "item_id" in endpoint.query else {}
-            answer = client.request(endpoint.method, path_of(endpoint), params={**name, "colour[x]": "1", "mood": "2"})
+            asked = {**name, **OF_CLIENTS, "colour[x]": "1", "mood": "2"}
+            answer = client.request(endpoint.method, path_of(endpoint), params=asked)
             assert answer.headers[IGNORED] == "colour[x], mood", endpoint
             # A list where one value is taken, and a place in one where several are.
             wrong = {f"{name}[0]" if kind == "array" else f"{name}[]": name for name, kind in endpoint.query.items()}
@@ -94,9 +98,25 @@ def test_every_query_has_its_unknown_names_told(demo_server: Server) -> None:
 def test_a_strict_server_refuses_them(refusing: Server) -> None:
     with httpx.Client(base_url=refusing.url, verify=False, timeout=30) as client:
         for endpoint in LOOKED_AT:
-            answer = client.request(endpoint.method, path_of(endpoint), params={"colour": "1"})
+            answer = client.request(endpoint.method, path_of(endpoint), params={**OF_CLIENTS, "colour": "1"})
             assert answer.status_code == 400, endpoint
             assert answer.json()["error"]["message"] == "Unknown parameter: 'colour'.", endpoint
+
+
+async def test_queries_and_bodies_are_told_together(demo_server: Server, refusing: Server) -> None:
+    async with http_client(demo_server) as http:
+        answer = await http.post("/responses", params={**OF_CLIENTS, "a,b": 1}, json={"input": "Hi", "colour": 1})
+        assert (answer.status_code, answer.headers[IGNORED]) == (200, "a%2Cb, colour")
+        answer = await http.post("/messages", params=OF_CLIENTS, json={**MESSAGES, "model": "demo"}, headers=ANTHROPICS)
+        assert answer.headers.get(IGNORED) is None
+    for query, named in (("?api-version=1&beta=true", None), ("?model=demo&mood=2", "model, mood")):
+        async with await Socket.open(f"{demo_server.ws_url}{query}") as socket:
+            assert socket.raw.response.headers.get(IGNORED) == named
+            await socket.create()
+            assert (await socket.answer())[-1]["type"] == "response.completed"
+    for server, name in ((demo_server, "betas"), (refusing, "colour")):
+        async with await Socket.open(f"{server.ws_url}?{name}=1") as socket:
+            read_error_frame(await socket.error(), status=400, code="unknown_parameter", param=name)
 
 
 SLIPS: dict[str, tuple[str, Frame, str, str]] = {
