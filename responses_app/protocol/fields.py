@@ -440,9 +440,9 @@ def _in_data(details: ErrorDetails, data: object) -> tuple[int | str, ...]:
     location, value = details["loc"], data
     absent = location[-1:] if details["type"] == "missing" else ()
     found: list[int | str] = []
-    for part in location[: len(location) - len(absent)]:
+    for place, part in enumerate(location[: len(location) - len(absent)]):
         if isinstance(value, Mapping):
-            if part not in value:
+            if part not in value or _is_tag(location[place : place + 2], value):
                 continue
             value = value[part]
         elif isinstance(part, int) and isinstance(value, list) and part < len(value):
@@ -453,6 +453,16 @@ def _in_data(details: ErrorDetails, data: object) -> tuple[int | str, ...]:
             continue
         found.append(part)
     return (*found, *absent)
+
+
+def _is_tag(parts: tuple[int | str, ...], value: Mapping[int | str, object]) -> bool:
+    """Whether the first of these parts of a location is the `type` of an object, and not its field of that name.
+
+    A block of the type `thinking` has a field `thinking`, too: with `signature` behind it, which no text has, it is not
+    that field.
+    """
+    tag, *behind = parts
+    return value.get("type") == tag and behind not in ([], [tag]) and not isinstance(value[tag], Mapping | list)
 
 
 def _telling(findings: Sequence[_Finding]) -> tuple[tuple[int | str, ...], Sequence[ErrorDetails]]:

@@ -57,6 +57,7 @@ class ToolUse:
     project: str  # whose request it is
     response_id: str
     chain_id: str  # the same for all responses that continue each other: the id of the first
+    at: str = "tools"  # where the request declares it, for errors
     container_at: str = "tools"  # the field in which a request says what container it is to have, for errors
     include: Collection[str] = ()  # what the request has in its `include`
     # Oldest first: those that the chain keeps for tools (`chain.kept_items`), and those of the request and its

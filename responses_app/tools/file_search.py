@@ -196,7 +196,7 @@ class FileSearchTool(BaseTool):
 
     async def offer(self, use: ToolUse) -> Offer:
         declared: dict[str, Any] = use.declared
-        await asyncio.gather(*(self._check(use.project, store_id) for store_id in declared["vector_store_ids"]))
+        await asyncio.gather(*(self._check(use, store_id) for store_id in declared["vector_store_ids"]))
         function = FunctionTool(FUNCTION, _SEARCH, orjson.dumps(SCHEMA).decode())
         tool = OfferedTool(name=NAME, item=FOUND, repeatable=True, reads=True)
         return Offer(ToolNamespace(NAMESPACE, DESCRIPTION, (function,)), [tool], {NAME: JsonSchema(function.schema)})
@@ -234,14 +234,14 @@ class FileSearchTool(BaseTool):
             search = replace(search, meaning=await self._queries.of(project, search.queries, weights or Weights()))
         return await asyncio.gather(*(self.stores.search(project, store_id, search) for store_id in store_ids))
 
-    async def _check(self, project: str, store_id: str) -> None:
+    async def _check(self, use: ToolUse, store_id: str) -> None:
         """Raise `ApiError` for a store that cannot be searched."""
-        record = await self.stores.get(project, store_id)
+        record = await self.stores.get(use.project, store_id)
         if record is None:
-            raise store_not_found(store_id, param="tools")
+            raise store_not_found(store_id, param=f"{use.at}.vector_store_ids")
         # A search for nothing costs little, and says whether the store has expired.
-        if await self.stores.search(project, store_id, Search(queries=())) is None:
-            raise store_expired(store_id, param="tools")
+        if await self.stores.search(use.project, store_id, Search(queries=())) is None:
+            raise store_expired(store_id, param=f"{use.at}.vector_store_ids")
 
     async def _hits(self, use: ToolUse, queries: Sequence[str]) -> Sequence[Hit]:
         """Return the best results of all stores. Raises `ToolFailed` where there is none left."""

@@ -44,13 +44,14 @@ from responses_app.protocol.requests.text_format import StructuredOutputs
 from responses_app.protocol.sizes import json_size
 from responses_app.protocol.tiers import ServiceTier
 
+_LIMIT, _OLD_LIMIT = "max_completion_tokens", "max_tokens"
 _NAMES = OwnNames(
     fields=(
         ("text.format.type", "response_format.type"),
         ("text.format", "response_format.json_schema"),
         ("text.verbosity", "verbosity"),
         ("reasoning.effort", "reasoning_effort"),
-        ("max_output_tokens", "max_completion_tokens"),
+        ("max_output_tokens", _LIMIT),
         ("instructions", "messages"),
         ("input", "messages"),
     ),
@@ -64,10 +65,16 @@ _NAMES = OwnNames(
 
 
 _OLD_CALL = (("tool_choice.function", "function_call"), ("tool_choice", "function_call"))
-_OLD_NAMES = replace(_NAMES, fields=(*_OLD_CALL, *_NAMES.fields))  # of `functions` in the place of tools
 
 
-def in_chat_names(error: ApiError, places: Sequence[int], *, old_calls: bool = False) -> ApiError:
+def names_in(data: Mapping[str, object], *, old_calls: bool) -> OwnNames:
+    """Return the names of a chat's fields; `old_calls`: its tools were declared as `functions`."""
+    calls = _OLD_CALL if old_calls else ()
+    limit = [("max_output_tokens", _OLD_LIMIT)] if data.get(_LIMIT) is None and _OLD_LIMIT in data else []
+    return replace(_NAMES, fields=(*calls, *limit, *_NAMES.fields))
+
+
+def in_chat_names(error: ApiError, names: OwnNames, places: Sequence[int], *, old_calls: bool = False) -> ApiError:
     """Return an error as a client of Chat Completions is to read it; `places` has each item's message.
 
     `old_calls`: its tools were declared as `functions`.
@@ -79,8 +86,7 @@ def in_chat_names(error: ApiError, places: Sequence[int], *, old_calls: bool = F
     def function_name(index: int, rest: str) -> str:
         return f"functions[{index}]{rest.removeprefix('.function')}"
 
-    own = (_OLD_NAMES, item_name, function_name) if old_calls else (_NAMES, item_name, None)
-    return in_own_names(error, *own)
+    return in_own_names(error, names, item_name, function_name if old_calls else None)
 
 
 MAX_CHOICES = 8  # of one request: each is a generation of its own
@@ -224,7 +230,8 @@ class ChatRequest:
 
     def renamed(self, error: ApiError) -> ApiError:
         """Return an error of its run in the names of Chat Completions."""
-        return in_chat_names(error, self.places, old_calls=self.old_calls)
+        assert self.create.renamed is not None, "it was made of a chat"
+        return self.create.renamed(error)
 
 
 def parse_chat(
@@ -247,7 +254,8 @@ def parse_chat(
     read = read_messages(data.get("messages"))
     # Where both forms are there, the newer one counts.
     old_calls = bool(data.get("functions")) and not data.get("tools")
-    renamed = partial(in_chat_names, places=read.places, old_calls=old_calls)
+    names = names_in(data, old_calls=old_calls)
+    renamed = partial(in_chat_names, names=names, places=read.places, old_calls=old_calls)
     try:
         create = parse(_as_response(data, fields, read))
     except ApiError as error:
@@ -343,6 +351,7 @@ def _tools(data: Mapping[str, object]) -> JsonObject:
     if isinstance(tools, list):
         for index, tool in enumerate(tools):
             _check_kind(tool, f"tools[{index}]")
+    _check_choice(choice)
     if choice == "any":  # as clients of Mistral's models say it
         choice = "required"
     return {name: value for name, value in (("tools", tools), ("tool_choice", choice)) if value is not None}
@@ -357,8 +366,26 @@ def _check_kind(tool: object, at: str) -> None:
             f"{kind[:80]!r}. Supported values are: 'function' and 'custom'; the other "
             "tools are those of the Responses API.",
         )
-    if isinstance(tool, dict) and kind in ("function", "custom") and tool.get(kind) is None and "name" not in tool:
-        raise missing(f"{at}.{kind}")
+    _check_nested(tool, at)
+
+
+def _check_nested(tool: object, at: str) -> None:
+    """Refuse a function or a custom tool without the object in which chats have it."""
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if isinstance(tool, dict) and kind in ("function", "custom") and "name" not in tool:
+        if tool.get(kind) is None:
+            raise missing(f"{at}.{kind}")
+        if not isinstance(tool[kind], dict):
+            raise wrong_type(f"{at}.{kind}", "an object", tool[kind])
+
+
+def _check_choice(choice: object) -> None:
+    """Refuse a `tool_choice` that names a tool without the object in which chats have its name."""
+    _check_nested(choice, "tool_choice")
+    allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
+    entries = allowed.get("tools") if isinstance(allowed, dict) else None
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        _check_nested(entry, f"tool_choice.allowed_tools.tools[{index}]")
 
 
 def _old_tools(functions: object, call: object) -> JsonObject:

@@ -106,7 +106,7 @@ def _parsed(value: object, tools: ClientTools, served: Sequence[JsonObject]) -> 
         if hosted is None:
             raise _absent(str(value.get("server_label") or kind))
         return ToolChoice("required", frozenset(), dict(value), hosted=(hosted,))
-    tool, echo = _named(value, kind, tools)
+    tool, echo = _named(value, kind, tools, PARAM)
     if tool.found and tool.deferred:
         raise _Absent(f"The tool '{tool.called}' has 'defer_loading': it cannot be called before it is found.")
     return ToolChoice("required", frozenset((tool.called,)), echo)
@@ -138,16 +138,15 @@ def _is_hosted(kind: str, tools: ClientTools, served: Sequence[JsonObject]) -> b
 
 
 def _hosted_entry(entry: object, tools: ClientTools, served: Sequence[JsonObject]) -> HostedChoice | None:
-    if not isinstance(entry, dict):
+    kind = entry.get("type") if isinstance(entry, dict) else None
+    if not isinstance(kind, str) or not (kind in ITEMS or _is_hosted(kind, tools, served)):
         return None
-    if entry.get("type") not in ITEMS and not _is_hosted(str(entry.get("type")), tools, served):
-        return None
-    return _hosted(entry, str(entry["type"]), served)
+    return _hosted(entry, kind, served)
 
 
 def _allowed(value: JsonObject, tools: ClientTools, served: Sequence[JsonObject]) -> ToolChoice:
     nested = value.get("allowed_tools")  # the Chat Completions form
-    choice = nested if isinstance(nested, dict) else value
+    choice, at = (nested, f"{PARAM}.allowed_tools") if isinstance(nested, dict) else (value, PARAM)
     mode, entries = choice.get("mode"), choice.get("tools")
     if mode not in ("auto", "required"):
         raise _invalid("The 'mode' of 'allowed_tools' is 'auto' or 'required'.")
@@ -156,10 +155,10 @@ def _allowed(value: JsonObject, tools: ClientTools, served: Sequence[JsonObject]
     groups: dict[int, Sequence[ClientTool]] = {}  # each once: thousands of entries may name one namespace
     echoed: list[JsonObject] = []
     hosted: list[HostedChoice] = []
-    for entry in entries:
+    for index, entry in enumerate(entries):
         named = _hosted_entry(entry, tools, served)
         hosted += [named] if named is not None else []
-        group, echo = ((), dict(entry)) if named is not None else _allowed_entry(entry, tools)
+        group, echo = ((), dict(entry)) if named is not None else _allowed_entry(entry, tools, f"{at}.tools[{index}]")
         groups[id(group)] = group
         echoed.append(echo)
     names = frozenset(tool.called for group in groups.values() for tool in group)
@@ -169,10 +168,10 @@ def _allowed(value: JsonObject, tools: ClientTools, served: Sequence[JsonObject]
     return ToolChoice("required" if mode == "required" else "auto", names, echo, hosted=tuple(hosted))
 
 
-def _allowed_entry(entry: object, tools: ClientTools) -> tuple[Sequence[ClientTool], JsonObject]:
-    kind = entry.get("type") if isinstance(entry, dict) else None
-    if not isinstance(entry, dict) or not isinstance(kind, str):
-        raise _invalid("Each of the allowed tools is an object with a 'type'.")
+def _allowed_entry(entry: object, tools: ClientTools, at: str) -> tuple[Sequence[ClientTool], JsonObject]:
+    if not isinstance(entry, dict):
+        raise wrong_type(at, "an object", entry)
+    kind = text_at(f"{at}.type", entry.get("type"))
     if kind == "namespace":
         name = str(entry.get("name"))
         members = tools.in_namespace(name)
@@ -181,14 +180,14 @@ def _allowed_entry(entry: object, tools: ClientTools) -> tuple[Sequence[ClientTo
         return members, {"type": kind, "name": name}
     if kind in SCREENS or kind in ITEMS:  # one that is left out cannot be called anyway
         return (), dict(entry)
-    tool, echo = _named(entry, kind, tools)
+    tool, echo = _named(entry, kind, tools, at)
     return (tool,), echo
 
 
-def _named(value: JsonObject, kind: str, tools: ClientTools) -> tuple[ClientTool, JsonObject]:
-    """Return the tool that a choice names, and how that is echoed."""
+def _named(value: JsonObject, kind: str, tools: ClientTools, at: str) -> tuple[ClientTool, JsonObject]:
+    """Return the tool that a choice names at this path, and how that is echoed."""
     if kind in ("function", "custom"):
-        return _by_name(value, kind, tools)
+        return _by_name(value, kind, tools, at)
     if kind in CLIENT_KINDS:
         tool = tools.of_type(kind)
         if tool is None and kind == "tool_search" and any(each.found for each in tools):
@@ -199,16 +198,12 @@ def _named(value: JsonObject, kind: str, tools: ClientTools) -> tuple[ClientTool
     if kind in SCREENS:
         raise unsupported_parameter(PARAM, NO_SCREEN)
     known = ", ".join(repr(each) for each in ("function", "custom", "allowed_tools", *CLIENT_KINDS, *ITEMS))
-    raise invalid_request(
-        f"Invalid value for '{PARAM}.type': {kind[:80]!r}. Supported values are: {known}.",
-        param=PARAM,
-        code="invalid_value",
-    )
+    raise invalid_value(f"{at}.type", f"{kind[:80]!r}. Supported values are: {known}.")
 
 
-def _by_name(value: JsonObject, kind: str, tools: ClientTools) -> tuple[ClientTool, JsonObject]:
+def _by_name(value: JsonObject, kind: str, tools: ClientTools, at: str) -> tuple[ClientTool, JsonObject]:
     nested = value.get(kind)  # the Chat Completions form
-    choice, at = (nested, f"{PARAM}.{kind}") if isinstance(nested, dict) else (value, PARAM)
+    choice, at = (nested, f"{at}.{kind}") if isinstance(nested, dict) else (value, at)
     name, namespace = text_at(f"{at}.name", choice.get("name")), choice.get("namespace")
     called = called_name(name, namespace if isinstance(namespace, str) else None)
     tool = tools.get(called)

@@ -254,16 +254,23 @@ def _callable(tool: JsonObject, at: str, *, namespace: str | None) -> JsonObject
 
 
 def _custom(tool: JsonObject, at: str) -> Custom:
-    form = tool.get("format")
-    if isinstance(form, dict) and isinstance(form.get("grammar"), dict):  # the Chat Completions form
-        tool = {**tool, "format": {"type": "grammar", **form["grammar"]}}
+    form, form_at = tool.get("format"), f"{at}.format"
+    grammar = form.get("grammar") if isinstance(form, dict) else None
+    if grammar is not None:  # the Chat Completions form
+        form_at = f"{form_at}.grammar"
+        if not isinstance(grammar, dict):
+            raise wrong_type(form_at, "an object", grammar)
+        tool = {name: value for name, value in tool.items() if name != "format"}
     custom = validate(Custom, tool, at=at)
+    if grammar is not None:
+        form = validate(CustomFormat, {**grammar, "type": "grammar"}, at=form_at)
+        custom = custom.model_copy(update={"format": form})
     if custom.format is not None and custom.format.type == "grammar":
         for name in ("syntax", "definition"):
             if getattr(custom.format, name) is None:
-                raise missing(f"{at}.format.{name}")
+                raise missing(f"{form_at}.{name}")
         if custom.format.syntax == "regex":
-            _check_regex(custom.format.definition or "", f"{at}.format.definition")
+            _check_regex(custom.format.definition or "", f"{form_at}.definition")
     return custom
 
 

@@ -99,8 +99,8 @@ async def check_grammar(plan: RunPlan, engine: BaseEngine) -> None:
     except GrammarRefused as refused:
         # As in `_first_grammar`: each part alone, to name the field.
         for field, part in _parts(plan.request, plan.client_tools):
-            grammar = plan.format.grammar(part)
             try:
+                grammar = plan.format.grammar(part)
                 if grammar is not None:
                     await engine.check_grammar(grammar)
             except GrammarRefused as its:

@@ -80,6 +80,7 @@ class Shelf:
                 project=project,
                 response_id=response_id,
                 chain_id=chain_id,
+                at=f"tools[{index}]",
                 container_at=f"tools[{index}].{'environment' if declared['type'] == 'shell' else 'container'}",
                 include=request.include or (),
                 items=earlier,

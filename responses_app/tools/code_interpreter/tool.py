@@ -226,14 +226,17 @@ class CodeInterpreterTool(BaseTool):
         except HostGone as gone:
             raise overloaded(f"The {tool} cannot be used now: {gone}.", retry_after=2) from None
         except MemoryRefused as refused:
-            raise invalid_request(f"The container cannot be made: {refused}.", param="tools") from None
+            raise invalid_request(
+                f"The container cannot be made: {refused}.", param=f"{use.container_at}.memory_limit"
+            ) from None
         except NetworkRefused as refused:
-            at = "tools.environment.network_policy" if tool == "shell" else "tools.container.network_policy"
-            raise unsupported_parameter(at, f"The container cannot be made: {refused}.") from None
+            raise unsupported_parameter(
+                f"{use.container_at}.network_policy", f"The container cannot be made: {refused}."
+            ) from None
         except SandboxError as problem:
-            raise unsupported_parameter("tools", f"The {tool} cannot be used here. {problem}") from None
+            raise unsupported_parameter(use.at, f"The {tool} cannot be used here. {problem}") from None
         except ContainerNotFound as unknown:
-            raise container_not_found(str(unknown), param="tools") from None
+            raise container_not_found(str(unknown), param=_container_id_at(use)) from None
         file_ids = _file_ids(use)
         given = await self._given(use, container, file_ids) if file_ids else ()
         of_files = _FILES.format(names=", ".join(each.path for each in given)) if given else ""
@@ -243,9 +246,11 @@ class CodeInterpreterTool(BaseTool):
         try:
             return await self.given_files.find(use.project, file_ids, copied_in(use.state, container.id))
         except FileUnknown as unknown:
-            raise file_not_found(str(unknown), param="tools") from None
+            raise file_not_found(str(unknown), param=f"{use.container_at}.file_ids") from None
         except SandboxError as problem:
-            raise invalid_request(f"The container cannot have the file: {problem}.", param="tools") from None
+            raise invalid_request(
+                f"The container cannot have the file: {problem}.", param=f"{use.container_at}.file_ids"
+            ) from None
         except StoreError:
             raise overloaded("The files cannot be read now. Try again shortly.", retry_after=2) from None
 
@@ -363,6 +368,12 @@ class CodeInterpreterTool(BaseTool):
             )
         await containers.join_chain(container.id, [_key_of_chain(use, key)])
         return container
+
+
+def _container_id_at(use: ToolUse) -> str:
+    """Return the field in which a request names a container."""
+    # That of a shell, whose environment is read as a container.
+    return f"{use.container_at}.container_id" if use.container_at.endswith(".environment") else use.container_at
 
 
 def _file_ids(use: ToolUse) -> Sequence[str]:
@@ -498,7 +509,7 @@ class McpInterpreter(BaseTool):
     async def offer(self, use: ToolUse) -> Offer:
         container = use.declared.get("container")
         if isinstance(container, str):
-            raise container_not_found(container, param="tools")
+            raise container_not_found(container, param=use.container_at)
         # The chain's own digits: an item must name a container, and here is none.
         fields: JsonObject = {"container_id": f"cntr_{use.chain_id.partition('_')[2]}"}
         return Offer(ToolNamespace("python", _ABOUT_MCP), [OfferedTool(name="python", item=ITEM, fields=fields)])

@@ -183,7 +183,7 @@ class ImageTool(BaseTool):
             raise invalid_request(
                 "'action' is 'edit', and there is no image to edit. Send one as an 'input_image' with a data URL or a "
                 "'file_id', or continue a response that has made one.",
-                param="tools",
+                param=f"{use.at}.action",
                 code="invalid_value",
             )
         names = [name for name in _FUNCTIONS if action in ("auto", name)]

@@ -140,22 +140,23 @@ class McpTool(BaseTool):
             if label not in self._servers:
                 raise invalid_request(
                     f"The MCP server '{label}' is not configured here (MCP_SERVERS). Give its 'server_url'.",
-                    param="tools",
+                    param=f"{use.at}.server_label",
                 )
-            if any(use.private.get(name) for name in ("headers", "authorization")):
+            secret = next((name for name in ("headers", "authorization") if use.private.get(name)), None)
+            if secret is not None:
                 raise invalid_request(
                     f"The access to the MCP server '{label}' is configured here. Leave 'headers' and 'authorization' "
                     "out, or give its 'server_url'.",
-                    param="tools",
+                    param=f"{use.at}.{secret}",
                 )
         elif not self._by_url:
             known = ", ".join(sorted(self._servers)) or "none"
             raise invalid_request(
                 f"Requests may name no MCP server by URL here (MCP_SERVER_URLS=off). Labels that can be used: {known}.",
-                param="tools",
+                param=f"{use.at}.server_url",
             )
         else:
-            _check_headers(use.private)
+            _check_headers(use)
 
     def _access(self, use: ToolUse) -> ServerAccess:
         server_url = use.declared.get("server_url")
@@ -269,13 +270,13 @@ def _key(access: ServerAccess, use: ToolUse, own: bool) -> bytes:
     return blake2b(orjson.dumps(parts), digest_size=16).digest()
 
 
-def _check_headers(private: JsonObject) -> None:
-    headers = private.get("headers")
+def _check_headers(use: ToolUse) -> None:
+    headers, at = use.private.get("headers"), f"{use.at}.headers"
     for name, value in headers.items() if isinstance(headers, dict) else ():
         if name.lower() in FORBIDDEN_HEADERS or not _HEADER_NAME.fullmatch(name):
-            raise invalid_request(f"An MCP server cannot be sent the header {name[:80]!r}.", param="tools")
+            raise invalid_request(f"An MCP server cannot be sent the header {name[:80]!r}.", param=at)
         if not _HEADER_VALUE.fullmatch(value):
-            raise invalid_request(f"The value of the header {name[:80]!r} is not one of HTTP's.", param="tools")
-    token = private.get("authorization")
+            raise invalid_request(f"The value of the header {name[:80]!r} is not one of HTTP's.", param=at)
+    token = use.private.get("authorization")
     if isinstance(token, str) and not _HEADER_VALUE.fullmatch(token):
-        raise invalid_request("The 'authorization' of an MCP server is not a token.", param="tools")
+        raise invalid_request("The 'authorization' of an MCP server is not a token.", param=f"{use.at}.authorization")

@@ -24,6 +24,45 @@ def called(**function: object) -> list[Any]:
     ]
 
 
+F: dict[str, Any] = {"name": "f", "parameters": {"type": "object"}}
+WRONG_SCHEMA = {"type": "json_schema", "name": "a", "schema": {"type": 5}, "strict": True}
+WRONG_TEXT = {"format": WRONG_SCHEMA}
+WRONG_FORM = {"type": "json_schema", "json_schema": {**WRONG_SCHEMA, "type": None}}
+CUSTOM, ALLOWED = "tools[0].custom", "tool_choice.allowed_tools.tools"
+
+
+def grammar(of: object) -> dict[str, Any]:
+    """Return a custom tool of a chat, with this grammar."""
+    form = {"type": "grammar", "grammar": of}
+    return {"tools": [{"type": "custom", "custom": {"name": "g", "format": form}}]}
+
+
+def chosen(choice: object) -> dict[str, Any]:
+    """Return a choice among the tools of a chat."""
+    return {"tools": [{"type": "function", "function": F}], "tool_choice": choice}
+
+
+def flat(choice: object) -> dict[str, Any]:
+    """Return a choice among the tools of a response."""
+    return {"tools": [{"type": "function", **F}], "tool_choice": choice}
+
+
+def allowed(tool: object) -> dict[str, Any]:
+    """Return a choice of a chat that allows this tool."""
+    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [tool]}}
+
+
+def among(tool: object) -> dict[str, Any]:
+    """Return a choice of a response that allows this tool."""
+    return {"type": "allowed_tools", "mode": "auto", "tools": [tool]}
+
+
+def thought(signature: object) -> list[Any]:
+    """Return a conversation whose thought has this signature."""
+    block = {"type": "thinking", "thinking": "Hm", "signature": signature}
+    return [*user("Hi"), {"role": "assistant", "content": [block]}, *user("Go on.")]
+
+
 @pytest.mark.parametrize(
     ("path", "fields", "words"),
     [
@@ -51,6 +90,27 @@ def called(**function: object) -> list[Any]:
         (RESPONSES, {"metadata": {"a": "x" * 600}}, ("metadata.a", "512 characters", "600")),
         (RESPONSES, {"metadata": {"x" * 65: "a"}}, ("metadata", "key", "65 characters", "64")),
         (RESPONSES, {"metadata": {str(n): "a" for n in range(17)}}, ("metadata", "16 pairs", "17")),
+        (CHAT, {"max_tokens": 0}, ("max_tokens", "1")),
+        (CHAT, {"tools": [{"type": "function", "function": "f"}]}, ("tools[0].function", "an object", "a string")),
+        (CHAT, grammar({"syntax": "perl"}), (f"{CUSTOM}.format.grammar.syntax", "'lark' or 'regex'")),
+        (CHAT, grammar({"syntax": "regex", "definition": "("}), (f"{CUSTOM}.format.grammar.definition", "'('")),
+        (CHAT, grammar(5), (f"{CUSTOM}.format.grammar", "an object", "an integer")),
+        (CHAT, chosen({"type": "function"}), ("tool_choice.function", "Missing")),
+        (CHAT, chosen({"type": "function", "function": 5}), ("tool_choice.function", "an object", "an integer")),
+        (CHAT, chosen({"type": "function", "function": {}}), ("tool_choice.function.name", "Missing")),
+        (CHAT, chosen(allowed({"type": "function"})), (f"{ALLOWED}[0].function", "Missing")),
+        (CHAT, chosen(allowed({"type": "function", "function": {}})), (f"{ALLOWED}[0].function.name", "Missing")),
+        (CHAT, chosen(allowed({"type": {}})), (f"{ALLOWED}[0].type", "a string", "an object")),
+        (CHAT, {"functions": [F], "function_call": {}}, ("function_call.name", "Missing")),
+        (CHAT, {**chosen("required"), "response_format": WRONG_FORM}, ("response_format.json_schema.schema", "'type'")),
+        (RESPONSES, {**flat("required"), "text": WRONG_TEXT}, ("text.format.schema", "'type'")),
+        (RESPONSES, flat({"type": "function"}), ("tool_choice.name", "Missing")),
+        (RESPONSES, flat({"type": "odd"}), ("tool_choice.type", "'odd'")),
+        (RESPONSES, flat(among({"type": "function"})), ("tool_choice.tools[0].name", "Missing")),
+        (RESPONSES, flat(among({"type": []})), ("tool_choice.tools[0].type", "a string", "an array")),
+        (RESPONSES, flat(among(5)), ("tool_choice.tools[0]", "an object", "an integer")),
+        (MESSAGES, {"messages": thought(5)}, ("messages[1].content[0].signature", "a string", "an integer")),
+        (MESSAGES, {"messages": thought(None)}, ("messages[1].content[0].signature", "a string", "null")),
         ("/vector_stores", {"name": "x" * 257}, ("name", "256 characters", "257")),
         ("/webhook_endpoints", {"name": "x" * 257, "url": "https://a"}, ("name", "256 characters", "257")),
     ],
@@ -70,3 +130,29 @@ async def test_a_refusal_names_its_cause(
     assert [each for each in said if each not in error["message"]] == [], error
     if path != MESSAGES:  # whose errors have no such field
         assert error["param"] == param
+
+
+AT_LAB = {"type": "mcp", "server_label": "lab", "server_url": "https://lab.example"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "at"),
+    [
+        ({"type": "mcp", "server_label": "lab"}, "server_label"),
+        ({**AT_LAB, "authorization": "a\nb"}, "authorization"),
+        ({**AT_LAB, "headers": {"host": "b"}}, "headers"),
+        ({"type": "file_search", "vector_store_ids": ["vs_1"]}, "vector_store_ids"),
+        ({"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["file-1"]}}, "container.file_ids"),
+        ({"type": "code_interpreter", "container": "cntr_1"}, "container"),
+        (
+            {"type": "shell", "environment": {"type": "container_reference", "container_id": "cntr_1"}},
+            "environment.container_id",
+        ),
+    ],
+)
+async def test_a_tool_that_cannot_be_had_is_named_by_its_place(
+    demo_server: Server, tool: dict[str, Any], at: str
+) -> None:
+    async with http_client(demo_server) as http:
+        answer = await http.post(RESPONSES, json={"input": "Hi", "tools": [{"type": "function", **F}, tool]})
+    assert answer.json()["error"]["param"] == f"tools[1].{at}", answer.text

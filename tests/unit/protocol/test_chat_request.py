@@ -230,6 +230,8 @@ def test_an_error_of_a_run_names_the_message_and_not_the_item() -> None:
     renamed = asked.renamed(error)
     assert renamed.param == "messages[2].call_id"
     assert renamed.message == "Invalid 'messages[2]': no call, see 'max_completion_tokens'."
+    older = chat(messages=[USER], max_tokens=5).renamed(ApiError("Too many.", param="max_output_tokens"))
+    assert older.param == "max_tokens"
 
 
 def test_what_cannot_be_written_is_refused() -> None:

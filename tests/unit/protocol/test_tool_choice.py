@@ -137,7 +137,7 @@ def test_what_is_demanded_is_demanded_once() -> None:
         ({"type": "computer_use_preview"}, "cannot see a screen"),
         (allowed("none"), "'mode'"),
         ({"type": "allowed_tools", "mode": "auto"}, "an array of tools"),
-        (allowed("auto", "weather"), "an object with a 'type'"),
+        (allowed("auto", "weather"), "expected an object, but got a string"),
         (allowed("auto", {"type": "function", "name": "nope"}), "'nope'"),
         (allowed("required", {"type": "file_search"}), "none of the allowed"),
         ("always", "Supported values"),

@@ -69,7 +69,7 @@ async def test_where_there_is_nothing_to_edit(images: ImageServer, site_of: Site
     site = site_of(call("edit"))
     with pytest.raises(ApiError, match="no image to edit") as refused:
         await site.begin(input="hi", tools=[{**DRAW, "action": "edit"}])
-    assert (refused.value.status, refused.value.param) == (400, "tools")
+    assert (refused.value.status, refused.value.param) == (400, "tools[0].action")
     (item,) = drawn(await site.ask(input="hi", tools=[DRAW]))
     assert (item["status"], item["error"]["code"]) == ("failed", "no_image")  # type: ignore[index]
     assert not images.asked

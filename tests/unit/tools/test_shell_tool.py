@@ -105,7 +105,7 @@ async def test_a_container_can_be_named_and_only_by_its_project(code: CodeInterp
     assert call["environment"] == {"type": "container_reference", "container_id": mine.id}
     for project, id in (("other", mine.id), ("default", "cntr_none")):
         raised = await site_of(code, ANSWER).refusal(input="hi", tools=named(id), project=project)
-        assert (raised.status, raised.param) == (404, "tools")
+        assert (raised.status, raised.param) == (404, "tools[0].environment.container_id")
 
 
 async def test_the_model_is_told_where_the_container_is_gone(code: CodeInterpreterTool) -> None:

@@ -113,7 +113,7 @@ def test_files_of_the_files_api_lie_in_a_container(client: OpenAI) -> None:
     assert call_of(third).outputs[0].logs == "'changed2'\n"
     with pytest.raises(openai.NotFoundError) as caught:
         client.responses.create(input=read, **asked)
-    assert (caught.value.param, one.id in caught.value.message) == ("tools", True)
+    assert (caught.value.param, one.id in caught.value.message) == ("tools[0].container.file_ids", True)
 
 
 def test_a_container_is_made_with_files(client: OpenAI) -> None:

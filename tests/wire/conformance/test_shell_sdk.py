@@ -143,7 +143,7 @@ def test_what_a_shell_does_not_take(client: OpenAI) -> None:
     allowlist = {"type": "allowlist", "allowed_domains": ["example.com"]}
     unnamed: dict[str, Any] = {"type": "container_auto", "skills": [{"type": "skill_reference"}]}
     refused: Sequence[tuple[str, Any]] = (
-        ("tools.environment.network_policy", {"type": "container_auto", "network_policy": allowlist}),
+        ("tools[0].environment.network_policy", {"type": "container_auto", "network_policy": allowlist}),
         ("tools[0].environment.skills[0].skill_id", unnamed),
         ("tools[0].environment.container_id", {"type": "container_reference", "container_id": "x"}),
         ("tools[0].environment.container_id", {"type": "container_reference"}),

@@ -178,7 +178,7 @@ def test_what_the_operator_does_not_allow_is_refused(client: OpenAI, hosts: Host
         openai.BadRequestError, match=r"does not let containers reach 'pypi.org' \(SANDBOX_NETWORK\)"
     ) as no:
         client.responses.create(model="demo", input="x", tools=[shell(policy(hosts, "pypi.org"))])
-    assert (no.value.param, no.value.code) == ("tools.environment.network_policy", "unsupported_parameter")
+    assert (no.value.param, no.value.code) == ("tools[0].environment.network_policy", "unsupported_parameter")
     assert VALUE not in str(no.value)
     with pytest.raises(openai.BadRequestError, match=r"'\*\.com' \(SANDBOX_NETWORK\)") as no:
         client.containers.create(name="x", network_policy={"type": "allowlist", "allowed_domains": ["*.com"]})

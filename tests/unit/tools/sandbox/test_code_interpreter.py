@@ -101,7 +101,7 @@ async def test_a_container_can_be_named_and_only_by_its_project(tool: CodeInterp
     for project, id in (("other", mine.id), ("default", "cntr_none")):
         tools = [{"type": "code_interpreter", "container": id}]
         raised = await site_of(tool, ANSWER).refusal(input="hi", tools=tools, project=project)
-        assert (raised.status, raised.param) == (404, "tools")
+        assert (raised.status, raised.param) == (404, "tools[0].container")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_a_container_can_be_named_and_only_by_its_project(tool: CodeInterp
         ({"type": "auto", "memory_limit": "2g"}, "tools[0].container"),
         (
             {"type": "auto", "network_policy": {"type": "allowlist", "allowed_domains": ["a"]}},
-            "tools.container.network",
+            "tools[0].container.network",
         ),
         (5, "tools[0].container"),
     ],
