@@ -63,6 +63,7 @@ class MessageReading(EncodedReading):
         super().__init__(Choices((reader,)), remember)
         self._asked = asked
         self._reader = reader
+        self._details = details
         self._request_id = request_id
         self._encoder = MessageEncoder(reader.source.response(), asked, details)
 
@@ -101,7 +102,7 @@ class MessageReading(EncodedReading):
 
     def whole(self) -> MessageObject:
         """Return the message."""
-        return whole_message(self._reader.source.response(), self._asked)
+        return whole_message(self._reader.source.response(), self._asked, len(self._details.prompt_token_ids))
 
 
 async def _create(request: HttpRequest) -> HttpResponseBase:

@@ -217,5 +217,6 @@ class MessageEncoder:
         delta: JsonObject = {"stop_reason": reason, "stop_sequence": self.matched}
         container = container_of(self.response, self._asked)
         delta |= {"container": container} if container is not None else {}
-        ended: JsonObject = {"type": "message_delta", "delta": delta, "usage": dict(usage_of(self.response))}
+        usage = usage_of(self.response, len(self._details.prompt_token_ids))
+        ended: JsonObject = {"type": "message_delta", "delta": delta, "usage": dict(usage)}
         return closed + event(ended) + event({"type": "message_stop"})

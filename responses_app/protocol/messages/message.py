@@ -115,15 +115,15 @@ def begun_message(response: ResponseObject, input_tokens: int) -> MessageObject:
     }
 
 
-def whole_message(response: ResponseObject, asked: MessagesRequest) -> MessageObject:
-    """Return the message that a response is."""
+def whole_message(response: ResponseObject, asked: MessagesRequest, prompt_tokens: int = 0) -> MessageObject:
+    """Return the message that a response is; `prompt_tokens` as for `usage_of`."""
     content, matched = _content(response["output"], asked)
     whole: MessageObject = {
         **begun_message(response, 0),
         "content": content,
         "stop_reason": stop_cause(response, asked, matched, calls=any(each["type"] == "tool_use" for each in content)),
         "stop_sequence": matched,
-        "usage": {**usage_of(response), "service_tier": _tier(response)},
+        "usage": {**usage_of(response, prompt_tokens), "service_tier": _tier(response)},
     }
     container = container_of(response, asked)
     return {**whole, "container": container} if container is not None else whole
@@ -137,15 +137,15 @@ def container_of(response: Mapping[str, Any], asked: MessagesRequest) -> Message
     return {"id": used[-1], "expires_at": asked.container_until(response["completed_at"] or response["created_at"])}
 
 
-def usage_of(response: Mapping[str, Any]) -> MessageUsage:
-    """Return the tokens of a response that has ended."""
+def usage_of(response: Mapping[str, Any], prompt_tokens: int) -> MessageUsage:
+    """Return the tokens of a response that has ended; one without a turn, a warm-up, has those of its prompt."""
     used = response["usage"]
     cached = used["input_tokens_details"]["cached_tokens"] if used else 0
     web = [use_begun(item)["name"] for item in response["output"] if item["type"] == "web_search_call"]
     searches = web.count(SEARCH)
     counts: ServerCallCounts = {"web_search_requests": searches, "web_fetch_requests": len(web) - searches}
     usage: MessageUsage = {
-        "input_tokens": used["input_tokens"] - cached if used else 0,
+        "input_tokens": used["input_tokens"] - cached if used else prompt_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
         "output_tokens": used["output_tokens"] if used else 0,

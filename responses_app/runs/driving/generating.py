@@ -53,6 +53,8 @@ logger = logging.getLogger("respsite.runs")
 
 async def prefill(engine: BaseEngine, plan: RunPlan, place: TurnPlace) -> None:
     """Leave the prompt in the engine's prefix cache, if it can. Where that fails, a warm-up is one all the same."""
+    if plan.details is not None:
+        plan.details.prompt_token_ids = plan.generation.prompt_token_ids
     if engine.supports_prefill:
         pictures = plan.pictures.sources(plan.format.pictures_of(plan.draft))
         await _prefill(engine, replace(plan.generation, pictures=pictures), plan, place)

@@ -140,7 +140,10 @@ async def test_a_message_of_no_tokens_is_a_warm_up(server: Server, stream: bool)
     """As Anthropic's reference has it: the prompt is cached, and nothing is answered."""
     answer = await ask(server, MESSAGES, "hello", max_tokens=0, stream=stream)
     said: Any = messages.put_together(messages.sent(answer.content)) if stream else answer.json()
+    usage = (await ask(server, MESSAGES, "hello")).json()["usage"]
     assert (said["content"], said["stop_reason"], said["usage"]["output_tokens"]) == ([], "max_tokens", 0)
+    read = [said["usage"][name] for name in ("input_tokens", "cache_read_input_tokens")]
+    assert sum(read) == usage["input_tokens"] + usage["cache_read_input_tokens"] > 0
 
 
 UNLISTED = "The tools of 'wiki' could not be listed: "
