@@ -24,6 +24,7 @@ OF_STRANGERS = {"of_strangers": True}  # `extra` of a line that anybody can caus
 MAX_MESSAGE = 4096  # characters of a message: strangers have their part in many
 MOST_OF_STRANGERS = 10  # lines of one kind in a minute
 _SERVERS = ("uvicorn", "daphne", "websockets", "autobahn")
+_OF_REQUESTS = "django.security"  # loggers, each of which says what is wrong with a request
 # Controls, ends of lines to any reader, and what turns the order of a line around.
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -101,20 +102,22 @@ class Discreet(logging.Filter):
 class Seldom(logging.Filter):
     """Bounds the lines that strangers can cause: so many of a kind in a minute. The next one says how many are missing.
 
-    Those are the lines with `OF_STRANGERS`, and what servers and their libraries say of requests.
+    Those are the lines with `OF_STRANGERS`, and what servers, their libraries and Django say of requests.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now = now
-        self._seen: dict[tuple[str, int], tuple[float, int]] = {}  # by place in the code: since when, and how many
+        # By logger and place in the code: since when, and how many.
+        self._seen: dict[tuple[str, str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a line is written."""
         is_servers = record.name.startswith(_SERVERS) and record.levelno <= logging.WARNING
-        if not is_servers and not getattr(record, "of_strangers", False):
+        is_of_request = is_servers or record.name.startswith(_OF_REQUESTS)
+        if not is_of_request and not getattr(record, "of_strangers", False):
             return True
-        now, place = self._now(), (record.pathname, record.lineno)
+        now, place = self._now(), (record.name, record.pathname, record.lineno)
         since, count = self._seen.get(place, (now, 0))
         if now - since >= 60:
             if count > MOST_OF_STRANGERS:

@@ -123,7 +123,7 @@ class ApiMiddleware:
         if not is_api_path(request.path_info):
             return await self._hand_on(request)
         began = asyncio.get_running_loop().time()
-        request_headers = {name.decode("latin1"): value.decode("latin1") for name, value in request.scope["headers"]}  # type: ignore[attr-defined]
+        request_headers = _headers_of(request)
         request_id = get_site().answer_headers.request_id(request_headers)
         request.request_id = request_id  # type: ignore[attr-defined]
         bind(request_id=request_id)
@@ -149,7 +149,11 @@ class ApiMiddleware:
         except ApiError as error:
             headers = {"x-content-type-options": "nosniff"}
             return HttpResponse(error.message, status=error.status, content_type="text/plain", headers=headers)
-        return await self._get_response(request)
+        answer = await self._get_response(request)
+        if answer.status_code == 404:  # where nothing is there is nothing to keep from the pages that the API trusts
+            for name, value in get_site().answer_headers.for_page(_headers_of(request), answer.headers).items():
+                answer[name] = f"{answer[name]}, {value}" if name == "vary" and name in answer else value
+        return answer
 
     async def _answer(self, request: HttpRequest, request_id: str) -> HttpResponseBase:
         try:
@@ -169,6 +173,10 @@ class ApiMiddleware:
         except Exception:
             logger.exception("request %s broke", request_id)
             return _refused(server_error(request_id), request)
+
+
+def _headers_of(request: HttpRequest) -> dict[str, str]:
+    return {name.decode("latin1"): value.decode("latin1") for name, value in request.scope["headers"]}  # type: ignore[attr-defined]
 
 
 async def answer_headers(given: Mapping[str, str], request_id: str, caller: Caller, *, began: float) -> dict[str, str]:

@@ -41,7 +41,15 @@ from responses_app.web.bodies import (
 from responses_app.web.endpoint import is_api_path
 from responses_app.web.phrases import PHRASES
 from responses_app.web.servers import inflow
-from responses_app.web.servers.heads import MAX_HEAD_BYTES, check_head, date, is_handshake, origin_form, refusal
+from responses_app.web.servers.heads import (
+    MAX_HEAD_BYTES,
+    check_head,
+    check_size,
+    date,
+    is_handshake,
+    origin_form,
+    refusal,
+)
 from responses_app.web.servers.inflow import AVERAGE_BYTES, Framing, Inflow, lines_end
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -85,7 +93,8 @@ class Channel(http.HTTPChannel):
     Requests that Twisted refuses silently, or with a bare status, get an answer like all others.
     """
 
-    MAX_LENGTH = totalHeadersSize = MAX_HEAD_BYTES
+    # More than is taken, so that most of what is too long is answered as its client, such as a page, can read it.
+    MAX_LENGTH = totalHeadersSize = 4 * MAX_HEAD_BYTES
     _path: bytes  # the target of the request that comes
 
     def __init__(self, rules: BodyRules, headers: AnswerHeaders) -> None:
@@ -179,6 +188,7 @@ class Channel(http.HTTPChannel):
         """A head is complete. Of a URL as its target the path is left, and the host is the URL's."""
         request = self.requests[-1]
         try:
+            check_size(self._path, request.headers_as_sent())
             self._path, authority = origin_form(self._path)
         except ApiError as error:
             request.refuse(error)
@@ -294,7 +304,7 @@ class Request(WebRequest):
             # daphne would break at it, and tell the client how
             self.refuse(invalid_request("The header 'Sec-WebSocket-Protocol' takes ASCII only."))
             return
-        (method, path), headers = self.channel.target, self._headers()
+        (method, path), headers = self.channel.target, self.headers_as_sent()
         try:
             check_head(method, self.channel.version, headers)
         except ApiError as error:
@@ -372,7 +382,7 @@ class Request(WebRequest):
         """Return what an ASGI scope says of who asks."""
         ends = {"client": self.channel.getPeer(), "server": self.channel.getHost()}
         addresses = {name: [end.host, end.port] if hasattr(end, "host") else None for name, end in ends.items()}
-        return {"http_version": self.channel.version, "headers": self._headers(), **addresses}
+        return {"http_version": self.channel.version, "headers": self.headers_as_sent(), **addresses}
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         """The body is complete."""
@@ -394,7 +404,7 @@ class Request(WebRequest):
             self.content.close()
         self.content = BytesIO()
         self._rules.refused(error)
-        self.channel.refuse(refusal(error, self._headers(), self._standing, path=self._asked_path()))
+        self.channel.refuse(refusal(error, self.headers_as_sent(), self._standing, path=self._asked_path()))
 
     def handle_reply(self, message: Message) -> None:
         """Take a part of the answer from the application. daphne's has no `Date`."""
@@ -410,7 +420,7 @@ class Request(WebRequest):
         """Answer what daphne refuses by itself, such as a control character in a header, and what breaks in it."""
         error = invalid_request(f"The request cannot be read: {body}.") if status < 500 else server_error()
         self._rules.refused(error)
-        status, lines, content = answer(error, self._headers(), self._standing, path=self._asked_path())
+        status, lines, content = answer(error, self.headers_as_sent(), self._standing, path=self._asked_path())
         self.handle_reply({"type": "http.response.start", "status": status, "headers": lines})
         self.handle_reply({"type": "http.response.body", "body": content})
 
@@ -432,7 +442,8 @@ class Request(WebRequest):
         self._forget()
         super().finish()
 
-    def _headers(self) -> list[tuple[bytes, bytes]]:
+    def headers_as_sent(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers that were read, with their names in lower case."""
         raw_headers = self.requestHeaders.getAllRawHeaders()
         return [(name.lower(), value) for name, values in raw_headers for value in values]
 

@@ -7,10 +7,12 @@ its listeners will build. Each gets a subclass. Where `receive` is anything else
 """
 
 import asyncio
+import logging
 import sys
 from contextlib import suppress
 from typing import Any
 
+from responses_app.observing.logs import Seldom
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.transport import (
     AnswerHeaders,
@@ -51,6 +53,8 @@ class UvicornHook:
         http = getattr(config, "http_protocol_class", None)
         websocket = getattr(config, "ws_protocol_class", None)
         if isinstance(http, type) and hasattr(http, "data_received"):
+            # What it says of requests does not come to the handler of this server, whose lines are bounded.
+            logging.getLogger("uvicorn.error").addFilter(Seldom())
             own = {"rules": self._rules, "standing": self._headers}
             # Ours comes first, so its methods are called, and go on to uvicorn's by `super()`.
             config.http_protocol_class = type("BoundedHttp", (_BoundedHttp, http), own)
@@ -161,9 +165,15 @@ class _BoundedHttp:
         # Behind the colon h11 repeats the bytes, as Python writes them.
         error = unreadable(str(problem or msg).partition(":")[0])
         if getattr(problem, "error_status_hint", 0) == 431:  # as h11 says it, of a URL, too
-            is_target = b"\n" not in self.conn.trailing_data[0]
-            error = (target_too_long if is_target else head_too_large)(MAX_HEAD_BYTES)
+            error = self._too_long()
         self._refuse(error)
+
+    def _too_long(self) -> ApiError:
+        """Return which part of a request is longer than h11 takes."""
+        if self.cycle is not None and self.cycle.more_body:
+            return unreadable("the line before a chunk of its body, or what stands behind the last one, is too long")
+        is_target = b"\n" not in self.conn.trailing_data[0]
+        return (target_too_long if is_target else head_too_large)(MAX_HEAD_BYTES)
 
     def _refuse(self, error: ApiError) -> None:
         """Answer at once, if nothing has yet; what still comes is thrown away until the client has its answer."""

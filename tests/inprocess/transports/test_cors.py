@@ -3,6 +3,7 @@
 import httpx
 import pytest
 
+from responses_app.web.servers.heads import MAX_HEAD_BYTES
 from tests.kit.clients import http_client, read_error_answer
 from tests.kit.closed import bearer
 from tests.kit.fixtures import module_server
@@ -81,6 +82,21 @@ async def test_a_listed_page_reads_each_answer_and_its_headers(
     assert "access-control-allow-credentials" not in answer.headers
     assert answer.headers["vary"] == unasked.headers["vary"] == "Origin"
     assert not told(unasked)
+
+
+async def test_so_does_it_what_comes_to_no_path_of_the_api(pages: ClosedServer) -> None:
+    long = "a" * (MAX_HEAD_BYTES + 1)
+    asked: tuple[tuple[str, dict[str, str], int], ...] = (
+        ("/missing", {}, 404),
+        (f"/v1/models?{long}", {}, 414),
+        ("/v1/models", {"x": long}, 431),
+    )
+    async with http_client(pages) as http:
+        for path, headers, status in asked:
+            answer = await http.get(f"{pages.url}{path}", headers={"origin": APP, **headers})
+            assert (answer.status_code, answer.headers.get("access-control-allow-origin")) == (status, APP)
+            assert "Origin" in answer.headers["vary"]
+        assert not told(await http.get(f"{pages.url}/missing", headers={"origin": OTHERS[0]}))
 
 
 @pytest.mark.parametrize("origin", OTHERS)

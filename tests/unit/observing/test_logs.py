@@ -75,7 +75,8 @@ def test_strangers_have_few_lines_of_each_kind_in_a_minute() -> None:
         lines.append(record.getMessage())
         return passes
 
-    for kind in ({"place": 1, **OF_STRANGERS}, {"place": 2, "name": "uvicorn.error"}):
+    forbidden = {"place": 2, "name": "django.security.csrf", "level": logging.ERROR}
+    for kind in ({"place": 1, **OF_STRANGERS}, {"place": 2, "name": "uvicorn.error"}, forbidden):
         assert [say(**kind) for _ in range(MOST_OF_STRANGERS + 5)] == [True] * MOST_OF_STRANGERS + [False] * 5  # type: ignore[arg-type]
     assert all(say(3) for _ in range(100))
     assert all(say(4, name="uvicorn.error", level=logging.ERROR) for _ in range(100))

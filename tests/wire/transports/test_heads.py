@@ -86,7 +86,15 @@ def test_a_length_of_thousands_of_digits_is_answered(server: Server) -> None:
 
 def test_a_chunk_that_is_none_is_told_as_well(server: Server) -> None:
     head = "POST /v1/responses HTTP/1.1|Host: localhost|Content-Type: application/json|Transfer-Encoding: chunked|"
-    assert "chunk" in read_error_answer(ask(server, head, b"zz\r\n{}\r\n0\r\n\r\n"), status=400, code=None)
+    extended = b"2;" + b"a" * 70_000 + b"\r\n{}\r\n0\r\n\r\n"  # more than a parser keeps of a line
+    for body in (b"zz\r\n{}\r\n0\r\n\r\n", extended):
+        assert "chunk" in read_error_answer(ask(server, head, body), status=400, code=None)
+
+
+def test_what_is_no_request_fills_no_log(server: Server) -> None:
+    for _ in range(40):
+        ask(server, "hello|")
+    assert server.output.count("Invalid HTTP request received.") < 40  # ten in a minute
 
 
 @pytest.mark.parametrize(
