@@ -339,7 +339,8 @@ def open_calls(
     """Return the calls that must be answered and are not, by their ids, with the types of their items.
 
     They are among `items`, or among the `known` ones of the chain before them, which wait for an output; `made` says
-    whether the chain has a call at all. Calls of the names `in_background` need no output.
+    whether the chain has a call at all. Calls of the names `in_background` need no output. Several types of one id
+    are a line each.
     """
     items, known = list(items), known or {}
     if not known and _names_no_call(items):
@@ -351,6 +352,9 @@ def open_calls(
         if call.is_open and call.called not in in_background and (call.id in known or not made(call.id))
     ]
     types = {call.id: call.type for call in opened}
+    if len(types) < len(opened):
+        for call in opened:
+            types[call.id] = "\n".join(dict.fromkeys((*types[call.id].split("\n"), call.type)))
     left = without_answered({**known, **types}, items)
     inside = {call.id for item in items if item.get("output") is not None and (call := call_of(item)) is not None}
     left = {call_id: kind for call_id, kind in left.items() if call_id not in inside}
@@ -396,16 +400,24 @@ def _in_order(
 def names_called(items: Sequence[JsonObject]) -> dict[str, str]:
     """Return what the calls among items called, by their ids: the latest of an id.
 
-    Where several of one id wait for outputs, it is the names of these in their order, each a line.
+    Where several of one id wait for outputs, it is the names of these in their order, each a line; behind a tab it has
+    the type of the call's item, if they are of several types. `lines_called` reads it.
     """
     calls = list(calls_of(items))
     names = {call.id: [call.called] for call in calls}
     if len(names) < len(calls):
-        several: dict[str, list[str]] = {}
+        several: dict[str, list[Call]] = {}
         for call in _in_order(items, lambda call, item, turn: may_be_answered(item))[0]:
-            several.setdefault(call.id, []).append(call.called)
-        names |= several
+            several.setdefault(call.id, []).append(call)
+        for call_id, waiting in several.items():
+            mixed = len({call.type for call in waiting}) > 1
+            names[call_id] = [f"{call.called}\t{call.type}" if mixed else call.called for call in waiting]
     return {call_id: "\n".join(called) for call_id, called in names.items()}
+
+
+def lines_called(called: str) -> Sequence[tuple[str, str]]:
+    """Return the names in a value of `names_called`, each with the type of its call's item; "": any."""
+    return [(name, kind) for name, _, kind in (line.partition("\t") for line in called.split("\n"))]
 
 
 def without_answered(calls: Mapping[str, str], items: Iterable[JsonObject]) -> dict[str, str]:
@@ -440,7 +452,7 @@ def check_outputs(
     every = [*before, *items]
     if not known and _names_no_call(every):
         return
-    types = {call_id: {kind} for call_id, kind in known.items()}
+    types = {call_id: set(kind.split("\n")) for call_id, kind in known.items()}
     for call in calls_of(every):
         types.setdefault(call.id, set()).add(call.type)
     for index, item in enumerate(items):
@@ -448,7 +460,8 @@ def check_outputs(
         # An id that no call has is found when the item is rendered: the chain may have the call.
         if kinds is not None and named in types and types[named].isdisjoint(kinds):
             raise unknown_call(item, index)
-    for call_id, kind in open_calls(every, known=known, made=made, in_background=in_background).items():
+    for call_id, kinds in open_calls(every, known=known, made=made, in_background=in_background).items():
+        kind = kinds.partition("\n")[0]
         raise invalid_request(
             f"No tool output found for {_SPOKEN[kind]} {call_id}. Send it as an item of 'input'.", param="input"
         )

@@ -42,7 +42,7 @@ from itertools import accumulate, takewhile
 from engine.formats.base import MessageKind, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import PublicId
-from responses_app.protocol.items.calls import names_called, no_call, open_calls, written_calls
+from responses_app.protocol.items.calls import lines_called, names_called, no_call, open_calls, written_calls
 from responses_app.protocol.items.client_tools import late_tools
 from responses_app.protocol.items.paused_programs import calls_of_programs, kept_of_programs
 from responses_app.protocol.pictures import StoredPicture
@@ -169,7 +169,11 @@ class ChainLink:
 
     def call_names(self, call_id: str) -> Sequence[str]:
         """Return the names of the functions that `call_id` called in this chain: several where calls share the id."""
-        return next((link.calls[call_id].split("\n") for link in self.lineage() if call_id in link.calls), ())
+        return [name for name, _ in self.calls_named(call_id)]
+
+    def calls_named(self, call_id: str) -> Sequence[tuple[str, str]]:
+        """Return what `call_names` returns, each name with the type of its call's item; "": any."""
+        return next((lines_called(link.calls[call_id]) for link in self.lineage() if call_id in link.calls), ())
 
 
 def new_link(

@@ -180,9 +180,9 @@ class _ItemRenderer:
     def _answered_by(self, call_id: str, kinds: Collection[str]) -> Tool | None:
         """Return the tool of the call that an output answers, the request's or the chain's."""
         if self._parent is not None and self._tools.latest(call_id) is None:
-            for name in self._parent.call_names(call_id):
-                self._tools.add(call_id, function_tool(name))
-        # A chain does not say of which types its calls are.
+            for name, kind in self._parent.calls_named(call_id):
+                self._tools.add(call_id, function_tool(name), kind=kind)
+        # Of most calls a chain does not say of which type they are.
         return self._tools.answer(call_id, kinds=("", *kinds))
 
     def render(self, item: InputItem, raw: JsonObject, *, index: int | None) -> list[RenderedMessage]:

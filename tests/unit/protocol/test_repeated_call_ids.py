@@ -15,6 +15,7 @@ from responses_app.protocol.prompt.chain import new_link
 from responses_app.protocol.prompt.prompt import render_items
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.watch.transcript import PageTranscript
+from tests.kit.fakes import Site
 from tests.unit.formats.families import QWEN
 from tests.unit.formats.rendering import format_of
 from tests.unit.protocol.test_chat_request import chat
@@ -53,6 +54,7 @@ CASES: dict[str, tuple[list[JsonObject], str]] = {  # items, and which tool gave
     "between": ([call("a"), call("b"), output("1"), call("c"), output("2"), output("3")], "a=1 b=2 c=3"),
     "custom": ([custom("a"), custom("b"), custom_output("1"), custom_output("2")], "a=1 b=2"),
     "kinds": ([call("a"), custom("b"), custom_output("2"), output("1")], "b=2 a=1"),
+    "mixed": ([custom("a"), call("b"), call("c"), *map(output, "23"), custom_output("1")], "b=2 c=3 a=1"),
     "shell": ([SHELL, call("b"), output("1", "shell_call_output"), output("2")], "shell=1 b=2"),
     "codex": ([SHELL, call("b"), output("1"), output("2")], "shell=1 b=2"),
     "asynchronous": ([call(each, **{"async": True}) for each in "ab"] + [output("1"), output("2")], "a=1 b=2"),
@@ -84,7 +86,7 @@ def test_outputs_answer_calls_in_their_order(case: str, format_name: str) -> Non
     assert given(format_name, [USER, *items]) == expected
     check_outputs(items, before=[], known={}, in_background=())
     half = next(place for place, item in enumerate(items) if "output" in str(item["type"]) or item in DENIED)
-    if case not in ("turns", "inside", "kinds", "approvals"):  # a chain knows the names of calls alone
+    if case not in ("turns", "inside", "approvals"):  # a chain knows no approvals, nor what was answered in it
         assert given(format_name, items[half:], before=items[:half]) == expected, "of a chain"
 
 
@@ -164,3 +166,11 @@ def test_the_page_shows_each_output_with_its_call() -> None:
     transcript.read_answers([output("3")], "resp_2")
     answers = [block.answer.code.shown for block in blocks[1:] if block.answer and block.answer.code]
     assert (answers, transcript.unanswered()) == (["1", "2", "3"], [])
+
+
+@pytest.mark.parametrize("calls", [[call("a"), custom("b")], [custom("b"), call("a")]])
+async def test_a_chain_knows_the_types_of_its_calls(calls: list[JsonObject]) -> None:
+    site = Site()
+    first = await site.ask(input=[USER, *calls], generate=False)
+    answered = await site.ask(input=[custom_output("2"), output("1")], previous_response_id=first["id"])
+    assert answered["status"] == "completed"
