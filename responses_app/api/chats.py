@@ -136,7 +136,8 @@ def parse_chat_changes(data: Mapping[str, object]) -> Mapping[str, object]:
 
 
 async def _list(request: HttpRequest) -> PlaygroundChatList:
-    query = query_of(request)
+    # The list has one order: an `order` is named as ignored, whatever it is.
+    query = {name: values for name, values in query_of(request).items() if name != "order"}
     page = parse_list_query(query, ids.RESPONSE, ids.CONVERSATION)
     search = query.get("search", ("",))[-1].strip()
     if len(search) > MAX_SEARCH:

@@ -56,6 +56,7 @@ class KeptChats:
     async def delete(self, caller: Caller, name: str) -> tuple[str, int]:
         """Delete all responses of a chat; return its id, and how many there were. What runs is cancelled."""
         chat = await self._chat(caller, name)
+        await self._store.leave(caller.project, chat.id)
         gone = 0
         # Once more where another response of it was accepted meanwhile.
         while ids := await self._store.responses(caller.project, chat.id):

@@ -117,6 +117,10 @@ class BaseKeptChats(ABC):
         """Return the ids of a chat's newest responses, the newest first, about as many as `MAX_TURNS`."""
 
     @abstractmethod
+    async def leave(self, project: str, chat_id: str) -> None:
+        """Note where a chat stands in the list, before it is deleted: it may be the cursor of a client."""
+
+    @abstractmethod
     async def adopt(self) -> bool:
         """Find out to which chats some responses belong that an older version kept; return whether there are more."""
 

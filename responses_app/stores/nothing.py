@@ -145,6 +145,9 @@ class NoKeptChats(BaseKeptChats):
     async def responses(self, project: str, chat_id: str) -> Sequence[Never]:
         return ()
 
+    async def leave(self, project: str, chat_id: str) -> None:
+        """There is none in the list."""
+
     async def adopt(self) -> bool:
         return False
 

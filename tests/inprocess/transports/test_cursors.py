@@ -78,6 +78,14 @@ def versions(client: httpx.Client) -> Listing:
     return Listing(path, [made(client, path, files={"files": ("a.zip", zipped())}) for _ in range(COUNT)])
 
 
+def long_chats(client: httpx.Client) -> Listing:
+    """Chats that were gone on with the other way round: their ids are not the order of this list."""
+    begun = several("/v1/responses", json={"input": "Hello"})(client).ids
+    for first in reversed(begun):
+        made(client, "/v1/responses", json={"input": "And?", "previous_response_id": first})
+    return Listing("/v1/playground/chats", begun[::-1])
+
+
 def named_rollouts(client: httpx.Client) -> Listing:
     names = [f"of-a-client-{number}" for number in (3, 1, 5, 2, 4)]  # whose order is not that of their making
     return Listing("/v1/rollouts", [made(client, "/v1/rollouts", json={"id": name}) for name in names])
@@ -104,10 +112,11 @@ LISTS: dict[str, Callable[[httpx.Client], Listing]] = {
     "chats of the playground": lambda client: Listing(
         "/v1/playground/chats", several("/v1/responses", json={"input": "Hello"})(client).ids
     ),
+    "chats of several turns": long_chats,
     "keys": keys,
     "admin keys": several("/v1/organization/admin_api_keys", json={"name": "k"}),
 }
-NEWEST_FIRST = {"chats of the playground"}  # these lists have one order
+NEWEST_FIRST = {"chats of the playground", "chats of several turns"}  # these lists have one order
 BOTH_ENDS = {"vector stores", "files of a vector store", "files of a batch"}  # these take `before`
 
 
@@ -190,6 +199,15 @@ def test_a_deleted_cursor_is_the_place_where_it_stood(lists: Lists, name: str) -
     assert sorted({each for part in before for each in part}) == sorted(
         listing.ids[:2] if name in NEWEST_FIRST else [*listing.ids[:2], *listing.ids[3:]]
     )
+
+
+def test_chats_that_are_found_go_on_behind_a_deleted_one(lists: Lists) -> None:
+    client, listing = lists.made("chats of several turns")
+    gone = listing.ids[2]
+    assert page(client, listing, search="Hello", after=gone) == listing.ids[1::-1]
+    delete(client, listing, gone)
+    assert page(client, listing, search="Hello", after=gone) == listing.ids[1::-1]
+    assert page(client, listing, order="up") == every(client, listing)  # no parameter of this list
 
 
 @pytest.mark.parametrize("name", [name for name in LISTS if name not in BOTH_ENDS])

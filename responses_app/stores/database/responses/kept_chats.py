@@ -18,6 +18,7 @@ from responses_app.models.chats import ChatLabel
 from responses_app.protocol.items.words import as_searched, words_of_json
 from responses_app.stores.base import RetentionSettings
 from responses_app.stores.database.conversations import can_be_known
+from responses_app.stores.database.places import leave, left
 from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES, for_update, one_at_a_time, placeholders
 from responses_app.stores.database.responses.chat_search import search, titled
 from responses_app.stores.database.responses.membership import adopt
@@ -38,6 +39,7 @@ from responses_app.stores.kept_chats import (
 )
 
 PIN_LOCK = 0x70696E73  # the space of the locks of projects
+LISTED = "playground.chats"  # the list in which the places of deleted chats are noted
 ADOPTED_AT_ONCE = 100  # responses a transaction; bounds how long a server's writes wait for one
 ADOPTING_STEPS = 10  # transactions of one call
 TITLE_BYTES = 64 << 10  # characters of a root's input that are read for its title
@@ -145,6 +147,16 @@ class DatabaseKeptChats(ThreadedStore[RetentionSettings], BaseKeptChats):
 
         return await self._threads.run(read)
 
+    async def leave(self, project: str, chat_id: str) -> None:
+        at, since = datetime.fromtimestamp(self._now(), UTC), self._known_since(project)
+
+        def write(connection: BaseDatabaseWrapper) -> None:
+            for (newest,) in _Chats(connection, project, "", since).newest_of(chat_id, "id")[:1]:
+                with transaction.atomic(using=connection.alias):
+                    leave(connection.alias, project, LISTED, {chat_id: newest}, at=at)
+
+        await self._threads.run(write)
+
     async def adopt(self) -> bool:
         def write(connection: BaseDatabaseWrapper) -> int:
             with transaction.atomic(using=connection.alias):
@@ -173,8 +185,8 @@ class _Chats:
             return self._searched(query, pinned)
         place: Sequence[Any] | None = None
         if query.after is not None:
-            # One that is gone stood behind those that are younger, as far as its id tells.
-            gone = [time_value(self.connection, second_of(query.after)), query.after]
+            newest = self._newest_of_gone(query.after)
+            gone = [time_value(self.connection, second_of(newest)), newest]
             place = self._place(query.after, pinned=query.after in pinned) or gone
         ids = pinned
         if query.after is not None:
@@ -204,8 +216,15 @@ class _Chats:
         return self.shown(ordered[: query.limit])
 
     def _behind(self, ordered: list[str], after: str) -> list[str]:
-        places = {each: place for place, each in enumerate(ordered)}
-        return ordered[places[after] + 1 :] if after in places else [each for each in ordered if each < after]
+        if after in ordered:
+            return ordered[ordered.index(after) + 1 :]
+        gone = _made_as(self._newest_of_gone(after))
+        places = ((each, self._place(each, pinned=True)) for each in ordered)
+        return [each for each, place in places if place is not None and _made_as(place[1]) < gone]
+
+    def _newest_of_gone(self, chat_id: str) -> str:
+        """Return the newest response of a chat that is gone; where that was not noted its id, as far as that tells."""
+        return left(self.connection.alias, self.project, LISTED, chat_id) or chat_id
 
     def named(self, name: str) -> KeptChat | None:
         """Return a chat by its id, or that of any of its responses."""
@@ -356,6 +375,11 @@ class _Chats:
             cursor.execute(sql, parameters)
             rows: Sequence[Sequence[Any]] = cursor.fetchall()
         return rows
+
+
+def _made_as(id: str) -> str:
+    """Return the part of an id that grows with time: chats are named by conversations, too."""
+    return id.partition("_")[2]
 
 
 def _seconds(value: Any) -> int:
