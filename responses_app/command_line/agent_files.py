@@ -166,7 +166,7 @@ def _merged(old: _Content, agent: Agent, text: str) -> tuple[str, tuple[str, ...
     """Return the file's new text, the old one where it says all that already, and the names of what was replaced."""
     new = _Content(agent.format, text)
     wanted = _Content(agent.format, old.text).data
-    merge = _Merge(agent.kept)
+    merge = _Merge(agent)
     merge.put(wanted, new.data)
     if wanted == old.data:
         return old.text, ()
@@ -183,7 +183,7 @@ def _attempt(old: _Content, agent: Agent, source: Mapping[str, Any]) -> str | No
     """Return the file's text with settings in it, None where it cannot be made."""
     content = _Content(agent.format, old.text)
     try:
-        _Merge(agent.kept).put(content.document, source)
+        _Merge(agent).put(content.document, source)
         changed = content.changed()
         _Content(agent.format, changed)
     except (ValueError, KeyError, TOMLKitError, _Refused):
@@ -194,9 +194,10 @@ def _attempt(old: _Content, agent: Agent, source: Mapping[str, Any]) -> str | No
 class _Merge:
     """Puts settings into others: tables into tables, models into a list of them, anything else in place of the old."""
 
-    def __init__(self, kept: str) -> None:
+    def __init__(self, agent: Agent) -> None:
         self.replaced: list[str] = []  # settings that had other values
-        self._kept = kept
+        self._kept = agent.kept
+        self._headers = agent.headers
 
     def put(self, into: MutableMapping[str, Any], new: Mapping[str, Any], at: str = "") -> None:
         """Put them there; `at` is the table's name. Raises `_Refused`."""
@@ -212,6 +213,9 @@ class _Merge:
                 if not isinstance(into[name], list):
                     raise _Refused(f"has a setting {here} that is not a list.")
                 into[name] = self._with_models(into[name], value, here)
+            elif here == self._headers and isinstance(into[name], str):
+                lines = into[name].splitlines()
+                into[name] = "\n".join(lines if value in lines else [*lines, value])
             elif into[name] != value and not (self._kept and at == self._kept):
                 self.replaced.append(here)
                 into[name] = value

@@ -19,6 +19,7 @@ from responses_app.protocol.errors import FOREIGN_SEALS, NOTE
 VERSION = "/v1"  # how the base URL of an SDK ends
 MAX_OUTPUT = 32_000  # tokens: what OpenCode asks for where a model's bound is not smaller
 OUTPUT_SHARE = 4  # and no more than a quarter of the model's length
+SEALS = f"{FOREIGN_SEALS}: {NOTE}"  # the header that lets a session go on which began elsewhere
 COMPACTED_SHARE = 0.75  # of the model's length: where Open WebUI summarizes a chat
 
 
@@ -63,6 +64,8 @@ class Agent:
     place: Callable[[Mapping[str, str], Path], Path] | None = None  # its file, by environment and home; None for none
     # A table in the file whose entries stay as they are where they are there: a person may have put a key into it.
     kept: str = ""
+    # A setting with a header on each line: the new ones are put behind those that are there.
+    headers: str = ""
     # Variables that count more than what is written, in the table `env` of the file too.
     overruled_by: tuple[str, ...] = ()
 
@@ -102,6 +105,7 @@ def _claude(target: Target) -> str:
     # What it asks for by these names are other models for it: for titles, for sub-agents, for `/model opus`.
     names = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("OPUS", "SONNET", "HAIKU", "FABLE")))
     variables = {"ANTHROPIC_BASE_URL": target.base_url.removesuffix(VERSION), **dict.fromkeys(names, target.model)}
+    variables["ANTHROPIC_CUSTOM_HEADERS"] = SEALS
     if target.context is not None:
         variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(target.context)
     return _json({"apiKeyHelper": target.key_command, "env": variables})
@@ -156,6 +160,7 @@ def _copilot(target: Target) -> str:
         "COPILOT_PROVIDER_WIRE_API": "responses",
         "COPILOT_PROVIDER_TRANSPORT": "websockets",
         "COPILOT_MODEL": target.model,
+        "COPILOT_PROVIDER_HEADERS": SEALS,
     }
     if target.context is not None:
         variables["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] = str(target.context)
@@ -222,6 +227,7 @@ AGENTS: Mapping[str, Agent] = {
             format=Format.JSON,
             text=_claude,
             place=_below("CLAUDE_CONFIG_DIR", ".claude", "settings.json"),
+            headers="env.ANTHROPIC_CUSTOM_HEADERS",
             overruled_by=("ANTHROPIC_AUTH_TOKEN",),
         ),
         Agent(

@@ -155,6 +155,16 @@ def test_jsons_order_indent_and_other_settings_stay(home: Path, capsys: pytest.C
     assert "Replaced: env.ANTHROPIC_MODEL; the backup" in capsys.readouterr().out
 
 
+def test_headers_of_a_person_stay(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = put(home / FILES["claude"], '{"env": {"ANTHROPIC_CUSTOM_HEADERS": "X-Team: a\\nX-Mine: b"}}')
+    for _ in range(2):
+        write("claude")
+        assert json.loads(file.read_text())["env"]["ANTHROPIC_CUSTOM_HEADERS"] == (
+            "X-Team: a\nX-Mine: b\nRespsite-Foreign-Seals: note"
+        )
+    assert "Replaced" not in capsys.readouterr().out
+
+
 def test_what_counts_more_is_said(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
