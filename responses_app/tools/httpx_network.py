@@ -18,6 +18,7 @@ from contextlib import contextmanager
 import httpcore2
 import httpx2
 
+from responses_app.protocol.codings import codings_of
 from responses_app.tools.network import Network
 
 # A string from its beginning, or from within, up to its end. JSON has no line break in one: there it ends in any case.
@@ -85,7 +86,6 @@ MAX_IDLE_CONNECTIONS = 20  # over all hosts
 KEEP_ALIVE_SECONDS = 30.0
 MAX_VALUES = 30_000  # of JSON; the library of MCP takes half a second for so many
 _EVENTS = "text/event-stream"
-_PLAIN = ("", "identity")
 
 
 class _CheckedBackend(httpcore2.AsyncNetworkBackend):
@@ -174,7 +174,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         is_events = headers.get("content-type", "").partition(";")[0].strip().lower() == _EVENTS
         weight = JsonWeight(self._max_values, events=is_events)
         body = _BoundedBody(answer.stream, None if is_events else self._max_body_bytes, weight)
-        if headers.get("content-encoding", "").strip().lower() not in _PLAIN:
+        if codings_of(headers.get_list("content-encoding")):
             await body.aclose()
             raise httpx2.DecodingError("the answer is compressed, which was not asked for", request=request)
         return httpx2.Response(answer.status, headers=headers, stream=body, extensions=answer.extensions)

@@ -32,7 +32,7 @@ from responses_app.protocol.transport import (
 from responses_app.web.endpoint import Endpoint, Form, Size, find, is_api_path
 from responses_app.web.http import NotServed, error_response
 from responses_app.web.rollouts import below_rollout
-from responses_app.web.unpacking import DECODERS, coding_of, codings_of, not_unpacked, unpacked_pieces
+from responses_app.web.unpacking import DECODERS, coding_of, codings_in, not_unpacked, unpacked_pieces
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -79,7 +79,7 @@ class Head:
             length=int("0" + length.lstrip("0")[:MAX_DIGITS]) if length.isdecimal() else None,
             codings=tuple(v.decode("latin1").strip().lower() for n, v in headers if n == b"transfer-encoding"),
             has_both=is_coded and b"content-length" in values,
-            is_packed=bool(codings_of(headers)),
+            is_packed=bool(codings_in(headers)),
         )
 
     @property

@@ -11,6 +11,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from responses_app.protocol.codings import GZIP, codings_of
 from responses_app.protocol.errors import ApiError, invalid_request
 from responses_app.protocol.transport import UnsupportedEncoding
 
@@ -129,24 +130,21 @@ class _Zstd(Decoder):
 
 
 DECODERS: Mapping[str, Callable[[], Decoder]] = {
-    "gzip": lambda: _Zlib(is_gzip=True),
+    GZIP: lambda: _Zlib(is_gzip=True),
     "deflate": lambda: _Zlib(is_gzip=False),
     "br": _Brotli,
     "zstd": _Zstd,
 }
-_ALSO = {"x-gzip": "gzip"}  # RFC 9110 section 8.4.1.3
 
 
-def codings_of(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
+def codings_in(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
     """Return the codings of a body, in the order in which they were applied."""
-    named = [value.decode("latin1") for name, value in headers if name == b"content-encoding"]
-    codings = [coding.strip().lower() for value in named for coding in value.split(",")]
-    return [_ALSO.get(coding, coding) for coding in codings if coding not in ("", "identity")]
+    return codings_of(value.decode("latin1") for name, value in headers if name == b"content-encoding")
 
 
 def coding_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """Return how a body is compressed, None where it is not. Raises `ApiError` (415) for what cannot be unpacked."""
-    codings = codings_of(headers)
+    codings = codings_in(headers)
     if not codings:
         return None
     if len(codings) > 1 or codings[0] not in DECODERS:

@@ -353,8 +353,8 @@ def open_calls(
     ]
     types = {call.id: call.type for call in opened}
     if len(types) < len(opened):
-        for call in opened:
-            types[call.id] = "\n".join(dict.fromkeys((*types[call.id].split("\n"), call.type)))
+        for each in opened:
+            types[each.id] = "\n".join(dict.fromkeys((*types[each.id].split("\n"), each.type)))
     left = without_answered({**known, **types}, items)
     inside = {call.id for item in items if item.get("output") is not None and (call := call_of(item)) is not None}
     left = {call_id: kind for call_id, kind in left.items() if call_id not in inside}

@@ -138,10 +138,9 @@ def _is_hosted(kind: str, tools: ClientTools, served: Sequence[JsonObject]) -> b
 
 
 def _hosted_entry(entry: object, tools: ClientTools, served: Sequence[JsonObject]) -> HostedChoice | None:
-    kind = entry.get("type") if isinstance(entry, dict) else None
-    if not isinstance(kind, str) or not (kind in ITEMS or _is_hosted(kind, tools, served)):
+    if not isinstance(entry, dict) or not isinstance(kind := entry.get("type"), str):
         return None
-    return _hosted(entry, kind, served)
+    return _hosted(entry, kind, served) if kind in ITEMS or _is_hosted(kind, tools, served) else None
 
 
 def _allowed(value: JsonObject, tools: ClientTools, served: Sequence[JsonObject]) -> ToolChoice:

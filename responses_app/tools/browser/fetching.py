@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from responses_app.protocol.codings import GZIP, codings_of
 from responses_app.protocol.setting import KIB, MIB
 from responses_app.tools.network import Network, NetworkError
 from responses_app.tools.reading.pages import (
@@ -43,8 +44,6 @@ MAX_URL = 8 * KIB  # characters
 USER_AGENT = "Mozilla/5.0 (compatible; respsite)"
 _REDIRECTS = (301, 302, 303, 307, 308)
 _SCHEMES = ("http", "https")
-_PLAIN = ("", "identity")
-_GZIP = ("gzip", "x-gzip")
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS  # zlib's way to say that the header is gzip's
 
 
@@ -240,10 +239,11 @@ def _redirected(url: "URL", location: str) -> "URL":
 
 async def _read(answer: "aiohttp.ClientResponse", url: "URL", limits: FetchLimits) -> Fetched:
     """Read a body up to its limit, and leave the rest: its connection is closed."""
-    encoding = answer.headers.get("Content-Encoding", "").strip().lower() if limits.unpacked else ""
-    if encoding not in (*_PLAIN, *_GZIP):
-        raise FetchFailed(f"{url.host} answered with {encoding[:40]!r}, a compression that was not asked for.")
-    unpacked = zlib.decompressobj(_GZIP_WINDOW) if encoding in _GZIP else None
+    codings = codings_of(answer.headers.getall("Content-Encoding", ())) if limits.unpacked else []
+    if codings not in ([], [GZIP]):
+        told = ", ".join(codings)
+        raise FetchFailed(f"{url.host} answered with {told[:40]!r}, a compression that was not asked for.")
+    unpacked = zlib.decompressobj(_GZIP_WINDOW) if codings else None
     body, received, truncated = bytearray(), 0, False
     async for part in answer.content.iter_any():
         received += len(part)
