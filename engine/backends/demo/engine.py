@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from weakref import WeakValueDictionary
 
 from engine.backends.base import OptionReader
 from engine.backends.demo.arguments import require_makeable
@@ -35,6 +36,8 @@ class DemoEngine(SimulatedEngine):
         self._chunk_tokens = 1
         self._tokens_per_second: float | None = None
         self._looks = Looks()
+        # By project: it has one long prompt read at once, since all threads share the interpreter with the event loop.
+        self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.weights: DemoWeights = DemoWeights()
 
     async def check_grammar(self, grammar: TurnGrammar) -> None:
@@ -47,9 +50,13 @@ class DemoEngine(SimulatedEngine):
         rules = request.grammar.rules if request.grammar else None
         seen = await self._looks.at(request.pictures)
         answer = partial(_rest_of_reply, request.prompt_token_ids, rules, seen)
-        # A pattern may take seconds to match.
-        is_long = rules is not None or len(request.prompt_token_ids) > LONG_PROMPT
-        reply = await asyncio.to_thread(answer) if is_long else answer()
+        if rules is not None:  # a pattern may take seconds to match
+            reply = await asyncio.to_thread(answer)
+        elif len(request.prompt_token_ids) > LONG_PROMPT:
+            async with self._reading.setdefault(request.session.project, asyncio.Lock()):
+                reply = await asyncio.to_thread(answer)
+        else:
+            reply = answer()
         finish_reason = FinishReason.STOP if len(reply) <= limit else FinishReason.LENGTH
         words = Words(reply, rules)
         prompt_tokens = expanded_length(request.prompt_token_ids) if request.pictures else None

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
+from threading import Semaphore
 
 import pytest
 
@@ -24,6 +26,7 @@ from engine.formats.harmony.prompt import (
     render_text,
     render_tool_output,
 )
+from engine.sessions import Session
 from engine.types import FinishReason, Lark
 from responses_app.protocol.items.calls import CLIENT_KINDS
 from responses_app.protocol.items.compaction import summary_message, summary_request
@@ -351,6 +354,33 @@ class TestEngine:
 
         await asyncio.gather(read("a"), read("b"))
         assert order == ["a", "b"] * (len(order) // 2)
+
+    async def test_of_each_project_one_long_prompt_is_read_at_once(
+        self, open_demo: OpenDemo, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Released for each prompt that begins to be read, and for each that may be read to its end.
+        begun, go_on, lengths = Semaphore(0), Semaphore(0), list[int]()
+
+        def read(token_ids: Sequence[int], *_: object) -> list[int]:
+            lengths.append(len(token_ids))
+            begun.release()
+            go_on.acquire()
+            return [RETURN]
+
+        monkeypatch.setattr("engine.backends.demo.engine._rest_of_reply", read)
+        demo = await open_demo()
+        flood, other = prompt("word " * 2000), prompt("word " * 3000)
+        requests = [replace(ask(flood), session=Session(project="flood")) for _ in range(3)]
+        requests.append(replace(ask(other), session=Session(project="other")))
+        try:
+            tasks = [asyncio.create_task(collect(demo, request)) for request in requests]
+            for _ in range(2):
+                await asyncio.to_thread(begun.acquire)
+            assert sorted(lengths) == [len(flood), len(other)]
+        finally:
+            go_on.release(len(requests))
+        await asyncio.gather(*tasks)
+        assert sorted(lengths) == [*[len(flood)] * 3, len(other)]
 
     async def test_it_keeps_its_pace(self, open_demo: OpenDemo) -> None:
         engine = await open_demo({"tokens_per_second": 200})
