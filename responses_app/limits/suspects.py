@@ -6,16 +6,20 @@ library), or it was only there. One death does not tell which. The rule, which i
     stage       which request it is                          where its worker dies
     INNOCENT    it was never running at a death              a SUSPECT
     SUSPECT     it was at one. It waits for its trial        as before: it was not running
-    ON_TRIAL    it runs again, one at a time on a worker     CONDEMNED if no other is ON_TRIAL, else a SUSPECT
-    PASSED      it has run for TRIAL_SECONDS like that       CONDEMNED if no other is PASSED or ON_TRIAL, else a SUSPECT
+    ON_TRIAL    it runs again, one at a time on a worker     CONDEMNED if it is to blame, else a SUSPECT
+    PASSED      it has run for TRIAL_SECONDS like that       CONDEMNED if it is to blame, else a SUSPECT
     CONDEMNED   it was running at two deaths: it is not run a third time. A client gets a 503 that says so, and a
                 response that would be taken over ends as failed
 
-So a request that kills each worker that takes it kills two, and the requests that only ran beside it are told apart
-from it, because they stand trial at other times. Only one is ever condemned for a death: two kernels that run out of
-memory must not end all that ran at both. The first ALONE trials have one request each, the next two, then four, as long
-as no worker dies: the hundred innocents of a machine that lost its power all run again within 20 s. One that ends
-workers later than TRIAL_SECONDS is found once it runs beside no other that has passed.
+One is to blame if no other that runs again is there. Else it is told by its age: a request that ends workers does so
+each time about as long after it began, or at once where it is taken over and goes on; those that only ran beside it are
+killed at any age. So the one to blame is ON_TRIAL, or PASSED where none on trial may be, and not more than
+ALIKE_SECONDS older or younger than at its last death. Of several it is the one whose ages are nearest by far, or none.
+
+So a request that kills each worker that takes it kills two, at once or late, and the requests that only ran beside it
+are told apart from it. Only one is ever condemned for a death: two kernels that run out of memory must not end all that
+ran at both. For the time of ALONE trials one request is on trial at a time, then two, then four, as long as no worker
+dies: the hundred innocents of a machine that lost its power all run again within 20 s.
 
 A suspect is freed when it ends, in whatever way, while its worker lives, and after SUSPECT_SECONDS without another
 death. After CONDEMNED_SECONDS a condemned request is a suspect again, and has one more trial.
@@ -41,6 +45,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from hashlib import blake2b
 from struct import Struct
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from responses_app.protocol.errors import ApiError, ends_workers
@@ -49,15 +54,19 @@ if TYPE_CHECKING:
     from mmap import mmap
 
 TRIAL_SECONDS = 2.0
-ALONE = 4  # trials in a row that have one request each
+ALONE = 4  # times TRIAL_SECONDS, in which trials in a row have one request each
+MOST_GROUPED = 10  # the largest group has 2 to the power of this
+ALIKE_SECONDS = 3.0  # between the ages of a request at two deaths
+BY_FAR = 4  # times as near
 SUSPECT_SECONDS = 3600.0
 CONDEMNED_SECONDS = 3600.0
 MAX_RUNNING = 256  # names of one worker; what runs beside more than that is not suspected
 MAX_SUSPECTS = 1024  # the oldest makes room
 _NAME_BYTES = 16
 _PROJECT_BYTES = 47
-_SLOT = Struct(f"<{_NAME_BYTES}sB{_PROJECT_BYTES}s")  # name, stage and project of what runs
-_ENTRY = Struct(f"<{_NAME_BYTES}sB{_PROJECT_BYTES}sd")  # the same of a suspect, and until when it is one
+# Name, stage and project of what runs, since when, and whether it goes on where it was.
+_SLOT = Struct(f"<{_NAME_BYTES}sB{_PROJECT_BYTES}sd?")
+_ENTRY = Struct(f"<{_NAME_BYTES}sB{_PROJECT_BYTES}sdd")  # the same of a suspect: its age, and until when it is one
 _FLAG_BYTES = 8  # at the beginning; the first is 1 once there was a suspect
 
 Name = bytes  # of a request
@@ -74,11 +83,20 @@ class Stage(IntEnum):
     CONDEMNED = 4
 
 
-def after_death(there: Mapping[Key, Stage]) -> dict[Key, Stage]:
-    """Return the new stages of requests whose worker has died, by the same keys; `there`: their stages before."""
-    blamed = Stage.ON_TRIAL if Stage.ON_TRIAL in there.values() else Stage.PASSED
-    condemned = {Stage.CONDEMNED, blamed} if list(there.values()).count(blamed) == 1 else {Stage.CONDEMNED}
-    return {key: Stage.CONDEMNED if stage in condemned else Stage.SUSPECT for key, stage in there.items()}
+def after_death(there: Mapping[Key, Stage], apart: Mapping[Key, float] = MappingProxyType({})) -> dict[Key, Stage]:
+    """Return the new stages of requests whose worker has died, by the same keys; `there`: their stages before.
+
+    `apart` has the seconds between the ages at this and at the last death of those of which that is known.
+    """
+    again = [key for key, stage in there.items() if stage in (Stage.ON_TRIAL, Stage.PASSED)]
+    if len(again) > 1:
+        again = [key for key in again if apart.get(key, 0.0) <= ALIKE_SECONDS]
+    blamed = [key for key in again if there[key] is Stage.ON_TRIAL] or again
+    blamed.sort(key=lambda key: apart.get(key, 0.0))
+    if len(blamed) > 1 and apart.get(blamed[0], 0.0) * BY_FAR >= apart.get(blamed[1], 0.0):
+        blamed = []
+    condemned = {key for key, stage in there.items() if stage is Stage.CONDEMNED} | set(blamed[:1])
+    return {key: Stage.CONDEMNED if key in condemned else Stage.SUSPECT for key in there}
 
 
 def after_stop(there: Mapping[Key, Stage]) -> dict[Key, Stage]:
@@ -103,7 +121,21 @@ class Suspect:
     name: Name
     stage: Stage  # SUSPECT or CONDEMNED
     project: str  # of whoever sent it, cut
+    age: float  # in seconds, when its worker died
     until: float  # on the monotonic clock of the machine
+
+
+@dataclass(slots=True)
+class _Held:
+    """A name in the table, with the number of its holders."""
+
+    project: str
+    index: int | None  # None: there was no place for it
+    since: float  # on the monotonic clock of the machine
+    stage: Stage = Stage.INNOCENT
+    trial: "Trial | None" = None
+    goes_on: bool = False  # it is taken over, and does not begin anew
+    holders: int = 1
 
 
 class SuspectTable:
@@ -128,9 +160,10 @@ class SuspectTable:
         """Return how many places a table of so many bytes has."""
         return (size - _FLAG_BYTES - MAX_SUSPECTS * _ENTRY.size) // (MAX_RUNNING * _SLOT.size)
 
-    def put(self, place: int, index: int, name: Name, stage: Stage, project: str) -> None:
+    def put(self, place: int, index: int, name: Name, held: _Held) -> None:
         """Write down that a request runs."""
-        _SLOT.pack_into(self._memory, self._slot(place, index), name, stage, project.encode()[:_PROJECT_BYTES])
+        project = held.project.encode()[:_PROJECT_BYTES]
+        _SLOT.pack_into(self._memory, self._slot(place, index), name, held.stage, project, held.since, held.goes_on)
 
     def clear(self, place: int, index: int) -> None:
         """Remove a request that does not run any more."""
@@ -144,17 +177,22 @@ class SuspectTable:
 
     def died(self, place: int, now: float) -> list[Suspect]:
         """Suspect the requests of a place whose worker has died; return them with their new stages."""
-        projects: dict[Name, str] = {}
         there: dict[Name, Stage] = {}
+        told: dict[Name, tuple[str, float]] = {}  # project and age
+        apart: dict[Name, float] = {}
         for index in range(MAX_RUNNING):
-            name, stage, project = _SLOT.unpack_from(self._memory, self._slot(place, index))
+            name, stage, project, since, goes_on = _SLOT.unpack_from(self._memory, self._slot(place, index))
             if any(name):
-                there[name] = Stage(stage)
-                projects[name] = project.rstrip(b"\0").decode(errors="replace")
+                there[name], age = Stage(stage), now - since
+                told[name] = project.rstrip(b"\0").decode(errors="replace"), age
+                if (at := self._find(name)) is not None:
+                    ages = (self._suspect(at).age, 0.0) if goes_on else (self._suspect(at).age,)
+                    apart[name] = min(abs(age - each) for each in ages)
         self.forget(place)
-        return [self.suspect(name, stage, projects[name], now) for name, stage in after_death(there).items()]
+        stages = after_death(there, apart)
+        return [self.suspect(name, stages[name], project, now, age) for name, (project, age) in told.items()]
 
-    def suspect(self, name: Name, stage: Stage, project: str, now: float) -> Suspect:
+    def suspect(self, name: Name, stage: Stage, project: str, now: float, age: float = 0.0) -> Suspect:
         """Add a suspect, or change it; return it. One that is condemned stays so."""
         at = self._find(name)
         if at is None:
@@ -164,7 +202,7 @@ class SuspectTable:
         elif self.stage(name, now)[0] is Stage.CONDEMNED:
             stage = Stage.CONDEMNED
         until = now + (CONDEMNED_SECONDS if stage is Stage.CONDEMNED else SUSPECT_SECONDS)
-        _ENTRY.pack_into(self._memory, at, name, stage, project.encode()[:_PROJECT_BYTES], until)
+        _ENTRY.pack_into(self._memory, at, name, stage, project.encode()[:_PROJECT_BYTES], age, until)
         self._memory[0] = 1
         return self._suspect(at)
 
@@ -201,8 +239,8 @@ class SuspectTable:
         return at if at in self._entries() else None
 
     def _suspect(self, at: int) -> Suspect:
-        name, stage, project, until = _ENTRY.unpack_from(self._memory, at)
-        return Suspect(name, Stage(stage), project.rstrip(b"\0").decode(errors="replace"), until)
+        name, stage, project, *times = _ENTRY.unpack_from(self._memory, at)
+        return Suspect(name, Stage(stage), project.rstrip(b"\0").decode(errors="replace"), *times)
 
 
 @dataclass(slots=True, eq=False)
@@ -233,11 +271,12 @@ class Trials:
     """The trials of a worker: first one at a time, then two, then four."""
 
     def __init__(self) -> None:
-        self._groups = 0  # in a row, behind each of which others waited
+        self._seconds = 0.0  # that trials took in a row, behind each of which others waited
         self._is_wanted = False  # somebody asked for a trial in vain
         self._running: set[Trial] = set()
         self._group = 1  # as many at a time
         self._begun = 0  # of this group
+        self._begun_at = 0.0  # the first of them
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
@@ -250,6 +289,8 @@ class Trials:
         """Begin a trial; return None if another one has to end first."""
         if not self.has_room:
             return None
+        if not self._begun:
+            self._begun_at = time.monotonic()
         self._begun += 1
         trial = Trial(self, passed)
         self._running.add(trial)
@@ -273,9 +314,10 @@ class Trials:
         self._running.discard(trial)
         if self._running:
             return
-        # Where nobody has waited, the next suspect is of another death.
-        self._groups = self._groups + 1 if self._is_wanted or self._waiting else 0
-        self._group = 2 ** max(0, self._groups - ALONE + 1)
+        # Where nobody has waited, the next suspect is of another death. Those that end at once leave others alone.
+        took = time.monotonic() - self._begun_at
+        self._seconds = self._seconds + took if self._is_wanted or self._waiting else 0.0
+        self._group = 2 ** max(0, min(int(self._seconds / TRIAL_SECONDS) - ALONE + 1, MOST_GROUPED))
         self._begun, self._is_wanted = 0, False
         self._wake(self._group)
 
@@ -285,17 +327,6 @@ class Trials:
             if not turn.done():  # its client may have left
                 turn.set_result(None)
                 count -= 1
-
-
-@dataclass(slots=True)
-class _Held:
-    """A name in the table, with the number of its holders."""
-
-    project: str
-    index: int | None  # None: there was no place for it
-    holders: int = 1
-    stage: Stage = Stage.INNOCENT
-    trial: Trial | None = None
 
 
 @dataclass(slots=True)
@@ -347,10 +378,10 @@ class Running:
 
         Raises `ApiError` (503) for one that is condemned.
         """
-        stage = self._check(name)
-        if stage is Stage.SUSPECT and not self._is_tried(name):
+        now = time.monotonic()
+        if self._check(name, now) is Stage.SUSPECT and not self._is_tried(name):
             return False
-        self._hold(holds, project, name, Stage.INNOCENT, None)
+        self._hold(holds, name, _Held(project, None, now))
         return True
 
     async def stand_trial(self, holds: Holds, project: str, name: Name) -> None:
@@ -359,18 +390,20 @@ class Running:
         if self._is_tried(name):  # the same request, sent twice
             trial.end()
         try:
-            self._check(name)
+            now = time.monotonic()
+            self._check(name, now)
         except ApiError:
             trial.end()
             raise
-        self._hold(holds, project, name, Stage.ON_TRIAL, trial)
+        self._hold(holds, name, _Held(project, None, now, Stage.ON_TRIAL, trial))
 
     def hold_again(self, holds: Holds, project: str, name: Name, passed: Callable[[], None]) -> bool:
         """Hold a suspect that is taken over; return False where its trial has to wait.
 
         `passed` is called where it has run for TRIAL_SECONDS. Raises `ApiError` (503) where it is condemned.
         """
-        self._check(name)
+        now = time.monotonic()
+        self._check(name, now)
 
         def both() -> None:
             self._pass(name)
@@ -378,8 +411,16 @@ class Running:
 
         trial = self.trials.begin(both)
         if trial is not None:
-            self._hold(holds, project, name, Stage.ON_TRIAL, trial)
+            self._hold(holds, name, _Held(project, None, now, Stage.ON_TRIAL, trial, goes_on=True))
         return trial is not None
+
+    def known_stage(self, name: Name, kept: Stage) -> Stage:
+        """Return the stage of a request that is taken over, of which a row has kept `kept`.
+
+        The supervisor decides where it knows it: it knows all that ran at the death, a row those of its table.
+        """
+        known, _ = self.table.stage(name, time.monotonic())
+        return known or kept
 
     def hold_more(self, holds: Holds, name: Name) -> None:
         """Hold a name once more that is held already."""
@@ -407,22 +448,22 @@ class Running:
         if self.table.stage(name, time.monotonic())[0] is Stage.SUSPECT:
             self.table.free(name)
 
-    def _hold(self, holds: Holds, project: str, name: Name, stage: Stage, trial: Trial | None) -> None:
+    def _hold(self, holds: Holds, name: Name, fresh: _Held) -> None:
         with self._lock:
             held = self._held.get(name)
             if held is None:
-                index = self._free.pop() if self._free else None
-                held = self._held[name] = _Held(project, index, stage=stage, trial=trial)
+                fresh.index = self._free.pop() if self._free else None
+                held = self._held[name] = fresh
             else:
                 held.holders += 1
                 if held.trial is None:
-                    held.stage, held.trial = max(stage, held.stage), trial
+                    held.stage, held.trial = max(fresh.stage, held.stage), fresh.trial
             if held.index is not None:
-                self.table.put(self._place, held.index, name, held.stage, project)
+                self.table.put(self._place, held.index, name, held)
         holds.names.append((self, name))
 
-    def _check(self, name: Name) -> Stage:
-        stage, seconds = self.table.stage(name, time.monotonic())
+    def _check(self, name: Name, now: float) -> Stage:
+        stage, seconds = self.table.stage(name, now)
         if stage is Stage.CONDEMNED:
             raise ends_workers(seconds)
         return stage
@@ -437,7 +478,7 @@ class Running:
             if held is not None:
                 held.stage = Stage.PASSED
                 if held.index is not None:
-                    self.table.put(self._place, held.index, name, held.stage, held.project)
+                    self.table.put(self._place, held.index, name, held)
 
 
 def current_holds() -> Holds | None:

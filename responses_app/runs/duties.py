@@ -15,9 +15,9 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from responses_app.limits.suspects import Holds, Stage, holding, name_in
+from responses_app.limits.suspects import Holds, Name, Stage, holding, name_in
 from responses_app.protocol.errors import ENDS_WORKERS, SERVER_STOPPED, ApiError, EndsWorkers, ResponseError
 from responses_app.protocol.rate_limits import Amount, Slot
 from responses_app.protocol.requests.resources import ResponseObject, as_failed
@@ -233,7 +233,9 @@ class OrphanReclaimer:
             logger.warning("%d responses of workers that died have failed", orphans.failed)
         if orphans.claimed:
             logger.info("%d responses of workers that died are taken over here", len(orphans.claimed))
-        self._claimed += orphans.claimed
+        for each in orphans.claimed:
+            stage = self._running.known_stage(_name_of(each), each.suspicion)
+            self._claimed.append(replace(each, suspicion=stage))
 
     async def _run(self, accepted: AcceptedResponse) -> bool:
         """Run a response, or let it fail; return False if it can do neither now, and has to wait."""
@@ -270,7 +272,7 @@ class OrphanReclaimer:
 
         Raises `ApiError` (503) where that is condemned, and `ClaimLost`.
         """
-        name = name_in(accepted.request_name, accepted.response["id"])
+        name = _name_of(accepted)
         if accepted.suspicion is Stage.INNOCENT and self._running.begin(holds, accepted.project, name):
             return True
         if not self._running.hold_again(holds, accepted.project, name, lambda: self._passed(accepted)):
@@ -337,6 +339,10 @@ class OrphanReclaimer:
         except Exception:  # as where its log cannot be read: it fails all the same
             logger.exception("response %s: its roll-out has nothing of it", accepted.response["id"])
         return None
+
+
+def _name_of(accepted: AcceptedResponse) -> Name:
+    return name_in(accepted.request_name, accepted.response["id"])
 
 
 def _amounts(failed: ResponseObject) -> tuple[Amount, Amount]:

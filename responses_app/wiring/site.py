@@ -537,6 +537,7 @@ def _batch_work(base: _Base, runs: _Runs, embeddings: Embeddings, upkeep: Upkeep
         keys=base.adapters.door.keys.store,
         settings=base.settings,
         max_line_bytes=base.settings.max_body_bytes,
+        read=reader.read,
         loads=reader.loads,
         check_model=check_model,
         new_id=base.new_id,

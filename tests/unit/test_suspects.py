@@ -14,6 +14,7 @@ from responses_app.limits.suspects import (
     MAX_RUNNING,
     MAX_SUSPECTS,
     SUSPECT_SECONDS,
+    TRIAL_SECONDS,
     Holds,
     Name,
     Running,
@@ -75,6 +76,50 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 POISON, OTHERS = name_of("p", b"poison"), [name_of("p", b"%d" % number) for number in range(6)]
 
 
+# Each request with its ages at the last death and at this one, in seconds; + where it is taken over, and goes on.
+@pytest.mark.parametrize(
+    ("running", "condemned"),
+    [
+        ("poison 0.1 0.1, long 30 12, fresh 3", "poison"),
+        ("poison 5 5.2, long 20 7, longer 20 9", "poison"),
+        ("poison 5 5.2, tried 20 1", "poison"),
+        ("poison 0.1 0.2, beside 2.9 1.6", "poison"),
+        ("poison 5 5, beside 5 3", "poison"),
+        ("poison+ 30 0.1, long 8 12, longer+ 31 9", "poison"),
+        ("poison+ 5 5.1, longer+ 31 9", "poison"),
+        ("alone 20 7, fresh 2", "alone"),
+        ("slow 5 6, long 20 21, longer 20 9", ""),
+        ("long 20 7, longer 20 5, tried 30 1, fresh 3", ""),
+        ("long+ 20 7, longer+ 20 5, fresh 2", ""),
+        ("one 3 3, two 3 3", ""),
+    ],
+)
+async def test_of_several_that_one_is_blamed_which_dies_at_one_age(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, running: str, condemned: str
+) -> None:
+    monkeypatch.setattr(suspects, "TRIAL_SECONDS", 1e-9)
+    worker, number = cluster.worker()
+    died_at = cluster.now
+    each = [(name, *map(float, ages)) for name, *ages in map(str.split, running.split(", "))]
+    for name, *ages in sorted(each, key=lambda one: -one[-1]):  # the oldest first
+        key, cluster.now = name.encode().ljust(16), died_at - ages[-1]
+        if len(ages) == 1:
+            assert worker.begin(Holds(), "p", key)
+            continue
+        cluster.table.suspect(key, SUSPECT, "p", cluster.now, ages[0])
+        if name.endswith("+"):
+            assert worker.hold_again(Holds(), "p", key, lambda: None)
+        else:
+            await worker.stand_trial(Holds(), "p", key)
+        if ages[-1] > 1.5 or name != min(each, key=lambda one: one[-1])[0]:
+            cluster.now += 0.001  # by which the event loop goes, too
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # it has passed
+    cluster.now = died_at
+    found = [name.decode().rstrip(" +") for name, stage in cluster.kill(number).items() if stage is CONDEMNED]
+    assert found == ([condemned] if condemned else [])
+
+
 async def test_who_ends_workers_is_found_at_the_second_death_and_the_others_are_freed(
     cluster: Cluster,
 ) -> None:
@@ -109,7 +154,16 @@ async def test_who_ends_workers_is_found_at_the_second_death_and_the_others_are_
     assert cluster.kill(number) == {}, "nothing was left running"
 
 
-async def test_trials_come_one_at_a_time_then_in_groups_and_alone_again_where_nobody_waits() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "grouped"),
+    [
+        (TRIAL_SECONDS, [1, 1, 1, 1, 2, 4, 2, 0]),
+        (0.5, [1] * 8),  # those that end soon are not beside others before there was time for it
+    ],
+)
+async def test_trials_come_one_at_a_time_then_in_groups_and_alone_again_where_nobody_waits(
+    cluster: Cluster, seconds: float, grouped: list[int]
+) -> None:
     trials = Trials()
     begun: list[Trial] = []
 
@@ -124,10 +178,13 @@ async def test_trials_come_one_at_a_time_then_in_groups_and_alone_again_where_no
         await asyncio.sleep(0)  # whose turn it is wakes up in the first
         groups.append(len(begun))
         ended, begun = begun, []
+        cluster.now += seconds
         for trial in ended:
             trial.end()
-    assert groups == [1, 1, 1, 1, 2, 4, 2, 0]
-    await asyncio.gather(*waiting)
+    assert groups == grouped
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
     alone = trials.begin(lambda: None)
     assert alone is not None
     assert trials.begin(lambda: None) is None
@@ -135,7 +192,7 @@ async def test_trials_come_one_at_a_time_then_in_groups_and_alone_again_where_no
 
 
 async def test_who_has_passed_makes_room_and_whose_client_leaves_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suspects, "TRIAL_SECONDS", 0)
+    monkeypatch.setattr(suspects, "TRIAL_SECONDS", 1e-9)
     trials, passed = Trials(), asyncio.Event()
     trials.begin(passed.set)
     left, stays = (asyncio.create_task(trials.wait(lambda: None)) for _ in range(2))

@@ -186,7 +186,7 @@ class InputLines:
         self._rest = b""
         if not self.total and not self.errors:
             empty = invalid_request("The input file is empty: it has no line.", code="empty_file")
-            self.errors.append(_told(empty, None))
+            self.errors.append(told(empty))
         return lines
 
     def _read(self, lines: list[bytes]) -> Iterator[NewLine]:
@@ -199,12 +199,12 @@ class InputLines:
                 self._empty += 1
                 if self._empty > self.max_lines:
                     message = f"The input has more than {self.max_lines} empty lines (BATCH_MAX_LINES). Leave them out."
-                    self.errors.append(_told(invalid_request(message, code="too_many_tasks"), self._number))
+                    self.errors.append(told(invalid_request(message, code="too_many_tasks"), self._number))
                 continue
             self.total += 1
             if self.total > self.max_lines:
                 message = f"The input has more than {self.max_lines} lines (BATCH_MAX_LINES). Split it."
-                self.errors.append(_told(invalid_request(message, code="too_many_tasks"), self._number))
+                self.errors.append(told(invalid_request(message, code="too_many_tasks"), self._number))
                 return
             line = self._line(text)
             if line is not None and not self.errors:
@@ -264,7 +264,7 @@ class InputLines:
 
     def _refuse(self, problem: ApiError) -> None:
         if len(self.errors) < MAX_ERRORS:
-            self.errors.append(_told(problem, self._number))
+            self.errors.append(told(problem, self._number))
 
 
 def written(body: JsonObject) -> bytes:
@@ -275,7 +275,8 @@ def written(body: JsonObject) -> bytes:
         raise invalid_value("body", "it is nested too deeply.") from None
 
 
-def _told(problem: ApiError, line: int | None) -> BatchError:
+def told(problem: ApiError, line: int | None = None) -> BatchError:
+    """Return an error as a batch has it."""
     code = problem.code or "invalid_request"
     return {"code": code, "line": line, "message": problem.message, "param": problem.param}
 

@@ -1,10 +1,11 @@
 """What the work on batches needs of the rest of the server, and what is asked of it in more than one step."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from responses_app.protocol.api_keys import Caller, is_by_session
-from responses_app.protocol.files.batches import BatchSettings
+from responses_app.protocol.files.batches import BatchSettings, NewLine
 from responses_app.stores.batches import BaseBatchStore, BatchRecord
 from responses_app.stores.callers import BaseKeyStore
 from responses_app.stores.files import BaseFileStore
@@ -12,6 +13,15 @@ from responses_app.stores.files import BaseFileStore
 
 class KeyGone(Exception):
     """The key that a batch was created with was deleted."""
+
+
+class ReadLines(Protocol):
+    """Reads a part of a project's input, which counts as running for that time; see `JsonReader.read`."""
+
+    def __call__(
+        self, project: str, size: int, content: Callable[[], bytes], parse: Callable[[bytes], Sequence[NewLine]], /
+    ) -> Awaitable[Sequence[NewLine]]:
+        """Return what `parse` makes of the content. Raises `ApiError` (503) for what ends workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +33,7 @@ class BatchOffice:
     keys: BaseKeyStore
     settings: BatchSettings
     max_line_bytes: int
+    read: ReadLines
     loads: Callable[[bytes], object]  # reads a body; raises `ApiError` and `orjson.JSONDecodeError`
     check_model: Callable[[str, str | None, Caller], None]  # raises `ApiError` for a model that an endpoint has not
     new_id: Callable[[str], str]

@@ -13,7 +13,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
 
+from responses_app.limits.suspects import holding
 from responses_app.protocol import ids
+from responses_app.protocol.errors import EndsWorkers
 from responses_app.protocol.files.batches import (
     CANCELLED,
     CANCELLING,
@@ -32,6 +34,7 @@ from responses_app.protocol.files.batches import (
     input_gone,
     key_gone,
     not_run_line,
+    told,
 )
 from responses_app.protocol.messages.batches import is_messages_batch
 from responses_app.runs.batches.lines import LineOf
@@ -142,21 +145,29 @@ class _Worked:
             loads=office.loads,
             check_model=lambda model: office.check_model(record.endpoint, model, caller),
         )
+        piece = b""
         try:
             async for piece in office.files.pieces(record.project, record.input_file_id):
-                # On a thread: a piece may have thousands of lines.
-                await self._add(await asyncio.to_thread(lines.feed, piece))
+                await self._add(await self._read(piece, lines.feed))
                 if lines.is_over:
                     break
+            await self._add(await self._read(piece, lambda _: lines.end()))
         except FileGone:
             await self._fail([input_gone(record.input_file_id)])
             return False
-        await self._add(await asyncio.to_thread(lines.end))
+        except EndsWorkers as problem:
+            await self._fail([told(problem)])
+            return False
         if lines.errors:
             await self._fail(lines.errors)
             return False
         await office.store.begin(record.id, claim, total=lines.total, model=lines.model or "", at=int(office.now()))
         return True
+
+    async def _read(self, piece: bytes, parse: Callable[[bytes], Sequence[NewLine]]) -> Sequence[NewLine]:
+        """Return the lines of a piece of the input. Raises `EndsWorkers`."""
+        with holding():
+            return await self._office.read(self._record.project, len(piece), lambda: piece, parse)
 
     async def _add(self, lines: Sequence[NewLine]) -> None:
         for start in range(0, len(lines), LINES_AT_ONCE):

@@ -134,11 +134,12 @@ class Connection:
         """Take a frame; never waits for a run. The caller hands over one frame after the other."""
         if self._closing is not None or self._ended:
             return
-        limit = self._site.settings.websocket_max_message_bytes
+        project = self._terms.caller.project
         try:
-            frame, size = await self._site.reader.run(
-                self._terms.caller.project, len(text), partial(self._decoded, text, limit)
-            )
+            with holding():
+                frame, size = await self._site.reader.read(
+                    project, len(text), partial(self._content, text), self._decoded
+                )
         except ApiError as error:
             self._refuse_frame(error)
             return
@@ -150,11 +151,14 @@ class Connection:
         self._log_ignored(frame)
         self._execute(self._session.receive(frame, size))
 
-    def _decoded(self, text: str, limit: int) -> tuple[object, int]:
-        """Return a frame and its size in bytes. Runs on a thread if it is long."""
-        content = text.encode()
+    def _content(self, text: str) -> bytes:
+        content, limit = text.encode(), self._site.settings.websocket_max_message_bytes
         if len(content) > limit:
             raise message_too_large(len(content), limit)
+        return content
+
+    def _decoded(self, content: bytes) -> tuple[object, int]:
+        """Return a frame and its size in bytes. Runs on a thread if it is long."""
         return only_known(self._site.reader.loads(content)), len(content)
 
     def receive_bytes(self) -> None:

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from responses_app.limits.suspects import name_of
+from responses_app.wiring import reading
 from responses_app.wiring.site import get_site
 from tests.kit import chats, messages
 from tests.kit.clients import Socket, http_client, read_error_frame, ready
@@ -208,3 +209,45 @@ async def test_a_create_over_a_websocket_that_ends_workers_is_refused(server: Se
     await socket.create(gate("g1"))
     read_error_frame(await socket.error(), status=503, code="request_ends_workers")
     await socket.ask("Hello")
+
+
+async def test_a_frame_counts_as_running_while_it_is_parsed(
+    server: Server, socket: Socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, loads = get_site().service.running, reading.loads_bounded
+    seen: list[bytes] = []
+
+    def spied(content: bytes, *, max_values: int) -> object:
+        seen.extend(running._held)
+        return loads(content, max_values=max_values)
+
+    monkeypatch.setattr(reading, "loads_bounded", spied)
+    frame = orjson.dumps({"type": "response.create", "model": "test-model", "input": "Does this end you?"})
+    await socket.send(frame.decode())
+    await socket.answer()
+    name = name_of("default", frame)
+    assert name in seen
+    await eventually(lambda: not running._held)
+    running.condemn("default", name)
+    await socket.send(frame.decode())
+    read_error_frame(await socket.error(), status=503, code="request_ends_workers")
+    await socket.ask("Hello")
+
+
+async def test_the_input_of_a_batch_that_ends_workers_is_refused(server: Server) -> None:
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": asked(RESPONSES, "Hello")}
+    content = orjson.dumps(line | {"body": {"model": "test-model", **line["body"]}})  # type: ignore[operator]
+    get_site().service.running.condemn("default", name_of("default", content))
+    async with http_client(server) as http:
+        sent = await http.post("/files", data={"purpose": "batch"}, files={"file": ("input.jsonl", content)})
+        made = {"input_file_id": sent.json()["id"], "endpoint": "/v1/responses", "completion_window": "24h"}
+        batch = (await http.post("/batches", json=made)).json()
+
+        async def failed() -> bool:
+            batch.update((await http.get(f"/batches/{batch['id']}")).json())
+            return bool(batch["status"] == "failed")
+
+        await eventually(failed, timeout=30)
+    (error,) = batch["errors"]["data"]
+    assert (error["code"], error["line"]) == ("request_ends_workers", None)
+    assert "it was running when two worker processes of this server died" in error["message"]

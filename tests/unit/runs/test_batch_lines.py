@@ -40,7 +40,7 @@ def office_of(store: BaseBatchStore) -> BatchOffice:
     """Return what batches need, over a store."""
     return BatchOffice(
         store=store, files=MemoryFileStore(), keys=AsyncMock(), settings=BatchSettings(), max_line_bytes=1000,
-        loads=orjson.loads, check_model=lambda *_: None, new_id=str, now=lambda: 5.0,
+        read=AsyncMock(), loads=orjson.loads, check_model=lambda *_: None, new_id=str, now=lambda: 5.0,
     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ async def test_those_that_ran_when_a_worker_died_run_again_one_after_the_other()
 
 
 async def test_one_that_has_run_for_some_time_makes_room_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suspects, "TRIAL_SECONDS", 0)
+    monkeypatch.setattr(suspects, "TRIAL_SECONDS", 0.001)
     site = Site(FakeEngine([[asyncio.Event()]]), await left_behind(3, worker="dead"))
     async with looked_after(site):
         await eventually(lambda: [each.suspicion for each in site.store._responses.values()] == [Stage.PASSED] * 3)
@@ -66,6 +66,18 @@ async def test_one_that_was_running_at_two_deaths_is_not_run_a_third_time(by: st
     failed, _ = kept(site.store)
     assert failed["error"] == ENDS_WORKERS
     assert site.service.running.table.stage(name, time.monotonic())[0] is Stage.CONDEMNED, "nor is it taken anew"
+
+
+async def test_a_row_condemns_none_that_only_ran_beside_the_one_that_was_condemned() -> None:
+    """A row knows of no request but those that have rows, too; the supervisor's table knows all."""
+    site = Site(store=await left_behind(1, worker="dead"))
+    (innocent,) = site.store._responses.values()
+    assert isinstance(innocent.of, AcceptedResponse)
+    name = name_of("p", b"what it was asked")
+    innocent.of, innocent.suspicion = replace(innocent.of, request_name=name.hex()), Stage.PASSED
+    site.service.running.table.suspect(name, Stage.SUSPECT, "p", time.monotonic(), 20.0)
+    async with looked_after(site):
+        await eventually(lambda: statuses(site.store) == ["completed"])
 
 
 async def test_files_whose_time_is_over_are_removed(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
