@@ -14,7 +14,8 @@ library), or it was only there. One death does not tell which. The rule, which i
 One is to blame if no other that runs again is there. Else it is told by its age: a request that ends workers does so
 each time about as long after it began, or at once where it is taken over and goes on; those that only ran beside it are
 killed at any age. So the one to blame is ON_TRIAL, or PASSED where none on trial may be, and not more than
-ALIKE_SECONDS older or younger than at its last death. Of several it is the one whose ages are nearest by far, or none.
+ALIKE_SECONDS older or younger than at its last death. Of several it is none, and from the third death on the one whose
+ages are nearest by far.
 
 So a request that kills each worker that takes it kills two, at once or late, and the requests that only ran beside it
 are told apart from it. Only one is ever condemned for a death: two kernels that run out of memory must not end all that
@@ -29,9 +30,10 @@ A request is known again by its name: a digest of its project and its content, w
 that made it. Forms with files have none.
 
 `SuspectTable` is in memory that the supervisor and its workers share: before a worker reads a request it writes its
-name there, which costs no message and no database, and the supervisor reads it when the worker is dead. A response that
-is taken over has its stage in its row, too (`stores.database.responses.orphans`), so it is found also where each worker
-is alone on its machine. All of it is bounded: MAX_RUNNING names of a worker, MAX_SUSPECTS of all.
+name there, which costs no message and no database, and the supervisor reads it when the worker is dead. With one worker
+it is in a file, which the next process reads. A response that is taken over has its stage in its row, too
+(`stores.database.responses.orphans`), so it is found also where each worker is alone on its machine. All of it is
+bounded: MAX_RUNNING names of a worker, MAX_SUSPECTS of all.
 """
 
 import asyncio
@@ -66,7 +68,9 @@ _NAME_BYTES = 16
 _PROJECT_BYTES = 47
 # Name, stage and project of what runs, since when, and whether it goes on where it was.
 _SLOT = Struct(f"<{_NAME_BYTES}sB{_PROJECT_BYTES}sd?")
-_ENTRY = Struct(f"<{_NAME_BYTES}sB{_PROJECT_BYTES}sdd")  # the same of a suspect: its age, and until when it is one
+# The same of a suspect: at how many deaths it was running, its age at the last, and until when it is one.
+_ENTRY = Struct(f"<{_NAME_BYTES}sB{_PROJECT_BYTES}sBdd")
+_MAX_DEATHS = 255
 _FLAG_BYTES = 8  # at the beginning; the first is 1 once there was a suspect
 
 Name = bytes  # of a request
@@ -121,8 +125,14 @@ class Suspect:
     name: Name
     stage: Stage  # SUSPECT or CONDEMNED
     project: str  # of whoever sent it, cut
-    age: float  # in seconds, when its worker died
+    deaths: int
+    age: float  # in seconds, at the last death
     until: float  # on the monotonic clock of the machine
+
+    def apart(self, age: float, *, goes_on: bool) -> float:
+        """Return how many seconds it is older or younger than at its last death, as far as that says anything yet."""
+        seconds = min(abs(age - self.age), age) if goes_on else abs(age - self.age)
+        return seconds if self.deaths > 1 else max(ALIKE_SECONDS, seconds)
 
 
 @dataclass(slots=True)
@@ -175,6 +185,12 @@ class SuspectTable:
         at = self._slot(place, 0)
         self._memory[at : at + MAX_RUNNING * _SLOT.size] = bytes(MAX_RUNNING * _SLOT.size)
 
+    def begin_anew(self, now: float) -> None:
+        """Remove suspects of a clock that has begun anew since, with the machine."""
+        for each in self.suspects(now):
+            if each.until > now + max(SUSPECT_SECONDS, CONDEMNED_SECONDS):
+                self.free(each.name)
+
     def died(self, place: int, now: float) -> list[Suspect]:
         """Suspect the requests of a place whose worker has died; return them with their new stages."""
         there: dict[Name, Stage] = {}
@@ -183,26 +199,27 @@ class SuspectTable:
         for index in range(MAX_RUNNING):
             name, stage, project, since, goes_on = _SLOT.unpack_from(self._memory, self._slot(place, index))
             if any(name):
-                there[name], age = Stage(stage), now - since
+                there[name], age = Stage(stage), max(0.0, now - since)
                 told[name] = project.rstrip(b"\0").decode(errors="replace"), age
                 if (at := self._find(name)) is not None:
-                    ages = (self._suspect(at).age, 0.0) if goes_on else (self._suspect(at).age,)
-                    apart[name] = min(abs(age - each) for each in ages)
+                    apart[name] = self._suspect(at).apart(age, goes_on=goes_on)
         self.forget(place)
         stages = after_death(there, apart)
         return [self.suspect(name, stages[name], project, now, age) for name, (project, age) in told.items()]
 
     def suspect(self, name: Name, stage: Stage, project: str, now: float, age: float = 0.0) -> Suspect:
         """Add a suspect, or change it; return it. One that is condemned stays so."""
-        at = self._find(name)
+        at, deaths = self._find(name), 1
         if at is None:
             # A free place, whose time is 0, else the one whose time is over first.
             kept = _ENTRY.iter_unpack(self._memory[self._suspects :])
             at = min(zip(self._entries(), kept, strict=True), key=lambda each: float(each[1][-1]))[0]
-        elif self.stage(name, now)[0] is Stage.CONDEMNED:
-            stage = Stage.CONDEMNED
+        else:
+            deaths = min(self._suspect(at).deaths + 1, _MAX_DEATHS)
+            if self.stage(name, now)[0] is Stage.CONDEMNED:
+                stage = Stage.CONDEMNED
         until = now + (CONDEMNED_SECONDS if stage is Stage.CONDEMNED else SUSPECT_SECONDS)
-        _ENTRY.pack_into(self._memory, at, name, stage, project.encode()[:_PROJECT_BYTES], age, until)
+        _ENTRY.pack_into(self._memory, at, name, stage, project.encode()[:_PROJECT_BYTES], deaths, age, until)
         self._memory[0] = 1
         return self._suspect(at)
 
@@ -239,8 +256,8 @@ class SuspectTable:
         return at if at in self._entries() else None
 
     def _suspect(self, at: int) -> Suspect:
-        name, stage, project, *times = _ENTRY.unpack_from(self._memory, at)
-        return Suspect(name, Stage(stage), project.rstrip(b"\0").decode(errors="replace"), *times)
+        name, stage, project, *rest = _ENTRY.unpack_from(self._memory, at)
+        return Suspect(name, Stage(stage), project.rstrip(b"\0").decode(errors="replace"), *rest)
 
 
 @dataclass(slots=True, eq=False)

@@ -27,11 +27,10 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 
-from responses_app.limits.suspects import Stage, SuspectTable
+from responses_app.limits.suspects import SuspectTable
 from responses_app.management.fleet import Action, Fleet, FleetTimes, GiveUp, KillWorker, StartWorker, StopWorker
 from responses_app.management.fork_client import ForkClient
 from responses_app.management.fork_server import Descriptors, Order
@@ -51,6 +50,7 @@ from responses_app.management.processes import (
     resident_bytes,
     run_program,
 )
+from responses_app.management.suspicion import look_for_suspects
 from responses_app.web.servers.listening import Shares, shared_file
 
 logger = logging.getLogger("respsite.supervisor")
@@ -220,20 +220,8 @@ class Supervisor:
             pause = self._fleet.pause(now)
             then = f"; the next one starts in {pause:.1f} s" if pause else ""
             logger.error("worker %d %s%s%s", number, cause, after, then)
-            self._look_for_suspects(number)
+            look_for_suspects(self._suspects, number, whose=f"worker {number}")
         self._news.set()
-
-    def _look_for_suspects(self, number: int) -> None:
-        """Suspect what a dead worker was running."""
-        found = self._suspects.died(number, time.monotonic())
-        if found:
-            logger.warning(
-                "worker %d was running %d requests: each has a trial when it comes again", number, len(found)
-            )
-        for each in found:
-            if each.stage is Stage.CONDEMNED:
-                told = (each.name.hex(), each.project or "default")
-                logger.error("request %s of project %s was running at two deaths of workers: it is refused now", *told)
 
     # What the operator says.
 

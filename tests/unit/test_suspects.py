@@ -76,7 +76,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 POISON, OTHERS = name_of("p", b"poison"), [name_of("p", b"%d" % number) for number in range(6)]
 
 
-# Each request with its ages at the last death and at this one, in seconds; + where it is taken over, and goes on.
+# Each request with its ages at its deaths up to this one, in seconds; + where it is taken over, and goes on.
 @pytest.mark.parametrize(
     ("running", "condemned"),
     [
@@ -84,7 +84,9 @@ POISON, OTHERS = name_of("p", b"poison"), [name_of("p", b"%d" % number) for numb
         ("poison 5 5.2, long 20 7, longer 20 9", "poison"),
         ("poison 5 5.2, tried 20 1", "poison"),
         ("poison 0.1 0.2, beside 2.9 1.6", "poison"),
-        ("poison 5 5, beside 5 3", "poison"),
+        ("poison 5 5, beside 5 3", ""),
+        ("poison 5 5 5, beside 5 4 3", "poison"),
+        ("poison 5 6 5, beside 5 4 3", ""),
         ("poison+ 30 0.1, long 8 12, longer+ 31 9", "poison"),
         ("poison+ 5 5.1, longer+ 31 9", "poison"),
         ("alone 20 7, fresh 2", "alone"),
@@ -106,7 +108,8 @@ async def test_of_several_that_one_is_blamed_which_dies_at_one_age(
         if len(ages) == 1:
             assert worker.begin(Holds(), "p", key)
             continue
-        cluster.table.suspect(key, SUSPECT, "p", cluster.now, ages[0])
+        for age in ages[:-1]:
+            cluster.table.suspect(key, SUSPECT, "p", cluster.now, age)
         if name.endswith("+"):
             assert worker.hold_again(Holds(), "p", key, lambda: None)
         else:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -27,9 +28,11 @@ from responses_app.management.fleet import Fleet
 from responses_app.management.fork_client import can_fork
 from responses_app.management.sandboxes import SandboxKeeper
 from responses_app.management.supervisor import Supervisor, pace
+from responses_app.management.suspicion import kept_table
 from responses_app.observing.dumps import forbid_core_dumps
 from responses_app.settings.conf import Settings
 from responses_app.web.servers.listening import BACKLOG
+from responses_app.wiring.site import get_site
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 NO_REDIS = (
@@ -144,7 +147,10 @@ class Command(BaseCommand):
         from twisted.internet import reactor  # not before daphne has installed it
 
         reactor.callWhenRunning(lambda: self._announce(own) if server.listening_addresses else None)
-        server.run()
+        with kept_table(Path(own.data_dir)) as table:
+            if table is not None:
+                reactor.callWhenRunning(lambda: get_site().service.running.attach(table, 0))
+            server.run()
         if not server.listening_addresses:
             raise SystemExit(1)  # something took the address in the meantime; daphne has logged it
 

@@ -160,7 +160,7 @@ class InputLines:
     _has_model: bool = False  # a line was readable so far that its model is known
     _number: int = 0
     _empty: int = 0  # lines with nothing in them, of which there may be `max_lines` as well
-    _rest: bytes = b""
+    rest: bytes = b""  # behind the last line break
     _ids: set[bytes] = field(default_factory=set)
 
     @property
@@ -171,9 +171,9 @@ class InputLines:
     def feed(self, piece: bytes) -> list[NewLine]:
         """Return the lines that end in this piece."""
         # Of a piece of line breaks there are as many parts as bytes: no more than what can be of use.
-        *whole_lines, self._rest = (self._rest + piece).split(b"\n", 2 * self.max_lines + 1)
+        *whole_lines, self.rest = (self.rest + piece).split(b"\n", 2 * self.max_lines + 1)
         lines = list(self._read(whole_lines))
-        if len(self._rest) > self.max_line_bytes and not self.is_over:
+        if len(self.rest) > self.max_line_bytes and not self.is_over:
             self._number += 1
             self._refuse(self._too_long())
             # What is left of it cannot be told from other lines: nothing behind it is looked at.
@@ -182,8 +182,8 @@ class InputLines:
 
     def end(self) -> list[NewLine]:
         """Return the last line, if there is one without a line break behind it."""
-        lines = list(self._read([self._rest])) if self._rest and not self.is_over else []
-        self._rest = b""
+        lines = list(self._read([self.rest])) if self.rest and not self.is_over else []
+        self.rest = b""
         if not self.total and not self.errors:
             empty = invalid_request("The input file is empty: it has no line.", code="empty_file")
             self.errors.append(told(empty))

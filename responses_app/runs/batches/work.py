@@ -145,13 +145,13 @@ class _Worked:
             loads=office.loads,
             check_model=lambda model: office.check_model(record.endpoint, model, caller),
         )
-        piece = b""
         try:
             async for piece in office.files.pieces(record.project, record.input_file_id):
                 await self._add(await self._read(piece, lines.feed))
                 if lines.is_over:
                     break
-            await self._add(await self._read(piece, lambda _: lines.end()))
+            # As a line of its own: what was read before has ended, and is not suspected any more.
+            await self._add(await self._read(lines.rest + b"\n", lambda _: lines.end()))
         except FileGone:
             await self._fail([input_gone(record.input_file_id)])
             return False

@@ -234,10 +234,11 @@ async def test_a_frame_counts_as_running_while_it_is_parsed(
     await socket.ask("Hello")
 
 
-async def test_the_input_of_a_batch_that_ends_workers_is_refused(server: Server) -> None:
-    line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": asked(RESPONSES, "Hello")}
+@pytest.mark.parametrize("parsed", [b"", b"\n"])  # the line at once, or behind the last line break
+async def test_the_input_of_a_batch_that_ends_workers_is_refused(server: Server, parsed: bytes) -> None:
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": asked(RESPONSES, f"Hello {parsed!r}")}
     content = orjson.dumps(line | {"body": {"model": "test-model", **line["body"]}})  # type: ignore[operator]
-    get_site().service.running.condemn("default", name_of("default", content))
+    get_site().service.running.condemn("default", name_of("default", content + parsed))
     async with http_client(server) as http:
         sent = await http.post("/files", data={"purpose": "batch"}, files={"file": ("input.jsonl", content)})
         made = {"input_file_id": sent.json()["id"], "endpoint": "/v1/responses", "completion_window": "24h"}

@@ -15,8 +15,11 @@ from tests.kit.served import Supervised
 KILLED = "was ended by SIGKILL"
 
 
+pytestmark = pytest.mark.each_database
+
+
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
+def served(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
     """Two workers, whose engine takes its time."""
     folder = tmp_path_factory.mktemp("deadly")
     options = {"tokens_per_second": 50}

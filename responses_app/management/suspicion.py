@@ -1,0 +1,67 @@
+"""What ran when a worker died, as whoever looks after workers finds it in the table of `limits.suspects`.
+
+A supervisor has the table in memory that its workers inherit. With WORKERS=1 nobody outlives the one process, so its
+table is a file in DATA_DIR: the next process finds there what ran when the last one died.
+"""
+
+import fcntl
+import logging
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from engine.errors import reason_of
+from responses_app.limits.suspects import Stage, SuspectTable
+
+logger = logging.getLogger("respsite.supervisor")
+
+FILE = "running-1"  # in DATA_DIR; another layout of the table has another number
+
+
+def look_for_suspects(table: SuspectTable, number: int, *, whose: str) -> None:
+    """Suspect what a dead worker was running, and log it."""
+    found = table.died(number, time.monotonic())
+    if found:
+        logger.warning("%s was running %d requests: each has a trial when it comes again", whose, len(found))
+    for each in found:
+        if each.stage is Stage.CONDEMNED:
+            told = (each.name.hex(), each.project or "default")
+            logger.error("request %s of project %s was running at two deaths of workers: it is refused now", *told)
+
+
+@contextmanager
+def kept_table(folder: Path) -> Iterator[SuspectTable | None]:
+    """Yield the table of a folder for its only worker, with number 0, whose last process may have died.
+
+    It is None where the folder cannot be written, or another server uses it. Whoever leaves without an exception has
+    stopped as told, and leaves nobody suspected.
+    """
+    with ExitStack() as opened:
+        try:
+            table = _table(folder / FILE, opened)
+        except OSError as error:
+            logger.info("what ends this server will not be known to the next one (%s)", reason_of(error))
+            table = None
+        if table is not None:
+            look_for_suspects(table, 0, whose="the last process of this server")
+        yield table
+        if table is not None:
+            table.forget(0)
+
+
+def _table(file: Path, opened: ExitStack) -> SuspectTable:
+    """Return the table in a file, empty where that is none of this version. Raises `OSError`, also if it is in use."""
+    size = SuspectTable.size(1)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    opened.callback(os.close, descriptor)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    opened.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)  # the memory below has a descriptor of its own
+    if os.fstat(descriptor).st_size != size:
+        os.ftruncate(descriptor, 0)
+        os.posix_fallocate(descriptor, 0, size)  # a page that a full disk has no room for would end the process
+    table = SuspectTable(mmap.mmap(descriptor, size), 1)
+    table.begin_anew(time.monotonic())
+    return table
