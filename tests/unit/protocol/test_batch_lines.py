@@ -55,7 +55,7 @@ def test_a_line_that_never_ends_is_not_kept() -> None:
         assert lines.feed(b"x" * 1000) == []
         if lines.is_over:
             break
-    assert len(lines._rest) < 3000
+    assert len(lines.rest) < 3000
     assert [(error["code"], error["line"]) for error in lines.errors] == [("line_too_long", 1)]
 
 
