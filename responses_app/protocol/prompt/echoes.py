@@ -9,7 +9,7 @@ from collections.abc import Container, Sequence
 from responses_app.protocol.items.items import FunctionCall, InputItem, Message, PassedThrough, Reasoning, TextPart
 
 
-def places_of_echoes(items: Sequence[InputItem], sampled: Container[str]) -> set[int]:
+def places_of_echoes(items: Sequence[InputItem | None], sampled: Container[str]) -> set[int]:
     """Return the places of messages that stand between a thought and a call, and say the thought word for word.
 
     `sampled` are the ids of items that the model is known to have said.

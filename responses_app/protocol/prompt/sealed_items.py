@@ -5,9 +5,9 @@ Where a request asks for `reasoning.encrypted_content`, each reasoning item has 
     its own tokens, and digests of what a client sees of it (its content, its summary)
 
 The turn's other items (answers, preambles, calls) are rendered when they come back, which nearly always gives the
-tokens that were sampled. Where it does not (the recipient before the channel, another split of a word), or where the
-model read something that no item shows (that a tool does not exist), the response ends with one more reasoning item,
-which shows nothing, and whose seal has:
+tokens that were sampled. Where it does not (the recipient before the channel, another split of a word, a preamble that
+says its thought again and would be taken for a client's echo), or where the model read something that no item shows
+(that a tool does not exist), the response ends with one more reasoning item, which shows nothing, and whose seal has:
 
     for each such item: a digest of what a client sees of it, and all the tokens that it stands for
 
@@ -30,8 +30,9 @@ from itertools import accumulate, pairwise
 from engine import orjson
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.items.items import Exact, Reasoning, TextPart, parse_items
+from responses_app.protocol.items.items import Exact, InputItem, Reasoning, TextPart, parse_items
 from responses_app.protocol.items.spelling import canonical, respelled
+from responses_app.protocol.prompt.echoes import places_of_echoes
 from responses_app.protocol.prompt.prompt import render_items
 from responses_app.protocol.sealing import SealBroken
 
@@ -90,15 +91,19 @@ class ItemSeals:
 
         `objects`: clients may read the arguments of calls and write them again.
         """
+        # Each is read alone here. What repeats a thought is left out beside it, unless it has tokens of its own.
+        echoes = places_of_echoes([_parsed(item) for item in output], ())
         parts = [
             ([seen_of(item)], self._messages.get(index, ()))
             for index, item in enumerate(output)
-            if item["type"] != "compaction" and not self._comes_back(item, self._messages.get(index, ()), objects)
+            if index in echoes or not self._comes_back(item, self._messages.get(index, ()), objects)
         ]
         return self._seal(item_id, self._written(parts, own=False)) if parts else None
 
     def _comes_back(self, item: JsonObject, messages: Messages, objects: bool) -> bool:
         """Whether an item that a client gives back is read as what was said: by its own seal, or as it is rendered."""
+        if item["type"] == "compaction":
+            return True
         # Its seal has its own message only: another one behind it (a note) has to be carried.
         if item["type"] == "reasoning" and "encrypted_content" in item:
             return len(messages) == 1
@@ -126,6 +131,14 @@ class ItemSeals:
         planes = in_planes(tokens)
         head = orjson.dumps({"format": self._format.name, "own": own, "planes": len(planes), "parts": described})
         return b"".join((len(head).to_bytes(_LENGTH, "big"), head, *planes))
+
+
+def _parsed(item: JsonObject) -> InputItem | None:
+    """Return an output item as it is when it comes back; None where clients cannot give it back as it is."""
+    try:
+        return parse_items([item], at="output")[0][0]
+    except ApiError:
+        return None
 
 
 def read_seal(data: bytes) -> SealedReasoning | SealedOthers:

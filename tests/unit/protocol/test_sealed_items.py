@@ -72,6 +72,7 @@ USUAL_CALL = [*encode_harmony("<|channel|>commentary to=functions.f <|constrain|
 OTHER_ORDER = [*encode_harmony(" to=functions.f<|channel|>commentary json<|message|>"), *encode_text("{}")]
 NEXT = encode_harmony("<|start|>assistant")
 FINAL = encode_harmony("<|channel|>final<|message|>")
+SAID_AGAIN = [*encode_harmony("<|channel|>commentary<|message|>"), *encode_text("I look it up."), END]
 ODD = [*encode_text("Gr"), *encode_text("ü"), *encode_text("ß"), *encode_text("e")]
 
 
@@ -91,8 +92,9 @@ def test_what_renders_as_it_was_sampled_needs_no_more_than_the_seal_of_its_thoug
         [*FINAL, *ODD, RETURN],
         [*encode_harmony("<|channel|>final <|constrain|>json<|message|>"), *encode_text("{}"), RETURN],
         [*encode_harmony("<|channel|>commentary<|message|>I'll look."), END, *NEXT, *OTHER_ORDER, CALL],
+        [*THOUGHT, *NEXT, *SAID_AGAIN, *NEXT, *USUAL_CALL, CALL],
     ],
-    ids=["a call", "two calls", "an answer", "without a thought", "JSON", "a preamble"],
+    ids=["a call", "two calls", "an answer", "without a thought", "JSON", "a preamble", "a thought said again"],
 )
 def test_what_does_not_is_carried_by_one_more_item(turn: list[int], sdk: str) -> None:
     driver = said(turn)
