@@ -50,7 +50,7 @@ class Watched:
     report: IO[bytes]
     test: str = ""
     seconds: float = 0.0
-    can_fail: bool = False  # whether an exception would be the test's
+    raises: type[BaseException] | None = None  # what ends the phase of the test that runs now; None between them
     told: str = ""  # where its processes were when its limit was over
 
     def tell(self, **facts: object) -> None:
@@ -119,26 +119,26 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup() -> Generator[None, object, object]:
     """Let a test fail while its fixtures start."""
-    return (yield from _failing())
+    return (yield from _failing(LimitExceeded))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call() -> Generator[None, object, object]:
     """Let a test fail while it runs."""
-    return (yield from _failing())
+    return (yield from _failing(LimitExceeded))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown() -> Generator[None, object, object]:
-    """Let a test fail while its fixtures end."""
-    return (yield from _failing())
+    """Let a test fail while its fixtures end; all of them end, so the next test finds nothing of this one's."""
+    return (yield from _failing(pytest.fail.Exception))  # behind any other one pytest forgets the fixtures left
 
 
-def _failing() -> Generator[None, object, object]:
+def _failing(raises: type[BaseException]) -> Generator[None, object, object]:
     watched = _watched
     if watched is None:
         return (yield)
-    watched.can_fail = True
+    watched.raises = raises
     try:
         result = yield
     except BaseException:
@@ -146,7 +146,7 @@ def _failing() -> Generator[None, object, object]:
             raise
         result = None
     finally:
-        watched.can_fail = False
+        watched.raises = None
     if watched.told:
         # Another one than interrupted it: pytest cannot show one that began at an instruction without a line.
         told, watched.told = watched.told, ""
@@ -180,13 +180,13 @@ class LimitExceeded(BaseException):
 def _fail(number: int, frame: FrameType | None) -> None:
     """Fail, in the main thread, wherever it is."""
     watched = _watched
-    if watched is None or watched.pid != os.getpid() or not watched.can_fail:
+    if watched is None or watched.pid != os.getpid() or watched.raises is None:
         return
     watched.report.seek(0)
     test, _, stacks = watched.report.read().decode().partition("\n")
     if test == watched.test:  # else it has ended just now
         watched.told = f"more than {watched.seconds:g} seconds. Its processes:\n{stacks}{_tasks()}"
-        raise LimitExceeded
+        raise watched.raises
 
 
 def _tasks() -> str:

@@ -7,7 +7,7 @@ from tests.kit.small_runs import run_pytest
 from tests.kit.waiting import eventually
 
 HANGING = """
-import asyncio, contextlib, subprocess, threading, time
+import asyncio, contextlib, os, subprocess, threading, time
 import hypothesis
 import pytest
 
@@ -47,7 +47,8 @@ async def nobody_comes():
 
 def test_needs_a_slow_fixture(slow_to_start): ...
 
-def test_its_fixture_does_not_end(slow_to_end): ...
+def test_its_fixture_does_not_end(monkeypatch, slow_to_end):
+    monkeypatch.setenv("LEFT_BY_A_TEST", "yes")
 
 @hypothesis.given(hypothesis.strategies.lists(hypothesis.strategies.integers()))
 def test_tries_examples(numbers):
@@ -59,7 +60,8 @@ def test_catches_everything():
         time.sleep(60)
 
 @pytest.mark.limit(60)
-def test_is_quick(): ...
+def test_is_quick():
+    assert "LEFT_BY_A_TEST" not in os.environ
 """
 # pthread_mutex_lock, twice: it goes on when a signal has come, and holds the interpreter's lock.
 HANGING_IN_C = """
