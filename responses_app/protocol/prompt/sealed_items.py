@@ -93,11 +93,14 @@ class ItemSeals:
         """
         # Each is read alone here. What repeats a thought is left out beside it, unless it has tokens of its own.
         echoes = places_of_echoes([_parsed(item) for item in output], ())
-        parts = [
-            ([seen_of(item)], self._messages.get(index, ()))
-            for index, item in enumerate(output)
-            if index in echoes or not self._comes_back(item, self._messages.get(index, ()), objects)
-        ]
+        carried: set[str] = set()
+        parts = []
+        for index, item in enumerate(output):
+            seen, messages = seen_of(item), self._messages.get(index, ())
+            # An equal item behind one that is carried would be taken for it: they are counted from the last one.
+            if seen in carried or index in echoes or not self._comes_back(item, messages, objects):
+                carried.add(seen)
+                parts.append(([seen], messages))
         return self._seal(item_id, self._written(parts, own=False)) if parts else None
 
     def _comes_back(self, item: JsonObject, messages: Messages, objects: bool) -> bool:

@@ -73,6 +73,7 @@ OTHER_ORDER = [*encode_harmony(" to=functions.f<|channel|>commentary json<|messa
 NEXT = encode_harmony("<|start|>assistant")
 FINAL = encode_harmony("<|channel|>final<|message|>")
 SAID_AGAIN = [*encode_harmony("<|channel|>commentary<|message|>"), *encode_text("I look it up."), END]
+ANSWERED = [*encode_text("{}"), RETURN]
 ODD = [*encode_text("Gr"), *encode_text("ü"), *encode_text("ß"), *encode_text("e")]
 
 
@@ -93,8 +94,18 @@ def test_what_renders_as_it_was_sampled_needs_no_more_than_the_seal_of_its_thoug
         [*encode_harmony("<|channel|>final <|constrain|>json<|message|>"), *encode_text("{}"), RETURN],
         [*encode_harmony("<|channel|>commentary<|message|>I'll look."), END, *NEXT, *OTHER_ORDER, CALL],
         [*THOUGHT, *NEXT, *SAID_AGAIN, *NEXT, *USUAL_CALL, CALL],
+        [*encode_harmony("<|channel|>commentary json<|message|>"), *encode_text("{}"), END, *NEXT, *FINAL, *ANSWERED],
     ],
-    ids=["a call", "two calls", "an answer", "without a thought", "JSON", "a preamble", "a thought said again"],
+    ids=[
+        "a call",
+        "two calls",
+        "an answer",
+        "without a thought",
+        "JSON",
+        "a preamble",
+        "a thought said again",
+        "said twice",
+    ],
 )
 def test_what_does_not_is_carried_by_one_more_item(turn: list[int], sdk: str) -> None:
     driver = said(turn)
