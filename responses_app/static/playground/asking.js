@@ -1,6 +1,9 @@
-// What the server says of a part of a request, without running it: its count of tokens refuses what a create refuses.
+// Questions to the server: the one whose newest answer counts, and what is wrong with a part of a request.
 
-/** Return what is wrong with `part` of a request as the server says it, "" for nothing. Throws where it cannot say. */
+/**
+ * Return what is wrong with `part` of a request as the server says it, "" for nothing: its count of tokens refuses what a
+ * create refuses, and nothing runs. Throws where it cannot say.
+ */
 export async function wrongOf(door, part, signal) {
   try {
     await door.ask("/v1/responses/input_tokens", { method: "POST", json: { input: "x", ...part }, signal });
@@ -8,5 +11,21 @@ export async function wrongOf(door, part, signal) {
   } catch (error) {
     if (error.status !== 400) throw error;
     return error.message;
+  }
+}
+
+/** Asks `door` again and again: what was asked before is aborted, so an old answer never comes behind a newer one. */
+export class Newest {
+  #asking = null;
+
+  constructor(door) {
+    this.door = door;
+  }
+
+  /** Return the JSON of a path of the API. Throws as `Door.ask` does, and an `AbortError` once something else is asked. */
+  ask(path) {
+    this.#asking?.abort();
+    this.#asking = new AbortController();
+    return this.door.ask(path, { signal: this.#asking.signal });
   }
 }

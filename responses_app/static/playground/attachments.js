@@ -87,6 +87,7 @@ export class Attached {
     };
     this.offer = () => this.all.forEach((each) => each.offer());
     this.done = Promise.resolve();
+    this.draft = {}; // what files are added to: another one with each draft that is restored
   }
 
   /** Whether anything is still being read or uploaded. */
@@ -111,7 +112,8 @@ export class Attached {
 
   /** Take files, one behind the other. */
   add(files) {
-    if (files.length) this.done = this.done.then(() => this.#addAll(files));
+    const { draft } = this;
+    if (files.length) this.done = this.done.then(() => this.#addAll(files, draft));
   }
 
   /** Take files that are pasted; a text that a program also gives as a picture of itself is a text. */
@@ -159,6 +161,7 @@ export class Attached {
     const lost = [];
     for (const each of this.all) if (each.isBusy) each.cancel().catch((error) => this.refuse(error.message));
     this.all = [];
+    this.draft = {};
     for (const each of kept) {
       const made = each.file_id || isImage(each.url) ? this.#show({ ...each, thumb: isImage(each.thumb) ? each.thumb : "" }) : null;
       if (each.file_id) made.check();
@@ -173,7 +176,8 @@ export class Attached {
     return this.all.at(-1);
   }
 
-  async #addAll(files) {
+  async #addAll(files, draft) {
+    if (draft !== this.draft) return;
     this.isReading = true;
     this.changed();
     const wrong = [];
@@ -181,16 +185,16 @@ export class Attached {
       await this.places.load().catch((error) => error.code === "missing_scope" || wrong.push(adviceFor(error)));
     }
     for (const file of files) {
-      const why = await this.#addOne(file);
+      const why = await this.#addOne(file, draft);
       if (why) wrong.push(why);
     }
     this.isReading = false;
     this.#list();
     this.changed();
-    this.refuse(wrong.slice(0, 3).join(" ")); // of a whole folder, three tell enough
+    if (draft === this.draft) this.refuse(wrong.slice(0, 3).join(" ")); // of a whole folder, three tell enough
   }
 
-  async #addOne(file) {
+  async #addOne(file, draft) {
     const { name, type, size } = file;
     const kind = TYPES.includes(type) ? "image" : "file";
     try {
@@ -200,6 +204,7 @@ export class Attached {
       const fit = reasons.find(([, why]) => !why);
       if (!fit) return `${name} cannot be attached: ${[...new Set(reasons.map(([, why]) => why))].join("; ")}.`;
       const thumb = kind === "image" ? await thumbOf(file) : "";
+      if (draft !== this.draft) return null; // another chat is open by now
       const made = this.#show({ ...given, thumb, to: fit[0] });
       this.#list();
       made.bring();

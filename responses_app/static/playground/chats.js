@@ -18,7 +18,7 @@ const MOST_LEAVING = 20;
 export class Chats {
   #rows = new Map(); // by id, in the order of the list
   #reached = ""; // the id of the row that Tab goes to
-  #deleting = new Set(JSON.parse(ofTab.get(LEAVING) ?? "[]"));
+  #deleting = new Set(JSON.parse(ofTab.get(LEAVING) ?? "[]")); // and what is gone: an answer that is on its way may have it yet
   #asking = null;
   #hasMore = false;
   #shown = { search: "", isAll: false }; // what the rows were asked for with
@@ -238,10 +238,11 @@ export class Chats {
       this.#rows.get(chat.id)?.show(changed);
       this.page.listed();
       this.changed();
-      if ("pinned" in body) await this.load(); // it stands elsewhere now
+      if ("pinned" in body || this.#asking) await this.load(); // it stands elsewhere now; or what is on its way is older
       say("pinned" in body ? (changed.pinned ? "Pinned" : "Not pinned any more") : `The chat is called ${changed.title}`);
     } catch (error) {
-      this.#rows.get(chat.id)?.show(chat);
+      const row = this.#rows.get(chat.id);
+      row?.show(row.chat);
       this.tell(`“${chat.title}” could not be changed: ${error.message}`);
     }
   }
@@ -292,7 +293,6 @@ export class Chats {
     }
     ofTab.drop(LEAVING);
     this.#rows.delete(id);
-    this.#deleting.delete(id);
     this.page.gone(id);
     this.changed();
   }

@@ -16,6 +16,7 @@ export class CodeBlock {
   #asked = 0; // characters that were sent to be coloured
   #isAsking = false;
   #whole = false;
+  #found = null; // the newest colours
 
   constructor(language = "") {
     this.language = language;
@@ -71,6 +72,7 @@ export class CodeBlock {
     const began = performance.now();
     colours(this.language, this.#parts.map((part) => part.text)).then((found) => {
       if (!found) return; // no such language, or it took too long: it stays as it is, and nobody is asked again
+      this.#found = found;
       this.#show(found, 0);
       const again = () => ((this.#isAsking = false), this.colour());
       if (this.#whole) again();
@@ -82,7 +84,7 @@ export class CodeBlock {
   #show(found, first) {
     const until = performance.now() + BUDGET;
     for (let place = first; place < found.length; place += 1) {
-      if (performance.now() > until) return void soon(() => this.#show(found, place));
+      if (performance.now() > until) return void soon(() => this.#found === found && this.#show(found, place));
       const part = this.#parts[place];
       if (part.colours === found[place] || this.#parts.length < place) continue;
       part.colours = found[place];

@@ -11,6 +11,7 @@ const NAME = "respsite-playground"; // a harmless subprotocol, so that the serve
 /** One connection at a time. `state` events tell what it does, `frame` events bring what it reads and writes. */
 export class Connection extends EventTarget {
   #socket = null;
+  #newest = null; // the socket that was made last, open or not
   #timer = 0;
   #tries = 0;
   #refusals = 0;
@@ -34,7 +35,7 @@ export class Connection extends EventTarget {
     clearTimeout(this.#timer);
     this.#leave();
     this.#tell("connecting");
-    const socket = (this.#socket = new WebSocket(this.url, [NAME, ...this.credentials()]));
+    const socket = (this.#socket = this.#newest = new WebSocket(this.url, [NAME, ...this.credentials()]));
     let opened = false;
     socket.onopen = () => {
       opened = true;
@@ -88,7 +89,7 @@ export class Connection extends EventTarget {
     this.#socket = null;
     this.dispatchEvent(new CustomEvent("lost"));
     const refused = opened ? null : await this.why();
-    if (this.#socket) return; // opened anew meanwhile
+    if (this.#newest !== socket) return; // opened anew meanwhile, and perhaps closed again
     this.#refusals = refused && refused.status === undefined ? this.#refusals + 1 : 0;
     if (refused?.final) {
       this.#tell("closed", refused);

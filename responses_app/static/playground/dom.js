@@ -56,9 +56,11 @@ export function say(text) {
   byId("said").textContent = text;
 }
 
+const names = new WeakMap(); // of buttons that say what came of them
+
 /** Copy a text; say what came of it on the button, too. */
 export async function copy(text, button) {
-  const before = button.textContent;
+  if (!names.has(button)) names.set(button, button.textContent);
   try {
     await navigator.clipboard.writeText(text);
     button.textContent = "Copied";
@@ -67,7 +69,7 @@ export async function copy(text, button) {
     button.textContent = "Not allowed here";
     say("The browser does not let this page copy. Select the text and copy it.");
   }
-  setTimeout(() => (button.textContent = before), 1600);
+  setTimeout(() => (button.textContent = names.get(button)), 1600);
 }
 
 /** Have the browser keep a blob as a file of this name. */

@@ -53,17 +53,21 @@ class Door {
 
   /** Ask a path of the API, with a body of `json` where there is one; return its answer. Throws as `ask` does. */
   async answer(path, { json, ...how } = {}) {
-    const body = json === undefined ? {} : { body: JSON.stringify(json) };
+    const sent = json === undefined ? {} : { body: JSON.stringify(json) };
     const headers = { ...this.headers(), ...(json === undefined ? {} : { "Content-Type": "application/json" }) };
     let answer;
     try {
-      answer = await fetch(path, { ...how, ...body, headers, credentials: "same-origin" });
+      answer = await fetch(path, { ...how, ...sent, headers, credentials: "same-origin" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
       throw unreachable();
     }
     if (answer.ok) return answer;
-    throw refusal(answer.status, await answer.json().catch(() => ({})));
+    const body = await answer.json().catch((error) => {
+      if (error.name === "AbortError") throw error;
+      return {};
+    });
+    throw refusal(answer.status, body);
   }
 
   /** Send a form; return the answer's JSON. `progress(bytes)` hears how much has gone. Throws as `ask` does. */

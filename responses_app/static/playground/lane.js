@@ -228,7 +228,7 @@ export class Lane extends Shown {
     this.composer.element.hidden = this.readOnly;
     this.transcript.scrollTop = scrollTop;
     this.rest();
-    this.outbox.next();
+    this.outbox.look();
     this.transcript.focus({ preventScroll: true });
     this.changed("loaded");
   }

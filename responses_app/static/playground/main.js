@@ -1,5 +1,6 @@
 // The playground: everything is put together here.
 
+import { Newest } from "./asking.js";
 import { takeDrops } from "./attachments.js";
 import { Chats } from "./chats.js";
 import { formAround } from "./composer.js";
@@ -26,6 +27,7 @@ const socket = `${location.protocol === "https:" ? "wss" : "ws"}://${location.ho
 const connection = new Connection(socket, () => door.subprotocols(), () => door.why(), (heard) => new Streams(door, heard));
 const events = new Events();
 const panel = new SetupPanel(facts, door, { changed: () => openChats.changed(chosen, "setup") });
+const models = new Newest(door);
 const lanes = [];
 const leaving = new Set(); // streams that no lane has any more, and whose responses still end
 let chosen = null;
@@ -189,11 +191,11 @@ const signIn = new SignIn(door, {
 async function loadModels() {
   if (door.isShut) return signIn.open();
   try {
-    const { data } = await door.ask("/v1/models");
+    const { data } = await models.ask("/v1/models");
     const talking = data.filter(({ capabilities }) => capabilities?.includes("generate")); // others embed
     panel.models(talking.map(({ id }) => id));
   } catch (error) {
-    showProblem(error);
+    if (error.name !== "AbortError") showProblem(error);
   }
   return undefined;
 }

@@ -27,11 +27,16 @@ export class Outbox {
   /** Send the first of the turns that wait, if it can be sent now. */
   next() {
     const [turn] = this.waiting;
-    if (!turn) return;
+    if (!turn || this.#isLeft) return;
     const why = this.#obstacle(turn) ?? (this.#post(turn) ? null : { text: "Waiting for the connection" });
     if (why) turn.hold(why);
     for (const each of this.waiting) if (each !== turn) each.hold({ text: "Waits for the message before it" });
     this.lane.composer.refresh();
+  }
+
+  /** Whether the lane was cleared: nothing is sent then, nor shown, unless that is undone. */
+  get #isLeft() {
+    return this.lane.outbox !== this;
   }
 
   #obstacle({ node, behind, input }) {
@@ -86,7 +91,7 @@ export class Outbox {
 
   /** Look for what was cut with the connection: it may have run to its end, or to a part. Then send what waits. */
   async look() {
-    if (this.looks) return;
+    if (this.looks || this.#isLeft) return;
     this.looks = true;
     const { lane } = this;
     try {
@@ -94,7 +99,7 @@ export class Outbox {
         const [turn] = this.cut;
         const isNew = (id) => !lane.tree.get(id);
         const found = await find(lane.page, turn, { chat: lane.chat?.id, previous: turn.previous, isNew });
-        if (this.cut[0] !== turn) continue; // cleared meanwhile
+        if (this.#isLeft) return; // cleared meanwhile
         this.cut.shift();
         if (found) this.#found(turn, found);
       }

@@ -1,5 +1,6 @@
 // Picks vector stores, containers or files from the lists of the API.
 
+import { Newest } from "./asking.js";
 import { byId, bytes, h } from "./dom.js";
 
 const PAGE = 100; // that are asked for at once
@@ -13,7 +14,7 @@ export const KINDS = {
 /** One dialog for all kinds. */
 export class Picker {
   constructor(door) {
-    this.door = door;
+    this.newest = new Newest(door);
     this.dialog = byId("picker");
     this.list = byId("picker-list");
     this.search = byId("picker-search");
@@ -41,13 +42,11 @@ export class Picker {
 
   async #load() {
     const { path, none } = this.kind;
-    const asked = this.kind;
     const more = byId("picker-more");
     more.hidden = true;
     byId("picker-told").textContent = "Loading…";
     try {
-      const page = await this.door.ask(`${path}?limit=${PAGE}${this.last ? `&after=${encodeURIComponent(this.last)}` : ""}`);
-      if (asked !== this.kind || !this.dialog.open) return;
+      const page = await this.newest.ask(`${path}?limit=${PAGE}${this.last ? `&after=${encodeURIComponent(this.last)}` : ""}`);
       const known = new Set(this.rows.map(({ id }) => id));
       for (const each of page.data.filter(({ id }) => !known.has(id))) this.#add(each);
       this.last = page.last_id ?? page.data.at(-1)?.id;
@@ -55,6 +54,7 @@ export class Picker {
       byId("picker-told").textContent = this.rows.some(({ id }) => id) ? "" : none;
       if (!page.has_more) for (const id of this.chosen) if (!this.rows.some((row) => row.id === id)) this.#add({ id, name: "Not in the list" });
     } catch (error) {
+      if (error.name === "AbortError") return;
       byId("picker-told").textContent = `The list could not be read: ${error.message}`;
     }
     this.#filter();

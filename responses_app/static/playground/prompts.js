@@ -1,5 +1,6 @@
 // Setups that are saved by name, for everybody of the project. No access token is ever part of one.
 
+import { Newest } from "./asking.js";
 import { byId, h, say } from "./dom.js";
 import { fromSomebodyElse } from "./presets.js";
 import { withoutSecrets } from "./request.js";
@@ -11,6 +12,7 @@ const LONGEST = 100; // characters of a name
 export class Prompts {
   constructor(panel) {
     this.panel = panel;
+    this.newest = new Newest(panel.door);
     this.dialog = byId("prompts");
     this.wrong = byId("prompts-wrong");
     this.name = byId("prompts-name");
@@ -40,12 +42,12 @@ export class Prompts {
     try {
       await what();
     } catch (error) {
-      this.wrong.textContent = error.message;
+      if (error.name !== "AbortError") this.wrong.textContent = error.message;
     }
   }
 
   async #load() {
-    const { data } = await this.panel.door.ask(PATH);
+    const { data } = await this.newest.ask(PATH);
     this.prompts = data;
     this.#list();
   }
@@ -86,9 +88,10 @@ export class Prompts {
   async #save() {
     const name = this.name.value.trim();
     if (!name) throw new Error("Write a name first.");
-    const { prompt: _, cards: __, ...setup } = withoutSecrets(this.panel.setup);
+    const shown = this.panel.setup;
+    const { prompt: _, cards: __, ...setup } = withoutSecrets(shown);
     const saved = await this.panel.door.ask(PATH, { method: "POST", json: { name, setup } });
-    this.panel.setup.prompt = saved.name;
+    shown.prompt = saved.name; // another lane's may be shown by now
     this.panel.changed();
     say(`“${saved.name}” is saved.`);
     await this.#load();

@@ -44,7 +44,9 @@ export class SignIn {
       byId("key-wrong").textContent = "A key has letters, digits and - _ . ~ + only.";
       return;
     }
+    if (this.isAsking) return;
     const before = this.door.key;
+    this.isAsking = true;
     this.door.keep(key);
     try {
       await this.door.ask("/v1/models");
@@ -54,6 +56,8 @@ export class SignIn {
         byId("key-wrong").textContent = error.message;
         return;
       }
+    } finally {
+      this.isAsking = false;
     }
     byId("key").close();
     byId("key-form").reset();

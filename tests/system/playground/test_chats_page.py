@@ -274,6 +274,51 @@ def test_the_list_grows_while_one_scrolls(server: Server, page: Playground, list
     expect(listed.rows).to_have_count(33)
 
 
+# Answers to lists of chats wait in the page from now on, as they are by then; `release` lets them come.
+HELD_LISTS = """async () => {
+    const { door } = await import('/static/playground/door.js');
+    const ask = door.ask;
+    let held = [];
+    window.heldLists = () => held.length;
+    window.release = async () => {
+        door.ask = ask;
+        for (const go of held) go();
+        for (const _ of [1, 2]) await new Promise(requestAnimationFrame);
+    };
+    door.ask = async (path, how) => {
+        const answer = await ask.call(door, path, how);
+        if (path.includes('?limit=')) await new Promise((go) => held.push(go));
+        how?.signal?.throwIfAborted();
+        return answer;
+    };
+    document.dispatchEvent(new Event('visibilitychange'));
+}"""
+
+
+def test_a_list_that_comes_late_has_neither_old_titles_nor_chats_that_are_gone(
+    server: Server, page: Playground, listed: Listed
+) -> None:
+    id_ = asked(page, "repeat: listed late")
+    page.page.evaluate(HELD_LISTS)
+    page.page.wait_for_function("() => heldLists() > 0")
+    page.find(f"[data-chat={id_}] a").focus()
+    page.page.keyboard.press("F2")
+    page.find(f"[data-chat={id_}] input").fill("Renamed meanwhile")
+    page.page.keyboard.press("Enter")
+    expect(page.find(f"[data-chat={id_}] .chat-title")).to_have_text("Renamed meanwhile")
+    page.page.evaluate("() => release()")
+    expect(page.find(f"[data-chat={id_}] .chat-title")).to_have_text("Renamed meanwhile")
+    page.page.evaluate(HELD_LISTS)
+    page.page.wait_for_function("() => heldLists() > 0")
+    page.find(f"[data-chat={id_}] a").focus()
+    page.page.keyboard.press("Delete")
+    with page.page.expect_response(lambda answer: answer.request.method == "DELETE") as deleted:
+        listed.toast.get_by_role("button", name="Close this message").click()
+    deleted.value.finished()
+    page.page.evaluate("() => release()")
+    expect(page.find(f"[data-chat={id_}]")).to_have_count(0)
+
+
 NO_ROOM = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }"
 SWITCHED_OFF = """for (const name of ['localStorage', 'sessionStorage'])
     Object.defineProperty(window, name, { get() { throw new DOMException('off', 'SecurityError'); } });"""

@@ -267,6 +267,100 @@ def test_the_numbers_below_an_answer(modules: Playground, kept: dict[str, object
     assert modules.page.evaluate(shown, kept) == numbers
 
 
+# What happens late, when the page shows something else by then: scripts, and what they return.
+LATE = {
+    "a socket was refused before the one that is opened": (
+        """
+        const { Connection } = await import('/static/playground/connection.js');
+        const [Real, sockets, answers, states] = [WebSocket, [], [], []];
+        globalThis.WebSocket = class { constructor() { sockets.push(this); } };
+        const connection = new Connection('', () => [], () => new Promise((answer) => answers.push(answer)));
+        connection.addEventListener('state', ({ detail }) => states.push(detail.message ?? detail.state));
+        for (const place of [0, 1]) {
+            connection.open();
+            sockets[place].onclose({ code: 1006 });
+        }
+        globalThis.WebSocket = Real;
+        for (const message of ['the first', 'the second']) answers.shift()({ message, final: true });
+        await new Promise(requestAnimationFrame);
+        return states;
+        """,
+        ["connecting", "connecting", "the second"],
+    ),
+    "a button is pressed again while it says that it has copied": (
+        """
+        const { copy, h } = await import('/static/playground/dom.js');
+        const [later, real, button] = [[], setTimeout, h('button', {}, 'Share')];
+        globalThis.setTimeout = (act) => later.push(act);
+        for (const _ of [1, 2]) await copy('', button);
+        globalThis.setTimeout = real;
+        for (const act of later) act();
+        return button.textContent;
+        """,
+        "Share",
+    ),
+    "an answer ends behind which a message of a chat that was cleared waited": (
+        """
+        const { Lane } = await import('/static/playground/lane.js');
+        const { emptySetup } = await import('/static/playground/request.js');
+        const sent = [];
+        let end;
+        const page = {
+            facts: { tools: [], servers: [] }, mayTalk: () => true,
+            send: ({ type, input }) => sent.push(input?.[0].content ?? type),
+            answer: () => new Promise((answer) => (end = answer)),
+        };
+        const lane = new Lane('lane-9', 'Lane 9', emptySetup(), page);
+        const response = { id: 'resp_1', status: 'in_progress', output: [], input: [] };
+        lane.load({ id: 'resp_1', turns: [response] });
+        lane.say({ role: 'user', content: 'waits' });
+        const { tree } = lane;
+        lane.clear();
+        const last = { type: 'response.completed', response: { ...response, status: 'completed' } };
+        end(new Response(`data: ${JSON.stringify(last)}\n\n`));
+        while (!tree.get('resp_1').turn.isOver) await new Promise(requestAnimationFrame);
+        await new Promise(requestAnimationFrame);
+        const before = [...sent];
+        (await import('/static/playground/toast.js')).undoLast();
+        return [before, sent];
+        """,
+        [[], ["waits"]],
+    ),
+    "a file is read when another chat is open": (
+        """
+        const { Attached } = await import('/static/playground/attachments.js');
+        const attached = new Attached({ setup: null, changed: () => {}, refuse: () => {} });
+        attached.add([new File(['text'], 'notes.txt', { type: 'text/plain' })]);
+        attached.restore([]);
+        await attached.done;
+        return attached.all.map(({ name }) => name);
+        """,
+        [],
+    ),
+    "a list is answered behind the one that was asked for later": (
+        """
+        const { Newest } = await import('/static/playground/asking.js');
+        const answers = [];
+        const ask = (path, { signal }) => new Promise((answer, refuse) => {
+            answers.push(() => answer(path));
+            signal.addEventListener('abort', () => refuse(signal.reason));
+        });
+        const newest = new Newest({ ask });
+        const told = ['first', 'second'].map((path) => newest.ask(path).catch(({ name }) => name));
+        for (const answer of answers.reverse()) answer();
+        return Promise.all(told);
+        """,
+        ["AbortError", "second"],
+    ),
+}
+
+
+@pytest.mark.parametrize("when", LATE)
+def test_what_comes_late_changes_nothing(modules: Playground, when: str) -> None:
+    script, told = LATE[when]
+    assert modules.page.evaluate(f"async () => {{{script}}}") == told
+
+
 def test_what_is_prepared_before_an_answer_is_said(modules: Playground) -> None:
     shown = """async () => {
         const { Lane } = await import('/static/playground/lane.js');
