@@ -4,10 +4,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from playwright.sync_api import Browser, Locator, Page
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.kit.browser import axe_finds_nothing, is_wider_than_its_window, opened, problems_of
 from tests.kit.people import NAME, PASSWORD
+
+# The page follows an answer that has just ended to its last line, in a frame of its own: a reader scrolls behind that.
+SCROLLS = """async (element, to) => {
+    do {
+        element.scrollTop = to
+        element.dispatchEvent(new Event('scroll'))
+        for (const _ of [1, 2, 3]) await new Promise(requestAnimationFrame)
+    } while (Math.abs(element.scrollTop - to) > 2)
+}"""
+
+
+def drawn(turn: Locator) -> None:
+    """Wait until all that a turn says is drawn: texts come in later frames than what tells that it has ended."""
+    expect(turn.locator("[aria-busy=true]")).to_have_count(0)
 
 
 class Playground:
@@ -42,10 +56,15 @@ class Playground:
         field.press("Control+Enter")
 
     def ended(self, count: int, lane: int = 1) -> Locator:
-        """Wait until so many turns of a lane have ended; return the last of them."""
+        """Wait until so many turns of a lane have ended, and are drawn; return the last of them."""
         turn = self.lane(lane).locator(".turn[data-status]").nth(count - 1)
         turn.wait_for()
+        drawn(turn)
         return turn
+
+    def scroll(self, to: int) -> None:
+        """Scroll the first lane, as a reader does."""
+        self.lane().locator(".transcript").evaluate(SCROLLS, to)
 
     def turn_on(self, name: str) -> None:
         """Switch something on in the setup."""

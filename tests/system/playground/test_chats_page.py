@@ -14,14 +14,6 @@ from tests.system.playground.browser import Playground, playground
 from tests.system.playground.held import held
 
 LONG = "repeat: " + "\n\n".join(f"Paragraph {n} of a long answer." for n in range(60))
-# The page follows an answer that has just ended to its last line, in a frame of its own: a reader scrolls behind that.
-SCROLLS = """async element => {
-    do {
-        element.scrollTop = 600
-        element.dispatchEvent(new Event('scroll'))
-        for (const _ of [1, 2, 3]) await new Promise(requestAnimationFrame)
-    } while (Math.abs(element.scrollTop - 600) > 2)
-}"""
 
 
 class Listed:
@@ -110,7 +102,7 @@ def test_a_browser_that_was_closed_finds_it_again(server: Server, browser: Brows
 def test_each_chat_has_its_setup_its_draft_and_its_scroll(page: Playground, listed: Listed) -> None:
     page.find("[name=instructions]").fill("Be long.")
     asked(page, LONG)
-    page.lane().locator(".transcript").evaluate(SCROLLS)
+    page.scroll(600)
     listed.field.fill("for the long one")
     page.find("[name=instructions]").fill("Be long, still.")
     page.find("#chats [data-do=newChat]").click()

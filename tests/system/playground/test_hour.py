@@ -107,7 +107,7 @@ class Hour:
     def shares(self, browser: Browser, key: str) -> None:
         """Somebody else of the project reads it, and cannot continue it."""
         self.page.lane().get_by_role("button", name="Share").click()
-        expect(self.page.lane().get_by_role("button", name="Copied")).to_be_visible()
+        expect(self.page.find("#said")).to_have_text("Copied")
         link = self.page.page.evaluate("navigator.clipboard.readText()")
         with playground(browser, self.size) as other:
             other.page.goto(self.server.url)
@@ -125,7 +125,7 @@ class Hour:
         self.fits()
         self.page.show("talk")
         self.field.fill("half a thought")
-        self.page.lane().locator(".transcript").evaluate("element => element.scrollTop = 200")
+        self.page.scroll(200)
         self.page.page.wait_for_function("() => JSON.stringify(localStorage).includes('half a thought')")
         self.page.page.reload()
         expect(self.turns).to_have_count(3)

@@ -291,13 +291,16 @@ LATE = {
         """
         const { copy, h } = await import('/static/playground/dom.js');
         const [later, real, button] = [[], setTimeout, h('button', {}, 'Share')];
+        navigator.clipboard.writeText = async () => {};
         globalThis.setTimeout = (act) => later.push(act);
         for (const _ of [1, 2]) await copy('', button);
         globalThis.setTimeout = real;
+        delete navigator.clipboard.writeText;
+        const told = button.textContent;
         for (const act of later) act();
-        return button.textContent;
+        return [told, button.textContent];
         """,
-        "Share",
+        ["Copied", "Share"],
     ),
     "an answer ends behind which a message of a chat that was cleared waited": (
         """

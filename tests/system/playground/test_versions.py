@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, WebSocketRoute, expect
 
 from tests.kit.server import Server
-from tests.system.playground.browser import Playground, playground
+from tests.system.playground.browser import Playground, drawn, playground
 from tests.system.playground.held import APPLICATION, held
 
 
@@ -20,6 +20,7 @@ def versions(turn: Locator) -> Locator:
 
 def goes_on(turn: Locator, behind: Locator) -> None:
     """Wait until a turn counts on from where the one before it was cut."""
+    drawn(turn)
     said = len(turn.locator(".answer").inner_text().split())
     expect(behind.locator(".answer")).to_contain_text(f"{said + 1} {said + 2}")
 
