@@ -170,6 +170,7 @@ export class Chats {
 
   /** Say something behind the list; where that is seen and there are more chats, they are asked for. */
   tell(text, again = null) {
+    this.end.takeRecords(); // what was seen of the list before
     this.end.unobserve(this.foot);
     this.end.observe(this.foot); // tells at once whether it is seen
     this.foot.replaceChildren(text, again ? " " : "", again ?? "");

@@ -35,6 +35,11 @@ export class Growing {
   #size = PIECE;
   #isPlain = false; // words can be added to the last paragraph
   #waitsUntil = 0;
+  /** Paint what did not come into the frame in which it was asked for: who follows the text has looked at its end by then. */
+  #late = () => {
+    this.#paint();
+    this.element.dispatchEvent(new Event("grown", { bubbles: true }));
+  };
 
   constructor(element) {
     this.element = element;
@@ -65,7 +70,10 @@ export class Growing {
     if (!isLoaded()) {
       this.element.textContent = this.#text; // until the libraries are there
       this.element.dataset.plain = "";
-      load().then(this.paint, (error) => console.error(`Answers are shown as plain text: ${error.message}`));
+      load().then(this.#late, (error) => {
+        this.element.removeAttribute("aria-busy");
+        console.error(`Answers are shown as plain text: ${error.message}`);
+      });
       return;
     }
     if ("plain" in this.element.dataset) {
@@ -73,8 +81,8 @@ export class Growing {
       this.element.replaceChildren();
     }
     const began = performance.now();
-    if (began < this.#waitsUntil && !this.#done) return void soon(this.paint);
-    while (this.#step()) if (performance.now() - began > BUDGET) return void soon(this.paint);
+    if (began < this.#waitsUntil && !this.#done) return void soon(this.#late);
+    while (this.#step()) if (performance.now() - began > BUDGET) return void soon(this.#late);
     this.element.style.minHeight = "";
     this.element.removeAttribute("aria-busy");
     return undefined;

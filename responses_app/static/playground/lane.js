@@ -38,6 +38,7 @@ export class Lane extends Shown {
     this.element = h("section", { class: "lane", "aria-label": title, data: { lane: name } }, this.#head(), this.transcript, this.composer.element);
     this.element.addEventListener("focusin", () => page.choose(this));
     this.transcript.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    this.transcript.addEventListener("grown", () => soon(this.scroll));
     new ResizeObserver(() => soon(this.scroll)).observe(this.transcript); // what one writes takes room, too
     this.follows = true;
     this.scrolledTo = 0;

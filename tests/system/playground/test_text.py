@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 import httpx
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.kit.server import Server
-from tests.system.playground.browser import Playground, playground
+from tests.system.playground.browser import Playground, drawn, playground
 
 FIRST_LOAD_BYTES = 250_000  # compressed, as they come over the wire
 # Shows texts, each in an element of its own, and waits until all of them are whole. A text may be a list of pieces that
@@ -450,6 +450,35 @@ def test_what_colours_code_is_stopped_when_it_takes_too_long(page: Playground) -
     """
     assert run(page, body) == ["endless", 0]
     page.page.unroute("**/highlight.min.js")
+
+
+def test_an_answer_is_followed_to_its_end_when_its_library_comes_late(server: Server, browser: Browser) -> None:
+    waiting: list[Route] = []
+    is_held = True
+
+    def hold(route: Route) -> None:
+        if is_held:
+            waiting.append(route)
+        else:
+            route.continue_()
+
+    with playground(browser) as page:
+        page.page.route("**/markdown-it*", hold)
+        page.open(server.url)
+        page.write("repeat: " + "# A head\n" * 60)
+        page.lane().locator(".turn[data-status]").wait_for()
+        expect(page.lane().locator(".answer .prose[data-plain]")).to_contain_text("# A head")
+        is_held = False
+        for each in waiting:
+            each.continue_()
+        drawn(page.lane().locator(".turn"))
+        page.page.wait_for_function(AT_ITS_END)
+
+
+AT_ITS_END = """() => {
+    const { scrollTop, scrollHeight, clientHeight } = document.querySelector('.transcript');
+    return scrollHeight - scrollTop - clientHeight < 2;
+}"""
 
 
 def test_without_its_library_an_answer_is_plain_text(server: Server, browser: Browser) -> None:
