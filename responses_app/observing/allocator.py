@@ -5,8 +5,11 @@ memory back at once to that of the largest block it has seen freed. So a few lar
 worker with hundreds of megabytes of which nothing is used: no object of Python's, only gaps.
 """
 
+import asyncio
 import ctypes
-from collections.abc import Mapping
+import gc
+import time
+from collections.abc import Callable, Mapping
 
 _LARGE_BYTES = 128 * 1024  # glibc's own sizes to begin with; set, they stay
 _ARENAS = 2
@@ -16,6 +19,8 @@ _PARAMETERS = (
     (-3, "MALLOC_MMAP_THRESHOLD_", _LARGE_BYTES),  # size of a block that has memory of its own, given back when freed
     (-8, "MALLOC_ARENA_MAX", _ARENAS),
 )
+_IDLE_SHARE = 0.01  # of a core between two looks: about twice what a worker takes that nobody uses
+_WORKED_SECONDS = 2.0  # of CPU since it was trimmed last
 
 
 def give_memory_back(environ: Mapping[str, str]) -> None:
@@ -29,3 +34,40 @@ def give_memory_back(environ: Mapping[str, str]) -> None:
     for parameter, variable, value in _PARAMETERS:
         if variable not in environ:
             mallopt(parameter, value)
+
+
+class TrimmedMemory:
+    """Gives back what an idle process has freed between what it still holds.
+
+    `now` is a clock, and `cpu_seconds` the processor time of this process, both in seconds.
+
+    glibc gives back by itself only what is free at the end of its heap. And the collector looks for circles only when
+    more objects are made, which an idle process does not do.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_busy: Callable[[], bool],
+        now: Callable[[], float] = time.monotonic,
+        cpu_seconds: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._is_busy = is_busy
+        self._now = now
+        self._cpu_seconds = cpu_seconds
+        self._looked = now()
+        self._cpu = self._trimmed = cpu_seconds()  # at the last look, and when it was trimmed last
+
+    async def trim(self) -> bool:
+        """Return whether it was trimmed: not while anything is done, nor where little was since the last time."""
+        looked, self._looked = self._looked, self._now()
+        cpu, self._cpu = self._cpu, self._cpu_seconds()
+        is_idle = not self._is_busy() and self._cpu - cpu <= _IDLE_SHARE * (self._looked - looked)
+        if not is_idle or self._cpu - self._trimmed < _WORKED_SECONDS:
+            return False
+        gc.collect()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            await asyncio.to_thread(trim, 0)  # some ten milliseconds, without the interpreter's lock
+        self._trimmed = self._cpu
+        return True

@@ -25,7 +25,8 @@ logger = logging.getLogger("respsite.runs")
 PURPOSE = "turn"  # of seals
 OF_MESSAGES = ("chat", "messages")  # transports that find and remember the turns of their messages themselves
 MAX_ASKED = 64  # turns of one history that others are asked for: the latest
-_BYTES_OF_TURN = 512  # the objects of one, beside its tokens
+# The objects of one, and of each of its messages, beside its tokens.
+_BYTES_OF_TURN, _BYTES_OF_MESSAGE = 560, 144
 _BYTES_OF_TOKEN = 4
 
 
@@ -98,14 +99,15 @@ class KnownTurns:
 
     def keep(self, project: str, key: bytes, turn: KnownTurn) -> None:
         """Keep a turn here; the oldest ones go where there is no room for it."""
-        tokens = sum(len(message.tokens) for message in turn.exact.messages)
         # The same turn again replaces its entry, so that its bytes are not counted twice.
         self._drop((project, key))
-        kept = _Kept(
-            turn, _BYTES_OF_TURN + _BYTES_OF_TOKEN * tokens, self._clock() + self._settings.responses_session_ttl
-        )
+        kept = _Kept(turn, _size(turn), self._clock() + self._settings.responses_session_ttl)
         self._turns[project, key] = kept
         self.bytes += kept.bytes
+        self._make_room()
+
+    async def purge(self) -> None:
+        """Forget what is past its time: nothing may come that would make it go."""
         self._make_room()
 
     def find(self, project: str, key: bytes) -> KnownTurn | None:
@@ -143,6 +145,11 @@ class KnownTurns:
         kept = self._turns.pop(key, None)
         if kept is not None:
             self.bytes -= kept.bytes
+
+
+def _size(turn: KnownTurn) -> int:
+    messages = turn.exact.messages
+    return _BYTES_OF_TURN + sum(_BYTES_OF_MESSAGE + _BYTES_OF_TOKEN * len(message.tokens) for message in messages)
 
 
 def _shared_key(project: str, key: bytes) -> str:

@@ -20,6 +20,7 @@ from responses_app.auth.door import Door
 from responses_app.auth.origins import is_listed
 from responses_app.limits.ledger import BaseLedger
 from responses_app.limits.rates import ConnectionLimit, Rates
+from responses_app.observing.allocator import TrimmedMemory
 from responses_app.observing.metrics import Metrics, ModelMeter
 from responses_app.observing.traces import Traces
 from responses_app.protocol import ids
@@ -334,6 +335,8 @@ def build_site(settings: Settings) -> Site:
     )
     runs = _runs(base)
     upkeep = _upkeep(base, runs)
+    upkeep.purges.append(runs.service.known_turns.purge)
+    upkeep.purges.append(TrimmedMemory(is_busy=lambda: runs.registry.busy).trim)
     upkeep.purges.append(base.adapters.idempotency.purge)
     upkeep.purges.append(base.adapters.usage.fold)
     upkeep.purges.append(base.adapters.retention_store.forget_places)

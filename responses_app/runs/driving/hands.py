@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from engine.errors import EngineError, GenerationCut, PromptTooLong
 from engine.sessions import NO_SESSION
@@ -110,6 +111,10 @@ class Hand:
             case Await():
                 return await self._wait_for_client(command)
         return self.tell(await self._waited(command, command.seconds))
+
+    def leave_run(self) -> None:
+        """Forget the run, which is over: nothing is done for it any more."""
+        self.tell = self._plan = self._use = self._note_speech = self._note_wait = _is_over
 
     def hear(self) -> None:
         """Take notice of what has come from outside."""
@@ -263,3 +268,7 @@ class Hand:
             plan = learnt_elsewhere(self._plan(), told)
         self._use(plan)
         return self.tell(told)
+
+
+def _is_over(*_: object) -> NoReturn:
+    raise RuntimeError("the run of this hand is over")

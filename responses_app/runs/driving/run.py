@@ -79,6 +79,8 @@ from responses_app.stores.base import Claim, ClaimLost, StoredLog, StoreError
 
 logger = logging.getLogger("respsite.runs")
 
+RUN_BYTES = 20 * 1024  # of memory of one that is let go, beside its events and tokens
+
 
 class Run(EventSource):
     """One response that runs here, from its acceptance to its end."""
@@ -115,10 +117,10 @@ class Run(EventSource):
         self._settings = settings
         self._kept: KeptEnd | None = None  # its end, once that is kept
         self._is_settled = False  # it runs no more, and has what it ran with
-        self._shared = self._for_hands()
-        self._hand = Hand(machine, self._tell, self._shared)
+        shared = self._for_hands()
+        self._hand = Hand(machine, self._tell, shared)
         self.place = self._hand.place  # what it has of the engine
-        self._agents = None if plan.agents is None else self._agent_tasks()  # those that its model starts
+        self._agents = None if plan.agents is None else self._agent_tasks(shared)  # those that its model starts
         self._task: asyncio.Task[None] | None = None  # that it runs in
         self._instead: Command | None = None  # what is to be done in place of what that task does
 
@@ -134,9 +136,9 @@ class Run(EventSource):
             note_wait=self._persistence.tell_wait,
         )
 
-    def _agent_tasks(self) -> AgentTasks:
+    def _agent_tasks(self, shared: Shared) -> AgentTasks:
         return AgentTasks(
-            lambda number, tell: Hand(self._machine.machine_of(number), tell, self._shared),
+            lambda number, tell: Hand(self._machine.machine_of(number), tell, shared),
             self.give,
             lost=self._lose,
             request_id=self.plan.origin.request_id,
@@ -579,12 +581,19 @@ class Run(EventSource):
             self.problem = unanswered(None, self.plan.origin.request_id)
             self.journal.end()
 
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that it takes once it is let go, about."""
+        log = 0 if self.log is None else self.log.size
+        return RUN_BYTES + 2 * log + self.journal.kept_bytes  # the machine has the tokens of the log again
+
     def let_go(self) -> None:
         """Keep only what may still be asked: nobody reads it, and its stream may be kept for long."""
         if self._is_settled:
             self._is_settled = False
             self._use(self.plan.ended())
             self.link = self._kept = None
+            self.journal.pack()
 
     def settle(self) -> None:
         """It runs no more, or never will: count what it used, unless another worker goes on with it and will do so."""
@@ -592,6 +601,10 @@ class Run(EventSource):
         self._persistence.leave()
         self.plan.pictures.release()
         self.place.leave()
+        # These know the run, and it knows them. So all that it was asked would stay until the collector comes by.
+        self._hand.leave_run()
+        self.effects.leave_run()
+        self.remember = self._agents = self._task = None
         if self.given_back or (self.lost and self._persistence.goes_on_elsewhere):
             self.ticket.hand_over()
             return

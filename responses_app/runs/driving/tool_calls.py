@@ -76,6 +76,10 @@ def nothing_held() -> None:
     """Have no approvals, which could be lost."""
 
 
+def _over() -> bool:
+    return False
+
+
 class Effects:
     """The permits of one run, which are kept as its inputs are.
 
@@ -91,6 +95,10 @@ class Effects:
         self._may_wait = may_wait
         self.check_approvals: Callable[[], None] = nothing_held  # raises `NotPermitted`
         self._permitted_at = -FRESH_SECONDS  # by our own clock
+
+    def leave_run(self) -> None:
+        """Forget the run, which is over: it waits for nothing any more."""
+        self._may_wait = _over
 
     async def permit(self) -> None:
         """Return once what the response asks for may be done. Raises `NotPermitted`, and `ClaimLost`."""

@@ -6,14 +6,17 @@
 Events are serialised once, here, and never renumbered or merged. A reader of another dialect gets what its `Wording`
 makes of the same bytes; the terminal event, whose content may differ, is serialised once more when the first such
 reader comes to it. What every reader has taken is forgotten, unless the journal is kept, so that a stream can be picked
-up again. A reader that falls more than `max_lag_bytes` behind is dropped, so the journal never holds more than that for
-it, and the largest lot of events that came at once: an item's last events repeat its whole text, and nobody can take
-them before all are there.
+up again: then the older ones are packed, which takes a twentieth of the memory or less. A reader that falls more than
+`max_lag_bytes` behind is dropped, so the journal never holds more than that for it, and the largest lot of events that
+came at once: an item's last events repeat its whole text, and nobody can take them before all are there.
 """
 
 import asyncio
 import logging
 import math
+import sys
+import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +25,9 @@ from responses_app.protocol.events.events import TERMINAL, Delta, Event, EventTy
 
 logger = logging.getLogger("respsite.runs")
 
-ENTRY_BYTES = 150  # of memory beside an entry's JSON: counted too, since deltas are short
+ENTRY_BYTES = 180  # of memory beside an entry's JSON: counted too, since deltas are short
+PACKED_ENTRIES = 256  # that are packed at once, in 0.1 ms
+COMPRESSED_BYTES = 256 * 1024  # that are compressed at once: of more of them, some are pictures, or whole answers
 GATHERED_TURNS = 8  # of the loop, see `gather`
 UNLOOKED_WRITES = 7  # behind a look that found nothing, see `Gathering`
 GATHERED_BYTES = 16 * 1024  # of events; over it they are written, or the reader would fall behind for that
@@ -36,6 +41,39 @@ class JournalEntry:
     number: int  # its `sequence_number`
     json: bytes  # as it is sent
     end: int  # bytes that the journal has had up to and with it
+
+
+class PackedEntries:
+    """Consecutive entries of one journal as one compressed text: deltas differ in a word and a number."""
+
+    __slots__ = ("_before", "_compressed", "_data", "size")
+
+    def __init__(self, entries: Sequence[JournalEntry]) -> None:
+        first = entries[0]
+        self.size = len(entries)
+        self._before = first.end - len(first.json) - ENTRY_BYTES  # bytes that the journal had had before them
+        text = b"\n".join([entry.json for entry in entries])  # JSON has no line end of its own
+        self._compressed = len(text) <= COMPRESSED_BYTES
+        self._data = zlib.compress(text, 1) if self._compressed else text  # the other levels save little
+
+    @property
+    def bytes(self) -> int:
+        """The memory that they take."""
+        return sys.getsizeof(self) + sys.getsizeof(self._data)
+
+    def entries(self, begin: int, limit: int) -> list[JournalEntry]:
+        """Return up to `limit` of the entries as they were, from the one at `begin` on."""
+        lines = (zlib.decompress(self._data) if self._compressed else self._data).split(b"\n")
+        end, entries = self._before + sum(len(line) + ENTRY_BYTES for line in lines[:begin]), []
+        for json in lines[begin : begin + limit]:
+            end += len(json) + ENTRY_BYTES
+            # Every event begins with its type and ends with its number, see `Event.as_json`.
+            type, number = json[len(_HEAD) : json.index(b'"', len(_HEAD))], json[json.rindex(b":") + 1 : -1]
+            entries.append(JournalEntry(type.decode(), int(number), json, end))
+        return entries
+
+
+_HEAD = b'{"type":"'
 
 
 class ReaderTooSlow(Exception):
@@ -56,7 +94,10 @@ class EventJournal:
         self._max_lag_bytes = max_lag_bytes
         self._kept = kept  # nothing is forgotten, so that the stream can be picked up again
         self._entries: list[JournalEntry] = []  # the first of them has the number `_first`
-        self._first = first  # number of the first entry kept
+        self._first = first  # number of the first entry that is not packed
+        self._packs: deque[PackedEntries] = deque()  # those kept before it
+        self._packed_bytes = 0  # of memory
+        self._oldest = first  # number of the first entry kept, packed or not
         self.appended_bytes = 0  # ever appended
         self._largest_lot = 0  # bytes
         self._readers: list[JournalReader] = []
@@ -91,6 +132,21 @@ class EventJournal:
             self._largest_lot = max(self._largest_lot, self.appended_bytes - before)
         if events:
             self._tell_readers()
+        if self._kept and len(self._entries) >= 2 * PACKED_ENTRIES:
+            self._pack(len(self._entries) - PACKED_ENTRIES)  # readers take most before: the newest stay as they are
+
+    def pack(self) -> None:
+        """Pack all that is kept: nothing follows, and nobody reads it for now."""
+        self._pack(len(self._entries))
+
+    def _pack(self, count: int) -> None:
+        """Pack the first `count` entries."""
+        for begin in range(0, count, PACKED_ENTRIES):
+            pack = PackedEntries(self._entries[begin : min(begin + PACKED_ENTRIES, count)])
+            self._packs.append(pack)
+            self._packed_bytes += pack.bytes
+        del self._entries[:count]
+        self._first += count
 
     def fill(self, events: Iterable[Event]) -> None:
         """Add events, and wake nobody: alone, it is for a journal that has no readers yet."""
@@ -145,24 +201,24 @@ class EventJournal:
     @property
     def kept_bytes(self) -> int:
         """How much memory its events take."""
-        return self.appended_bytes - self._bytes_before(0)
+        return self._packed_bytes + self.appended_bytes - self._bytes_before(0)
 
     def attach(self, reader: "JournalReader", *, starting_after: int | None, wording: Wording | None) -> None:
         """Add a reader, as it begins: at the first event kept, or behind the event `starting_after`.
 
         What lies in the journal when a reader comes does not count as its lag. Raises `EventsForgotten`.
         """
-        # An index into `_entries`: numbers have no gaps.
-        start = 0 if starting_after is None else starting_after + 1 - self._first
-        if start < 0:
+        # Numbers have no gaps.
+        start = self._oldest if starting_after is None else starting_after + 1
+        if start < self._oldest:
             raise EventsForgotten
         # Behind the last event: it gets what comes.
-        start = min(start, len(self._entries))
+        start = min(start, self.next_position)
         # One that picks a stream up may be megabytes behind; that it came late is not slowness. So its lag is counted
         # from here on: from all that was ever appended, not from what it has taken.
-        reader.position, reader.taken_bytes = self._first + start, self.appended_bytes
-        if wording is not None and start > 0:
-            last = self._entries[start - 1]
+        reader.position, reader.taken_bytes = start, self.appended_bytes
+        if wording is not None and start > self._oldest:
+            last = self._entries_from(start - 1, 1)[0]
             reader.again = [
                 JournalEntry(type, last.number, json, last.end)
                 for type, json in wording.behind(last.type, last.number, last.json)
@@ -171,15 +227,14 @@ class EventJournal:
 
     def has_after(self, number: int | None) -> bool:
         """Whether all events behind this one are here, or are yet to come; None stands for all events."""
-        return self._first <= (0 if number is None else number + 1)
+        return self._oldest <= (0 if number is None else number + 1)
 
     def keep_no_longer(self) -> None:
         """Forget from now on what all readers have had."""
         self._kept = False
         self._forget()
         if self.closed and not self._readers:
-            self._first += len(self._entries)
-            self._entries.clear()
+            self._forget_before(self.next_position)
 
     def end(self) -> None:
         """Close without a terminal event: the run goes on elsewhere."""
@@ -207,11 +262,11 @@ class EventJournal:
     def take(self, reader: "JournalReader", limit: int) -> list[JournalEntry]:
         """Return up to `limit` events the reader has not had yet, and forget what all readers have had."""
         start = reader.position - self._first
-        if start == 0 and len(self._entries) <= limit and len(self._readers) == 1 and not self._kept:
+        if start == 0 and len(self._entries) <= limit and len(self._readers) == 1 and not (self._kept or self._packs):
             taken, self._entries = self._entries, []  # the usual case, without a copy: one reader, nothing to keep
-            self._first += len(taken)
+            self._first = self._oldest = self._first + len(taken)
         else:
-            taken = self._entries[start : start + limit]
+            taken = self._entries_from(reader.position, limit)
         if taken:
             reader.position += len(taken)
             reader.taken_bytes = max(reader.taken_bytes, taken[-1].end)  # one that catches up counts as further
@@ -233,12 +288,32 @@ class EventJournal:
 
     def _forget(self) -> None:
         """Forget what all readers have had. Without a reader nothing is forgotten: the first one may yet come."""
-        if self._kept or not self._readers or not self._entries:
+        if self._kept or not self._readers or self._oldest == self.next_position:
             return
         oldest = min(reader.position for reader in self._readers)
-        if self._first < oldest:
-            del self._entries[: oldest - self._first]
-            self._first = oldest
+        if self._oldest < oldest:
+            self._forget_before(oldest)
+
+    def _forget_before(self, number: int) -> None:
+        """Forget the events before this one; of a pack that has some of them and others, all stay."""
+        while self._packs and self._oldest + self._packs[0].size <= number:
+            pack = self._packs.popleft()
+            self._packed_bytes -= pack.bytes
+            self._oldest += pack.size
+        if not self._packs:
+            del self._entries[: number - self._first]
+            self._first = self._oldest = number
+
+    def _entries_from(self, number: int, limit: int) -> list[JournalEntry]:
+        """Return up to `limit` events from this number on, at least one where there is one."""
+        if number >= self._first:
+            return self._entries[number - self._first : number - self._first + limit]
+        first = self._oldest
+        for pack in self._packs:
+            if number < first + pack.size:
+                return pack.entries(number - first, limit)
+            first += pack.size
+        raise AssertionError("a reader is not before the oldest event")
 
 
 class JournalReader:

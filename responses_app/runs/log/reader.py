@@ -85,6 +85,7 @@ class ResponseReader(JournalReader):
     def leave(self, reason: str = "its reader left") -> None:
         """Let go; the last one to do so ends a response that is not in the background. Twice is not an error."""
         self._left(self, reason)
+        self.wake = self.dropped = _unheard  # its own method and its transport know it, as it knows them
 
     def _dropped(self) -> None:
         logger.warning(
@@ -94,4 +95,4 @@ class ResponseReader(JournalReader):
 
 
 def _unheard() -> None:
-    """Nobody listens to a reader yet."""
+    """Nobody listens to a reader yet, or any more."""

@@ -121,6 +121,11 @@ class RunLog:
         """Return the log as it will be with its last input."""
         return bytes(self._data) + encode_one(last, self._at())
 
+    @property
+    def size(self) -> int:
+        """The bytes of all that it has."""
+        return len(self._data)
+
     def so_far(self) -> bytes:
         """Return the log as it is now, kept or not."""
         return bytes(self._data)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
@@ -43,7 +44,7 @@ logger = logging.getLogger("respsite.runs")
 
 MAX_BYTES = 32 * 1024 * 1024  # of a file that is looked into
 READ_SECONDS = 60.0  # for the documents of one request, together
-MAX_REMEMBERED = 16_000_000  # characters of documents that were read: a client that keeps its history sends them again
+MAX_REMEMBERED = 32 << 20  # bytes of documents that were read: a client that keeps its history sends them again
 
 
 See = Callable[[str, bytes], Awaitable[Shown]]  # an image's name and content → its picture, or a note
@@ -61,7 +62,7 @@ class FileReading:
         self._files = files
         self._read_document = read_document
         self._texts: OrderedDict[tuple[str, bytes], str] = OrderedDict()  # by project and content, the latest last
-        self._length = 0  # characters of `_texts`
+        self._size = 0  # bytes of memory of `_texts`
 
     async def read(self, project: str, before: Items, own: Items, *, see: See | None = None) -> tuple[Items, Items]:
         """Return items with their files as the model reads them. Raises `StoreError`.
@@ -130,12 +131,12 @@ class FileReading:
         if text is None:
             text = await self._read_document(name, content)
         else:
-            self._length -= len(text)
+            self._size -= sys.getsizeof(text)
         if key not in self._texts:  # another request may have read it meanwhile
             self._texts[key] = text
-            self._length += len(text)
-        while self._length > MAX_REMEMBERED:
-            self._length -= len(self._texts.popitem(last=False)[1])
+            self._size += sys.getsizeof(text)  # of other than Latin text a character takes two or four bytes
+        while self._size > MAX_REMEMBERED:
+            self._size -= sys.getsizeof(self._texts.popitem(last=False)[1])
         return text
 
 

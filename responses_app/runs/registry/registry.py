@@ -114,6 +114,11 @@ class RunRegistry:
         return [run for run, _ in self._runs.values()]
 
     @property
+    def busy(self) -> bool:
+        """Whether anything is generated here, or about to be."""
+        return self._places_taken > 0
+
+    @property
     def _places_taken(self) -> int:
         return len(self._runs) + self._coming + self._guests
 

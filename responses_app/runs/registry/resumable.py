@@ -40,8 +40,8 @@ class ResumableStreams:
 
     @property
     def kept_bytes(self) -> int:
-        """The memory of all their events."""
-        return sum(stream.run.journal.kept_bytes for stream in self._streams.values())
+        """The memory that all of them take."""
+        return sum(stream.run.kept_bytes for stream in self._streams.values())
 
     def keep(self, run: Run) -> None:
         """Keep the stream of a run that begins; without room for it, it cannot be picked up again."""
@@ -77,7 +77,7 @@ class ResumableStreams:
             if journal.readers or journal.last_number != stream.last_number:
                 stream.idle_since, stream.last_number = now, journal.last_number
             elif journal.closed:
-                # Only its events count as bytes that are kept. What they were made of may be a hundred times as much.
+                # What its events were made of is not kept: it may be a hundred times as much.
                 stream.run.let_go()
                 if now - stream.idle_since >= self._settings.responses_session_ttl:
                     self.drop(response_id)
@@ -88,7 +88,7 @@ class ResumableStreams:
             for stream in [*finished, *running]:
                 if excess <= 0:
                     break
-                excess -= stream.run.journal.kept_bytes
+                excess -= stream.run.kept_bytes
                 self._give_up(stream.run)
 
     def _make_room(self, excess: int, *, beside: Run) -> bool:

@@ -8,6 +8,7 @@ reads one, by a process for it alone. `PageCache` keeps what was read.
 import asyncio
 import logging
 import ssl
+import sys
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -331,6 +332,7 @@ def _name(url: str) -> str:
 
 
 MAX_KEPT_BYTES = 32 * 1024 * 1024  # of one worker, about
+PAGE_BYTES, LINE_BYTES = 640, 16  # of a page, and of a line, beside its text
 KEPT_SECONDS = 1800.0  # then a page is fetched anew, though it was shown
 
 
@@ -381,6 +383,5 @@ class PageCache:
 
 
 def _size(page: WebPage) -> int:
-    """Return about how much memory a page takes."""
-    overhead = 80  # of a text, and its place in a list
-    return sum(len(line) + overhead for line in (*page.lines, *page.links)) + overhead
+    """Return about how much memory a page takes: of other than Latin text a character takes two or four bytes."""
+    return PAGE_BYTES + sum(sys.getsizeof(line) + LINE_BYTES for line in (*page.lines, *page.links))

@@ -1,11 +1,15 @@
 """The C library gives memory back, as far as its operator has not chosen otherwise."""
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
+import weakref
 
 import pytest
+
+from responses_app.observing.allocator import TrimmedMemory
 
 # A large block is freed, and then one of 1 MB is taken: does that have memory of its own, which goes back when freed?
 _PROGRAM = """
@@ -33,3 +37,52 @@ def test_a_large_block_has_memory_of_its_own_unless_the_operator_wants_none(envi
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     done = subprocess.run([sys.executable, "-c", _PROGRAM], env=kept | environ, capture_output=True, check=True)
     assert int(done.stdout) == own
+
+
+class Process:
+    """A process whose clocks are set by hand."""
+
+    def __init__(self) -> None:
+        self.busy, self.now, self.cpu = False, 0.0, 1.0
+        self.memory = TrimmedMemory(is_busy=lambda: self.busy, now=lambda: self.now, cpu_seconds=lambda: self.cpu)
+
+    async def trimmed(self, *, seconds: float, cpu: float, busy: bool = False) -> bool:
+        """Return whether it is trimmed when so many seconds have passed, with so much work in them."""
+        self.now, self.cpu, self.busy = self.now + seconds, self.cpu + cpu, busy
+        return await self.memory.trim()
+
+
+async def test_memory_is_trimmed_once_where_a_process_has_worked_and_rests() -> None:
+    process = Process()
+    looks = [
+        (60, 0.1, False),  # it has not worked
+        (60, 30.0, False),  # it works
+        (60, 0.1, True),  # something is under way
+        (60, 0.1, False),  # it rests
+        (60, 0.1, False),  # nothing has come since
+        (1, 3.0, False),
+        (1, 0.1, False),
+        (1, 0.001, False),
+    ]
+    trimmed = [await process.trimmed(seconds=seconds, cpu=cpu, busy=busy) for seconds, cpu, busy in looks]
+    assert trimmed == [False, False, False, True, False, False, False, True]
+
+
+async def test_what_only_the_collector_finds_is_gone_when_memory_is_trimmed() -> None:
+    class Part:
+        own: object = None
+
+    gc.disable()
+    try:
+        part = Part()
+        part.own = part
+        gone, process = weakref.ref(part), Process()
+        del part
+        assert gone() is not None
+        assert await process.trimmed(seconds=60, cpu=0.0) is False
+        process.cpu += 9
+        await process.trimmed(seconds=60, cpu=0.0)
+        assert await process.trimmed(seconds=60, cpu=0.0)
+        assert gone() is None
+    finally:
+        gc.enable()

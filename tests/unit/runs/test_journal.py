@@ -12,8 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.usage import TurnUsage, as_read, usage
 from responses_app.runs.log.journal import (
+    COMPRESSED_BYTES,
     GATHERED_BYTES,
     GATHERED_TURNS,
+    PACKED_ENTRIES,
     UNLOOKED_WRITES,
     EventJournal,
     EventsForgotten,
@@ -232,6 +234,24 @@ class TestKeeping:
         assert made.kept_bytes == 3 * SIZE
         assert made.has_after(None)
 
+    @pytest.mark.parametrize("size", [50, COMPRESSED_BYTES // PACKED_ENTRIES])  # the larger ones are not compressed
+    def test_older_events_of_a_kept_journal_are_packed_and_read_as_they_were(self, size: int) -> None:
+        texts = [f"{number} é\u2028 " * (size // 9) for number in range(3 * PACKED_ENTRIES)]
+        made, plain = (EventJournal(max_lag_bytes=10**9, kept=kept) for kept in (True, False))
+        for journal in (made, plain):
+            for number, text in enumerate(texts):
+                journal.extend([event(number, text, last=number == len(texts) - 1)])
+        events = list(iter(attach(plain).take, []))
+        assert [each for lot in iter(attach(made).take, []) for each in lot] == [each for lot in events for each in lot]
+        made.pack()
+        for behind in (-1, 0, PACKED_ENTRIES - 2, PACKED_ENTRIES, len(texts) - 2):
+            [first, *_] = attach(made, behind, dialect="open-responses").take()
+            assert (first.number, made.has_after(behind)) == (behind + 1, True)
+        assert numbers(attach(made, len(texts) - 1)) == []
+        assert size > 50 or made.kept_bytes < made.appended_bytes / 10
+        made.keep_no_longer()
+        assert (made.kept_bytes, made.has_after(len(texts) - 2)) == (made.kept_bytes, True)
+
     def test_what_all_have_read_takes_no_memory(self) -> None:
         made = journal(4)
         first, second = attach(made), attach(made)
@@ -396,9 +416,11 @@ class TestWaiting:
 class AnyOrder(RuleBasedStateMachine):
     """Readers come, read and go in any order: each sees a run of events without a gap."""
 
+    kept = False
+
     def __init__(self) -> None:
         super().__init__()
-        self.journal = EventJournal(max_lag_bytes=10**9)
+        self.journal = EventJournal(max_lag_bytes=10**9, kept=self.kept)
         self.readers: list[tuple[JournalReader, list[int]]] = []
         self.count = 0
 
@@ -429,8 +451,22 @@ class AnyOrder(RuleBasedStateMachine):
         self.journal.detach(reader)
 
 
-TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(deadline=None, max_examples=30, stateful_step_count=30)
+class AnyOrderKept(AnyOrder):
+    """The same of events that are packed at any time, and kept no longer from any time on."""
+
+    kept = True
+
+    @rule()
+    def pack(self) -> None:
+        self.journal.pack()
+
+    @rule()
+    def keep_no_longer(self) -> None:
+        self.journal.keep_no_longer()
+
+
+TestAnyOrder, TestAnyOrderKept = AnyOrder.TestCase, AnyOrderKept.TestCase
+TestAnyOrder.settings = TestAnyOrderKept.settings = settings(deadline=None, max_examples=30, stateful_step_count=30)
 
 
 class TestGather:
