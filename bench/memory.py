@@ -21,6 +21,7 @@ DROPPED = ("STREAM_MAX_LAG_BYTES", "STREAM_STALL_SECONDS")
 KIB, MIB = 1024, 1024 * 1024
 LARGE = (4, 6, 8, 10, 12, 16, 20, 28)  # MiB of requests that come at once
 LARGE_ROUNDS = 3
+STREAMS = 100
 
 
 def idle(bench: Bench) -> list[Result]:
@@ -188,7 +189,7 @@ def _connections(server: BenchServer) -> int:
 
 
 def heavy(bench: Bench) -> list[Result]:
-    """What a worker keeps of the memory that large requests took; nothing of them is left but that."""
+    """What a worker keeps of the memory that large requests took, and what streams take that can be resumed."""
     with bench.fresh_server(name="heavy", engine="demo") as server:
         assert isinstance(server, BenchServer)
         _ask(server.port, 0)
@@ -200,6 +201,9 @@ def heavy(bench: Bench) -> list[Result]:
             asyncio.run(_ask_all(server.port))
             after.append(server.memory_bytes())
         peak = server.peak_memory_bytes()
+    with bench.fresh_server(name="kept", engine="demo") as server:
+        assert isinstance(server, BenchServer)
+        kept = _kept(bench, server)
     return [
         Result(
             name="heavy",
@@ -207,8 +211,40 @@ def heavy(bench: Bench) -> list[Result]:
             measured=max(after) / before,
             target=1.37,
             details={"before MiB": before / MIB, "peak MiB": peak / MIB, "after, at most MiB": max(after) / MIB},
-        )
+        ),
+        kept,
     ]
+
+
+def _kept(bench: Bench, server: BenchServer) -> Result:
+    """Return the memory that each event of finished streams takes that can be resumed."""
+    for _ in range(5):
+        _stream(server.port)
+    time.sleep(2.0)  # the last streams let go of what they were made of
+    before, events = server.memory_bytes(), 0
+    for number in range(STREAMS):
+        bench.report.step(f"stream {number + 1} of {STREAMS}")
+        events += _stream(server.port)
+    time.sleep(2.0)
+    after = server.memory_bytes()
+    return Result(
+        name="heavy",
+        what=f"memory of an event of {STREAMS} streams that can be resumed",
+        measured=(after - before) / events,
+        unit="bytes",
+        target=100.0,
+        details={"before MiB": before / MIB, "after MiB": after / MIB, "events": events},
+    )
+
+
+def _stream(port: int) -> int:
+    """Read a stream of some thousand events; return how many there were."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    body = json.dumps({"input": "repeat: " + "lorem " * 2000, "stream": True})
+    connection.request("POST", "/v1/responses", body, {"Content-Type": "application/json"})
+    events = sum(line.startswith(b"data:") for line in connection.getresponse())
+    connection.close()
+    return events
 
 
 async def _ask_all(port: int) -> None:

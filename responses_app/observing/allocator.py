@@ -7,7 +7,6 @@ worker with hundreds of megabytes of which nothing is used: no object of Python'
 
 import asyncio
 import ctypes
-import gc
 import time
 from collections.abc import Callable, Mapping
 
@@ -41,8 +40,7 @@ class TrimmedMemory:
 
     `now` is a clock, and `cpu_seconds` the processor time of this process, both in seconds.
 
-    glibc gives back by itself only what is free at the end of its heap. And the collector looks for circles only when
-    more objects are made, which an idle process does not do.
+    glibc by itself gives back only what is free at the end of its heap.
     """
 
     def __init__(
@@ -65,9 +63,8 @@ class TrimmedMemory:
         is_idle = not self._is_busy() and self._cpu - cpu <= _IDLE_SHARE * (self._looked - looked)
         if not is_idle or self._cpu - self._trimmed < _WORKED_SECONDS:
             return False
-        gc.collect()
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
-            await asyncio.to_thread(trim, 0)  # some ten milliseconds, without the interpreter's lock
+            await asyncio.to_thread(trim, 0)  # 30 ms, without the interpreter's lock
         self._trimmed = self._cpu
         return True

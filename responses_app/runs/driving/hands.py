@@ -114,6 +114,7 @@ class Hand:
 
     def leave_run(self) -> None:
         """Forget the run, which is over: nothing is done for it any more."""
+        self._effects.leave_run()
         self.tell = self._plan = self._use = self._note_speech = self._note_wait = _is_over
 
     def hear(self) -> None:

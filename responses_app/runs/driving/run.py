@@ -79,8 +79,6 @@ from responses_app.stores.base import Claim, ClaimLost, StoredLog, StoreError
 
 logger = logging.getLogger("respsite.runs")
 
-RUN_BYTES = 20 * 1024  # of memory of one that is let go, beside its events and tokens
-
 
 class Run(EventSource):
     """One response that runs here, from its acceptance to its end."""
@@ -211,8 +209,7 @@ class Run(EventSource):
         Raises `BrokenLog`, and `PromptTooLong` where there was a compaction that does not fit here.
         """
         assert self.log is not None, "only a stored response has a log"
-        # The plan changes at the same places as on the worker that wrote the log, so that the same inputs mean the
-        # same.
+        # The plan changes where it did on the worker that wrote the log, so that the same inputs mean the same.
         for input_, at in decode_timed(log):
             # Read before the input goes in: `receive` replaces what is due.
             seal = self._machine.due
@@ -581,19 +578,12 @@ class Run(EventSource):
             self.problem = unanswered(None, self.plan.origin.request_id)
             self.journal.end()
 
-    @property
-    def kept_bytes(self) -> int:
-        """The memory that it takes once it is let go, about."""
-        log = 0 if self.log is None else self.log.size
-        return RUN_BYTES + 2 * log + self.journal.kept_bytes  # the machine has the tokens of the log again
-
     def let_go(self) -> None:
         """Keep only what may still be asked: nobody reads it, and its stream may be kept for long."""
         if self._is_settled:
             self._is_settled = False
             self._use(self.plan.ended())
             self.link = self._kept = None
-            self.journal.pack()
 
     def settle(self) -> None:
         """It runs no more, or never will: count what it used, unless another worker goes on with it and will do so."""
@@ -601,9 +591,7 @@ class Run(EventSource):
         self._persistence.leave()
         self.plan.pictures.release()
         self.place.leave()
-        # These know the run, and it knows them. So all that it was asked would stay until the collector comes by.
-        self._hand.leave_run()
-        self.effects.leave_run()
+        self._hand.leave_run()  # they know each other: what it was asked would stay until the collector comes by
         self.remember = self._agents = self._task = None
         if self.given_back or (self.lost and self._persistence.goes_on_elsewhere):
             self.ticket.hand_over()

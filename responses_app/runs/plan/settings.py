@@ -65,8 +65,8 @@ class RunSettings(ServiceTiers, RetentionSettings):
     )  # fmt: skip
     responses_max_session_bytes: int = setting(
         256 * MIB, whole(KIB),
-        "memory of one worker for the events of streams that can be resumed; as much again, counted separately, "
-        "for the sampled tokens of turns",
+        "memory of one worker for the streams that can be resumed, whose events are compressed; as much again, counted "
+        "separately, for the sampled tokens of turns",
     )  # fmt: skip
     responses_max_unsaved_bytes: int = setting(
         256 * MIB, whole(KIB), "memory of one worker for finished responses that are not yet written to the database"

@@ -16,6 +16,7 @@ from responses_app.runs.plan.settings import RunSettings
 
 logger = logging.getLogger("respsite.runs")
 
+RUN_BYTES = 20 * 1024  # of a run that is let go, beside its events and its log
 SWEEP_SECONDS = 1.0  # the times of streams are kept to about a second
 
 
@@ -41,7 +42,7 @@ class ResumableStreams:
     @property
     def kept_bytes(self) -> int:
         """The memory that all of them take."""
-        return sum(stream.run.kept_bytes for stream in self._streams.values())
+        return sum(size_of(stream.run) for stream in self._streams.values())
 
     def keep(self, run: Run) -> None:
         """Keep the stream of a run that begins; without room for it, it cannot be picked up again."""
@@ -79,6 +80,7 @@ class ResumableStreams:
             elif journal.closed:
                 # What its events were made of is not kept: it may be a hundred times as much.
                 stream.run.let_go()
+                journal.pack()
                 if now - stream.idle_since >= self._settings.responses_session_ttl:
                     self.drop(response_id)
         # Only what nobody reads can go, so more than the bound may stay.
@@ -88,7 +90,7 @@ class ResumableStreams:
             for stream in [*finished, *running]:
                 if excess <= 0:
                     break
-                excess -= stream.run.kept_bytes
+                excess -= size_of(stream.run)
                 self._give_up(stream.run)
 
     def _make_room(self, excess: int, *, beside: Run) -> bool:
@@ -133,3 +135,9 @@ class ResumableStreams:
         self._timer = None
         self.sweep()
         self._schedule()
+
+
+def size_of(run: Run) -> int:
+    """Return about how much memory a run takes once it is let go, in bytes."""
+    log = 0 if run.log is None else run.log.size
+    return RUN_BYTES + 2 * log + run.journal.kept_bytes  # its machine has the tokens of the log again

@@ -1,11 +1,9 @@
 """The C library gives memory back, as far as its operator has not chosen otherwise."""
 
 import ctypes
-import gc
 import os
 import subprocess
 import sys
-import weakref
 
 import pytest
 
@@ -66,23 +64,3 @@ async def test_memory_is_trimmed_once_where_a_process_has_worked_and_rests() -> 
     ]
     trimmed = [await process.trimmed(seconds=seconds, cpu=cpu, busy=busy) for seconds, cpu, busy in looks]
     assert trimmed == [False, False, False, True, False, False, False, True]
-
-
-async def test_what_only_the_collector_finds_is_gone_when_memory_is_trimmed() -> None:
-    class Part:
-        own: object = None
-
-    gc.disable()
-    try:
-        part = Part()
-        part.own = part
-        gone, process = weakref.ref(part), Process()
-        del part
-        assert gone() is not None
-        assert await process.trimmed(seconds=60, cpu=0.0) is False
-        process.cpu += 9
-        await process.trimmed(seconds=60, cpu=0.0)
-        assert await process.trimmed(seconds=60, cpu=0.0)
-        assert gone() is None
-    finally:
-        gc.enable()

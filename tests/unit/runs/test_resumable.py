@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from responses_app.protocol.requests.resources import ResponseObject, Status
+from responses_app.runs.registry.resumable import size_of
 from tests.kit.fakes import FakeEngine, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
@@ -156,8 +157,9 @@ async def test_what_runs_is_left_alone_while_a_finished_one_can_go(gate: asyncio
 
 async def test_over_the_bound_of_bytes_the_oldest_go(site: Site) -> None:
     kept = [await streamed(site, input=str(number)) for number in range(4)]
-    site.registry.resumable.sweep()  # lets go of what they were made of
-    each = max(reading.run.kept_bytes for reading in kept)
+    site.registry.resumable.sweep()  # notes their end
+    site.registry.resumable.sweep()
+    each = max(size_of(reading.run) for reading in kept)
     site.registry.resumable._settings = run_settings(responses_max_session_bytes=each * 2 + each // 2)
     site.registry.resumable.sweep()
     assert [site.registry.resumable.get(reading.run.response_id) is None for reading in kept] == [
