@@ -413,9 +413,7 @@ class Metrics:
             "state",
         )
         self.streams_kept = self._gauge("streams_kept", "Streams in memory that can be resumed.")
-        self.streams_kept_bytes = self._gauge(
-            "streams_kept_bytes", "Memory of the streams that can be resumed."
-        )
+        self.streams_kept_bytes = self._gauge("streams_kept_bytes", "Memory of the streams that can be resumed.")
         self.unsaved = self._gauge("unsaved_ends", "Finished responses that are not yet written to the database.")
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:

@@ -134,6 +134,7 @@ UNSTEADY = ("openai-processing-ms", "date", "content-length")
 _ID = re.compile(r"\b([a-z]+[_-])([0-9a-f]{32})\b")
 _TIME = re.compile(r'("(?:\w+_at|created|timestamp)":\s?)\d{10}(?:\.\d+)?')
 _SEALED = re.compile(r'("encrypted_content":")[^"]+')
+_KEPT = re.compile(r'("streams_kept_bytes":)\d+')  # as zlib compresses them, and whether it has yet
 _FILLED = re.compile(r'(?<="obfuscation":")\w+')
 
 
@@ -169,6 +170,7 @@ class Record:
 
         text = _ID.sub(numbered, "\n".join(self.lines))
         text = _SEALED.sub(r"\1<sealed>", _TIME.sub(r"\1<time>", text))
+        text = _KEPT.sub(r"\1<bytes>", text)
         # What a delta is filled up with is random; how much of it there is, is not.
         text = _FILLED.sub(lambda found: "x" * len(found[0]), text)
         return f"=== {self.name}\n{text}\n"
