@@ -50,7 +50,6 @@ from responses_app.stores.files import BaseFileStore
 from responses_app.stores.nothing import NoChatStore, NoKeptChats
 from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.rollouts import BaseRolloutStore
-from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import (
     BaseApprovalStore,
     BaseConversationStore,
@@ -65,7 +64,6 @@ from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.memory_files import MemoryFileStore
 from tests.kit.memory_pictures import MemoryPictureStore
 from tests.kit.memory_rollouts import MemoryRollouts
-from tests.kit.memory_skills import MemorySkills
 from tests.kit.memory_stores import MemoryApprovalStore, MemoryResponseStore
 
 ANSWER = "<|channel|>final<|message|>Hello.<|return|>"
@@ -287,7 +285,7 @@ class Site:
     new_id: Callable[[str], str] = field(default_factory=counting_ids)
     files: BaseFileStore = field(default_factory=MemoryFileStore)
     approvals: BaseApprovalStore = field(default_factory=MemoryApprovalStore)
-    skills: BaseSkills = field(default_factory=MemorySkills)
+    skills: Any = None  # who asks for one brings the store
     pictures: BasePictureStore = field(default_factory=MemoryPictureStore)
     rollouts: BaseRolloutStore = field(default_factory=MemoryRollouts)
     usage: FakeUsage = field(default_factory=FakeUsage)

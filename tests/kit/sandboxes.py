@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,6 @@ from responses_app.tools.sandbox.sharing import SharedContainers
 from responses_app.tools.sandbox.starting import Extras
 from responses_app.tools.sandbox.stillness import Cgroups
 from tests.kit.memory_files import MemoryFileStore
-from tests.kit.memory_skills import MemorySkills
 from tests.kit.server import ROOT, clean_environ, free_port
 
 SMALL = SandboxSettings(
@@ -55,11 +55,12 @@ def interpreter(
     *,
     choose: Callable[[], Awaitable[SandboxChoice]] = has_bubblewrap,
     settings: SandboxSettings = SMALL,
+    skills: Any = None,
 ) -> CodeInterpreterTool:
     """Return a tool that has its containers in this process; without `new_id` its ids are numbers."""
     numbers = count(1)
     containers = shared(Containers(choose, settings, new_id=new_id or (lambda prefix: f"{prefix}{next(numbers)}")))
-    return CodeInterpreterTool(containers=containers, settings=settings, files=MemoryFileStore(), skills=MemorySkills())
+    return CodeInterpreterTool(containers=containers, settings=settings, files=MemoryFileStore(), skills=skills)
 
 
 @asynccontextmanager

@@ -1,8 +1,8 @@
 """Databases for tests of what runs on threads of its own, where pytest-django's transactions do not reach."""
 
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
 from responses_app.stores.database.responses.store import DatabaseResponseStore
-from respsite.settings import database
 from tests.contracts.files import Hands
 from tests.contracts.store_life import OpenStore
 from tests.kit.databases import migrated_database, migrated_file, postgres
 from tests.kit.postgres_server import PostgresServer, private_postgres_server  # noqa: F401 - a fixture
 from tests.kit.server import manage
+from tests.kit.sqlite import known_to_django
 
 OpenDatabase = Callable[[str], AbstractContextManager[str]]
 
@@ -30,23 +30,8 @@ def hands() -> Hands:
 
 @pytest.fixture(scope="session")
 def open_database(django_db_blocker: DjangoDbBlocker) -> OpenDatabase:
-    """Make a database known to Django, from its URL, for as long as a `with` lasts; it gives the alias.
-
-    Whoever connects in there closes the connection.
-    """
-
-    @contextmanager
-    def opened(url: str) -> Iterator[str]:
-        alias = f"test_{uuid.uuid4().hex}"
-        config = database(url)
-        connections.databases[alias] = connections.configure_settings({"default": {}, alias: config})[alias]
-        try:
-            with django_db_blocker.unblock():
-                yield alias
-        finally:
-            del connections.databases[alias]
-
-    return opened
+    """Make a database known to Django, from its URL, for as long as a `with` lasts; it gives the alias."""
+    return partial(known_to_django, blocker=django_db_blocker)
 
 
 @pytest.fixture(scope="session")

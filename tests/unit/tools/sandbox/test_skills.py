@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from responses_app.protocol.errors import JsonObject
+from responses_app.stores.database.files.skills import DatabaseSkills
 from responses_app.stores.skills import NewBundle, SkillRecord, SkillSettings
 from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
 from responses_app.tools.sandbox.base import SKILLS_FOLDER, BaseSandbox, SandboxError, find_interpreter
@@ -62,8 +63,16 @@ print((skill / "SKILL.md").read_text())
 """
 
 
+@pytest.fixture
+async def skills(sqlite_alias: str) -> AsyncIterator[DatabaseSkills]:
+    """The store of skills."""
+    skills = DatabaseSkills(SkillSettings(), using=sqlite_alias)
+    yield skills
+    await skills.aclose()
+
+
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
-async def tool(request: pytest.FixtureRequest) -> AsyncIterator[CodeInterpreterTool]:
+async def tool(request: pytest.FixtureRequest, skills: DatabaseSkills) -> AsyncIterator[CodeInterpreterTool]:
     """Return a code interpreter with each kind of sandbox that this machine has."""
     sandbox: BaseSandbox = request.param()
     require({"bubblewrap": "sandbox", "sandlock": "sandlock"}[sandbox.name])
@@ -74,7 +83,7 @@ async def tool(request: pytest.FixtureRequest) -> AsyncIterator[CodeInterpreterT
         # The other one may be where the container's user may not go.
         return SandboxChoice(sandbox, find_interpreter(SYSTEM_PYTHON))
 
-    made = interpreter(choose=choice)
+    made = interpreter(choose=choice, skills=skills)
     yield made
     await made.aclose()
 
