@@ -48,8 +48,8 @@ async def _ended(alias: str) -> tuple[Counter[tuple[bool, str]], dict[bool, list
     from responses_app.stores.database.responses.store import DatabaseResponseStore
     from responses_app.stores.database.threads import DatabaseReaders
     from responses_app.stores.database.webhooks.webhooks import DatabaseWebhooks
+    from tests.contracts.adapters.test_webhooks import ended, endpoint
     from tests.contracts.store import Turn
-    from tests.contracts.webhooks import ended, endpoint
 
     counted: Counter[tuple[bool, str]] = Counter()
     told = False  # whether the project of what is ended now has an endpoint

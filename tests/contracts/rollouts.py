@@ -25,7 +25,7 @@ from responses_app.stores.rollouts import (
     RolloutsFull,
     TooManyRewards,
 )
-from tests.contracts.store import UNTAMED, new_id
+from tests.contracts.store import UNTAMED, new_id, present
 
 TTL, NOW, MOST = 100.0, 10_000.0, 5
 LIMITS = RolloutSettings(rollout_ttl=TTL, rollouts_max_entries=MOST)
@@ -73,8 +73,7 @@ def added(project: str, *calls: Recorded, name: str = "task", own: str = "") -> 
 async def kept_of(rollouts: BaseRolloutStore, project: str) -> Sequence[Generation]:
     """Return all that is kept of the roll-out `task`."""
     made = await rollouts.get(project, "task")
-    found = None if made is None else await rollouts.generations(made)
-    assert found is not None
+    found = present(None if made is None else await rollouts.generations(made))
     return found
 
 
@@ -123,8 +122,7 @@ class RolloutsContract:
         for asked in [("task", "resp_3"), ("task", "\0"), ("other", "resp_2"), ("\0", "resp_2")]:
             assert not await rollouts.has(project, *asked)
         assert not await rollouts.has(new_id("proj"), "task", "resp_2")
-        kept = await rollouts.get(project, "task")
-        assert kept is not None
+        kept = present(await rollouts.get(project, "task"))
         assert (kept.generations, kept.prompt_tokens, kept.sampled_tokens, kept.model) == (3, 4, 5, "m")
         assert kept.bytes > 0
         assert kept.versions == ("v2",)
@@ -158,8 +156,7 @@ class RolloutsContract:
         project = new_id("proj")
         await rollouts.create(record(project))
         await rollouts.keep(added(project, call_of([1], [2, 3], "resp_1")))
-        read = await rollouts.get(project, "task")
-        assert read is not None
+        read = present(await rollouts.get(project, "task"))
         await rollouts.keep(added(project, call_of([1, 2, 3], [4, 5], "resp_2")))
         found = await rollouts.generations(read)
         assert [each.call.response_id for each in found or ()] == ["resp_1"]
@@ -205,8 +202,7 @@ class RolloutsContract:
         assert kept is not None
         assert list(kept.rewards) == rewards
         for at in (int(NOW), int(NOW) + 5):
-            ended = await rollouts.end(project, "task", at=at)
-            assert ended is not None
+            ended = present(await rollouts.end(project, "task", at=at))
             assert ended.ended_at == int(NOW)
         assert await rollouts.add_reward(project, "nobody", rewards[0]) is None
         assert await rollouts.end(project, "nobody", at=1) is None

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -21,6 +21,15 @@ UNTAMED = "NUL \x00, a lone surrogate \ud800, \\u0000, 漢字, 🙂, \x1b, \u202
 INPUT: tuple[JsonObject, ...] = ({"type": "message", "id": "msg_asked", "role": "user", "content": "Hello"},)
 GONE = Claim("worker_gone")
 IDS_NOBODY_MADE = ("", "resp_unknown", "resp_\x00", "resp_\ud800", "resp_é", "x" * 10_000, "%s", "' OR 1=1 --")
+
+
+Value = TypeVar("Value")
+
+
+def present(value: Value | None) -> Value:
+    """Return a value that has to be there."""
+    assert value is not None
+    return value
 
 
 def new_id(prefix: str) -> str:
@@ -129,8 +138,7 @@ def facts(link: ChainLink) -> list[object]:
 
 async def same_chain(store: BaseResponseStore, stored: StoredResponse) -> bool:
     """Whether the store gives back the chain that was saved; not compared by `==`, which recurses."""
-    link = await store.chain(stored.project, str(stored.response["id"]))
-    assert link is not None
+    link = present(await store.chain(stored.project, str(stored.response["id"])))
     assert stored.link is not None
     assert link.total_bytes <= stored.link.total_bytes
     return facts(link) == facts(stored.link)
@@ -171,8 +179,7 @@ class StoreContract:
         for stored in (question, answer, thanks):
             await store.save(stored)
             assert await same_chain(store, stored)
-        link = await store.chain(thanks.project, str(thanks.response["id"]))
-        assert link is not None
+        link = present(await store.chain(thanks.project, str(thanks.response["id"])))
         assert link.call_names("call_1") == ["weather"]
         assert not link.has_call("call_2")
         assert (link.awaited, link.all_late_tools()) == (
@@ -244,8 +251,7 @@ class StoreContract:
         assert all(await asyncio.gather(*(same_chain(store, stored) for stored in saved)))
 
     async def test_a_chain_deeper_than_the_stack(self, store: BaseResponseStore) -> None:
-        last = await save_chain(store, length=1500)
-        assert last.link is not None
+        last: Any = await save_chain(store, length=1500)
         assert len(list(last.link.lineage())) == 1500
         assert await same_chain(store, last)
 
@@ -269,8 +275,7 @@ class StoreContract:
         stored.response["metadata"] = {UNTAMED: UNTAMED, "large": 2**200}
         await store.save(stored)
         assert await same_chain(store, stored)
-        link = await store.chain(turn.project, turn.response_id)
-        assert link is not None
+        link = present(await store.chain(turn.project, turn.response_id))
         assert link.call_names(UNTAMED) == ["f"]
         assert await store.sampled_items(turn.project, [item.id]) == {item.id: item}
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from responses_app.stores.base import Appended, BaseResponseStore, Claim, LogAppend, LogNews
-from tests.contracts.store import GONE, Turn, exchange
+from tests.contracts.store import GONE, Turn, exchange, present
 from tests.contracts.store_life import reclaimed
 
 MIB = 1024 * 1024
@@ -21,8 +21,7 @@ def piece(turn: Turn, position: int, data: bytes, claim: Claim = GONE) -> LogApp
 
 async def log_of(store: BaseResponseStore, turn: Turn) -> bytes:
     """Return the whole log."""
-    stored = await store.log(turn.project, turn.response_id)
-    assert stored is not None
+    stored = present(await store.log(turn.project, turn.response_id))
     return stored.data
 
 
@@ -154,8 +153,7 @@ class LogsContract:
         await store.append([piece(with_log, 0, LOG)])
         (taken,), _ = await reclaimed(store, "worker_heir", with_log.project)
         assert (taken.log, taken.request) == (LOG, None)
-        response = await store.response(without.project, without.response_id)
-        assert response is not None
+        response = present(await store.response(without.project, without.response_id))
         assert response["status"] == "failed"
 
     async def test_given_back_it_keeps_its_log_as_it_is(self, store: BaseResponseStore) -> None:

@@ -38,7 +38,7 @@ def has_ended(batch: Batch) -> bool:
     return batch.status in ("failed", "completed", "expired", "cancelled")
 
 
-def ended(client: OpenAI, batch: Batch, is_so: Callable[[Batch], bool] = has_ended) -> Batch:
+def ended(client: OpenAI, batch: Batch, is_so: Callable[[Batch], bool] = has_ended) -> Any:
     """Return a batch once it has ended, or something else of it is so."""
     for _ in looks(SECONDS):
         now = client.batches.retrieve(batch.id)

@@ -1,5 +1,5 @@
 """Databases as older versions of the server left them: `old_version.json`, which had its second migration, and
-`version_0012.json`, made by `make_version_0012`, which had its twelfth.
+`version_0012.json`, which had its twelfth and says how it was made.
 """
 
 import base64

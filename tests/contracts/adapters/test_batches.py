@@ -32,7 +32,7 @@ from responses_app.stores.batches import (
     TooManyBatches,
 )
 from responses_app.stores.database.batches.store import DatabaseBatches
-from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id
+from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id, present
 
 NOBODY_IS_DEAD = -1e9
 MAX_OPEN = 3  # BATCHES_MAX_OPEN of the store
@@ -85,8 +85,7 @@ async def begun(store: BaseBatchStore, count: int, size: int = 10) -> ClaimedBat
 
 async def now(store: BaseBatchStore, batch: ClaimedBatch) -> BatchRecord:
     """Return a batch as it is."""
-    found = await store.get(batch.record.project, batch.record.id)
-    assert found is not None
+    found = present(await store.get(batch.record.project, batch.record.id))
     return found
 
 
@@ -225,8 +224,7 @@ class TestInDatabases:
     async def test_a_cancelled_one_begins_no_line(self, batches: BaseBatchStore) -> None:
         batch = await begun(batches, 2)
         batch_id, claim, project = batch.record.id, batch.claim, batch.record.project
-        found = await batches.cancel(project, batch_id, at=NOW + 2)
-        assert found is not None
+        found = present(await batches.cancel(project, batch_id, at=NOW + 2))
         assert (found.status, found.times[CANCELLING]) == (CANCELLING, NOW + 2)
         assert await batches.cancel(project, batch_id, at=NOW + 3) == found
         step = await batches.step(batch_id, claim, done=[done(1)], after=0, limit=2, max_bytes=1000)

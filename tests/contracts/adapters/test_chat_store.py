@@ -13,7 +13,7 @@ from responses_app.stores.base import BaseResponseStore, RetentionSettings, Stor
 from responses_app.stores.database.responses.chats import DatabaseChatStore
 from responses_app.stores.stores import BaseChatStore, KeptCompletion
 from tests.contracts.adapters.stores import opening
-from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, Turn, new_id
+from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, Turn, new_id, present
 from tests.contracts.store_life import NOW, OpenStore
 from tests.kit.clock import Clock
 
@@ -77,8 +77,7 @@ class TestInDatabases:
             assert await chats.messages(project, name(saved)) is None
             await responses.save(each)
         kept = KeptCompletion(responses=[each.response for each in saved], form=FORM, metadata={"a": "b"})
-        found = await chats.get(project, name(saved))
-        assert found is not None
+        found = present(await chats.get(project, name(saved)))
         assert found == kept
         assert await chats.messages(project, name(saved)) == MESSAGES
         assert await chats.choices(project, name(saved)) == [each.response["id"] for each in saved]
@@ -125,8 +124,7 @@ class TestInDatabases:
         assert names(await chats.listed(project, query(metadata={"n": "1", "é": "ü"}), limit=99)) == ordered[1:3]
         assert names(await chats.listed(project, query(metadata={"n": "1", "é": "u"}), limit=99)) == []
         for [each] in saved[4:]:
-            chat = each.chat and each.chat.chat
-            assert chat is not None
+            chat = present(each.chat and each.chat.chat)
             found = await chats.listed(project, query(metadata=chat.metadata), limit=99)
             assert names(found) == [each.response["id"]]
         assert names(await chats.listed(project, query(metadata={"k": 'a,"k'}), limit=99)) == []
@@ -140,8 +138,7 @@ class TestInDatabases:
         await chats.change("another", name(saved), {"a": "c"})
         assert names(await chats.listed(project, query(metadata={"a": "b"}), limit=9)) == [name(saved)]
         await chats.change(project, name(saved), {"a": UNTAMED})
-        found = await chats.get(project, name(saved))
-        assert found is not None
+        found = present(await chats.get(project, name(saved)))
         assert found.metadata == {"a": UNTAMED}
         assert names(await chats.listed(project, query(metadata={"a": "b"}), limit=9)) == []
 
@@ -180,7 +177,6 @@ class TestInDatabases:
             await responses.save(each)
         while (await responses.purge()).more:
             pass
-        found = await chats.listed(project, query(), limit=9)
-        assert found is not None
+        found = present(await chats.listed(project, query(), limit=9))
         assert [each.responses[0]["id"] for each in found] == [name(saved[1]), name(saved[2])]
         assert await chats.choices(project, name(saved[0])) == []

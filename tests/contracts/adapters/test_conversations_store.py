@@ -13,7 +13,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.stores.base import ConversationAppend, StoreError, UnknownCursor
 from responses_app.stores.database.conversations import DatabaseConversationStore, append_response
 from responses_app.stores.stores import BaseConversationStore, ConversationEntry, ConversationFull, ConversationRecord
-from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id
+from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id, present
 
 PROJECT = "default"
 CREATED_AT = 1_796_000_000
@@ -41,8 +41,7 @@ async def created(
 
 async def appended(store: BaseConversationStore, conversation_id: str, *items: JsonObject) -> list[ConversationEntry]:
     """Add items to a conversation that exists."""
-    entries = await store.append(PROJECT, conversation_id, items)
-    assert entries is not None
+    entries = present(await store.append(PROJECT, conversation_id, items))
     return list(entries)
 
 
@@ -55,8 +54,7 @@ async def listed(
     limit: int = 1000,
 ) -> list[str]:
     """Return what is said in a conversation."""
-    entries = await store.entries(PROJECT, conversation_id, after=after, descending=descending, limit=limit)
-    assert entries is not None
+    entries = present(await store.entries(PROJECT, conversation_id, after=after, descending=descending, limit=limit))
     return texts(entries)
 
 
@@ -108,8 +106,7 @@ class TestInDatabases:
         record = await created(conversations)
         item = {**said(UNTAMED), "z": [1.0, None, {}], "a": {UNTAMED: 2**100}}
         await appended(conversations, record.id, item)
-        found = await conversations.entry(PROJECT, record.id, str(item["id"]))
-        assert found is not None
+        found = present(await conversations.entry(PROJECT, record.id, str(item["id"])))
         assert found.item == item
 
     async def test_pages(self, conversations: BaseConversationStore) -> None:
@@ -146,8 +143,7 @@ class TestInDatabases:
         assert changed == await conversations.get(PROJECT, record.id)
         assert changed is not None
         assert (changed.metadata, changed.title, changed.status) == ({"b": "2"}, "New", "")
-        again = await conversations.update(PROJECT, record.id, {"status": "closed", "title": ""})
-        assert again is not None
+        again = present(await conversations.update(PROJECT, record.id, {"status": "closed", "title": ""}))
         assert (again.metadata, again.title, again.status) == ({"b": "2"}, "", "closed")
         assert again.version == record.version, "what is said did not change"
 
@@ -175,8 +171,7 @@ class TestInDatabases:
         entries = await appended(conversations, record.id, said("2"))
         await conversations.remove(PROJECT, record.id, str(entries[0].item["id"]))
         await appended(conversations, record.id)
-        found = await conversations.get(PROJECT, record.id)
-        assert found is not None
+        found = present(await conversations.get(PROJECT, record.id))
         assert (record.version, found.version) == (0, 2)
 
     async def test_an_id_that_is_there_already_gets_another(self, conversations: BaseConversationStore) -> None:
@@ -463,8 +458,7 @@ class Losing:
 
 
 async def found_again(store: DatabaseConversationStore, record: ConversationRecord) -> ConversationRecord:
-    found = await store.get(PROJECT, record.id)
-    assert found is not None
+    found = present(await store.get(PROJECT, record.id))
     return found
 
 

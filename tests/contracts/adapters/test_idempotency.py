@@ -10,7 +10,7 @@ from responses_app.stores.base import WorkerState
 from responses_app.stores.database.idempotency import DatabaseIdempotencyStore
 from responses_app.stores.idempotency import AnswerHead, BaseIdempotencyStore, KeyClaim, KeyRecord, KeyState
 from tests.contracts.files import Hands
-from tests.contracts.store import new_id
+from tests.contracts.store import new_id, present
 from tests.contracts.store_life import OpenStore
 
 ALIVE = "worker_alive"  # that was just seen
@@ -61,8 +61,7 @@ class TestInDatabases:
         await keys.keep(first.id, first.token, head=HEAD, parts={0: "before"}, state=KeyState.RUNNING)
         strange = replace(first, worker=ALIVE, token="t2", fingerprint="other")
         assert (await claimed(keys, strange)).token == first.token
-        found = await keys.look(first.id, dead_before=1.0)
-        assert found is not None
+        found = present(await keys.look(first.id, dead_before=1.0))
         assert found.is_orphan
         heir = replace(first, worker=ALIVE, token="t3", object_id="resp_2")
         record = await claimed(keys, heir)
@@ -91,8 +90,7 @@ class TestInDatabases:
         for _ in range(2):  # an answer of the store's may get lost
             assert await keys.keep(claim.id, claim.token, head=HEAD, parts={0: "one", 1: "two"}, state=KeyState.RUNNING)
         assert await keys.keep(claim.id, claim.token, head=HEAD, parts={2: "three"}, state=KeyState.ANSWERED)
-        record = await keys.look(claim.id, dead_before=1.0)
-        assert record is not None
+        record = present(await keys.look(claim.id, dead_before=1.0))
         assert (record.state, record.head) == (KeyState.ANSWERED, HEAD)
         # A write of before, which comes late, changes nothing; the last one may be done again.
         assert not await keys.keep(claim.id, claim.token, head=HEAD, parts={0: "late"}, state=KeyState.RUNNING)
@@ -119,8 +117,7 @@ class TestInDatabases:
         other = replace(claim, token="t4", fingerprint="other", object_id="resp_4")
         record = await claimed(keys, other)
         assert (record.token, record.fingerprint, record.object_id) == ("t4", "other", "resp_4")
-        found = await keys.look(claim.id, dead_before=1.0)
-        assert found is not None
+        found = present(await keys.look(claim.id, dead_before=1.0))
         await keys.forget(claim.id, "t3")
         assert await keys.look(claim.id, dead_before=1.0) == found
         await keys.forget(claim.id, "t4")

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from typing import Any
 
 import psycopg
 from django.apps import apps
@@ -90,14 +91,13 @@ async def test_whoever_waits_says_so(postgres_server: PostgresServer) -> None:
     arguments = ["manage.py", "migrate", "--verbosity", "0"]
     with psycopg.connect(url) as other:
         other.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
-        waiting = await asyncio.create_subprocess_exec(
+        waiting: Any = await asyncio.create_subprocess_exec(
             sys.executable,
             *arguments,
             cwd=ROOT,
             env=server_environ(DATABASE_URL=url),
             stderr=asyncio.subprocess.PIPE,
         )
-        assert waiting.stderr is not None
         assert b"Another process migrates" in await waiting.stderr.readline()
     _, rest = await waiting.communicate()
     assert (waiting.returncode, rest) == (0, b"")

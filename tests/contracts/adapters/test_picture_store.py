@@ -1,4 +1,4 @@
-"""Pictures in databases: the contract on SQLite and PostgreSQL, and that they go with what shows them."""
+"""Pictures and claims of approved calls: the contracts in memory and in databases, and when they go."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -6,18 +6,22 @@ from typing import Any
 
 import pytest
 
+from responses_app.models import ApprovalClaim
 from responses_app.models.pictures import Picture, PictureUse
 from responses_app.stores.base import RetentionSettings
+from responses_app.stores.database.approvals import KEPT, DatabaseApprovalStore
 from responses_app.stores.database.pictures import UNACCEPTED, DatabasePictureStore, purge_unaccepted
 from responses_app.stores.database.responses.removal import purge
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.database.transfer import erasure
 from responses_app.stores.database.transfer.erasure import Subject
-from tests.contracts.adapters.stores import within
+from tests.contracts.adapters.stores import rows, within
+from tests.contracts.approvals import ApprovalsContract
 from tests.contracts.files import Hands
 from tests.contracts.pictures import BLUE, BOTH, PROJECT, RED, PictureStoreContract
 from tests.contracts.store import Turn, exchange, new_id
 from tests.kit.memory_pictures import MemoryPictureStore
+from tests.kit.memory_stores import MemoryApprovalStore
 
 Counts = Callable[[], Any]
 
@@ -126,3 +130,25 @@ class TestInDatabases(PictureStoreContract):
 
 
 _MODELS = (PictureUse, Picture)
+
+
+class TestClaimsInMemory(ApprovalsContract):
+    @pytest.fixture
+    def claims(self, hands: Hands) -> MemoryApprovalStore:
+        return MemoryApprovalStore(now=hands)
+
+
+class TestClaimsInDatabases(ApprovalsContract):
+    @pytest.fixture
+    async def claims(self, alias: str, hands: Hands) -> AsyncIterator[DatabaseApprovalStore]:
+        store = DatabaseApprovalStore(using=alias, now=hands)
+        yield store
+        await store.aclose()
+        await asyncio.to_thread(within, alias, lambda db: ApprovalClaim.objects.using(alias).all().delete())
+
+    async def test_old_ones_go(self, claims: DatabaseApprovalStore, alias: str, hands: Hands) -> None:
+        await claims.claim("p", "mcpr_1", "resp_1")
+        hands.time += KEPT.total_seconds() + 1
+        await claims.claim("p", "mcpr_2", "resp_2")
+        left = await asyncio.to_thread(rows, alias, ApprovalClaim)
+        assert [row.response_id for row in left] == ["resp_2"]

@@ -21,6 +21,7 @@ from responses_app.stores.stores import ConversationRecord
 from tests.contracts.adapters.stores import queries
 from tests.contracts.adapters.test_chat_store import choices, name
 from tests.contracts.store import GONE, INPUT, Turn, exchange, sampled_text
+from tests.contracts.store_life import OpenStore
 
 MANY = "responses_app_(response|chainpart|sampleditem|logpart|publicname|chatchoice|conversationitem|conversation)"
 # Through a whole table, or all that a project has; `response_running` holds what runs, `response_no_chat` what an older
@@ -59,21 +60,18 @@ class TestPlans:
         plans = await asyncio.to_thread(self.plans, alias, sorted(set(statements)))
         assert {sql: plan for sql, plan in plans.items() if GROWS.search(plan) or SCANS.search(plan)} == {}
 
-    async def test_a_purge_goes_through_no_table(self, alias: str) -> None:
+    async def test_a_purge_goes_through_no_table(self, open_store: OpenStore, alias: str) -> None:
         limits = {"responses_store_ttl": 1e8, "responses_store_max_entries": 1000, "responses_store_max_bytes": 1 << 40}
-        store = DatabaseResponseStore(using=alias, settings=RetentionSettings(**limits))
-        await store.start()
+        store = await open_store(settings=RetentionSettings(**limits))
         with queries(alias) as statements:
             await store.save(Turn().saying(*exchange(1)))
             await store.purge()
-        await store.aclose()
         plans = await asyncio.to_thread(self.plans, alias, sorted(set(statements)))
         assert len(plans) > 4
         assert {sql: plan for sql, plan in plans.items() if SCANS.search(plan)} == {}
 
-    async def test_nor_does_one_of_a_stored_chat_s(self, alias: str) -> None:
-        responses = DatabaseResponseStore(using=alias)
-        await responses.start()
+    async def test_nor_does_one_of_a_stored_chat_s(self, open_store: OpenStore, alias: str) -> None:
+        responses = await open_store()
         saved = choices("p", 2)
         for each in saved:
             await responses.save(each)
@@ -84,14 +82,12 @@ class TestPlans:
             assert len(await chats.choices("p", name(saved))) == 2
             await chats.change("p", name(saved), {})
             await chats.aclose()
-        await responses.aclose()
         plans = await asyncio.to_thread(self.plans, alias, sorted(set(statements)))
         assert len(plans) >= 4
         assert {sql: plan for sql, plan in plans.items() if GROWS.search(plan)} == {}
 
-    async def test_nor_does_one_of_a_kept_chat_s(self, alias: str) -> None:
-        responses = DatabaseResponseStore(using=alias)
-        await responses.start()
+    async def test_nor_does_one_of_a_kept_chat_s(self, open_store: OpenStore, alias: str) -> None:
+        responses = await open_store()
         stored = replace(Turn("p").saying(*exchange(1)), key_id="key_a")
         name = str(stored.response["id"])
         await responses.save(stored)
@@ -110,7 +106,6 @@ class TestPlans:
             assert not await chats.adopt()
             await chats.aclose()
             await responses.delete("p", name)
-        await responses.aclose()
         plans = await asyncio.to_thread(self.plans, alias, sorted(set(statements)))
         assert len(plans) >= 12
         listed = {sql: plan for sql, plan in plans.items() if WALKS.search(plan)}

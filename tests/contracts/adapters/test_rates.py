@@ -253,13 +253,12 @@ async def worker(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run another process that takes what it can."""
     words = map(str, (server.url, prefix, requests, slots, tries))
-    process = await asyncio.create_subprocess_exec(
+    process: Any = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.contracts.adapters.rates_worker", *words),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        assert process.stdout is not None
         assert await process.stdout.readline() == b"ready\n"
         yield process
     finally:

@@ -22,22 +22,19 @@ from tests.kit.server import clean_environ
 
 
 class TestAtOnce:
-    async def test_a_chain_is_one_query_and_so_is_each_read(self, alias: str) -> None:
+    async def test_a_chain_is_one_query_and_so_is_each_read(self, open_store: OpenStore, alias: str) -> None:
         with queries(alias) as statements:
-            store = DatabaseResponseStore(using=alias)
-            await store.start()
+            store = await open_store()
             last = await save_chain(store, length=300)
             response_id = str(last.response["id"])
             for read in (store.chain, store.response, store.input_items):
                 statements.clear()
                 assert await read(last.project, response_id) is not None
                 assert len(reads(statements)) == 1
-            await store.aclose()
 
-    async def test_fifty_responses_are_few_statements(self, alias: str) -> None:
+    async def test_fifty_responses_are_few_statements(self, open_store: OpenStore, alias: str) -> None:
         with queries(alias) as statements:
-            store = DatabaseResponseStore(using=alias)
-            await store.start()
+            store = await open_store()
             first = Turn().saying(*exchange(0))
             await store.save(first)
             turns = [Turn().after(first) for _ in range(50)]
@@ -53,7 +50,6 @@ class TestAtOnce:
             await asyncio.gather(*(store.save(stored) for stored in saved))
             # Five a batch: who is there still, their ends, parents, parts, items.
             assert len(statements) <= 5 * 5
-            await store.aclose()
 
     async def test_nobody_inherits_what_another_does(self, open_store: OpenStore) -> None:
         """Eight workers at once, each with a connection of its own."""

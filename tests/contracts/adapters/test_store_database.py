@@ -21,7 +21,7 @@ from responses_app.stores.database.responses.rows import pack, time_value, unpac
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.contracts.adapters.conftest import OpenDatabase, migrate
 from tests.contracts.adapters.stores import queries, reads
-from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, new_id, same_chain, sampled_text
+from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, new_id, present, same_chain, sampled_text
 from tests.contracts.store_claims import ClaimsContract
 from tests.contracts.store_life import LifeContract, OpenStore, reclaimed
 from tests.contracts.store_logs import LogsContract
@@ -53,16 +53,14 @@ class TestOnPostgres:
 
 
 class TestOnBoth:
-    async def test_what_was_saved_survives_the_store(self, store: DatabaseResponseStore, alias: str) -> None:
+    async def test_what_was_saved_survives_the_store(self, open_store: OpenStore, store: DatabaseResponseStore) -> None:
         item = sampled_text("Answer.")
         stored = Turn().saying(*exchange(1), sampled=[item])
         await store.save(stored)
         await store.aclose()
-        another = DatabaseResponseStore(using=alias)
-        await another.start()
+        another = await open_store()
         assert await same_chain(another, stored)
         assert await another.sampled_items(stored.project, [item.id]) == {item.id: item}
-        await another.aclose()
 
     async def test_a_response_comes_back_as_it_went_out(self, store: DatabaseResponseStore, alias: str) -> None:
         stored = Turn().saying(*exchange(1))
@@ -92,10 +90,9 @@ class TestOnBoth:
         assert (again, orphans.failed) == ([], 0)
 
     async def test_of_workers_that_give_the_same_public_id_at_once_one_does(
-        self, store: DatabaseResponseStore, alias: str
+        self, open_store: OpenStore, store: DatabaseResponseStore
     ) -> None:
-        another = DatabaseResponseStore(using=alias)
-        await another.start()
+        another = await open_store()
         project, name = new_id("proj"), new_id("name")
         for leg in range(1, 6):
             wanted = [called(Turn(project), name, leg) for _ in range(8)]
@@ -104,24 +101,20 @@ class TestOnBoth:
             assert Counter(map(type, answers)) == {NoneType: 1, NameTaken: 7}
             kept = wanted[answers.index(None)]
             assert await another.newest_leg(project, name) == leg_of(kept)
-        await another.aclose()
 
-    async def test_items_are_one_query(self, alias: str) -> None:
+    async def test_items_are_one_query(self, open_store: OpenStore, alias: str) -> None:
         with queries(alias) as statements:
-            store = DatabaseResponseStore(using=alias)
-            await store.start()
+            store = await open_store()
             items = {item.id: item for item in (sampled_text(f"Item {number}.") for number in range(100))}
             stored = Turn().saying(sampled=items.values())
             await store.save(stored)
             statements.clear()
             assert await store.sampled_items(stored.project, list(items)) == items
             assert len(reads(statements)) == 1
-            await store.aclose()
 
-    async def test_many_saves_are_few_statements(self, alias: str) -> None:
+    async def test_many_saves_are_few_statements(self, open_store: OpenStore, alias: str) -> None:
         with queries(alias) as statements:
-            store = DatabaseResponseStore(using=alias)
-            await store.start()
+            store = await open_store()
             first = Turn().saying(*exchange(0))
             await store.save(first)
             statements.clear()
@@ -137,7 +130,6 @@ class TestOnBoth:
             left.set()
             await asyncio.gather(held, *saves)
             assert len(statements) <= 2 * 4  # the first save by itself, then all others: a look at parents, 3 tables
-            await store.aclose()
 
     async def test_a_chain_whose_part_is_lost_cannot_be_continued(
         self, store: DatabaseResponseStore, alias: str, caplog: pytest.LogCaptureFixture
@@ -213,8 +205,7 @@ class TestCheck:
     async def test_says_what_to_do_until_all_is_migrated(self, empty_url: str, open_database: OpenDatabase) -> None:
         with open_database(empty_url) as alias:
             store = DatabaseResponseStore(using=alias)
-            said = await store.check()
-            assert said is not None
+            said = present(await store.check())
             assert "`respsite manage migrate`" in said
             await asyncio.to_thread(migrate, alias)
             assert await store.check() is None
@@ -225,8 +216,7 @@ class TestCheck:
     ) -> None:
         with open_database(f"sqlite:///{tmp_path}") as alias:
             store = DatabaseResponseStore(using=alias)
-            said = await store.check()
-            assert said is not None
+            said = present(await store.check())
             assert "cannot be reached" in said
             assert "unable to open" in caplog.text
             await store.aclose()
@@ -321,8 +311,7 @@ class TestAnOutage:
             await store.save(stored)
         with pytest.raises(StoreError):
             await store.chain(stored.project, str(stored.response["id"]))
-        said = await store.check()
-        assert said is not None
+        said = present(await store.check())
         assert "cannot be reached" in said
         await asyncio.to_thread(own_postgres_server.start)
         assert await same_chain(store, stored)

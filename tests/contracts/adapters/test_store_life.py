@@ -1,15 +1,21 @@
-"""Responses coming and going in a database: what its rows hold, and what happens twice."""
+"""Responses coming and going in a database: what its rows hold, its clock, and chains that are read at once."""
 
 import asyncio
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from django.db.backends.base.base import BaseDatabaseWrapper
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from engine.formats.base import MessageKind
 from responses_app.models import BriefResponse, ChainPart, Conversation, ConversationItem, Response, SampledItem, Worker
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.prompt.chain import ChainLink, drop_oldest, new_link
 from responses_app.stores.base import (
     Claim,
     ConversationAppend,
@@ -18,15 +24,19 @@ from responses_app.stores.base import (
     StoreError,
     WorkerState,
 )
+from responses_app.stores.clock import StoreClock, own_clock
+from responses_app.stores.database.responses.lookups import PART_COLUMNS, chain_of
 from responses_app.stores.database.responses.orphans import reclaim
 from responses_app.stores.database.responses.removal import purge, remove, remove_one
+from responses_app.stores.database.responses.rows import part_row
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.database.responses.writes import Acceptance, ResponseStep, commit
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from tests.contracts.adapters.stores import rows, within
-from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
+from tests.contracts.store import Turn, call, exchange, facts, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, OpenStore, forget, status
 from tests.kit.clock import Clock
+from tests.unit.protocol.test_chain import DAY, message, random_messages
 
 Result = TypeVar("Result")
 
@@ -40,14 +50,13 @@ USAGE: JsonObject = {
 
 class TestRows:
     async def test_an_accepted_response(self, store: DatabaseResponseStore, alias: str) -> None:
-        turn = Turn(parent=Turn().saying().link)
+        turn: Any = Turn(parent=Turn().saying().link)
         begun = turn.begun("queued", claim=Claim("worker_1"))
         begun.response["conversation"] = {"id": "conv_1"}
         await store.accept(begun)
         [row] = await asyncio.to_thread(rows, alias, Response, pk=turn.response_id)
         assert (row.status, row.worker, row.background, row.transport) == ("queued", "worker_1", True, "test")
         assert (row.body, row.input_items, row.request) == (begun.response, list(begun.input_items), begun.request)
-        assert turn.parent is not None
         assert (row.previous_response_id, row.conversation_id) == (turn.parent.response_id, "conv_1")
         assert row.size > 100
         await store.begin(turn.project, turn.response_id, Claim("worker_1"))
@@ -59,7 +68,7 @@ class TestRows:
         turn = Turn()
         stored = turn.saying(*exchange(1), sampled=[sampled_text("Answer.")])
         stored.response["usage"] = USAGE
-        stored = replace(stored, accepted=accepted, transport="test", first_token_ms=12, duration_ms=345)
+        stored: Any = replace(stored, accepted=accepted, transport="test", first_token_ms=12, duration_ms=345)
         if accepted:
             await store.accept(turn.begun("queued"))
         await store.save(stored)
@@ -68,7 +77,6 @@ class TestRows:
         assert (row.input_tokens, row.cached_tokens, row.output_tokens) == (11, 3, 7)
         assert (row.first_token_ms, row.duration_ms) == (12, 345)
         assert (row.body, row.input_items) == (stored.response, list(stored.input_items))
-        assert stored.link is not None
         assert 4 * len(stored.link.own.tokens) + 300 < row.size < 4 * len(stored.link.own.tokens) + 3000
 
     async def test_what_no_column_takes_is_left_out_of_it(self, store: DatabaseResponseStore, alias: str) -> None:
@@ -162,17 +170,15 @@ class TestDeleting:
     async def test_after_it_was_read_it_can_be_continued_still(
         self, store: DatabaseResponseStore, alias: str, deleted: int
     ) -> None:
-        last = await save_chain(store, length=5)
-        assert last.link is not None
+        last: Any = await save_chain(store, length=5)
         ids = [link.response_id for link in last.link.lineage()]
         read = await store.chain(last.project, ids[0])
         await asyncio.to_thread(within, alias, lambda db: remove(db, ids[:deleted]))
         await store.save(Turn(last.project, read).saying(*exchange(5)))
-        continued = Turn(last.project, last.link).saying(*exchange(5))
+        continued: Any = Turn(last.project, last.link).saying(*exchange(5))
         [end] = await asyncio.to_thread(rows, alias, Response, project=last.project, previous_response_id=ids[0])
         link = await store.chain(last.project, end.pk)
         assert link is not None
-        assert continued.link is not None
         assert link.prompt_tokens() == continued.link.prompt_tokens()
 
     async def test_a_long_chain(self, store: DatabaseResponseStore, alias: str) -> None:
@@ -243,11 +249,10 @@ class TestConversations:
         self, store: DatabaseResponseStore, alias: str, project: str, conversation: str
     ) -> None:
         turn = Turn(project)
-        stored = self.appending(turn, conversation)
+        stored: Any = self.appending(turn, conversation)
         await store.accept(turn.begun())
         await store.save(stored)
         [item] = await asyncio.to_thread(rows, alias, ConversationItem, conversation_id=conversation)
-        assert stored.conversation is not None
         assert (item.item, item.response_id) == (stored.conversation.items[0], turn.response_id)
         [row] = await asyncio.to_thread(rows, alias, Conversation, pk=conversation)
         assert row.head == turn.response_id
@@ -275,10 +280,123 @@ class TestConversations:
     ) -> None:
         turn = Turn(project)
         await store.accept(turn.begun())
-        stored = self.appending(turn, conversation)
-        assert stored.conversation is not None
+        stored: Any = self.appending(turn, conversation)
         stored.conversation.items[0]["content"] = object()  # no JSON
         with pytest.raises(StoreError):
             await store.save(stored)
         assert await status(store, stored) == "in_progress"
         assert await store.chain(project, turn.response_id) is None
+
+
+TTL = 300.0
+
+
+class TestStoreClock:
+    def test_it_goes_by_this_machine_until_the_store_was_heard(self) -> None:
+        assert abs(StoreClock()() - time.time()) < 60
+
+    def test_then_it_goes_by_the_store(self) -> None:
+        clock, now = StoreClock(), own_clock()
+        clock.heard(1_000_000.0, asked=now, answered=now)
+        assert 1_000_000.0 <= clock() < 1_000_060.0
+
+    @pytest.mark.parametrize(
+        ("told", "asked", "answered", "expected"),
+        [
+            (1000.0, 0.0, 0.5, 1000.0),  # within what a slow answer may mean
+            (1000.0, -10.0, 0.0, 1000.0),  # so is one of a database that hung for 10 s
+            (1600.0, 0.0, 0.0, 1600.0),  # it was set
+            (1003.0, 0.0, 2.0, 1001.0),  # it is ahead by 1 s at the least
+            (997.0, -2.0, 0.0, 999.0),
+        ],
+    )
+    def test_an_answer_bounds_it(self, told: float, asked: float, answered: float, expected: float) -> None:
+        clock, now = StoreClock(), own_clock()
+        clock.heard(1000.0, asked=now, answered=now)
+        clock.heard(told, asked=now + asked, answered=now + answered)
+        assert expected <= clock() < expected + 0.5
+
+
+class TestOnPostgres:
+    @pytest.fixture
+    def url(self, postgres_url: str) -> str:
+        return postgres_url
+
+    @pytest.mark.parametrize("ahead", [600.0, -600.0])
+    async def test_a_worker_with_a_wrong_clock(
+        self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, ahead: float
+    ) -> None:
+        """Of another worker's response it knows how old it is, and it dates its own as the others do."""
+        right, turn = time.time, Turn()
+        monkeypatch.setattr(time, "time", lambda: right() + ahead)
+        clock = StoreClock()
+        store = await open_store(settings=RetentionSettings(responses_store_ttl=TTL), clock=clock)
+        await store.beat(WorkerState(id="worker_1", started_at=right(), connections=0, in_flight=0))
+        stored = turn.saying(*exchange(1))
+        await store.save(replace(stored, response={**stored.response, "created_at": int(right())}))
+        assert await store.response(turn.project, turn.response_id) is not None
+        await store.purge()
+        assert await store.knows(turn.project, turn.response_id)
+        assert abs(clock() - right()) < TTL / 2
+        old = Turn(project=turn.project)
+        stored = old.saying(*exchange(1))
+        await store.save(replace(stored, response={**stored.response, "created_at": int(right() - TTL - 60)}))
+        assert await store.response(old.project, old.response_id) is None
+
+
+Turns = Sequence[Sequence[tuple[MessageKind, list[int]]]]
+
+
+def chain(turns: Turns, parent: ChainLink | None = None) -> ChainLink:
+    """Return a chain whose links each call a function too, the same one in every other turn."""
+    link = parent
+    for number, turn in enumerate(turns):
+        messages = [message(kind, *tokens) for kind, tokens in turn]
+        link = new_link(
+            link,
+            response_id=f"resp_{number}",
+            started_on=DAY,
+            messages=messages,
+            items=[call(f"name_{number}", f"call_{number // 2}")],
+        )
+    assert link is not None
+    return link
+
+
+def rows_of(link: ChainLink) -> list[tuple[Any, ...]]:
+    """Return a chain's rows, the oldest first, as the query gives them."""
+    rows = []
+    for depth, part in enumerate(link.lineage()):
+        row = part_row("project", part)
+        rows.append((*(row[column] for column in PART_COLUMNS), depth))
+    return rows[::-1]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(random_messages, min_size=1, max_size=6), st.lists(random_messages, max_size=3))
+def test_it_means_the_same(turns: Turns, later: Turns) -> None:
+    link = chain(turns)
+    read = chain_of(rows_of(link))
+    assert facts(read) == facts(link)
+    assert len(list(read.lineage())) <= 2
+    assert read.total_bytes <= link.total_bytes
+    whole = link.prompt_tokens()
+    assert [drop_oldest(read, limit) for limit in range(len(whole))] == [
+        drop_oldest(link, limit) for limit in range(len(whole))
+    ]
+    if later:
+        assert facts(chain(later, read)) == facts(chain(later, link))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(random_messages, min_size=1, max_size=6), st.lists(random_messages, min_size=1, max_size=3))
+def test_so_does_one_that_was_written_again(turns: Turns, later: Turns) -> None:
+    """As happens to a chain that was deleted after it was read: its one or two links are stored as parts."""
+    link = chain(turns)
+    read = chain_of(rows_of(chain(later, chain_of(rows_of(link)))))
+    assert facts(read)[1:] == facts(chain(later, link))[1:]
+
+
+def test_a_chain_of_empty_links() -> None:
+    link = chain([[], [], []])
+    assert facts(chain_of(rows_of(link))) == facts(link)

@@ -32,8 +32,9 @@ from responses_app.stores.webhooks import WebhookSettings
 from responses_app.tools.file_search import Indexer
 from responses_app.tools.reading.processes import DocumentReader
 from tests.contracts.adapters.stores import within
+from tests.contracts.adapters.test_webhooks import claimed_by, endpoint, told
 from tests.contracts.files import NOW, Hands, kept
-from tests.contracts.webhooks import claimed_by, endpoint, told
+from tests.contracts.store import present
 from tests.kit.waiting import eventually
 
 LIMITS = VectorStoreSettings(vector_stores_max_entries=3, vector_store_max_files=5, vector_store_max_chunks=200)
@@ -73,8 +74,7 @@ class Kept:
         files = [await self.file(name, project, kind=name.partition(".")[0]) for name in texts]
         store_id = await self.store(project, files)
         for _ in files:
-            pending = await self.stores.claim("w", lease_seconds=60)
-            assert pending is not None
+            pending = present(await self.stores.claim("w", lease_seconds=60))
             assert await self.stores.keep(pending, texts[pending.filename])
         return store_id, {file.filename: file.file_id for file in files}
 
@@ -165,8 +165,7 @@ async def test_filters_leave_files_out(at: Kept) -> None:
     store_id, files = await at.filled()
     only = Filter({"type": "eq", "key": "kind", "value": "birds"}).matches
     assert [hit.filename for hit in await at.hits(store_id, "shell", matches=only)] == ["birds.txt"]
-    changed = await at.stores.set_attributes(MINE, store_id, files["shell.txt"], {"kind": "birds", "age": 80})
-    assert changed is not None
+    assert await at.stores.set_attributes(MINE, store_id, files["shell.txt"], {"kind": "birds", "age": 80})
     assert [hit.filename for hit in await at.hits(store_id, "bone feathers", matches=only)] == [
         "shell.txt",
         "birds.txt",
@@ -208,8 +207,7 @@ async def test_a_file_that_is_taken_out_or_deleted_is_not_found(at: Kept) -> Non
 async def test_a_store_that_has_expired_finds_nothing_and_stays(at: Kept, hands: Hands) -> None:
     store_id = await at.store(days=2)
     await at.stores.add(MINE, store_id, [await at.file()])
-    pending = await at.stores.claim("w", lease_seconds=60)
-    assert pending is not None
+    pending = present(await at.stores.claim("w", lease_seconds=60))
     assert await at.stores.keep(pending, ["turtle"])
     hands.time += 1.5 * DAY
     assert await at.found(store_id, "turtle") == ["turtle"]
@@ -220,8 +218,7 @@ async def test_a_store_that_has_expired_finds_nothing_and_stays(at: Kept, hands:
     assert await at.stores.search(MINE, store_id, Search(queries=["turtle"])) is None
     assert await at.stores.add(MINE, store_id, [await at.file()]) is None
     await at.swept()
-    record = await at.stores.get(MINE, store_id)
-    assert record is not None
+    record = present(await at.stores.get(MINE, store_id))
     assert record.counts.total == 0
     assert record.expires_at is not None
     assert record.expires_at <= hands.time
@@ -242,19 +239,16 @@ async def test_projects_take_turns(at: Kept) -> None:
 async def test_a_worker_that_dies_leaves_its_file_to_others_and_at_last_it_fails(at: Kept, hands: Hands) -> None:
     file = await at.file()
     store_id = await at.store(files=[file])
-    first = await at.stores.claim("dead", lease_seconds=60)
-    assert first is not None
+    first = present(await at.stores.claim("dead", lease_seconds=60))
     many = [f"turtle {number}" for number in range(CHUNKS_AT_ONCE + 5)]
     assert await at.stores.claim("other", lease_seconds=60) is None, "it is read"
     hands.time += 61
-    second = await at.stores.claim("other", lease_seconds=60)
-    assert second is not None
+    second = present(await at.stores.claim("other", lease_seconds=60))
     assert (second.key, second.file_id) == (first.key, file.file_id)
     assert not await at.stores.keep(first, many), "it is another worker's"
     assert await at.found(store_id, "turtle") == [], "nothing is found before it is whole"
     hands.time += 61
-    third = await at.stores.claim("other", lease_seconds=60)
-    assert third is not None
+    third = present(await at.stores.claim("other", lease_seconds=60))
     assert await at.stores.keep(third, many)
     assert len(await at.found(store_id, "turtle", limit=100)) == len(many)
     await at.stores.add(MINE, store_id, [file])  # once more
@@ -262,8 +256,7 @@ async def test_a_worker_that_dies_leaves_its_file_to_others_and_at_last_it_fails
         assert await at.stores.claim("dead", lease_seconds=60)
         hands.time += 61
     assert await at.stores.claim("other", lease_seconds=60) is None
-    record = await at.stores.file(MINE, store_id, file.file_id)
-    assert record is not None
+    record = present(await at.stores.file(MINE, store_id, file.file_id))
     assert (record.status, record.error and record.error[0]) == ("failed", "server_error")
 
 
@@ -330,8 +323,7 @@ async def test_a_batch_can_be_cancelled_while_it_is_read(at: Kept) -> None:
     assert done is not None
     assert under_way is not None
     assert await at.stores.keep(done, ["turtle"])
-    batch = await at.stores.cancel_batch(MINE, store_id, "vsfb_1")
-    assert batch is not None
+    batch = present(await at.stores.cancel_batch(MINE, store_id, "vsfb_1"))
     assert (batch.cancelled, batch.counts) == (True, StoreFileCounts(completed=1, cancelled=2))
     assert not await at.stores.keep(under_way, ["turtle"])
     await at.stores.fail(under_way, "server_error", "late")
@@ -374,8 +366,7 @@ async def test_limits(at: Kept) -> None:
         await at.stores.add(MINE, store_id, [await at.file() for _ in range(6)])
     assert await at.stores.files(MINE, store_id, FileQuery()) == []
     assert await at.stores.add(MINE, store_id, [await at.file()])
-    pending = await at.stores.claim("w", lease_seconds=60)
-    assert pending is not None
+    pending = present(await at.stores.claim("w", lease_seconds=60))
     assert pending.room == LIMITS.vector_store_max_chunks
 
 
@@ -384,8 +375,7 @@ async def test_stores_are_listed_changed_and_deleted(at: Kept) -> None:
     page = await at.stores.listed(MINE, after=third, descending=True, limit=1)
     assert [record.id for record in page or ()] == [second]
     assert await at.stores.listed(THEIRS, after=third, descending=True, limit=1) == []
-    changed = await at.stores.update(MINE, first, {"name": "new", "metadata": {}, "expires_days": 3})
-    assert changed is not None
+    changed = present(await at.stores.update(MINE, first, {"name": "new", "metadata": {}, "expires_days": 3}))
     assert (changed.name, changed.metadata, changed.expires_days) == ("new", {}, 3)
     assert await at.stores.delete(MINE, first)
     assert not await at.stores.delete(MINE, first)

@@ -20,6 +20,7 @@ from responses_app.tools.meaning.chunks import ChunkEmbedder
 from tests.contracts.adapters.stores import within
 from tests.contracts.adapters.test_vector_stores import LIMITS, MINE, THEIRS, Kept
 from tests.contracts.files import Hands
+from tests.contracts.store import present
 from tests.kit.waiting import eventually
 
 A, B = "model-a (3)", "model-b (3)"
@@ -118,8 +119,7 @@ async def test_filters_and_other_projects(at: Meant) -> None:
 async def test_a_dead_workers_file_goes_on_where_it_was(at: Meant, hands: Hands) -> None:
     many = [f"chunk {number}" for number in range(10)]
     await at.filled({"a.txt": many})
-    first = await at.stores.claim_vectors("dead", A, lease_seconds=LEASE)
-    assert first is not None
+    first = present(await at.stores.claim_vectors("dead", A, lease_seconds=LEASE))
     assert await at.step(first, 0, 4)
     assert await at.stores.claim_vectors("other", A, lease_seconds=LEASE) is None, "it is leased"
     hands.time += LEASE - 1
@@ -127,8 +127,7 @@ async def test_a_dead_workers_file_goes_on_where_it_was(at: Meant, hands: Hands)
     hands.time += LEASE - 1
     assert await at.stores.claim_vectors("other", A, lease_seconds=LEASE) is None
     hands.time += 2
-    second = await at.stores.claim_vectors("other", A, lease_seconds=LEASE)
-    assert second is not None
+    second = present(await at.stores.claim_vectors("other", A, lease_seconds=LEASE))
     assert second.start == 6, "what was kept stays"
     assert not await at.step(first, 6, 4), "it is another worker's"
     await at.stores.end_vectors(first, whole=True)
@@ -140,8 +139,7 @@ async def test_a_dead_workers_file_goes_on_where_it_was(at: Meant, hands: Hands)
 
 async def test_a_step_that_is_done_twice_is_kept_once(at: Meant) -> None:
     store_id, _ = await at.filled({"a.txt": ["Turtles swim.", "Whales sing."]})
-    pending = await at.stores.claim_vectors("w", A, lease_seconds=LEASE)
-    assert pending is not None
+    pending = present(await at.stores.claim_vectors("w", A, lease_seconds=LEASE))
     assert await at.step(pending, 0, 2)
     assert await at.step(pending, 0, 2), "its commit may not have been heard of"
     assert await at.vectors() == (1, 2)
@@ -154,8 +152,7 @@ async def test_another_model_embeds_again_and_meanwhile_words_are_searched(at: M
     other = Meaning(model=B, vectors=[SEA])
     words = await at.hits(store_id, "sing")
     assert await at.hits(store_id, "sing", meaning=other) == words, "vectors of another model are not compared"
-    pending = await at.stores.claim_vectors("w", B, lease_seconds=LEASE)
-    assert pending is not None
+    pending = present(await at.stores.claim_vectors("w", B, lease_seconds=LEASE))
     assert pending.start == 0, "what the other model made is gone"
     await at.stores.end_vectors(pending, whole=False)
     assert pending.key in [again.key for again in await at.embed(model=A)], "the model came back"
@@ -185,8 +182,7 @@ async def test_what_is_deleted_leaves_no_vector(at: Meant) -> None:
 
 async def test_nothing_is_kept_of_a_file_that_was_deleted_meanwhile(at: Meant) -> None:
     store_id, files = await at.filled({"a.txt": ["Turtles swim."]})
-    pending = await at.stores.claim_vectors("w", A, lease_seconds=LEASE)
-    assert pending is not None
+    pending = present(await at.stores.claim_vectors("w", A, lease_seconds=LEASE))
     chunks = await at.stores.chunks_of(pending, 0, 9)
     assert await at.stores.remove(MINE, store_id, files["a.txt"])
     await at.swept()
@@ -260,8 +256,7 @@ async def test_codes_are_read_once_and_changes_by_other_processes_are_seen(
 
         file = await other.file("new.txt")
         assert await other.stores.add(MINE, store_id, [file])
-        pending = await other.stores.claim("w", lease_seconds=60)
-        assert pending is not None
+        pending = present(await other.stores.claim("w", lease_seconds=60))
         assert await other.stores.keep(pending, ["Turtles swim."])
         await other.embed()
         assert await at.near(store_id, SEA) == ["Turtles swim."]

@@ -123,8 +123,8 @@ def _endpoints(urls: list[str]) -> list[tuple[str, str]]:
 
 
 async def _end_responses(store: object, result: Result, projects: list[str], events: int) -> None:
+    from tests.contracts.adapters.test_webhooks import ended
     from tests.contracts.store import Turn
-    from tests.contracts.webhooks import ended
 
     async def one(number: int) -> None:
         from responses_app.stores.base import StoreError
