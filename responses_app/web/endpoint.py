@@ -7,7 +7,7 @@ that lists them.
 
 What OpenAI's API has and this server does not is in NOT_SERVED, by the beginning of a path below /v1. A request for it
 is answered with what is said there, and the page "Limitations" has the same. That each path of OpenAI's SDK
-is served or named is tested (`tests/wire/conformance/test_paths_sdk.py`).
+is served or named is tested (`tests/inprocess/conformance/test_paths_sdk.py`).
 """
 
 import re

@@ -13,6 +13,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from responses_app.admin import conversations
 from responses_app.models import Conversation, ConversationItem, FilePart, Response, StoredFile
+from responses_app.models.audit import AuditRow
 from responses_app.models.skills import Skill, SkillVersion
 from responses_app.watch import page as response_page
 from responses_app.watch.page import LARGEST
@@ -301,11 +302,25 @@ def test_pages_need_djangos_permission_to_view(client_with: ClientWith) -> None:
         *(f"/admin/responses_app/response/{response}/{page}/" for page in ("change", "json")),
         f"/admin/responses_app/conversation/{conversation}/change/",
         *(f"/admin/responses_app/{model}/" for model in ("response", "conversation", "worker", "storedfile")),
-        "/admin/dashboard/",
+        *(f"/admin/responses_app/{model}/" for model in ("webhookdelivery", "webhookendpoint")),
+        *("/admin/dashboard/", "/admin/usage/"),
     ]
     stranger = client_with()
     assert {path: stranger.get(path).status_code for path in paths} == dict.fromkeys(paths, 403)
     assert [Client().get(path).status_code for path in paths] == [302] * len(paths)
+
+
+SECRETS = ("Paris", "travel assistant", "get_weather", "get_forecast", "light rain", "I have a function", "autumn")
+
+
+def test_who_may_not_see_content_sees_figures(client_with: ClientWith) -> None:
+    """Who is shown which page and list, `tests/inprocess/roles` says."""
+    first, _, _ = samples.agent_loop()
+    html = page_of(client_with("view_response"), first, "?turns=1")
+    assert "153 tokens/s" in html and "1,200" in html  # noqa: PT018
+    assert "Your permissions show figures" in html
+    assert [text for text in SECRETS if text in html] == []
+    assert not AuditRow.objects.filter(action="content_viewed").exists()
 
 
 def test_a_reader_reads_and_nothing_else(client_with: ClientWith) -> None:

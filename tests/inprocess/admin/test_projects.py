@@ -1,4 +1,4 @@
-"""Projects in the admin: their limits are seen and changed, by who may."""
+"""Projects and API keys in the admin: keys are shown once; limits are seen and changed, by who may."""
 
 import json
 import re
@@ -9,8 +9,9 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from responses_app.admin.limits import LimitsForm
-from responses_app.models import Project
+from responses_app.models import ApiKey, Project
 from responses_app.models.audit import AuditRow
+from responses_app.protocol.api_keys import digest_of
 from responses_app.stores.database.callers import create_key
 from tests.inprocess.admin.conftest import ClientWith
 
@@ -47,15 +48,6 @@ def test_its_name_stays_and_what_is_not_a_limit_is_refused(admin: Client) -> Non
     answer = admin.post(page("team-a"), {"websockets": "-1"})
     assert "greater than or equal to 1" in answer.content.decode()
     assert Project.objects.get().websockets is None
-
-
-def test_who_may_look_alone_changes_nothing(client_with: ClientWith) -> None:
-    create_key("team-a")
-    client = client_with("view_project")
-    assert client.get(page("team-a")).status_code == 200
-    assert client.post(page("team-a"), {"websockets": "1"}).status_code == 403
-    assert Project.objects.get().websockets is None
-    assert client.get(f"{LIST}add/").status_code == client.get(f"{LIST}team-a/delete/").status_code == 403
 
 
 def rows(client: Client, address: str) -> dict[str, str]:
@@ -169,3 +161,65 @@ def test_a_retention_that_erases_has_to_be_meant(admin: Client) -> None:
     assert Project.objects.get().retention_hours == -1
     told = AuditRow.objects.filter(action="retention_changed").order_by("number")
     assert [json.loads(row.detail)["retention"] for row in told] == ["never", "forever"]
+
+
+KEYS = "/admin/responses_app/apikey/"
+NEW = f"{KEYS}add/"
+
+
+def made(client: Client, **fields: object) -> str:
+    """Make a key by the form, and return it."""
+    answer = client.post(NEW, {"project": "team-a", "name": "ci", **fields})
+    assert answer.status_code == 200
+    assert "no-store" in answer["Cache-Control"]
+    found = re.search(r'<code class="id">(sk-[\w-]+)</code>', answer.content.decode())
+    assert found, answer.content.decode()
+    return found.group(1)
+
+
+def test_a_key_is_shown_once_and_kept_as_its_digest(admin: Client) -> None:
+    secret = made(admin, scopes=["api.responses.write"], allowed_models="a, b,a", requests_per_minute=7)
+    row = ApiKey.objects.get()
+    assert row.digest == digest_of(secret)
+    assert (row.project_id, row.name, row.requests_per_minute) == ("team-a", "ci", 7)
+    assert (row.scopes, row.allowed_models) == (["api.responses.write"], ["a", "b"])
+    shown = admin.get(KEYS).content.decode()
+    assert row.prefix in shown
+    assert secret not in shown
+    assert secret not in str(list(LogEntry.objects.values()))
+
+
+def test_projects_are_made_as_they_are_named(admin: Client) -> None:
+    made(admin)
+    made(admin)
+    assert Project.objects.count() == 1
+
+
+def test_what_makes_no_key_says_why(admin: Client) -> None:
+    for fields, said in [
+        ({"project": "a b"}, "Enter a valid value"),
+        ({"expires_at_0": "2001-01-01", "expires_at_1": "00:00"}, "future"),
+        ({"scopes": ["all"]}, "Select a valid choice"),
+        ({"requests_per_minute": "-1"}, "greater than or equal to 1"),
+    ]:
+        answer = admin.post(NEW, {"project": "team-a", **fields})
+        assert said in answer.content.decode(), fields
+    assert not ApiKey.objects.exists()
+
+
+def test_keys_are_revoked(admin: Client) -> None:
+    rows = [create_key("team-a")[1] for _ in range(2)]
+    answer = admin.post(KEYS, {"action": "revoke", "_selected_action": [rows[0].pk]}, follow=True)
+    assert "1 revoked" in str([str(message) for message in answer.context["messages"]])
+    assert [row.revoked_at is not None for row in ApiKey.objects.order_by("created_at")] == [True, False]
+    assert LogEntry.objects.filter(change_message__contains="Revoked").count() == 1
+
+
+def test_who_may_look_alone_makes_and_revokes_nothing(client_with: ClientWith) -> None:
+    client = client_with("view_apikey")
+    row = create_key("team-a")[1]
+    assert client.get(NEW).status_code == client.post(NEW, {"project": "x"}).status_code == 403
+    client.post(KEYS, {"action": "revoke", "_selected_action": [row.pk]}, follow=True)
+    row.refresh_from_db()
+    assert row.revoked_at is None
+    assert row.prefix in client.get(KEYS).content.decode()

@@ -18,7 +18,6 @@ from responses_app.admin.usage import BY, MAX_DAYS, Row, View, harmless, table
 from responses_app.models import ApiKey, Project
 from responses_app.models.usage import Usage
 from responses_app.protocol.prices import prices
-from tests.inprocess.admin.conftest import ClientWith
 
 TODAY = date(2026, 11, 27)
 NOON = int(datetime(2026, 11, 27, 12, tzinfo=UTC).timestamp())
@@ -172,17 +171,6 @@ def test_names_are_shown_and_nothing_of_them_is_executed(admin: Client) -> None:
     assert "<script>" not in page_of(admin, "?project=<script>").replace('<script type="module"', "").replace(
         "<script src", ""
     )
-
-
-def test_only_who_may_see_responses_sees_usage(client_with: ClientWith) -> None:
-    assert client_with().get("/admin/usage/").status_code == 403
-    assert Client().get("/admin/usage/").status_code == 302
-
-
-def test_who_may_see_responses_sees_usage(client_with: ClientWith) -> None:
-    client = client_with("view_response")
-    assert "By project" in page_of(client)
-    assert client.get("/admin/usage/?csv=1").status_code == 200
 
 
 @pytest.mark.parametrize("text", HOSTILE)

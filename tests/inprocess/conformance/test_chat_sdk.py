@@ -1,16 +1,19 @@
-"""OpenAI's Python SDK, as it is, against `/v1/chat/completions`: streamed and not, tools, choices, stops, errors."""
+"""OpenAI's Python SDK, as it is, against `/v1/chat/completions`: streamed, tools, stored, and what gpt-oss asks for."""
 
 import json
 from collections.abc import Iterable
 from typing import Any
+from uuid import uuid4
 
 import openai
 import pydantic
 import pytest
+from jsonschema import Draft202012Validator
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.kit.chats import put_together, sent
+from tests.kit.pictures import data_url, picture
 from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER
 
 TOOL: Any = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
@@ -43,17 +46,14 @@ def test_a_completion_is_valid(client: OpenAI) -> None:
         metadata={"a": "b"},
     )
     ChatCompletion.model_validate(json.loads(raw.text), strict=True)
-    completion = raw.parse()
+    completion: Any = raw.parse()
     [choice] = completion.choices
     assert "You said" in str(choice.message.content)
     assert choice.finish_reason == "stop"
-    assert choice.message.reasoning == choice.message.reasoning_content != ""  # type: ignore[attr-defined]
+    assert choice.message.reasoning == choice.message.reasoning_content != ""
     assert completion.id.startswith("chatcmpl-")
     assert str(completion.system_fingerprint).startswith("fp_")
-    assert completion.usage is not None
-    assert completion.usage.completion_tokens_details is not None
     assert completion.usage.completion_tokens_details.reasoning_tokens
-    assert completion.usage.prompt_tokens_details is not None
     assert completion.usage.prompt_tokens_details.cached_tokens is not None
     assert raw.headers["x-request-id"] == completion._request_id
 
@@ -61,7 +61,7 @@ def test_a_completion_is_valid(client: OpenAI) -> None:
 @pytest.mark.parametrize("text", ["count to 5", TWO_CALLS])
 def test_a_stream_is_the_completion_in_chunks(client: OpenAI, text: str) -> None:
     fields: Any = {"model": MODEL, "messages": asked(text), "tools": [TOOL]}
-    whole = client.chat.completions.create(**fields)
+    whole: Any = client.chat.completions.create(**fields)
     stream: Any = {"stream": True, "stream_options": {"include_usage": True}}
     with client.chat.completions.with_streaming_response.create(**fields, **stream) as streamed:
         assert streamed.headers["content-type"].startswith("text/event-stream")
@@ -74,13 +74,12 @@ def test_a_stream_is_the_completion_in_chunks(client: OpenAI, text: str) -> None
     *parts, last = chunks
     assert all(chunk["usage"] is None for chunk in parts)
     assert last["choices"] == []
-    assert whole.usage is not None
     assert last["usage"]["total_tokens"] == whole.usage.total_tokens
     together: Any = put_together(parts)
     assert (together["message"]["content"] or None) == whole.choices[0].message.content
     assert together["finish_reason"] == whole.choices[0].finish_reason
     called = [call["function"] for call in together["message"].get("tool_calls", ())]
-    assert called == [call.function.model_dump() for call in whole.choices[0].message.tool_calls or ()]  # type: ignore[union-attr]
+    assert called == [call.function.model_dump() for call in whole.choices[0].message.tool_calls or ()]
 
 
 def test_a_stream_without_usage_has_none(client: OpenAI) -> None:
@@ -113,17 +112,14 @@ def test_a_tool_loop(client: OpenAI) -> None:
 def test_what_the_model_thought_in_a_tool_loop_is_not_lost(client: OpenAI) -> None:
     """The prompt behind a call has all tokens of the prompt before it, and all that was sampled."""
     messages = asked("call get_weather for Paris")
-    first = client.chat.completions.create(model=MODEL, messages=messages, tools=[TOOL])
+    first: Any = client.chat.completions.create(model=MODEL, messages=messages, tools=[TOOL])
     said = first.choices[0].message.model_dump(include={"role", "tool_calls"}, exclude_none=True)
     assert "reasoning" not in said
     done = [*messages, said, *outputs(first.choices[0].message.tool_calls or ())]
-    second = client.chat.completions.create(model=MODEL, messages=done, tools=[TOOL])
-    assert first.usage is not None
-    assert second.usage is not None
+    second: Any = client.chat.completions.create(model=MODEL, messages=done, tools=[TOOL])
     assert second.usage.prompt_tokens > first.usage.total_tokens
     unknown = json.loads(json.dumps(done).replace(said["tool_calls"][0]["id"], "call_of_another_server"))
-    rendered = client.chat.completions.create(model=MODEL, messages=unknown, tools=[TOOL])
-    assert rendered.usage is not None
+    rendered: Any = client.chat.completions.create(model=MODEL, messages=unknown, tools=[TOOL])
     assert second.usage.prompt_tokens - rendered.usage.prompt_tokens > 10, "the thoughts"
 
 
@@ -151,11 +147,9 @@ def test_an_answer_fits_its_schema(client: OpenAI) -> None:
 
 
 def test_choices_beside_each_other(client: OpenAI) -> None:
-    whole = client.chat.completions.create(model=MODEL, messages=asked("count to 5"), n=3)
+    whole: Any = client.chat.completions.create(model=MODEL, messages=asked("count to 5"), n=3)
     assert [(choice.index, choice.message.content) for choice in whole.choices] == [(n, "1 2 3 4 5") for n in range(3)]
-    alone = client.chat.completions.create(model=MODEL, messages=asked("count to 5"))
-    assert whole.usage is not None
-    assert alone.usage is not None
+    alone: Any = client.chat.completions.create(model=MODEL, messages=asked("count to 5"))
     assert whole.usage.prompt_tokens == alone.usage.prompt_tokens
     assert whole.usage.completion_tokens == 3 * alone.usage.completion_tokens
     chunks = [
@@ -168,11 +162,10 @@ def test_choices_beside_each_other(client: OpenAI) -> None:
 
 def test_a_stop_string_ends_the_answer_before_it(client: OpenAI) -> None:
     fields: Any = {"model": MODEL, "messages": asked("count to 300"), "stop": ["7 8", "never"]}
-    whole = client.chat.completions.create(**fields)
+    whole: Any = client.chat.completions.create(**fields)
     assert whole.choices[0].message.content == "1 2 3 4 5 6 "
     assert whole.choices[0].finish_reason == "stop"
-    assert whole.choices[0].stop_reason == "7 8"  # type: ignore[attr-defined]
-    assert whole.usage is not None
+    assert whole.choices[0].stop_reason == "7 8"
     assert whole.usage.completion_tokens < 200, "it was not generated to its end"
     together: Any = put_together(
         [c.model_dump(exclude_unset=True) for c in client.chat.completions.create(**fields, stream=True)]
@@ -183,9 +176,8 @@ def test_a_stop_string_ends_the_answer_before_it(client: OpenAI) -> None:
 def test_a_completion_of_full_length(client: OpenAI) -> None:
     for field in ("max_tokens", "max_completion_tokens"):
         fields: Any = {field: 30}
-        choice = client.chat.completions.create(model=MODEL, messages=asked("count to 500"), **fields)
+        choice: Any = client.chat.completions.create(model=MODEL, messages=asked("count to 500"), **fields)
         assert choice.choices[0].finish_reason == "length"
-        assert choice.usage is not None
         assert choice.usage.completion_tokens == 30
 
 
@@ -203,3 +195,193 @@ def test_errors_have_their_status(client: OpenAI, stream: bool) -> None:
     called = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]}
     with pytest.raises(openai.BadRequestError, match="Send it as a message of the role 'tool'"):
         client.chat.completions.create(model=MODEL, messages=[*HELLO, called, *HELLO], stream=stream)
+
+
+def schema(**properties: Any) -> dict[str, Any]:
+    """Return the schema of a function's parameters, all of which are required."""
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "get_system_health": schema(),
+    "convert_celsius": schema(celsius={"type": "number"}),
+    "get_weather": schema(city={"type": "string"}, unit={"type": "string", "enum": ["celsius", "fahrenheit"]}),
+    "markdown_to_html": schema(markdown={"type": "string"}),
+    "make_chart": schema(values={"type": "array", "items": {"type": "integer"}, "minItems": 1}),
+    "book_table": schema(guest=schema(name={"type": "string"}, seats={"type": "integer"})),
+    "set_alarm": schema(at={"type": "string"}, loud={"type": "boolean"}, label={"type": ["string", "null"]}),
+}
+
+
+def asked_to_call(name: str, *, strict: bool) -> dict[str, Any]:
+    """Return a chat that asks for a call of this function."""
+    function = {"name": name, "description": "Does it.", "parameters": CASES[name], "strict": strict}
+    tool = {"type": "function", "function": function}
+    return {"model": MODEL, "messages": [{"role": "user", "content": f"call {name}"}], "tools": [tool]}
+
+
+def check_call(message: dict[str, Any], name: str) -> Any:
+    """Check the message that calls, and return its call."""
+    assert message["reasoning"] == message["reasoning_content"], "the thought, under both of its names"
+    assert message["reasoning"].strip()
+    assert not message["content"]
+    [call] = message["tool_calls"]
+    assert (call["type"], call["function"]["name"]) == ("function", name)
+    assert call["id"].startswith("call_")
+    Draft202012Validator(CASES[name]).validate(json.loads(call["function"]["arguments"]))
+    return call
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_function_is_called_and_answered(client: OpenAI, name: str) -> None:
+    body = asked_to_call(name, strict=True)
+    raw = client.chat.completions.with_raw_response.create(**body)
+    completion = json.loads(raw.text)
+    ChatCompletion.model_validate(completion, strict=True)
+    [choice] = completion["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    call = check_call(choice["message"], name)
+    output = {"role": "tool", "tool_call_id": call["id"], "content": "It is done."}
+    body["messages"] += [choice["message"], output]
+    answered = client.chat.completions.create(**body).choices[0]
+    assert answered.finish_reason == "stop"
+    assert "It is done." in str(answered.message.content)
+    assert answered.message.tool_calls is None
+
+
+@pytest.mark.parametrize("name", ["get_system_health", "book_table"])
+def test_the_same_as_a_stream(client: OpenAI, name: str) -> None:
+    body = asked_to_call(name, strict=False)
+    chunks: list[dict[str, Any]] = []
+    for chunk in client.chat.completions.create(**body, stream=True):
+        said = chunk.model_dump(exclude_unset=True)
+        ChatCompletionChunk.model_validate(said, strict=True)
+        chunks.append(said)
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    kinds = [next((kind for kind in ("role", "reasoning", "tool_calls") if kind in delta), "end") for delta in deltas]
+    assert kinds[0] == "role"
+    assert kinds[-1] == "end"
+    order = list(dict.fromkeys(kinds))
+    assert order == ["role", "reasoning", "tool_calls", "end"], "what is thought comes before what is called"
+    first, *more = [delta["tool_calls"][0] for delta in deltas if "tool_calls" in delta]
+    assert set(first) == {"index", "id", "type", "function"}
+    assert all(set(part) == {"index", "function"} and set(part["function"]) == {"arguments"} for part in more)
+    together: Any = put_together(chunks)
+    assert together["finish_reason"] == "tool_calls"
+    check_call(together["message"], name)
+
+
+STORED: Any = {"model": MODEL, "store": True}
+
+
+def as_said(completion: ChatCompletion) -> dict[str, Any]:
+    """Return a completion as it was sent, without its metadata, which only stored ones have."""
+    return completion.model_dump(exclude={"metadata"}, exclude_unset=True)
+
+
+def ids(found: Iterable[Any]) -> list[str]:
+    """Return the ids of what was found."""
+    return [each.id for each in found]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": asked(TWO_CALLS), "tools": [TOOL], "n": 2},
+        {"messages": asked("count to 9"), "stop": ["5"], "extra_body": {"include_reasoning": False}},
+        {
+            "messages": asked("call get_weather for Paris"),
+            "functions": [TOOL["function"]],
+            "function_call": {"name": "get_weather"},
+        },
+    ],
+    ids=["two choices with calls", "a stop string", "the older form"],
+)
+def test_a_completion_comes_back_as_it_was_said(client: OpenAI, fields: Any) -> None:
+    said = client.chat.completions.create(**STORED, **fields)
+    kept = client.chat.completions.retrieve(said.id)
+    assert as_said(kept) == as_said(said)
+    assert kept.metadata == {}
+
+
+def test_a_stream_is_stored_too(client: OpenAI) -> None:
+    stream = client.chat.completions.create(**STORED, messages=asked("count to 3"), stream=True)
+    chunks = list(stream)
+    kept = client.chat.completions.retrieve(chunks[0].id)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert kept.choices[0].message.content == text
+    assert kept.system_fingerprint == chunks[0].system_fingerprint
+
+
+@pytest.mark.each_database
+async def test_lists_metadata_and_deleting(async_client: AsyncOpenAI) -> None:
+    completions, mark = async_client.chat.completions, uuid4().hex
+    said = [
+        await completions.create(**STORED, messages=asked("count to 1"), metadata={"mark": mark, "n": str(number)})
+        for number in range(3)
+    ]
+    made = ids(said)
+    assert ids([each async for each in completions.list(metadata={"mark": mark}, limit=1)]) == made
+    assert ids([each async for each in completions.list(metadata={"mark": mark}, limit=2, order="desc")]) == made[::-1]
+    assert ids((await completions.list(metadata={"mark": mark}, after=made[0], model=MODEL)).data) == made[1:]
+    assert (await completions.list(metadata={"mark": mark}, model="another")).data == []
+    assert (await completions.list(metadata={"mark": mark, "n": "1"})).data[0].metadata == {"mark": mark, "n": "1"}
+    changed = await completions.update(made[1], metadata={"mark": mark, "n": "new"})
+    assert changed.metadata == {"mark": mark, "n": "new"}
+    assert as_said(changed) == as_said(said[1])
+    assert ids((await completions.list(metadata={"n": "new", "mark": mark})).data) == [made[1]]
+    deleted = await completions.delete(made[0])
+    assert (deleted.id, deleted.deleted, deleted.object) == (made[0], True, "chat.completion.deleted")
+    assert ids((await completions.list(metadata={"mark": mark})).data) == made[1:]
+    with pytest.raises(openai.NotFoundError):
+        await completions.retrieve(made[0])
+    with pytest.raises(openai.NotFoundError):
+        await async_client.responses.retrieve(made[0].replace("chatcmpl-", "resp_"))
+    with pytest.raises(openai.NotFoundError):
+        await completions.delete(made[0])
+    assert ids((await completions.list(metadata={"mark": mark}, after=made[0])).data) == made[1:], "it is still a place"
+
+
+@pytest.mark.each_database
+def test_the_messages_come_back_as_they_were_sent(client: OpenAI) -> None:
+    parts = [
+        {"type": "text", "text": "Look"},
+        {"type": "image_url", "image_url": {"url": data_url(picture())}},
+    ]
+    messages: Any = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": parts, "name": "ann"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": "18"},
+    ]
+    said = client.chat.completions.create(**STORED, messages=messages, tools=[TOOL])
+    kept = list(client.chat.completions.messages.list(said.id, limit=1))
+    assert ids(kept) == [f"{said.id}-{place}" for place in range(4)]
+    assert [each.content for each in kept] == ["Be brief.", "Look", None, "18"]
+    assert kept[1].content_parts is not None
+    assert [part.model_dump(exclude_unset=True) for part in kept[1].content_parts] == parts
+    assert kept[0].content_parts is None
+    assert kept[2].tool_calls is not None
+    assert kept[2].tool_calls[0].model_dump(exclude_unset=True) == messages[2]["tool_calls"][0]
+    last = client.chat.completions.messages.list(said.id, order="desc", after=kept[2].id)
+    assert ids(last.data) == [kept[1].id, kept[0].id]
+
+
+def test_what_is_not_to_be_stored_is_not(client: OpenAI) -> None:
+    for fields in ({}, {"store": False}):
+        said = client.chat.completions.create(model=MODEL, messages=asked("count to 1"), **fields)  # type: ignore[arg-type]
+        with pytest.raises(openai.NotFoundError, match="'store': true"):
+            client.chat.completions.retrieve(said.id)
+        with pytest.raises(openai.NotFoundError):
+            client.chat.completions.messages.list(said.id)
+    response = client.responses.create(model=MODEL, input="count to 1")
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.retrieve(response.id)
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.retrieve(response.id.replace("resp_", "chatcmpl-"))

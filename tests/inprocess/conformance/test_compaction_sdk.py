@@ -155,11 +155,10 @@ def test_a_long_chain_is_compacted_on_the_way(client: OpenAI) -> None:
     second = client.responses.retrieve(str(events[-1]["response"]["id"]))  # type: ignore[index]
     assert [item.type for item in second.output] == ["compaction", "reasoning", "message"]
     assert "behind a summary of 1 before" in second.output_text
-    third = client.responses.create(
+    third: Any = client.responses.create(
         model=MODEL, input="Three", previous_response_id=second.id, context_management=FROM_1000
     )
     assert [item.type for item in third.output] == ["reasoning", "message"]
-    assert third.usage is not None
     assert third.usage.input_tokens < 500
     assert "user message 2 of this conversation, behind a summary of 1 before" in third.output_text
 
@@ -256,8 +255,7 @@ def test_counted_tokens_are_those_that_are_used(client: OpenAI) -> None:
         counted = json.loads(raw.text)
         assert set(counted) == {"object", "input_tokens"}
         assert raw.parse().object == "response.input_tokens"
-        response = client.responses.create(model=MODEL, **fields)
-        assert response.usage is not None
+        response: Any = client.responses.create(model=MODEL, **fields)
         assert counted["input_tokens"] == response.usage.input_tokens
 
 

@@ -1,10 +1,12 @@
-"""`client.conversations` of OpenAI's Python SDK, as it is."""
+"""`client.conversations` of OpenAI's Python SDK, as it is, and what a client can get wrong with conversations."""
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
@@ -13,7 +15,7 @@ from openai.types.conversations import Conversation, ConversationItemList
 from tests.kit.clients import http_client, read_error_answer
 from tests.kit.inprocess import Server
 from tests.kit.oracle import validate_conversation, validate_conversation_items
-from tests.kit.sdk import MODEL, async_sdk_of
+from tests.kit.sdk import MODEL, PATIENCE, async_sdk_of
 
 HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}
 
@@ -218,3 +220,102 @@ async def test_conversations_stay_without_the_store_and_after_a_restart(folder: 
             items = (await http.get(f"/conversations/{made['id']}/items")).json()
             validate_conversation_items(items)
             assert items["data"][0]["content"] == [{"type": "input_text", "text": "Hello"}]
+
+
+JSON = {"content-type": "application/json"}
+ALL, ONE, ITEMS = "/conversations", "/conversations/{0}", "/conversations/{0}/items"
+CONTENT = {"items": [HELLO, HELLO, HELLO, {"role": "user", "content": 5}]}
+REFERENCE = {"items": [HELLO, {"type": "item_reference", "id": "msg_0"}]}
+PAIR, STATUS = {"metadata": {"a": 1}}, {"status": "s" * 513}
+ANY, ADDED = {"include[]": "all"}, {"items": [HELLO]}
+WRONG: dict[str, tuple[str, str, dict[str, Any], str | None, str]] = {  # what is sent, and the error's code and param
+    "content of a new one": ("POST", ALL, {"json": CONTENT}, "invalid_type", "items[3].content"),
+    "content that is added": ("POST", ITEMS, {"json": CONTENT}, "invalid_type", "items[3].content"),
+    "a reference in a new one": ("POST", ALL, {"json": REFERENCE}, None, "items[1].id"),
+    "a reference that is added": ("POST", ITEMS, {"json": REFERENCE}, None, "items[1].id"),
+    "a pair of a new one": ("POST", ALL, {"json": PAIR}, "invalid_type", "metadata.a"),
+    "a pair that is changed": ("POST", ONE, {"json": PAIR}, "invalid_type", "metadata.a"),
+    "a long status of a new one": ("POST", ALL, {"json": STATUS}, "invalid_value", "status"),
+    "a long status": ("POST", ONE, {"json": STATUS}, "invalid_value", "status"),
+    "nothing to change": ("POST", ONE, {"json": {}}, "missing_required_parameter", "metadata"),
+    "nothing to add": ("POST", ITEMS, {"json": {}}, "missing_required_parameter", "items"),
+    "nothing to delete": ("DELETE", ITEMS, {}, "missing_required_parameter", "item_id"),
+    "a cursor": ("GET", ITEMS, {"params": {"after": "msg_0"}}, "invalid_value", "after"),
+    "a cursor of NUL": ("GET", ITEMS, {"params": {"after": "\0"}}, "invalid_value", "after"),
+    "include of a list": ("GET", ITEMS, {"params": ANY}, "invalid_value", "include[0]"),
+    "include of an item": ("GET", f"{ITEMS}/{{1}}", {"params": ANY}, "invalid_value", "include[0]"),
+    "include of an addition": ("POST", ITEMS, {"params": ANY, "json": ADDED}, "invalid_value", "include[0]"),
+    **{
+        f"{body or 'nothing'} at {path}": ("POST", path, {"content": body, "headers": JSON}, "invalid_json", "")
+        for path in (ALL, ONE, ITEMS) for body in ("{", "[1]", "", "null")
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def http(demo_server: Server) -> Iterator[httpx.Client]:
+    """A bare client: what is wrong does not depend on the server's kind."""
+    with httpx.Client(base_url=demo_server.base_url, timeout=PATIENCE, verify=False) as client:
+        yield client
+
+
+@pytest.fixture
+def conversation(http: httpx.Client) -> str:
+    """A conversation with one item."""
+    return str(http.post("/conversations", json={"items": [HELLO]}).json()["id"])
+
+
+@pytest.mark.parametrize(("method", "path", "sent", "code", "param"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_refused_and_named(
+    http: httpx.Client, conversation: str, method: str, path: str, sent: dict[str, Any], code: str | None, param: str
+) -> None:
+    [item] = http.get(f"/conversations/{conversation}/items").json()["data"]
+    answer = http.request(method, path.format(conversation, item["id"]), **sent)
+    read_error_answer(answer, status=400, code=code, param=param or None)
+    assert http.get(f"/conversations/{conversation}/items").json()["data"] == [item]
+    assert http.get(f"/conversations/{conversation}").json()["metadata"] == {}
+
+
+@pytest.mark.parametrize("path", [ALL, ONE, ITEMS])
+def test_another_content_type(http: httpx.Client, conversation: str, path: str) -> None:
+    answer = http.post(path.format(conversation), content="{}", headers={"content-type": "text/plain"})
+    read_error_answer(answer, status=415, code="unsupported_media_type")
+
+
+@pytest.mark.parametrize("unknown", ["conv_0", "resp_0", "x" * 500, "%00", "%ff", "%ed%a0%80", "a%0Ab", "%F0%9F%99%82"])
+def test_an_unknown_conversation_is_a_404_and_what_is_no_id_a_400(http: httpx.Client, unknown: str) -> None:
+    path = f"/conversations/{unknown}"
+    answers = [
+        http.get(path),
+        http.post(path, json={"metadata": {}}),
+        http.delete(path),
+        http.get(f"{path}/items"),
+        http.get(f"{path}/items", params={"after": "msg_0"}),
+        http.post(f"{path}/items", json={"items": [HELLO]}),
+        http.delete(f"{path}/items", params={"item_id": "msg_0"}),
+        http.get(f"{path}/items/msg_0"),
+        http.delete(f"{path}/items/msg_0"),
+    ]
+    for answer in answers:
+        if unknown.startswith("conv"):
+            message = read_error_answer(answer, status=404, code=None, param="conversation_id")
+            assert message.startswith("Conversation with id '")
+            assert message.endswith("' not found.")
+        else:
+            message = read_error_answer(answer, status=400, code="invalid_value", param="conversation_id")
+            assert message.startswith("Invalid 'conversation_id': ")
+
+
+@pytest.mark.parametrize("unknown", ["msg_0", "x" * 500, "%00", "a/b", "%ff"])
+def test_an_unknown_item_is_a_404(http: httpx.Client, conversation: str, unknown: str) -> None:
+    items = f"/conversations/{conversation}/items"
+    for answer in (http.get(f"{items}/{unknown}"), http.delete(f"{items}/{unknown}")):
+        message = read_error_answer(answer, status=404, code=None, param="item_id")
+        assert conversation in message
+    answer = http.delete(items, params={"item_id": "msg_0"})
+    read_error_answer(answer, status=404, code=None, param="item_id")
+
+
+def test_head_is_a_get_without_a_body(http: httpx.Client, conversation: str) -> None:
+    answer = http.head(f"/conversations/{conversation}")
+    assert (answer.status_code, answer.content) == (200, b"")

@@ -68,10 +68,14 @@ def test_choices_are_in_the_order_of_prompts(demo_server: Server, stream: bool) 
     assert texts == {0: "count to 2 1 2", 1: "count to 2 1 2", 2: "count to 3 1 2 3", 3: "count to 3 1 2 3"}
 
 
-def _texts(answer: httpx.Response, stream: bool) -> dict[int, str]:
+def _choices(answer: httpx.Response, stream: bool) -> list[Any]:
     parts = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")] if stream else [answer.text]
+    return [choice for part in parts for choice in json.loads(part)["choices"]]
+
+
+def _texts(answer: httpx.Response, stream: bool) -> dict[int, str]:
     texts: dict[int, str] = {}
-    for choice in (choice for part in parts for choice in json.loads(part)["choices"]):
+    for choice in _choices(answer, stream):
         texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
     return dict(sorted(texts.items()))
 
@@ -104,8 +108,7 @@ def test_a_conversation_in_the_models_own_signs_is_answered_in_them(demo_server:
 def test_token_ids_that_were_read_and_sampled(demo_server: Server, stream: bool) -> None:
     tokens = [5420, 316, 220, 20]
     answer = demo_server.post("/completions", prompt=tokens, max_tokens=30, return_token_ids=True, stream=stream)
-    parts = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")] if stream else [answer.text]
-    choices = [choice for part in parts for choice in json.loads(part)["choices"]]
+    choices = _choices(answer, stream)
     assert [choice["prompt_token_ids"] for choice in choices if "prompt_token_ids" in choice] == [tokens]
     sampled = [token for choice in choices for token in choice["token_ids"]]
     assert COUNTED in decode_tokens(sampled)
@@ -127,8 +130,7 @@ def test_log_probabilities_of_an_echo(server: Server, sampled: int, stream: bool
     """As lm-eval asks: every token has an entry, also a special one, and the one that is sampled comes last."""
     asked = {"prompt": [[5420, START, 220], [5420, 316]], "echo": True, "logprobs": 1, "max_tokens": sampled}
     answer = server.post("/completions", model="test-model", **asked, stream=stream)
-    parts = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")] if stream else [answer.text]
-    choices = [choice for part in parts for choice in json.loads(part)["choices"]]
+    choices = _choices(answer, stream)
     texts = _texts(answer, stream)
     for index, tokens in enumerate((["count", "<|start|>", " "], ["count", " to"])):
         told = [each["logprobs"] for each in choices if each["index"] == index and each["logprobs"]]

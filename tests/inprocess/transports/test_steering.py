@@ -37,12 +37,7 @@ def script(folder: Path) -> list[Entry]:
     ]
 
 
-steered_server = module_server("server", Server, script=script, journal=True)  # speaks slowly, or only so far
-
-
-@pytest.fixture
-async def socket(steered_server: Server, open_socket: Connect) -> Socket:
-    return await open_socket(steered_server)
+server = module_server("server", Server, script=script, journal=True)  # speaks slowly, or only so far
 
 
 async def begin(socket: Socket, text: str = "[talk]", lane: str | None = None, **fields: object) -> list[Frame]:
@@ -80,12 +75,12 @@ def told(events: list[Frame]) -> list[Frame]:
 
 @pytest.mark.parametrize(("store", "name"), [(True, "a0"), (False, "a1")])
 async def test_a_response_is_steered_by_the_id_that_clients_know(
-    steered_server: Server, open_socket: Connect, store: bool, name: str
+    server: Server, open_socket: Connect, store: bool, name: str
 ) -> None:
-    socket = await open_socket(steered_server, additional_headers={"Respsite-Dialect": "codex-turn"})
+    socket = await open_socket(server, additional_headers={"Respsite-Dialect": "codex-turn"})
     events = await steer_held(socket, name, "Shorter!", store=store)
     first = events[0]["response"]["id"]
-    release(steered_server, name)
+    release(server, name)
     events += await socket.answer()
     assert [each["type"] for each in told(events)] == ["response.steer.accepted"]
     assert events[-1]["response"]["incomplete_details"] == {"reason": "steered"}
@@ -97,12 +92,12 @@ async def test_a_response_is_steered_by_the_id_that_clients_know(
     ("lane", "store", "name"), [(None, True, "b0"), (None, False, "b1"), ("a", True, "c0"), ("a", False, "c1")]
 )
 async def test_a_successor_goes_on_with_the_very_tokens(
-    steered_server: Server, socket: Socket, lane: str | None, store: bool, name: str
+    server: Server, socket: Socket, lane: str | None, store: bool, name: str
 ) -> None:
     settings = {"store": store, "temperature": 0.5, "metadata": {"a": "b"}}
     events = await steer_held(socket, name, "Shorter!", lane=lane, **settings)
     first = events[0]["response"]["id"]
-    release(steered_server, name)
+    release(server, name)
     events += await socket.answer(lane)
     [accepted] = told(events)
     assert accepted["type"] == "response.steer.accepted"
@@ -121,20 +116,20 @@ async def test_a_successor_goes_on_with_the_very_tokens(
     assert created["id"] != first
     assert (created["temperature"], created["metadata"], created["store"]) == (0.5, {"a": "b"}, store)
     assert (done["status"], text_of(done)) == ("completed", "Hello there, friend.")
-    await eventually(lambda: bool(generations(steered_server, done["id"])))
-    [before], [then] = generations(steered_server, first), generations(steered_server, done["id"])
+    await eventually(lambda: bool(generations(server, done["id"])))
+    [before], [then] = generations(server, first), generations(server, done["id"])
     said = encode_harmony(THOUGHT.removesuffix("<|start|>assistant"))
     history = [*before["prompt_tokens"], *said]
     assert then["prompt_tokens"][: len(history)] == history
     following = await socket.ask("And?", lane, previous_response_id=done["id"], store=store)
     assert text_of(following) == "Hello there, friend."
     if store:
-        async with http_client(steered_server) as http:
+        async with http_client(server) as http:
             assert await get(http, first) == response
 
 
-async def test_the_sdk_steers(steered_server: Server) -> None:
-    client = AsyncOpenAI(base_url=steered_server.base_url, api_key="none")
+async def test_the_sdk_steers(server: Server) -> None:
+    client = AsyncOpenAI(base_url=server.base_url, api_key="none")
     kinds: list[str] = []
     async with client, client.responses.connect() as connection:
         await connection.response.create(model="scripted", input=gate("d0"), stream_id="a")
@@ -143,19 +138,19 @@ async def test_the_sdk_steers(steered_server: Server) -> None:
             if event.type == "response.created" and len(kinds) == 1:
                 await connection.response.steer(previous_response_id=event.response.id, input="Stop counting.")
             if event.type == "response.steer.accepted":
-                release(steered_server, "d0")
+                release(server, "d0")
             if event.type == "response.completed":
                 break
     assert kinds.count("response.created") == 2
     assert kinds.index("response.steer.accepted") < kinds.index("response.incomplete")
 
 
-async def test_what_was_asked_of_a_successor_is_kept(steered_server: Server, socket: Socket) -> None:
+async def test_what_was_asked_of_a_successor_is_kept(server: Server, socket: Socket) -> None:
     await steer_held(socket, "e0", "one", "two")
-    release(steered_server, "e0")
+    release(server, "e0")
     await socket.answer()
     done = (await socket.answer())[-1]["response"]
-    async with http_client(steered_server) as http:
+    async with http_client(server) as http:
         items = (await http.get(f"/responses/{done['id']}/input_items", params={"order": "asc"})).json()["data"]
     assert [item["content"][0]["text"] for item in items] == ["one", "two"]
 
@@ -179,14 +174,14 @@ async def test_at_the_very_end_it_stays_completed_and_is_continued(socket: Socke
             assert own[0]["steer"] == {"previous_response_id": created, "input": "More!"}
 
 
-async def test_a_response_with_a_call_waits_for_its_output(steered_server: Server, socket: Socket) -> None:
+async def test_a_response_with_a_call_waits_for_its_output(server: Server, socket: Socket) -> None:
     events = await begin(socket, gate(HELD_CALL), tools=[WEATHER])
     first = events[0]["response"]["id"]
     while events[-1]["type"] != "response.output_item.added" or events[-1]["item"]["type"] != "function_call":
         events.append(await socket.next())
     await steer(socket, first, "In Celsius, please.")
     events += await socket.until("response.steer.accepted")
-    release(steered_server, HELD_CALL)
+    release(server, HELD_CALL)
     events += await socket.answer()
     told(events)
     response = events[-1]["response"]
@@ -199,7 +194,7 @@ async def test_a_response_with_a_call_waits_for_its_output(steered_server: Serve
     assert pending["sequence_number"] == events[-1]["sequence_number"]
     output = {**pending["required_input"][0], "output": "18"}
     done = await socket.ask([output], previous_response_id=first, tools=[WEATHER])
-    [prompt] = [entry["prompt_tokens"] for entry in await found(steered_server, done["id"])]
+    [prompt] = [entry["prompt_tokens"] for entry in await found(server, done["id"])]
     wanted = encode_harmony("In Celsius, please.")
     assert any(prompt[at : at + len(wanted)] == wanted for at in range(len(prompt)))
 
@@ -209,12 +204,10 @@ async def found(server: Server, response_id: str) -> list[Frame]:
     return generations(server, response_id)
 
 
-async def test_another_connections_response_is_not_found(
-    steered_server: Server, socket: Socket, open_socket: Connect
-) -> None:
+async def test_another_connections_response_is_not_found(server: Server, socket: Socket, open_socket: Connect) -> None:
     events = await begin(socket)
     response_id = events[0]["response"]["id"]
-    other = await open_socket(steered_server)
+    other = await open_socket(server)
     await steer(other, response_id, [{"role": "user", "content": "x"}])
     refused = await other.next()
     assert refused["error"]["code"] == "response_not_found"
@@ -229,7 +222,7 @@ async def test_another_connections_response_is_not_found(
 
 
 @pytest.mark.parametrize("mode", [None, "discard_partial_items"])
-async def test_an_interrupt(steered_server: Server, socket: Socket, mode: str | None) -> None:
+async def test_an_interrupt(server: Server, socket: Socket, mode: str | None) -> None:
     events = await begin(socket)
     while events[-1]["type"] != "response.output_text.delta":
         events.append(await socket.next())
@@ -248,17 +241,17 @@ async def test_an_interrupt(steered_server: Server, socket: Socket, mode: str | 
     kinds = [item["type"] for item in response["output"]]
     assert kinds == (["reasoning", "message"] if mode is None else ["reasoning"])
     assert events[-2]["type"] == ("response.output_item.done" if mode is None else "response.output_item.interrupted")
-    [before] = await found(steered_server, response_id)
+    [before] = await found(server, response_id)
     assert before["finish"] == "abort", "the engine was stopped"
     done = await socket.ask("And?", previous_response_id=response_id)
-    [then] = await found(steered_server, done["id"])
+    [then] = await found(server, done["id"])
     start = encode_harmony("<|start|>assistant")
     kept = encode_harmony(f"{BEGIN}{text_of(response)}<|end|>") if mode is None else []  # a user's message settles it
     history = before["prompt_tokens"][: -len(start)] + (start + kept if kept else [])
     assert then["prompt_tokens"][: len(history)] == history
 
 
-async def test_cancelling_over_the_socket(steered_server: Server, socket: Socket) -> None:
+async def test_cancelling_over_the_socket(server: Server, socket: Socket) -> None:
     events = await begin(socket, lane="a")
     await socket.send({"type": "response.cancel", "response_id": events[0]["response"]["id"]})
     events += await socket.answer("a")
@@ -270,14 +263,14 @@ async def test_cancelling_over_the_socket(steered_server: Server, socket: Socket
     assert (await socket.ask("Still here", "a"))["status"] == "completed"
 
 
-async def test_many_connections_steer_at_once(steered_server: Server, open_socket: Connect) -> None:
+async def test_many_connections_steer_at_once(server: Server, open_socket: Connect) -> None:
     all_steered = asyncio.Barrier(8)
 
     async def one(lane: str) -> None:
-        socket = await open_socket(steered_server)
+        socket = await open_socket(server)
         events = await steer_held(socket, "g0", "0", "1", "2", lane=lane, store=False)
         await all_steered.wait()
-        release(steered_server, "g0")
+        release(server, "g0")
         events += await socket.answer(lane)
         assert len(told(events)) == 3
         assert_laws(events)
