@@ -88,10 +88,6 @@ def test_a_wrong_word_is_told_with_the_nearest_right_one(
     assert (ended.value.code, told.endswith(f"{said}\n")) == (2, True), told
 
 
-def test_every_effort_of_the_api_can_be_asked_for() -> None:
-    assert get_args(Effort) == EFFORTS
-
-
 def test_without_a_command_it_says_what_there_is() -> None:
     done = respsite()
     assert done.returncode == 2

@@ -66,9 +66,8 @@ def test_a_client_that_leaves_stops_its_code(server: Server, client: OpenAI) -> 
 
 
 def test_containers_and_their_files(client: OpenAI) -> None:
-    made = client.containers.create(name="mine", expires_after={"anchor": "last_active_at", "minutes": 5})
+    made: Any = client.containers.create(name="mine", expires_after={"anchor": "last_active_at", "minutes": 5})
     assert (made.name, made.status, made.memory_limit) == ("mine", "running", "1g")
-    assert made.expires_after is not None
     assert made.expires_after.minutes == 5
     up = client.containers.files.create(made.id, file=("data.csv", b"a\n1\n2\n"))
     assert (up.path, up.bytes, up.source) == ("/mnt/data/data.csv", 6, "user")

@@ -47,8 +47,6 @@ def test_a_batch_ends_with_its_key(tmp_path: Path) -> None:
         unread = server.manage("shell", "--no-imports", "-c", UNREAD).split()[-1]
         batch = ended(client, client.batches.retrieve(unread))
         assert batch.status == "failed"
-        assert batch.errors is not None
-        assert batch.errors.data is not None
         assert [each.code for each in batch.errors.data] == ["invalid_api_key"]
         assert "Traceback" not in server.output
 

@@ -7,20 +7,13 @@ import pytest
 from tests.inprocess.transports.test_steering import begin, script, steer
 from tests.kit.clients import Frame, Socket
 from tests.kit.fixtures import server_of_each_kind
-from tests.kit.server import Server
-from tests.wire.transports.conftest import Connect
 
 LAG = 256 * 1024  # bytes: STREAM_MAX_LAG_BYTES
 FLOOD = 1000
 MAX_STEERS = 16
 
 
-hostile_server = server_of_each_kind("hostile", script=script, journal=True, stream_max_lag_bytes=LAG)
-
-
-@pytest.fixture
-async def socket(hostile_server: Server, open_socket: Connect) -> Socket:
-    return await open_socket(hostile_server)
+server = server_of_each_kind("hostile", script=script, journal=True, stream_max_lag_bytes=LAG)
 
 
 async def test_input_that_comes_back_is_whole_however_long_it_is(socket: Socket) -> None:

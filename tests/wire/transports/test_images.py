@@ -1,7 +1,6 @@
 """Images on every way in: the demo engine sees, and says what it was shown."""
 
 import hashlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -22,14 +21,7 @@ LIME, RED, BLUE = picture("#00ff00"), picture("#ff0000"), picture("#0000ff", (20
 SAYS_RED, SAYS_BLUE = "PNG, 8 × 8, mostly #ff0000.", "JPEG, 20 × 10, mostly #0000fe."
 
 
-seeing = module_server("seeing", input_images_allowed_hosts="127.0.0.1")  # may fetch from there
-
-
-@pytest.fixture
-async def http(seeing: Server) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of it."""
-    async with http_client(seeing) as client:
-        yield client
+server = module_server("seeing", input_images_allowed_hosts="127.0.0.1")  # may fetch from there
 
 
 def image(content: bytes = RED, **fields: object) -> Frame:
@@ -50,9 +42,9 @@ async def asked(http: httpx.AsyncClient, *parts: Frame, **fields: object) -> Fra
     return response
 
 
-async def test_it_is_seen_again_by_what_continues_it(seeing: Server, http: httpx.AsyncClient) -> None:
+async def test_it_is_seen_again_by_what_continues_it(server: Server, http: httpx.AsyncClient) -> None:
     counted = "SELECT (SELECT COUNT(*) FROM responses_app_picture), (SELECT COUNT(*) FROM responses_app_pictureuse)"
-    before, red = stored(seeing, counted), picture("#ff0001")
+    before, red = stored(server, counted), picture("#ff0001")
     first = await asked(http, image(red), image(picture("#0000fa")))
     says = "Image 1: PNG, 8 × 8, mostly #ff0001. Image 2: PNG, 8 × 8, mostly #0000fa."
     assert text_of(first) == says
@@ -65,18 +57,18 @@ async def test_it_is_seen_again_by_what_continues_it(seeing: Server, http: httpx
     assert listed["data"][0]["content"][1]["image_url"] == data_url(red), "what was sent is given back"
     for response in (third, second, first):
         await http.delete(f"/responses/{response['id']}")
-    assert stored(seeing, counted) == before
+    assert stored(server, counted) == before
 
 
-async def test_over_a_websocket_without_a_store(seeing: Server) -> None:
-    async with await Socket.open(seeing.ws_url) as socket:
+async def test_over_a_websocket_without_a_store(server: Server) -> None:
+    async with await Socket.open(server.ws_url) as socket:
         first = await socket.ask([message(image())], store=False)
         assert text_of(first) == f"Image 1: {SAYS_RED}"
         for _ in range(2):
             first = await socket.ask([message(text="describe")], store=False, previous_response_id=first["id"])
             assert text_of(first) == f"Image 1: {SAYS_RED}"
         kept = await socket.ask([message(text="describe")], previous_response_id=first["id"])
-    async with http_client(seeing) as http:
+    async with http_client(server) as http:
         assert text_of(await asked(http, previous_response_id=kept["id"])) == f"Image 1: {SAYS_RED}"
 
 

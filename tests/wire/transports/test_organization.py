@@ -1,5 +1,7 @@
 """What one worker revokes, another one with the same database does not take."""
 
+from typing import Any
+
 import httpx
 import openai
 
@@ -12,8 +14,7 @@ closed = module_server("organization", ClosedServer, auth="on", model_name="m")
 
 def test_what_one_worker_revokes_is_out_on_the_other(closed: ClosedServer, sdk: openai.OpenAI) -> None:
     projects = sdk.admin.organization.projects
-    made = projects.service_accounts.create(projects.create(name="workers").id, name="k")
-    assert made.api_key is not None
+    made: Any = projects.service_accounts.create(projects.create(name="workers").id, name="k")
     admin_key = sdk.admin.organization.admin_api_keys.create(name="short")
     with ClosedServer(closed.folder, auth="on", model_name="m") as other:
         assert post(other, made.api_key.value).status_code == 200

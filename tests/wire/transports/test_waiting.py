@@ -30,15 +30,9 @@ MAX_OUTPUT = 2048
 
 
 # It has a short patience for silence and a small bound of outputs.
-waiting_server = server_of_each_kind(
+server = server_of_each_kind(
     "waiting", script=SCRIPT, responses_max_tool_output_bytes=MAX_OUTPUT, responses_ping_interval_seconds=0.1
 )
-
-
-@pytest.fixture
-async def http(waiting_server: Server) -> AsyncIterator[httpx.AsyncClient]:
-    async with http_client(waiting_server) as client:
-        yield client
 
 
 async def give(http: httpx.AsyncClient, response_id: str, call_id: str, output: object = "18 °C") -> httpx.Response:
@@ -52,7 +46,7 @@ def calls_of(events: list[Frame]) -> list[str]:
     return [item["call_id"] for item in done if item["type"] == "function_call"]
 
 
-async def test_a_stream_goes_on_where_it_waited(waiting_server: Server, http: httpx.AsyncClient) -> None:
+async def test_a_stream_goes_on_where_it_waited(server: Server, http: httpx.AsyncClient) -> None:
     body = {"input": "[weather]", "tools": TOOLS, "stream": True}
     async with http.stream("POST", "/responses", json=body, headers=WAIT) as answer:
         events, lines = [], answer.aiter_lines()
@@ -87,10 +81,8 @@ async def server_sent_of(http: httpx.AsyncClient, response_id: str) -> AsyncIter
                 yield name, event
 
 
-async def test_over_the_websocket_with_two_calls(
-    waiting_server: Server, http: httpx.AsyncClient, open_socket: Connect
-) -> None:
-    socket = await open_socket(waiting_server, additional_headers=WAIT)
+async def test_over_the_websocket_with_two_calls(server: Server, http: httpx.AsyncClient, open_socket: Connect) -> None:
+    socket = await open_socket(server, additional_headers=WAIT)
     await socket.create("[twice]", tools=TOOLS, store=False)
     events = await socket.until("response.output_item.done")
     events += await socket.until("response.output_item.done")
@@ -105,7 +97,7 @@ async def test_over_the_websocket_with_two_calls(
     assert text_of(following) == "Hello there, friend."
 
 
-async def test_what_does_not_wait(waiting_server: Server, http: httpx.AsyncClient, open_socket: Connect) -> None:
+async def test_what_does_not_wait(server: Server, http: httpx.AsyncClient, open_socket: Connect) -> None:
     """A plain answer, a stream without the mode, and turns of one id: they end with their calls."""
     body = {"input": "[weather]", "tools": TOOLS}
     plain = (await http.post("/responses", json=body, headers=WAIT)).json()
@@ -117,7 +109,7 @@ async def test_what_does_not_wait(waiting_server: Server, http: httpx.AsyncClien
     for headers in ({"Respsite-Tool-Mode": "Complete"}, one_id):
         streamed = await http.post("/responses", json={**body, "stream": True}, headers=headers)
         assert "response.completed" in streamed.text
-    socket = await open_socket(waiting_server, additional_headers=one_id)
+    socket = await open_socket(server, additional_headers=one_id)
     assert (await socket.ask("[weather]", tools=TOOLS))["output"][-1]["type"] == "function_call"
 
 
@@ -130,8 +122,8 @@ def read_error(answer: httpx.Response, status: int, param: str) -> str:
     return str(error["message"])
 
 
-async def test_bad_input(waiting_server: Server, http: httpx.AsyncClient, open_socket: Connect) -> None:
-    socket = await open_socket(waiting_server, additional_headers=WAIT)
+async def test_bad_input(server: Server, http: httpx.AsyncClient, open_socket: Connect) -> None:
+    socket = await open_socket(server, additional_headers=WAIT)
     await socket.create("[weather]", tools=TOOLS)
     events = await socket.until("response.output_item.done")
     response_id, [call_id] = events[0]["response"]["id"], calls_of(events)
@@ -154,14 +146,12 @@ async def test_bad_input(waiting_server: Server, http: httpx.AsyncClient, open_s
     read_error(await give(http, response_id, call_id), 409, "response_id")
 
 
-async def test_an_unknown_mode_is_refused(
-    waiting_server: Server, http: httpx.AsyncClient, open_socket: Connect
-) -> None:
+async def test_an_unknown_mode_is_refused(server: Server, http: httpx.AsyncClient, open_socket: Connect) -> None:
     answer = await http.post("/responses", json={"input": "hi"}, headers={"Respsite-Tool-Mode": "hang"})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (400, "Respsite-Tool-Mode", "invalid_value")
     assert "'complete' and 'wait'" in error["message"]
-    socket = await open_socket(waiting_server, additional_headers={"Respsite-Tool-Mode": "hang"})
+    socket = await open_socket(server, additional_headers={"Respsite-Tool-Mode": "hang"})
     frame = await socket.error()
     assert (frame["status"], frame["error"]["param"]) == (400, "Respsite-Tool-Mode")
     assert await socket.closed() == 1000
