@@ -144,6 +144,11 @@ async def same_chain(store: BaseResponseStore, stored: StoredResponse) -> bool:
     return facts(link) == facts(stored.link)
 
 
+async def save_all(store: BaseResponseStore, turns: Iterable[StoredResponse]) -> None:
+    for each in turns:
+        await store.save(each)
+
+
 async def save_chain(store: BaseResponseStore, *, length: int) -> StoredResponse:
     """Save `length` responses that continue each other, and return the last."""
     last = Turn().saying(*exchange(0))
@@ -190,8 +195,7 @@ class StoreContract:
     async def test_forks_share_what_came_before(self, store: BaseResponseStore) -> None:
         trunk = Turn().saying(*exchange(0))
         forks = [Turn().after(trunk).saying(*exchange(number)) for number in range(1, 4)]
-        for stored in (trunk, *forks):
-            await store.save(stored)
+        await save_all(store, (trunk, *forks))
         for stored in (trunk, *forks):
             assert await same_chain(store, stored)
 
@@ -260,8 +264,7 @@ class StoreContract:
         remembered = Turn().after(stored).saying(*exchange(1))
         also_remembered = Turn().after(remembered).saying(*exchange(2))
         later = [Turn().after(also_remembered).saying(*exchange(number)) for number in (3, 4)]
-        for response in (stored, *later):
-            await store.save(response)
+        await save_all(store, (stored, *later))
         for response in (stored, *later):
             assert await same_chain(store, response)
         for response in (remembered, also_remembered):

@@ -30,6 +30,7 @@ from tests.contracts.store import (
     new_id,
     same_chain,
     sampled_text,
+    save_all,
 )
 from tests.kit.clock import Clock
 
@@ -193,8 +194,7 @@ class LifeContract:
         trunk = [Turn().saying(*exchange(0))]
         trunk += [Turn().after(trunk[0]).saying(*exchange(1))]
         chain = [*trunk, *(Turn().after(trunk[1]).saying(*exchange(number)) for number in (2, 3))]  # a fork
-        for stored in chain:
-            await store.save(stored)
+        await save_all(store, chain)
         await forget(store, chain[gone])
         for number, stored in enumerate(chain):
             assert await is_unknown(store, stored) if number == gone else await same_chain(store, stored)

@@ -13,7 +13,7 @@ from responses_app.stores.base import BaseResponseStore, RetentionSettings, Stor
 from responses_app.stores.database.responses.chats import DatabaseChatStore
 from responses_app.stores.stores import BaseChatStore, KeptCompletion
 from tests.contracts.adapters.stores import opening
-from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, Turn, new_id, present
+from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, Turn, new_id, present, save_all
 from tests.contracts.store_life import NOW, OpenStore
 from tests.kit.clock import Clock
 
@@ -93,8 +93,7 @@ class TestInDatabases:
         responses, chats = await open_chats()
         project = new_id("proj")
         saved = choices(project, 2)
-        for each in saved:
-            await responses.save(each)
+        await save_all(responses, saved)
         await responses.save(Turn(project).saying())  # a response that is no chat
         await responses.delete(project, str(saved[1].response["id"]))
         assert await chats.get(project, name(saved)) is None
@@ -133,8 +132,7 @@ class TestInDatabases:
         responses, chats = await open_chats()
         project = new_id("proj")
         saved = choices(project, 2, metadata={"a": "b"})
-        for each in saved:
-            await responses.save(each)
+        await save_all(responses, saved)
         await chats.change("another", name(saved), {"a": "c"})
         assert names(await chats.listed(project, query(metadata={"a": "b"}), limit=9)) == [name(saved)]
         await chats.change(project, name(saved), {"a": UNTAMED})

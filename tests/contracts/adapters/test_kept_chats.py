@@ -26,7 +26,7 @@ from responses_app.stores.kept_chats import (
     TooManyPinned,
 )
 from tests.contracts.adapters.stores import Held, opening, rows, waits_for_a_lock, within
-from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, Turn, exchange, new_id
+from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, Turn, exchange, new_id, save_all
 from tests.contracts.store_life import NOW, OpenStore
 from tests.kit.clock import Clock
 
@@ -82,8 +82,7 @@ class TestInDatabases:
         left = said(project, 1, "Tell more", after=root)
         right = said(project, 2, "Again", after=root)
         other = said(project, 3, "Something else")
-        for each in (root, left, right, other):
-            await responses.save(each)
+        await save_all(responses, (root, left, right, other))
         failed = replace(Turn(project, left.link, created_at=NOW + 4).failed(), input_items=asked("No"))
         await responses.save(failed)
         running = Turn(project, right.link, created_at=NOW + 5).begun(parent=of(right))
@@ -115,8 +114,7 @@ class TestInDatabases:
         responses, chats = await open_chats()
         root = said(project, 0, "first")
         second = said(project, 1, "second", after=root)
-        for each in (root, second):
-            await responses.save(each)
+        await save_all(responses, (root, second))
         await chats.change(project, of(root), {"pinned": True})
         await responses.delete(project, of(root))
         third = said(project, 2, "third", after=second)
@@ -135,8 +133,7 @@ class TestInDatabases:
             each.response["metadata"] = {VERSION_OF: version}
         running = Turn(project, None, created_at=NOW + 4).begun(parent="")
         running.response["metadata"] = {VERSION_OF: of(edited)}
-        for each in (root, edited, elsewhere, odd):
-            await responses.save(each)
+        await save_all(responses, (root, edited, elsewhere, odd))
         await responses.accept(running)
         assert set(names(await chats.listed(project, query()))) == {of(root), of(elsewhere), of(odd)}
         turns = (await chats.turns(project, of(root))).turns
@@ -155,8 +152,7 @@ class TestInDatabases:
         for each in (*page, joined):
             each.response["metadata"] = {MADE_IN: PLAYGROUND}
         api[2].response["metadata"] = {MADE_IN: "elsewhere"}
-        for each in (*page, *api, continued, joined):
-            await responses.save(each)
+        await save_all(responses, (*page, *api, continued, joined))
         of_page = [of(each) for each in (api[1], page[2], page[1], page[0])]
         assert names(await chats.listed(project, query(only_playground=True))) == of_page
         assert len(await chats.listed(project, query()) or ()) == 6
@@ -215,8 +211,7 @@ class TestInDatabases:
         responses, chats = await open_chats()
         mine, other = said(project, 0, key="key_a"), said(project, 1, key="key_b")
         joined = said(project, 2, after=mine, key="key_b")
-        for each in (mine, other, joined):
-            await responses.save(each)
+        await save_all(responses, (mine, other, joined))
         assert names(await chats.listed(project, query(key_id="key_a"))) == [of(mine)]
         assert names(await chats.listed(project, query(key_id="key_b"))) == [of(mine), of(other)]
         assert names(await chats.listed(project, query(key_id="key_c"))) == []
@@ -228,8 +223,7 @@ class TestInDatabases:
     async def test_pages_of_the_list(self, open_chats: OpenKeptChats, project: str) -> None:
         responses, chats = await open_chats()
         roots = [said(project, at) for at in (0, 1, 1, 2, 3)]
-        for each in roots:
-            await responses.save(each)
+        await save_all(responses, roots)
         await responses.save(said(project, 9, after=roots[0]))  # the first one has the newest response now
         for each in (roots[3], roots[0]):
             await chats.change(project, of(each), {"pinned": True})
@@ -245,8 +239,7 @@ class TestInDatabases:
         responses, chats = await open_chats()
         root = said(project, 0)
         second = said(project, 1, after=root)
-        for each in (root, second):
-            await responses.save(each)
+        await save_all(responses, (root, second))
         await chats.change(project, of(root), {"title": "Türtles 🐢 %_", "title_from": "person"})
         await chats.change(project, of(root), {"pinned": True})
         [chat] = await chats.listed(project, query()) or ()
@@ -263,8 +256,7 @@ class TestInDatabases:
     async def test_as_many_are_pinned_as_may_be(self, open_chats: OpenKeptChats, project: str) -> None:
         responses, chats = await open_chats()
         roots = [said(project, at) for at in range(MAX_PINNED + 1)]
-        for each in roots:
-            await responses.save(each)
+        await save_all(responses, roots)
         for each in roots[1:]:
             await chats.change(project, of(each), {"pinned": True})
         with pytest.raises(TooManyPinned):
@@ -280,8 +272,7 @@ class TestInDatabases:
         old = said(project, 0, "old")
         young = said(project, 30, "young", after=old)
         lone = said(project, 1, "lone")
-        for each in (old, young, lone):
-            await responses.save(each)
+        await save_all(responses, (old, young, lone))
         clock.now = NOW + 70.0
         [chat] = await chats.listed(project, query()) or ()
         assert (chat.id, chat.title, chat.responses, chat.created_at) == (of(old), "young", 1, NOW + 30)
@@ -309,8 +300,7 @@ class TestInDatabases:
         responses, chats = await open_chats()
         texts = ['100% "sure", C:\\new\nline', "Die Größe der Schildkröte", "ΣΊΣΥΦΟΣ 🐢", "plain_words"]
         made = [said(project, at, text, key="key_a") for at, text in enumerate(texts)]
-        for each in made:
-            await responses.save(each)
+        await save_all(responses, made)
         answered = said(project, 9, "?", after=made[3], answer="It was the TORTOISE.")
         await responses.save(answered)
         await chats.change(project, of(made[0]), {"title": "Ünique", "title_from": "person"})
@@ -353,8 +343,7 @@ class TestInDatabases:
         made = [said(project, 0)]
         for at in (1, 2):
             made.append(said(project, at, after=made[-1]))
-        for each in made:
-            await responses.save(each)
+        await save_all(responses, made)
         assert not (await chats.turns(project, of(made[0]))).more
         monkeypatch.setattr(kept_chats, bound, most)
         turns = await chats.turns(project, of(made[0]))
@@ -372,8 +361,7 @@ class TestInDatabases:
         lone = said(project, 5, "lone")
         talk = replace(said(project, 6, "talk"), link=None)
         talk.response["conversation"] = {"id": new_id("conv")}
-        for each in (gone, root, fork, other, failed, lone, talk):
-            await responses.save(each)
+        await save_all(responses, (gone, root, fork, other, failed, lone, talk))
         name = new_id("resp")
         leg = Turn(project, created_at=NOW + 7)
         await responses.accept(leg.begun(public=PublicId(name, 1)))
@@ -401,8 +389,7 @@ class TestInDatabases:
         responses, chats = await open_chats()
         first = said(project, 0)
         second = said(project, 1, after=first)
-        for each in (first, second):
-            await responses.save(each)
+        await save_all(responses, (first, second))
         await chats.change(project, of(first), {"title": "Nobody is to find this"})
         one = await Held(alias, lambda db: remove(db, [of(first)])).acted()
         other = asyncio.create_task(responses.delete(project, of(second)))

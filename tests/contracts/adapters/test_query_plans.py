@@ -20,7 +20,7 @@ from responses_app.stores.kept_chats import ChatsQuery
 from responses_app.stores.stores import ConversationRecord
 from tests.contracts.adapters.stores import queries
 from tests.contracts.adapters.test_chat_store import choices, name
-from tests.contracts.store import GONE, INPUT, Turn, exchange, sampled_text
+from tests.contracts.store import GONE, INPUT, Turn, exchange, sampled_text, save_all
 from tests.contracts.store_life import OpenStore
 
 MANY = "responses_app_(response|chainpart|sampleditem|logpart|publicname|chatchoice|conversationitem|conversation)"
@@ -73,8 +73,7 @@ class TestPlans:
     async def test_nor_does_one_of_a_stored_chat_s(self, open_store: OpenStore, alias: str) -> None:
         responses = await open_store()
         saved = choices("p", 2)
-        for each in saved:
-            await responses.save(each)
+        await save_all(responses, saved)
         with queries(alias) as statements:
             chats = DatabaseChatStore(using=alias)
             assert await chats.get("p", name(saved)) is not None

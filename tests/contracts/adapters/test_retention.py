@@ -22,7 +22,7 @@ from responses_app.stores.database.responses import removal
 from responses_app.stores.database.responses.removal import purge
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.contracts.adapters.stores import queries, rows
-from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text
+from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_all
 from tests.contracts.store_life import NOW, OpenStore, is_unknown, responses, status
 from tests.contracts.store_names import called
 from tests.kit.clock import Clock
@@ -77,8 +77,7 @@ class TestTimeAndNumber:
         clock = Clock(NOW)
         store = await open_store(settings=limits, now=clock)
         saved = list(responses(10))
-        for stored in saved:
-            await store.save(stored)
+        await save_all(store, saved)
         clock.now = NOW + 55.5  # six are past their time then
         await purged(store)
         assert [await is_unknown(store, stored) for stored in saved] == [True] * 6 + [False] * 4
@@ -91,8 +90,7 @@ class TestTimeAndNumber:
         for accepted in begun:
             await store.accept(accepted)
         ended = list(responses(2, project))
-        for stored in ended:
-            await store.save(stored)
+        await save_all(store, ended)
         await purged(store)
         assert [await status(store, accepted) for accepted in begun] == ["in_progress"] * 3
         assert [await is_unknown(store, stored) for stored in ended] == [True, True]
@@ -100,8 +98,7 @@ class TestTimeAndNumber:
     async def test_the_newest_stays_however_large(self, open_store: OpenStore) -> None:
         store = await open_store(settings=RetentionSettings(responses_store_max_bytes=1))
         saved = list(responses(3))
-        for stored in saved:
-            await store.save(stored)
+        await save_all(store, saved)
         await purged(store)
         assert [await is_unknown(store, stored) for stored in saved] == [True, True, False]
 
@@ -192,8 +189,7 @@ class TestPurge(PurgeCase):
         for number in range(1, 6):
             parent = chain[-1]
             chain.append(Turn(parent.project, parent.link, created_at=NOW + number).saying(*exchange(number)))
-        for stored in chain:
-            await store.save(stored)
+        await save_all(store, chain)
         fork = Turn(chain[2].project, chain[2].link, created_at=NOW + 9).saying(*exchange(9))
         await store.save(fork)
         purged = await purging(RetentionSettings(responses_store_max_entries=2))

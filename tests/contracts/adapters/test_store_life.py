@@ -33,7 +33,7 @@ from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.database.responses.writes import Acceptance, ResponseStep, commit
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from tests.contracts.adapters.stores import rows, within
-from tests.contracts.store import Turn, call, exchange, facts, new_id, same_chain, sampled_text, save_chain
+from tests.contracts.store import Turn, call, exchange, facts, new_id, same_chain, sampled_text, save_all, save_chain
 from tests.contracts.store_life import NOW, OpenStore, forget, status
 from tests.kit.clock import Clock
 from tests.unit.protocol.test_chain import DAY, message, random_messages
@@ -144,8 +144,7 @@ class TestDeleting:
         trunk = Turn().saying(*exchange(0), sampled=[sampled_text("Answer.")])
         branch = Turn().after(trunk).saying(*exchange(1))
         chain = [trunk, branch, *(Turn().after(branch).saying(*exchange(number)) for number in (2, 3))]
-        for stored in chain:
-            await store.save(stored)
+        await save_all(store, chain)
         needed = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}}
         left = {0, 1, 2, 3}
         for number in order:
@@ -160,8 +159,7 @@ class TestDeleting:
     async def test_a_fork_that_is_deleted_at_once(self, store: DatabaseResponseStore, alias: str) -> None:
         trunk = Turn().saying(*exchange(0))
         forks = [Turn().after(trunk).saying(*exchange(number)) for number in (1, 2, 3)]
-        for stored in (trunk, *forks):
-            await store.save(stored)
+        await save_all(store, (trunk, *forks))
         ids = [str(stored.response["id"]) for stored in (trunk, *forks)]
         assert await asyncio.to_thread(within, alias, lambda db: remove(db, ids)) == 4
         assert not await asyncio.to_thread(rows, alias, ChainPart, project=trunk.project)

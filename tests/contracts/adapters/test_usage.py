@@ -15,7 +15,7 @@ from responses_app.stores.database.usage import DatabaseUsage
 from responses_app.stores.usage import BaseUsageStore, Group, UsageEntry, UsageQuery, UsageSum, UsedTokens
 from tests.contracts.adapters.stores import rows, within
 from tests.contracts.files import NOW, Hands
-from tests.contracts.store import Turn, exchange, new_id
+from tests.contracts.store import Turn, exchange, new_id, save_all
 from tests.contracts.store_life import OpenStore, reclaimed
 
 HOUR, DAY = 3600, 86_400
@@ -207,8 +207,7 @@ class TestInDatabases:
         store, turn = await open_store(), Turn("p")
         await store.accept(turn.begun())
         end = ended(turn, key_id="session:3", transport="batch")
-        for stored in (end, end, replace(turn.failed(), accepted=True)):
-            await store.save(stored)
+        await save_all(store, (end, end, replace(turn.failed(), accepted=True)))
         assert await usage.sums(replace(ALWAYS, groups=["project", "user", "model", "source", "batch"])) == [
             UsageSum(
                 start=0,
