@@ -67,25 +67,13 @@ class Theirs:
 
     def named(self, parameter: str) -> str:
         """Return the id that stands in a path for this parameter."""
-        return {
-            "response_id": self.response_id,
-            "conversation_id": self.conversation_id,
+        others = {
             "item_id": self.conversation_item_id,
-            "container_id": self.container_id,
             "file_id": self.uploaded_id,  # or one of that container or store, which is not found before it
-            "upload_id": self.upload_id,
-            "vector_store_id": self.vector_store_id,
-            "file_batch_id": self.file_batch_id,
-            "batch_id": self.batch_id,
-            "message_batch_id": self.message_batch_id,
-            "completion_id": self.completion_id,
             "chat_id": self.response_id,
-            "prompt_id": self.prompt_id,
-            "skill_id": self.skill_id,
             "version": "1",
-            "webhook_endpoint_id": self.webhook_endpoint_id,
-            "rollout_id": self.rollout_id,
-        }[parameter]
+        }
+        return others.get(parameter) or str(getattr(self, parameter))
 
 
 @dataclass(frozen=True)
