@@ -1,5 +1,7 @@
 """`ResponseMachine`: how a response begins, what is due, its rules between, and how it ends or is stopped."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
@@ -13,6 +15,7 @@ from responses_app.protocol.response.steps import (
     Failed,
     Finish,
     Generate,
+    Input,
     Mode,
     Prefill,
     Prefilled,
@@ -116,27 +119,68 @@ class TestDue:
         assert (driver.machine.due, driver.machine.ending) == (None, None)
 
 
+# How a response ends, by what was said to it behind its start, and the items that it leaves.
+NOT_LAST = f"<|start|>assistant{ANSWER}"
+CUT = PYTHON.removesuffix("<|call|>")
+HALF_SAID = (TurnBegan(9), sampled(HALF))
+ENDS: dict[str, tuple[Sequence[Input], str, str | None, list[str]]] = {
+    "an answer": (turn(ANSWER), "completed", None, ["message completed"]),
+    "a call": (turn(CALL), "completed", None, ["function_call completed"]),
+    "a thought": (turn(THOUGHT.removesuffix("<|start|>assistant")), "completed", None, ["reasoning completed"]),
+    "nothing": (turn(""), "incomplete", None, []),
+    "half an answer": (turn(HALF, LENGTH), "incomplete", "max_output_tokens", ["message incomplete"]),
+    "nothing in all its tokens": (turn("", LENGTH), "incomplete", "max_output_tokens", []),
+    "aborted": (turn(HALF, ABORT), "cancelled", None, ["message incomplete"]),
+    "cancelled": ((*HALF_SAID, Stopped(StopReason.CANCELLED)), "cancelled", None, ["message incomplete"]),
+    "interrupted": (
+        (*HALF_SAID, Stopped(StopReason.INTERRUPTED)),
+        *("incomplete", "interrupted", ["message incomplete"]),
+    ),
+    "the server stops": ((*HALF_SAID, Stopped(StopReason.SERVER_STOPPED)), "failed", None, []),
+    "steered before a turn": ((Stopped(StopReason.STEERED),), "incomplete", "steered", []),
+    "steered before a word": ((TurnBegan(9), Stopped(StopReason.STEERED)), "incomplete", "steered", []),
+    "steered behind an item": (
+        (TurnBegan(9), sampled(THOUGHT), Stopped(StopReason.STEERED)),
+        *("incomplete", "steered", ["reasoning completed"]),
+    ),
+    # A call of a tool that is not there ends nothing but its own item, and is corrected only as the last thing said.
+    "no such tool, and an answer": (
+        turn(PYTHON.replace("<|call|>", "<|end|>") + NOT_LAST),
+        *("completed", None, ["reasoning completed", "message completed"]),
+    ),
+    "half a call of no such tool": (turn(CUT, LENGTH), "incomplete", "max_output_tokens", ["reasoning incomplete"]),
+}
+ENDS_WITH_A_TOOL: dict[str, tuple[Sequence[Input], str, str | None, list[str]]] = {
+    "steered while it runs": (
+        (*turn(PYTHON), Stopped(StopReason.STEERED)),
+        *("incomplete", "steered", ["function_call incomplete"]),
+    ),
+    "another tool is not there": (
+        turn(PYTHON.replace("python", "browser").replace("<|call|>", "<|end|>") + NOT_LAST),
+        *("completed", None, ["reasoning completed", "message completed"]),
+    ),
+    "a function of the client has its name": (
+        turn(FIRST_CALL.replace("functions.f", "functions.python") + NOT_LAST),
+        *("completed", None, ["function_call completed", "message completed"]),
+    ),
+    "half a call is not run": (turn(CUT, LENGTH), "incomplete", "max_output_tokens", ["function_call incomplete"]),
+    "aborted at a call": (turn(CUT, ABORT), "cancelled", None, ["function_call incomplete"]),
+}
+
+
 class TestEndings:
-    @pytest.mark.parametrize(
-        ("text", "finish", "end"),
-        [
-            (ANSWER, STOP, ("completed", None)),
-            (CALL, STOP, ("completed", None)),
-            (THOUGHT.removesuffix("<|start|>assistant"), STOP, ("completed", None)),
-            ("", STOP, ("incomplete", None)),
-            (HALF, LENGTH, ("incomplete", "max_output_tokens")),
-            ("", LENGTH, ("incomplete", "max_output_tokens")),
-            (HALF, ABORT, ("cancelled", None)),
-        ],
-    )
-    def test_the_end_of_a_turn_decides_it(self, text: str, finish: FinishReason, end: tuple[str, str | None]) -> None:
-        driver, command = told(Started(), *turn(text, finish))
-        assert ending_of(command) == end
+    @pytest.mark.parametrize("case", [*ENDS, *ENDS_WITH_A_TOOL])
+    def test_what_was_said_decides_it(self, case: str) -> None:
+        inputs, status, reason, items = (ENDS | ENDS_WITH_A_TOOL)[case]
+        driver, command = told(Started(), *inputs, hosted=case in ENDS_WITH_A_TOOL)
+        assert ending_of(command) == (status, reason)
         driver.tell(Ended(AT))
         response = driver.seen[-1]["response"]
-        assert response["status"] == end[0]
-        assert response["incomplete_details"] == (end[1] and {"reason": end[1]})
-        assert response["completed_at"] == (AT if end[0] == "completed" else None)
+        assert response["status"] == status
+        assert response["incomplete_details"] == (reason and {"reason": reason})
+        assert response["completed_at"] == (AT if status == "completed" else None)
+        assert response["error"] == (SERVER_STOPPED if status == "failed" else None)
+        assert [f"{item['type']} {item['status']}" for item in response["output"]] == items
 
     def test_the_end_is_decided_once(self) -> None:
         """It is kept before clients see it, so nothing that comes meanwhile may change it."""
@@ -185,22 +229,6 @@ class TestEndings:
 
 
 class TestStops:
-    @pytest.mark.parametrize(
-        ("reason", "end"),
-        [
-            (StopReason.CANCELLED, ("cancelled", None)),
-            (StopReason.INTERRUPTED, ("incomplete", "interrupted")),
-            (StopReason.SERVER_STOPPED, ("failed", None)),
-        ],
-    )
-    def test_in_the_middle_of_an_item(self, reason: StopReason, end: tuple[str, str | None]) -> None:
-        _, command = told(Started(), TurnBegan(9), sampled(HALF), Stopped(reason))
-        assert ending_of(command) == end
-
-    def test_a_server_that_stops_says_so(self) -> None:
-        _, command = told(Started(), Stopped(StopReason.SERVER_STOPPED))
-        assert command.ending.error == SERVER_STOPPED  # type: ignore[union-attr]
-
     def test_what_waits_is_cancelled(self) -> None:
         driver, command = told(Enqueued(), Stopped(StopReason.CANCELLED), Ended(AT))
         assert types_of(driver) == ["created", "queued", "incomplete"]
@@ -208,24 +236,22 @@ class TestStops:
         assert command is None
 
     @pytest.mark.parametrize(
-        ("reason", "said"),
+        ("reason", "end", "types"),
         [
-            (StopReason.STEERED, "steered"),
-            (StopReason.INTERRUPTED, "interrupted"),
-            (StopReason.DISCARDED, "interrupted"),
+            (StopReason.STEERED, ("incomplete", "steered"), ["in_progress", "incomplete"]),
+            (StopReason.INTERRUPTED, ("incomplete", "interrupted"), ["in_progress", "incomplete"]),
+            (StopReason.DISCARDED, ("incomplete", "interrupted"), ["in_progress", "incomplete"]),
+            (StopReason.SERVER_STOPPED, ("failed", None), ["failed"]),
         ],
     )
-    def test_what_waits_and_is_stopped_otherwise_can_be_continued(self, reason: StopReason, said: str) -> None:
+    def test_what_waits_and_is_stopped_otherwise(
+        self, reason: StopReason, end: tuple[str, str | None], types: list[str]
+    ) -> None:
         driver, command = told(Enqueued(), Stopped(reason))
-        assert ending_of(command) == ("incomplete", said)
+        assert ending_of(command) == end
         driver.tell(Ended(AT))
-        assert types_of(driver) == ["created", "queued", "in_progress", "incomplete"]
-
-    def test_what_waits_can_fail(self) -> None:
-        driver, command = told(Enqueued(), Stopped(StopReason.SERVER_STOPPED))
-        assert command.ending.error == SERVER_STOPPED  # type: ignore[union-attr]
-        driver.tell(Ended(AT))
-        assert types_of(driver) == ["created", "queued", "failed"]
+        assert types_of(driver) == ["created", "queued", *types]
+        assert driver.seen[-1]["response"]["error"] == (SERVER_STOPPED if end[0] == "failed" else None)
 
     def test_steering_lets_the_item_be_said_and_no_more(self) -> None:
         driver, command = told(Started(), TurnBegan(9), sampled(HALF), Stopped(StopReason.STEERED))
@@ -244,16 +270,6 @@ class TestStops:
         command = driver.tell(sampled(f" then.<|end|><|start|>assistant{CALL}", FinishReason.STOP))
         assert ending_of(command) == ("completed", None)
         assert [item["type"] for item in driver.items] == ["function_call", "message", "function_call"]
-
-    def test_steering_between_two_items_ends_it_at_once(self) -> None:
-        for inputs in ((), (TurnBegan(9),), (TurnBegan(9), sampled(THOUGHT))):
-            _, command = told(Started(), *inputs, Stopped(StopReason.STEERED))
-            assert ending_of(command) == ("incomplete", "steered")
-
-    def test_steering_while_a_tool_runs_ends_it_at_once(self) -> None:
-        driver, command = told(Started(), *turn(PYTHON), Stopped(StopReason.STEERED), hosted=True)
-        assert ending_of(command) == ("incomplete", "steered")
-        assert driver.items[-1]["status"] == "incomplete"
 
     @pytest.mark.parametrize(
         "said", [CALL.removesuffix("<|call|>"), FIRST_CALL, f"{FIRST_CALL}<|start|>assistant{HALF}"]
@@ -400,14 +416,6 @@ class TestCorrections:
             _, command = told(Started(budget=budget), *turn(PYTHON))
             assert isinstance(command, Generate) == corrected
 
-    def test_not_where_the_call_was_not_the_last_thing_it_said(self) -> None:
-        _, command = told(Started(), *turn(f"{PYTHON.replace('<|call|>', '<|end|>')}<|start|>assistant{ANSWER}"))
-        assert ending_of(command) == ("completed", None)
-
-    def test_not_where_the_call_was_cut(self) -> None:
-        _, command = told(Started(), *turn(PYTHON.removesuffix("<|call|>"), LENGTH))
-        assert ending_of(command) == ("incomplete", "max_output_tokens")
-
 
 class TestOneCall:
     def test_what_follows_the_first_call_is_neither_read_nor_counted(self) -> None:
@@ -418,11 +426,6 @@ class TestOneCall:
             assert ending_of(command) == ("completed", None)
             assert [item["type"] for item in driver.items] == ["function_call"]
             assert driver.machine.turns[0].output_tokens == count(FIRST_CALL)
-
-    def test_answers_and_thoughts_end_nothing(self) -> None:
-        driver, command = told(Started(), *turn(f"{THOUGHT}{FIRST_CALL}"), one_call=True)
-        assert [item["type"] for item in driver.items] == ["reasoning", "function_call"]
-        assert ending_of(command) == ("completed", None)
 
     @pytest.mark.parametrize("hosted", [True, False])
     def test_otherwise_there_may_be_more(self, hosted: bool) -> None:
@@ -453,18 +456,6 @@ class TestTools:
         assert driver.items == []
         assert driver.machine.turns[0].output_tokens == count(PYTHON)
 
-    def test_a_tool_that_is_not_there_does_not_end_the_turn(self) -> None:
-        call = PYTHON.replace("python", "browser").replace("<|call|>", "<|end|>")
-        driver, command = told(Started(), *turn(f"{call}<|start|>assistant{ANSWER}"), hosted=True)
-        assert ending_of(command) == ("completed", None)
-        assert [item["type"] for item in driver.items] == ["reasoning", "message"]
-
-    def test_a_function_of_the_client_is_its_own_even_where_a_tool_has_its_name(self) -> None:
-        call = FIRST_CALL.replace("functions.f", "functions.python")
-        driver, command = told(Started(), *turn(f"{call}<|start|>assistant{ANSWER}"), hosted=True)
-        assert ending_of(command) == ("completed", None)
-        assert [item["type"] for item in driver.items] == ["function_call", "message"]
-
     def test_its_result_is_said_to_the_model_alone(self) -> None:
         driver, command = told(Started(), *turn(PYTHON), ToolReturned("the result"), hosted=True)
         assert isinstance(command, Generate)
@@ -473,15 +464,6 @@ class TestTools:
         assert result.startswith("<|start|>python to=assistant"), "from a tool, and not from a function of the client"
         assert "the result" not in str(driver.seen)
         assert driver.items[0]["status"] == "completed"
-
-    def test_a_call_that_was_cut_is_not_run(self) -> None:
-        driver, command = told(Started(), *turn(PYTHON.removesuffix("<|call|>"), LENGTH), hosted=True)
-        assert ending_of(command) == ("incomplete", "max_output_tokens")
-        assert driver.items[0]["status"] == "incomplete"
-
-    def test_an_engine_that_aborts_at_a_call_ends_it(self) -> None:
-        _, command = told(Started(), *turn(PYTHON.removesuffix("<|call|>"), ABORT), hosted=True)
-        assert ending_of(command) == ("cancelled", None)
 
 
 class TestCompaction:
