@@ -11,7 +11,7 @@ from engine.errors import GenerationCut, GenerationFailed
 from tests.contracts.engine import ask, assert_whole, collect
 from tests.kit.fake_vllm import MODEL, FakeVllm
 from tests.kit.waiting import eventually
-from tests.unit.engine.test_vllm_server_replicas import affine
+from tests.unit.engine.test_vllm_server import affine
 from tests.unit.engine.vllm_engines import LONG, SCRIPT, OpenEngine, OpenFake, OpenPool, is_away, is_healthy, prompt
 
 QUICK = {"health_seconds": 0.1}
