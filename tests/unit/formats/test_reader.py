@@ -1,14 +1,16 @@
-"""The reader of open models' turns: any chunking gives the same items, and no text is ever lost."""
+"""The readers of turns: any chunking gives the same items, and no text is ever lost."""
 
 import re
 from collections.abc import Iterator
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from engine.backends.vllm.chat import VllmReader
 from engine.formats.chat_template import call_text
 from engine.formats.chat_template import reader as reader_module
 from engine.formats.chat_template.call_text import ObjectScan
@@ -274,3 +276,42 @@ def test_a_call_that_is_read_as_a_whole_is_searched_once(monkeypatch: pytest.Mon
     [call] = read(list(text), reader(CallStyle.JSON))
     assert call == ("call", "f", "x{" * 500, False)
     assert len(text) <= CountedText.read <= 2 * len(text)
+
+
+THOUGHT = "<think>\n Hm.\n\n</think>\n\n"
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+
+
+class ToldParser:
+    """Takes `reasoning>TEXT`, `content>TEXT` and `call>NAME>ARGUMENTS` for what was read."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def parse_delta(self, text: str, *_: object, finished: bool) -> Any:
+        kind, _, said = text.partition(">")
+        delta = SimpleNamespace(reasoning=None, content=None, tool_calls=None)
+        if kind == "call":
+            name, _, arguments = said.partition(">")
+            function = SimpleNamespace(name=name, arguments=arguments)
+            delta.tool_calls = [SimpleNamespace(index=self.calls, function=function)]
+            self.calls += 1
+        elif kind:
+            setattr(delta, kind, said)
+        return delta
+
+
+@pytest.mark.parametrize(
+    ("told", "ours"),
+    [
+        (["content>\n", "content> Hello", "content> \n"], "\n Hello \n"),
+        (["reasoning>\n", "reasoning> Hm.\n", "reasoning>\n", "content>\n\n", "content> Hello"], THOUGHT + " Hello"),
+        (["reasoning>\n", "content>\n\n", "content>Hello"], "<think>\n</think>\n\nHello"),
+        (["content>I look.", "content> \n", "content>\n", 'call>f>{"a": 1}', "content>\n"], f"I look. \n\n{CALL}\n"),
+        (["content>\n", 'call>f>{"a": 1}', "content>\n", "content> Oh.\n"], f"\n{CALL}\n Oh.\n"),
+        (["content>\n ", "content>\n"], "\n \n"),
+    ],
+)
+def test_it_keeps_the_white_space_that_ours_keeps(told: list[str], ours: str) -> None:
+    items: list[Item] = read(told, VllmReader(ToldParser(), None))
+    assert items == read([ours], Reader(style=CallStyle.HERMES, thinks=True))
