@@ -1,4 +1,4 @@
-"""`WebhookSender`: what hostile receivers and operators' settings make of a message."""
+"""`WebhookSender`: what hostile receivers and operators' settings make of a message; tests are counted."""
 
 import asyncio
 import os
@@ -15,7 +15,9 @@ from responses_app.stores.webhooks import EndpointRecord
 from responses_app.tools.network import NetworkError, hosts
 from responses_app.tools.sending import Sent
 from responses_app.tools.settings import WebhookNetworkSettings
+from responses_app.tools.webhooks.recent_tests import TESTS_A_MINUTE, RecentTests
 from responses_app.tools.webhooks.sender import NOT_SEALED_HERE, WebhookSender
+from tests.kit.clock import Clock
 from tests.kit.waiting import eventually
 from tests.kit.web_server import answer, redirect, web_server
 from tests.unit.tools.hostile_pages import drips, endless, endless_headers
@@ -171,3 +173,16 @@ async def test_an_old_secret_of_other_keys_does_not_keep_the_new_one_from_signin
         rotated = replace(endpoint(web.url("/")), old_secret=sealed)
         assert await open_sender.send(rotated, "evt_1", "{}", at=1) == Sent(200)
         assert web.asked[0].count("v1,") == 1
+
+
+def test_a_project_has_so_many_a_minute() -> None:
+    clock = Clock(100.0)
+    tests = RecentTests(clock)
+    assert [tests.seconds_until_room("a") for _ in range(TESTS_A_MINUTE)] == [0] * TESTS_A_MINUTE
+    assert tests.seconds_until_room("a") == 60
+    assert tests.seconds_until_room("b") == 0
+    clock.now += 59.5
+    assert tests.seconds_until_room("a") == 1
+    clock.now += 0.5
+    assert tests.seconds_until_room("a") == 0
+    assert list(tests._tests) == ["a"]  # of others nothing is kept

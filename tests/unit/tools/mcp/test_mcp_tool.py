@@ -1,13 +1,26 @@
-"""MCP servers of both eras, over streamable HTTP, SSE and stdio: listed, called, and kept."""
+"""MCP servers of both eras: listed, called and kept; in responses, along chains; who holds an approval."""
 
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
 import pytest
 
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import ApiError, JsonObject, overloaded
+from responses_app.stores.base import AcceptedResponse, StoreError
+from responses_app.stores.stores import ApprovalHolder
 from responses_app.tools.base import ToolFailed, ToolImage
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.network import NOTHING_ALLOWED
 from responses_app.tools.settings import ServerAccess
+from tests.contracts.store_life import Clock
+from tests.kit.fakes import ANSWER, NOW, FakeEngine, FakeStore, Site
 from tests.kit.mcp_servers import STDIO, McpServer, call_of, mcp_server, mcp_tool, use_of
+from tests.kit.memory_stores import MemoryApprovalStore
+from tests.kit.waiting import eventually
+from tests.unit.runs.test_server_tools import prompt_of
 
 NAMES = {"add", "say", "fail", "refuse", "draw", "process", "leave", "count", "wait", "look", "long"}
 
@@ -155,3 +168,372 @@ async def test_urls_can_be_switched_off_and_labels_need_no_credentials() -> None
             await tool.offer(use_of("https://mcp.example/mcp"))
         with pytest.raises(ApiError, match="configured here"):
             await tool.offer(use_of(None, authorization="key"))
+
+
+def call(tool: str, arguments: str) -> str:
+    return f"<|channel|>commentary to=tests.{tool} <|constrain|>json<|message|>{arguments}<|call|>"
+
+
+ADD = call("add", '{"a":2,"b":3}')
+
+
+def declared(server: McpServer, **fields: object) -> list[JsonObject]:
+    return [{"type": "mcp", "server_label": "tests", "server_url": server.url, "require_approval": "never", **fields}]
+
+
+def output_of(events: list[JsonObject]) -> list[JsonObject]:
+    return events[-1]["response"]["output"]  # type: ignore[index,no-any-return]
+
+
+async def test_a_server_is_listed_and_called(tool: McpTool, running: McpServer) -> None:
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    events = await site.events(tools=declared(running, server_description="For tests."))
+    listed, made, message = output_of(events)
+    assert (listed["type"], listed["server_label"], "error" in listed) == ("mcp_list_tools", "tests", False)
+    assert (made["name"], made["arguments"], made["output"], "error" in made) == ("add", '{"a":2,"b":3}', "5", False)
+    assert message["type"] == "message"
+    _, developer, *_ = prompt_of(site, 0).split("<|end|>")
+    assert "## tests\n\n// For tests.\nnamespace tests {\n\n// Adds two numbers.\ntype add = (_: {" in developer
+    assert "<|start|>tests.add to=assistant<|channel|>commentary<|message|>5<|end|>" in prompt_of(site, 1)
+    usage = events[-1]["response"]["usage"]  # type: ignore[index]
+    assert usage["output_tokens_details"]["tool_output_tokens"] > 0  # type: ignore[index]
+
+
+async def test_what_continues_it_does_not_list_again(tool: McpTool, running: McpServer) -> None:
+    site = Site(FakeEngine([ANSWER]), tools=[tool])
+    tools = declared(running, allowed_tools=["add", "say"])
+    first = await site.ask(input="hi", tools=tools)
+    assert types_of(first) == ["mcp_list_tools", "message"]
+    second = await site.ask(input="hi", tools=tools, previous_response_id=first["id"])
+    assert types_of(second) == ["message"]
+    assert "type add = " in prompt_of(site, 1)
+    assert "type draw = " not in prompt_of(site, 1)
+    replayed = [*first["output"], {"role": "user", "content": "hi"}]  # type: ignore[misc]
+    third = await site.ask(input=replayed, tools=tools, store=False)
+    assert types_of(third) == ["message"]
+    assert "omitted" not in prompt_of(site, 2)
+    wider = await site.ask(input="hi", tools=declared(running), previous_response_id=second["id"])
+    assert types_of(wider) == ["message"]
+
+
+# Approvals.
+
+
+async def asked(site: Site, tools: list[JsonObject], **fields: object) -> tuple[JsonObject, JsonObject]:
+    """Let the model call a tool that needs approval; return the response and the request for approval."""
+    events = await site.events(tools=tools, **fields)
+    *_, request = output_of(events)
+    assert (request["type"], request["name"], request["server_label"]) == ("mcp_approval_request", "add", "tests")
+    assert events[-1]["type"] == "response.completed"
+    return events[-1]["response"], request  # type: ignore[return-value]
+
+
+def answer_to(request: JsonObject, *, approve: bool, **fields: object) -> list[JsonObject]:
+    return [{"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve, **fields}]
+
+
+@dataclass
+class Asking:
+    """A site whose model has called a tool that needs approval, with what it said."""
+
+    site: Site
+    tools: list[JsonObject]
+    first: JsonObject
+    request: JsonObject
+
+    def answered(self, *, approve: bool = True, **fields: object) -> dict[str, Any]:
+        """Return a request that answers the one for approval."""
+        answer = answer_to(self.request, approve=approve, **fields)
+        return {"input": answer, "tools": self.tools, "previous_response_id": self.first["id"]}
+
+
+async def asking_at(site: Site, running: McpServer) -> Asking:
+    tools = declared(running, require_approval="always")
+    return Asking(site, tools, *await asked(site, tools))
+
+
+@pytest.fixture
+async def asking(tool: McpTool, running: McpServer) -> Asking:
+    return await asking_at(Site(FakeEngine([ADD, ANSWER]), tools=[tool]), running)
+
+
+def types_of(response: JsonObject) -> list[str]:
+    return [item["type"] for item in response["output"]]  # type: ignore[attr-defined, index, misc]
+
+
+@pytest.mark.parametrize("how", ["by its id", "with its items", "on another worker"])
+async def test_an_approved_call_is_made_first(tool: McpTool, running: McpServer, how: str) -> None:
+    tools = declared(running, require_approval="always", authorization="secret-token")
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    first, request = await asked(site, tools)
+    given: dict[str, object] = {"previous_response_id": first["id"], "input": answer_to(request, approve=True)}
+    if how == "with its items":
+        given = {"input": [*first["output"], *answer_to(request, approve=True)], "store": False}  # type: ignore[misc]
+    if how == "on another worker":
+        site = Site(FakeEngine([ADD, ANSWER]), tools=[tool], store=site.store)
+        site.engine.turns = [[ANSWER]]
+    events = await site.events(tools=tools, **given)
+    made, message = output_of(events)
+    assert (made["type"], made["output"], made["approval_request_id"]) == ("mcp_call", "5", request["id"])
+    assert message["type"] == "message"
+    prompt = prompt_of(site, -1)
+    assert prompt.count("to=tests.add") == 1
+    assert "<|call|><|start|>tests.add to=assistant<|channel|>commentary<|message|>5<|end|>" in prompt
+    assert "secret-token" not in str(site.store._responses) + str(events)
+
+
+async def test_it_is_made_once_however_often_it_is_approved(asking: Asking) -> None:
+    site, given = asking.site, asking.answered()
+    second = await site.ask(**given)
+    again = await site.ask(**{**given, "previous_response_id": second["id"]})
+    assert types_of(again) == ["message"]
+    more = {"role": "user", "content": "more"}
+    whole = [*asking.first["output"], *given["input"], *second["output"], more]  # type: ignore[misc]
+    assert types_of(await site.ask(input=whole, tools=asking.tools)) == ["message"]
+
+
+async def test_what_is_approved_twice_at_the_same_time_is_called_once(asking: Asking) -> None:
+    site, given = asking.site, asking.answered()
+    site.engine.turns = [[ANSWER], [ANSWER]]
+    begun = await site.begin(transport="sse", **given)
+    refused = await site.refusal(transport="sse", **given)
+    assert (refused.status, refused.code) == (409, "approval_in_use")
+    assert str(asking.request["id"]) in refused.message
+    made = output_of(await begun.to_the_end())
+    assert [item["type"] for item in made] == ["mcp_call", "message"]
+    assert types_of(await site.ask(**given)) == ["mcp_call", "message"], "another branch has its own call"
+
+
+async def test_a_response_that_is_refused_holds_no_approval(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, given = asking.site, asking.answered()
+
+    async def refuse(_: object) -> None:
+        raise overloaded("Too many are running.", retry_after=1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.service.admission, "admit", refuse)
+        with pytest.raises(ApiError, match="Too many"):
+            await site.begin(**given)
+    assert (await site.ask(**given))["status"] == "completed"
+
+
+async def test_each_branch_of_a_conversation_is_approved_by_itself(asking: Asking) -> None:
+    """Who continues the response that asked a second time has a conversation of its own, which has made no call."""
+    for approve, kinds in ((True, ["mcp_call", "message"]), (False, ["message"]), (True, ["mcp_call", "message"])):
+        assert types_of(await asking.site.ask(**asking.answered(approve=approve))) == kinds
+
+
+@pytest.mark.parametrize("approve", [True, False])
+async def test_another_project_answers_no_request_for_approval(asking: Asking, approve: bool) -> None:
+    site, given = asking.site, asking.answered(approve=approve)
+    id = given.pop("previous_response_id")
+    for named in ({"previous_response_id": id}, {}):
+        refused = await site.refusal(project="another", **given, **named)
+        same = await site.refusal(project="another", **given, **dict.fromkeys(named, f"resp_{'0' * 32}"))
+        assert (refused.status, refused.code) == (same.status, same.code)
+    done = await site.ask(**asking.answered())
+    assert done["output"][0]["output"] == "5"  # type: ignore[index]
+
+
+async def test_a_refused_call_is_told_to_the_model(asking: Asking) -> None:
+    second = await asking.site.ask(**asking.answered(approve=False, reason="too dear"))
+    assert types_of(second) == ["message"]
+    assert "<|start|>tests.add to=assistant" in prompt_of(asking.site, 1)
+    assert "did not approve this call: too dear" in prompt_of(asking.site, 1)
+
+
+async def test_a_call_that_nobody_answers_is_told_once_and_can_be_approved_later(asking: Asking) -> None:
+    site, tools = asking.site, asking.tools
+    second = await site.ask(input="something else", tools=tools, previous_response_id=asking.first["id"])
+    third = await site.ask(input="and more", tools=tools, previous_response_id=second["id"])
+    told = "<|start|>tests.add to=assistant<|channel|>commentary<|message|>[the user has not approved this call"
+    assert [prompt_of(site, turn).count(told) for turn in (1, 2)] == [1, 1]
+    assert f"<|call|>{told}" in prompt_of(site, 2)
+    fourth = await site.ask(**{**asking.answered(), "previous_response_id": third["id"]})
+    assert fourth["output"][0]["output"] == "5"  # type: ignore[index]
+
+
+async def test_what_nobody_asked_cannot_be_approved(asking: Asking) -> None:
+    unknown = await asking.site.refusal(input=answer_to({"id": "mcpr_0"}, approve=True), tools=asking.tools)
+    assert (unknown.param, "mcpr_0" in unknown.message) == ("input[0].approval_request_id", True)
+    given = asking.answered()
+    undeclared = await asking.site.refusal(input=given["input"], previous_response_id=asking.first["id"])
+    assert (undeclared.param, "not in 'tools'" in undeclared.message) == ("tools", True)
+
+
+@pytest.mark.parametrize(
+    ("approval", "asks"),
+    [
+        (None, True),
+        ("always", True),
+        ("never", False),
+        ({"never": {"tool_names": ["add"]}}, False),
+        ({"never": {"tool_names": ["say"]}}, True),
+        ({"never": {"read_only": True}}, False),
+        ({"always": {"tool_names": ["say"]}}, False),
+        ({"always": {"tool_names": ["add"]}}, True),
+        ({"always": {"read_only": True}, "never": {"tool_names": ["add"]}}, True),
+    ],
+)
+async def test_what_needs_approval(tool: McpTool, running: McpServer, approval: object, asks: bool) -> None:
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    events = await site.events(tools=declared(running, require_approval=approval))
+    assert output_of(events)[1]["type"] == ("mcp_approval_request" if asks else "mcp_call")
+
+
+# What goes wrong.
+
+
+async def test_without_its_server_the_model_goes_on(tool: McpTool) -> None:
+    away = McpServer("http://127.0.0.1:9/mcp")
+    site = Site(FakeEngine([ANSWER]), tools=[tool])
+    events = await site.events(tools=declared(away))
+    listed, message = output_of(events)
+    assert (listed["tools"], "could not be reached" in str(listed["error"])) == ([], True)
+    assert message["type"] == "message"
+    site.engine.supports_grammar = True
+    demanded = {"type": "mcp", "server_label": "tests"}
+    events = await site.events(tools=declared(away), tool_choice=demanded)
+    assert events[-1]["type"] == "response.failed"
+    assert "could not be reached" in str(events[-1]["response"]["error"])  # type: ignore[index]
+
+
+async def test_a_call_that_fails_has_a_typed_error(tool: McpTool, running: McpServer) -> None:
+    site = Site(FakeEngine([call("fail", "{}"), call("refuse", "{}"), ANSWER]), tools=[tool])
+    events = await site.events(tools=declared(running))
+    _, first, second, message = output_of(events)
+    assert [item["status"] for item in (first, second, message)] == ["failed", "failed", "completed"]
+    assert first["error"]["type"] == "mcp_tool_execution_error"  # type: ignore[index]
+    assert second["error"] == {"type": "mcp_protocol_error", "code": -32042, "message": "Not today."}
+    assert "It is a bad day." in prompt_of(site, 1)
+    assert "Error: Not today." in prompt_of(site, 2)
+
+
+async def test_nothing_of_its_access_is_kept_or_echoed(tool: McpTool, running: McpServer) -> None:
+    store = FakeStore()
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool], store=store)
+    url = running.url.replace("http://", "http://user:pass-word@") + "?key=in-the-query"
+    secret = {"authorization": "a-token", "headers": {"X-Key": "in-a-header"}, "server_url": url}
+    response = await site.ask(input="hi", tools=declared(running, **secret), background=True)
+    (echoed,) = response["tools"]  # type: ignore[misc]
+    assert echoed["server_url"] == running.url + "?<redacted>"  # type: ignore[index]
+    kept = str(store._responses) + str(store.saved) + orjson.dumps(response).decode()
+    for said in ("a-token", "in-a-header", "in-the-query", "pass-word"):
+        assert said not in kept
+    assert any(headers.get("x-key") == "in-a-header" for _, headers in running.requests)
+
+
+class _SlowStore(FakeStore):
+    """Its next acceptance waits for `going`, and fails then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.going: asyncio.Event | None = None
+
+    async def accept(self, accepted: AcceptedResponse) -> None:
+        if self.going is not None:
+            going, self.going = self.going, None
+            await going.wait()
+            raise StoreError("away")
+        await super().accept(accepted)
+
+
+async def _leave(site: Site, given: dict[str, Any], *, once: Callable[[], bool]) -> None:
+    """Begin a response, and leave it as soon as `once` says so, before it has begun."""
+    begun = asyncio.create_task(site.begin(**given))
+    await eventually(once)
+    begun.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await begun
+
+
+async def test_whose_client_left_before_it_was_accepted_holds_no_approval(tool: McpTool, running: McpServer) -> None:
+    store, approvals = _SlowStore(), MemoryApprovalStore(now=lambda: NOW)
+    site = Site(FakeEngine([ADD, ANSWER]), store, tools=[tool], approvals=approvals)
+    given = (await asking_at(site, running)).answered()
+    store.going = going = asyncio.Event()
+    await _leave(site, given, once=lambda: store.going is None)
+    with pytest.raises(ApiError, match="approval"):
+        await site.begin(**given)
+    going.set()
+    await eventually(lambda: not approvals._holders)
+    assert (await site.ask(**given))["status"] == "completed"
+
+
+class _SlowApprovals(MemoryApprovalStore):
+    """Its next claim is kept, and answered when `going` is set."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        super().__init__(now=now)
+        self.going: asyncio.Event | None = None
+
+    async def claim(self, project: str, request_id: str, response_id: str, *, instead_of: str = "") -> ApprovalHolder:
+        holder = await super().claim(project, request_id, response_id, instead_of=instead_of)
+        if self.going is not None:
+            going, self.going = self.going, None
+            await going.wait()
+        return holder
+
+
+async def test_whose_client_left_while_it_was_claimed_holds_no_approval(tool: McpTool, running: McpServer) -> None:
+    approvals = _SlowApprovals(lambda: NOW)
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool], approvals=approvals)
+    given = (await asking_at(site, running)).answered()
+    approvals.going = going = asyncio.Event()
+    await _leave(site, given, once=lambda: approvals.going is None)
+    going.set()
+    await eventually(lambda: not approvals._holders)
+    assert (await site.ask(**given))["status"] == "completed"
+
+
+async def test_one_that_is_not_stored_holds_its_approval_on_all_workers_until_it_ends(
+    tool: McpTool, running: McpServer
+) -> None:
+    clock, store, end = Clock(), FakeStore(), asyncio.Event()
+    approvals = MemoryApprovalStore(now=clock)
+    one = Site(FakeEngine([ADD, [end, ANSWER]]), store, tools=[tool], approvals=approvals)
+    other = Site(FakeEngine([ANSWER]), store, tools=[tool], approvals=approvals, new_id=one.new_id)
+    one.service.approving.renew_seconds = 0.01
+    other.service.approving._now = clock
+    given = (await asking_at(one, running)).answered()
+    begun = await one.begin(transport="sse", **given, store=False)
+    clock.now += 61
+    holders = approvals._holders
+    await eventually(lambda: [each.claimed_at for each in holders.values()] == [clock.now])
+    refused = await other.refusal(**given)
+    assert (refused.status, refused.code) == (409, "approval_in_use")
+    end.set()
+    await begun.to_the_end()
+    await eventually(lambda: not holders)
+    assert (await other.ask(**given))["status"] == "completed"
+    await eventually(lambda: not holders)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+async def test_one_that_stood_still_for_so_long_that_another_may_have_made_its_call_makes_it_not(
+    tool: McpTool, running: McpServer, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    """Of a stored one everybody knows that it runs, and its log tells whether it is still this worker's."""
+    clock, approvals = Clock(), _StandsStill(now=lambda: NOW)
+    approvals.clock = clock
+    monkeypatch.setattr("responses_app.runs.approving.own_clock", clock)
+    site = Site(FakeEngine([call("say", '{"text":"hi"}'), ANSWER]), tools=[tool], approvals=approvals)
+    tools = declared(running, require_approval="always")
+    first = await site.ask(input="hi", tools=tools)
+    *_, request = first["output"]  # type: ignore[misc]
+    given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
+    response = await site.ask(**given, store=stored)
+    made, message = response["output"]  # type: ignore[misc]
+    assert (made["status"], message["type"]) == ("completed" if stored else "failed", "message")
+    assert stored or "the approval may have been used elsewhere" in str(made["error"])
+
+
+class _StandsStill(MemoryApprovalStore):
+    """Its worker stands still behind each of its answers."""
+
+    clock: Clock
+
+    async def claim(self, project: str, request_id: str, response_id: str, *, instead_of: str = "") -> ApprovalHolder:
+        holder = await super().claim(project, request_id, response_id, instead_of=instead_of)
+        self.clock.now += 61
+        return holder
