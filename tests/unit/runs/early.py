@@ -15,7 +15,7 @@ from responses_app.runs.queues.turns import FairTurns
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from tests.kit.fakes import FakeStore, Site, run_settings
 from tests.kit.plain_format import STOP, PlainFormat, PlainParser
-from tests.unit.runs.test_plain_format import ByteEngine
+from tests.unit.runs.test_several_models import ByteEngine
 
 WIKI: JsonObject = {
     "type": "mcp",

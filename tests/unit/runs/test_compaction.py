@@ -94,21 +94,16 @@ class TestTrigger:
             told = list(render_text("developer", "Be kind.").tokens)
             assert chain(site.engine.prompts[-1]) == [*told, *rendered(), *user("x")]
 
-    async def test_no_other_project_can_open_it(self) -> None:
-        site = Site(FakeEngine([SUMS_UP, ANSWER]))
-        item = await compaction_of(site, input=[{"role": "user", "content": "hi"}, TRIGGER])
-        error = await site.refusal(project="other", input=[{"role": "user", "content": "x"}, item])
-        assert (error.status, error.code) == (400, "invalid_encrypted_content")
-        assert error.param == "input[1].encrypted_content"
-
-    async def test_a_changed_item_is_refused_and_not_repeated(self) -> None:
+    async def test_an_item_that_was_changed_or_is_of_another_project_is_refused(self) -> None:
         site = Site(FakeEngine([SUMS_UP]))
         item = await compaction_of(site, input=[{"role": "user", "content": "hi"}, TRIGGER])
         content = str(item["encrypted_content"])
         changed = content[:40] + ("A" if content[40] != "A" else "B") + content[41:]
-        error = await site.refusal(input=[{**item, "encrypted_content": changed}])
-        assert (error.code, error.param) == ("invalid_encrypted_content", "input[0].encrypted_content")
-        assert content[10:30] not in error.message
+        for project, sent in (("other", item), ("default", {**item, "encrypted_content": changed})):
+            error = await site.refusal(project=project, input=[{"role": "user", "content": "x"}, sent])
+            assert (error.status, error.code) == (400, "invalid_encrypted_content")
+            assert error.param == "input[1].encrypted_content"
+            assert content[10:30] not in error.message
 
     async def test_the_engine_may_fail(self) -> None:
         site = Site(FakeEngine([["<|channel|>final<|message|>They", EngineOverloaded("full", retry_after=1)]]))

@@ -1,10 +1,12 @@
-"""What a request asks of the engine itself: cache salt, affinity, tier and priority, warm-up, log probabilities."""
+"""What a request asks of the engine itself: salt, tier, warm-up, log probabilities; fields without effect."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 import orjson
 import pytest
 
+from docs.extension.fields import rows
 from engine.backends.llama.wire import completion
 from engine.backends.scripted import with_logprobs
 from engine.errors import EngineUnavailable
@@ -15,6 +17,7 @@ from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 from responses_app.protocol.chat.request import parse_chat
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING, KNOWN_INCLUDES, LOGPROBS, Fields
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.rollouts.generations import RolloutRef
 from responses_app.protocol.rollouts.requests import NewRollout, as_sampling, parse_rollout
@@ -309,3 +312,42 @@ async def test_what_may_take_hours_comes_behind_everything_else(site: Site) -> N
     for more in ({}, {"background": True, "stream": True}, {"background": True, "service_tier": "flex"}):
         error = await site.refusal(input="hi", background_options=options, **more)
         assert error.param == "background_options.completion_window"
+
+
+VALUES: dict[str, object] = {  # where a name is no value of it
+    "text.verbosity": "high",
+    "prompt_cache_options.ttl": "12h",
+    "prompt_cache_options.mode": "explicit",
+    "client_metadata": {"a": "b"},
+}
+OTHERS: dict[str, JsonObject] = {
+    "include": {"include": sorted(KNOWN_INCLUDES - {LOGPROBS, ENCRYPTED_REASONING})},
+    "metadata": {"metadata": {"a": "b"}},
+    "user": {"user": "somebody"},
+    "safety_identifier": {"safety_identifier": "somebody"},
+}
+
+
+def without_effect() -> Iterator[str]:
+    """Yield the fields of a request that have none."""
+    for name, becomes, _ in rows(Fields):
+        if becomes == "without effect":
+            yield name
+
+
+def body_of(path: str) -> JsonObject:
+    body: object = VALUES.get(path, path)
+    for name in reversed(path.split(".")):
+        body = {name: body}
+    assert isinstance(body, dict)
+    return body
+
+
+@pytest.mark.parametrize("fields", [*map(body_of, without_effect()), *OTHERS.values()], ids=str)
+async def test_it_is_accepted_and_without_effect(fields: JsonObject, site: Site) -> None:
+    site.service.new_id = lambda prefix: f"{prefix}_1"
+    plain = await site.ask(input="hi", tools=[TOOL_F])
+    other = await site.ask(input="hi", **{"tools": [TOOL_F], **fields})
+    assert other["output"] == plain["output"]
+    first, second = site.engine.requests
+    assert replace(second, request_id=first.request_id) == first

@@ -1,8 +1,12 @@
-"""The engine's turns: shared between projects, bounded, and never lost."""
+"""The engine's turns and threads, shared between projects: bounded, never lost, the short before the long."""
 
 import asyncio
+import contextlib
+import gc
 import random
+import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -10,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from engine.formats.harmony.encoding import encode_text
+from engine.giving_up import check
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES, QueueBounds
-from responses_app.runs.queues.turns import FairTurns, TurnPlace
+from responses_app.runs.queues.turns import LONG, LONG_THREADS, SHORT_THREADS, FairThreads, FairTurns, TurnPlace
+from tests.kit.waiting import eventually
 
 MANY = QueueBounds(1000)
 
@@ -107,14 +114,21 @@ async def test_a_project_that_comes_later_has_its_share_as_soon_as_turns_end(off
         assert await office.end("b") == "b"
 
 
-async def test_projects_take_turns_where_there_is_one(offices: Callable[..., Office]) -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [[("a", "a", False), ("b", "b", False), ("c", "c", False)], [("a", "rollout", True), ("a", "person", False)]],
+    ids=["projects", "roll-outs and people"],
+)
+async def test_they_take_turns_where_there_is_one(
+    asked: list[tuple[str, str, bool]], offices: Callable[..., Office]
+) -> None:
     office = offices(max_running=1)
-    for project in ("a", "b", "c"):
-        await office.ask(project, 3)
+    for project, label, of_rollout in asked:
+        await office.ask(project, 3, label=label, of_rollout=of_rollout)
     seen = [office.order[0]]
-    for _ in range(8):
+    for _ in range(3 * len(asked) - 1):
         seen.append(await office.end(seen[-1]))
-    assert seen == ["a", "b", "c"] * 3
+    assert seen == [label for _, label, _ in asked] * 3
 
 
 async def test_a_tier_moves_the_order_inside_a_project_and_nothing_waits_for_ever(
@@ -309,16 +323,6 @@ async def test_people_that_have_all_turns_leave_rollouts_theirs(offices: Callabl
     assert await office.end("person") == "person"
 
 
-async def test_with_one_turn_rollouts_and_people_take_turns(offices: Callable[..., Office]) -> None:
-    office = offices(max_running=1)
-    await office.ask("a", 4, label="rollout", of_rollout=True)
-    await office.ask("a", 4, label="person")
-    seen = [office.order[0]]
-    for _ in range(7):
-        seen.append(await office.end(seen[-1]))
-    assert seen == ["rollout", "person"] * 4
-
-
 async def test_projects_have_equal_shares_of_what_rollouts_have(offices: Callable[..., Office]) -> None:
     office = offices(max_running=4)
     await office.ask("a", 50, label="of a", of_rollout=True)
@@ -356,3 +360,125 @@ async def test_with_one_turn_it_is_served_too() -> None:
     assert place.ask()
     place.leave()
     assert FairTurns().place("a", "default", BEHIND_ALL).ask(), "nobody waits where turns are not bounded"
+
+
+MANY_THREADS = 20  # of a flood, more than there are threads
+
+
+class Flood:
+    """Work that goes on, step by step, until it may end or is given up."""
+
+    def __init__(self) -> None:
+        self.running: list[str] = []
+        self.order: list[str] = []  # who began
+        self.may_end = threading.Event()
+
+    def work(self, name: str) -> str:
+        self.order.append(name)
+        self.running.append(name)
+        try:
+            while not self.may_end.wait(0.001):
+                check()
+        finally:
+            self.running.remove(name)
+        return name
+
+    async def come(self) -> tuple[FairThreads, list[asyncio.Task[str]]]:
+        """Let a project have all threads for long work, and wait for more."""
+        fair = FairThreads()
+        tasks = [asyncio.create_task(fair.run("greedy", LONG + 1, self.work, "greedy")) for _ in range(MANY_THREADS)]
+        await eventually(lambda: len(self.running) == LONG_THREADS)
+        return fair, tasks
+
+
+@pytest.fixture
+def flood() -> Flood:
+    return Flood()
+
+
+@pytest.mark.parametrize(("size", "threads"), [(LONG + 1, LONG_THREADS), (LONG, SHORT_THREADS)])
+async def test_no_more_runs_at_once_than_there_are_threads(flood: Flood, size: int, threads: int) -> None:
+    fair = FairThreads()
+    tasks = [asyncio.create_task(fair.run("greedy", size, flood.work, "greedy")) for _ in range(MANY_THREADS)]
+    await eventually(lambda: len(flood.running) == threads)
+    flood.may_end.set()
+    assert await asyncio.gather(*tasks) == ["greedy"] * MANY_THREADS
+
+
+async def test_short_work_does_not_wait_for_long_work_of_whomever(flood: Flood) -> None:
+    fair = FairThreads()
+    tasks = [asyncio.create_task(fair.run(f"p{each}", LONG + 1, flood.work, "long")) for each in range(MANY_THREADS)]
+    await eventually(lambda: len(flood.running) == LONG_THREADS)
+    assert await fair.run("p0", LONG, lambda: "short") == "short"
+    assert await fair.wait("p0", lambda: "elsewhere") == "elsewhere"
+    flood.may_end.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_the_next_thread_is_for_the_project_that_has_none(flood: Flood) -> None:
+    fair, tasks = await flood.come()
+    modest = asyncio.create_task(fair.run("modest", LONG + 1, flood.work, "modest"))
+    await asyncio.sleep(0)
+    flood.may_end.set()
+    await asyncio.gather(*tasks, modest)
+    # All threads come free together, and which of the next begins first is the system's choice.
+    assert flood.order.index("modest") < 2 * LONG_THREADS
+
+
+async def test_who_leaves_frees_the_thread_or_the_place_in_the_queue(flood: Flood) -> None:
+    fair, tasks = await flood.come()
+    for task in tasks:
+        task.cancel()
+    assert all(
+        isinstance(each, asyncio.CancelledError) for each in await asyncio.gather(*tasks, return_exceptions=True)
+    )
+    assert not flood.running
+    assert len(flood.order) == LONG_THREADS, "what waited never began"
+    assert await fair.run("modest", LONG + 1, lambda: "done") == "done"
+
+
+@pytest.mark.parametrize("raised", [ValueError("no"), KeyError("x")])
+async def test_what_the_work_raises_is_raised(raised: Exception) -> None:
+    def work() -> None:
+        raise raised
+
+    with pytest.raises(type(raised)):
+        await FairThreads().run("p", 1, work)
+
+
+async def test_encoding_a_long_text_is_given_up_at_its_next_part() -> None:
+    """A minute's work ends within one part of it."""
+    done: list[int] = []
+
+    def work(text: str, note: Callable[[int], None]) -> None:
+        note(len(encode_text(text)))
+
+    began = threading.Event()
+    running = asyncio.create_task(
+        FairThreads().run("p", LONG + 1, lambda: (began.set(), work(" " * 5_000_000, done.append)))
+    )
+    await eventually(began.is_set)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not done
+
+
+async def test_what_was_refused_is_gone_without_the_garbage_collector() -> None:
+    fair, body = FairThreads(), Flood()
+    known = weakref.ref(body)
+
+    def refuse(body: Flood) -> None:
+        raise ValueError(body.order)
+
+    async def ask(body: Flood) -> None:
+        with contextlib.suppress(ValueError):
+            await fair.run("p", 1, refuse, body)
+
+    gc.disable()
+    try:
+        await ask(body)
+        del body
+        await eventually(lambda: known() is None)
+    finally:
+        gc.enable()

@@ -139,10 +139,6 @@ class TestReaders:
         assert house.heard["resp_1"] == []
         await eventually(lambda: house.heard["resp_1"] == [0, 1])
 
-    async def test_what_says_nothing_is_kept_all_the_same(self, house: House) -> None:
-        house.log().take(TurnBegan(9), [])
-        await eventually(lambda: bool(house.store.appended))
-
     async def test_webhooks_are_told_with_each_append_until_one_is_kept(self, house: House, log: RunLog) -> None:
         told = message("response.completed", "resp_1")
         house.store.failures = 1
@@ -261,8 +257,11 @@ class TestKeeping:
         assert len(house.store.appended) == 1
         assert house.told == []
 
-    async def test_what_ended_while_the_store_was_away_is_not_tried_again(self, house: House, log: RunLog) -> None:
-        house.store.failures = 1
+    @pytest.mark.parametrize("failures", [0, 1])
+    async def test_what_ended_while_it_was_being_kept_tells_nothing_twice_and_is_not_tried_again(
+        self, house: House, log: RunLog, failures: int
+    ) -> None:
+        house.store.failures = failures
         house.store.go_on.clear()
         log.take(Sampled([1]), [event(0)])
         await eventually(lambda: bool(house.store.appended))
@@ -270,14 +269,6 @@ class TestKeeping:
         house.store.go_on.set()
         await eventually(lambda: house.idle)
         assert len(house.store.appended) == 1
-
-    async def test_what_ended_while_it_was_being_kept_tells_nothing_twice(self, house: House, log: RunLog) -> None:
-        house.store.go_on.clear()
-        log.take(Sampled([1]), [event(0)])
-        await eventually(lambda: bool(house.store.appended))
-        log.end()
-        house.store.go_on.set()
-        await eventually(lambda: house.idle)
         assert house.heard["resp_1"] == [0]
 
     async def test_closing_leaves_no_task(self, house: House) -> None:

@@ -106,11 +106,14 @@ async def test_closing_with_runs_that_have_not_begun() -> None:
     assert (await reading.to_the_end())[-1]["response"]["status"] == "failed"
 
 
+def wordy(stream_max_lag_bytes: int) -> Site:
+    """Return a site whose model says much, with a bound for how far readers may be behind."""
+    words = ["<|channel|>final<|message|>", *["word " * 50] * 50, ANSWER]
+    return Site(FakeEngine([words]), settings=run_settings(stream_max_lag_bytes=stream_max_lag_bytes))
+
+
 async def test_a_slow_reader_is_dropped_and_its_run_cancelled(caplog: pytest.LogCaptureFixture) -> None:
-    site = Site(
-        FakeEngine([["<|channel|>final<|message|>", *["word " * 50] * 50, ANSWER]]),
-        settings=run_settings(stream_max_lag_bytes=20_000),
-    )
+    site = wordy(20_000)
     reading = await site.begin(input="hi")
     await idle(site)
     with pytest.raises(ReaderTooSlow):
@@ -121,10 +124,7 @@ async def test_a_slow_reader_is_dropped_and_its_run_cancelled(caplog: pytest.Log
 
 
 async def test_a_slow_reader_does_not_end_the_run_of_another() -> None:
-    site = Site(
-        FakeEngine([["<|channel|>final<|message|>", *["word " * 50] * 50, ANSWER]]),
-        settings=run_settings(stream_max_lag_bytes=8_000),
-    )
+    site = wordy(8_000)
     reading = await site.begin(input="hi")
     slow = site.registry.attach(reading.run)
     events = await reading.to_the_end()
@@ -435,8 +435,7 @@ class TestClosing:
         assert 0.08 < time.monotonic() - began < 5
 
     async def test_nobody_waits_for_a_reader_that_was_dropped(self) -> None:
-        words = ["<|channel|>final<|message|>", *["word " * 50] * 50, ANSWER]
-        site = Site(FakeEngine([words]), settings=run_settings(stream_max_lag_bytes=5_000))
+        site = wordy(5_000)
         reading = await site.begin(input="hi")
         await idle(site)
         await close(site, last_words=60)

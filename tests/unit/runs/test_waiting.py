@@ -111,23 +111,15 @@ async def test_a_response_whose_id_its_client_chose(store: bool, site: Site) -> 
     assert await not_taken(site, "my-id", given(call_id)) == ((409 if store else 404), "response_id")
 
 
-async def test_a_continuation_has_the_very_tokens() -> None:
-    site = Site(FakeEngine([CALL, ANSWER, ANSWER]))
-    reading, [call_id] = await waits(site)
-    await give(site, reading, call_id)
-    await reading.to_the_end()
-    await site.ask(input="And?", previous_response_id=id_of(reading), tools=[TOOL_F])
-    _, second, third = site.engine.prompts
-    assert third[: len(second)] == second
-
-
-async def test_a_client_that_sends_all_items_again_needs_no_more() -> None:
+@pytest.mark.parametrize("replays", [False, True])
+async def test_what_follows_has_the_very_tokens(replays: bool) -> None:
     site = Site(FakeEngine([CALL, ANSWER, ANSWER]))
     reading, [call_id] = await waits(site)
     await give(site, reading, call_id)
     response = (await reading.to_the_end())[-1]["response"]
-    said = [{"role": "user", "content": "hi"}, *response["output"]]  # type: ignore[index]
-    await site.ask(input=[*said, {"role": "user", "content": "And?"}], tools=[TOOL_F])
+    said = [{"role": "user", "content": "hi"}, *response["output"]] if replays else []  # type: ignore[index]
+    named = {} if replays else {"previous_response_id": id_of(reading)}
+    await site.ask(input=[*said, {"role": "user", "content": "And?"}], tools=[TOOL_F], **named)
     _, second, third = site.engine.prompts
     assert third[: len(second)] == second
 
@@ -241,13 +233,6 @@ async def test_it_is_deleted_while_it_waits(site: Site) -> None:
     await site.responses.delete("default", id_of(reading))
     assert await not_taken(site, id_of(reading), given(call_id)) == (404, "response_id")
     await idle(site)
-
-
-async def test_one_that_is_not_stored_takes_outputs_too(site: Site) -> None:
-    reading, [call_id] = await waits(site, store=False, transport="websocket")
-    await give(site, reading, call_id)
-    assert (await reading.to_the_end())[-1]["type"] == "response.completed"
-    assert await not_taken(site, id_of(reading), given(call_id)) == (404, "response_id")
 
 
 async def test_a_server_that_stops_ends_it(site: Site) -> None:
