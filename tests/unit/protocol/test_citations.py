@@ -1,21 +1,42 @@
-"""Citations become links and annotations, however the text is cut; what only looks like one stays as it is."""
+"""Citations become links and annotations, of files too, however the text is cut; what only looks like one stays."""
+
+from collections.abc import Sequence
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.responses import ResponseOutputMessage, ResponseOutputTextAnnotationAddedEvent
 
+from engine.formats.base import (
+    ItemEnded,
+    ItemKind,
+    ItemStarted,
+    MessageKind,
+    RenderedMessage,
+    Text,
+    TextLogprob,
+    as_tokens,
+)
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.files.vector_stores import MAX_RESULTS
 from responses_app.protocol.output.citations import (
+    MAX_CITATIONS,
+    MAX_FILES,
     MAX_PAGES_BYTES,
     CitationReader,
     ListedPage,
     PageStack,
     Piece,
+    ProducedFiles,
     ShownPage,
     Sources,
     annotation,
+    state_of,
 )
-from responses_app.protocol.requests.server_tools import FoundFiles
+from responses_app.protocol.requests.server_tools import MAX_KEPT, FoundFiles
+from responses_app.tools.base import MAX_STATE_BYTES
+from tests.kit.laws import new_stream
 
 TURTLES = ("https://example.com/turtles_(animals)", "Turtles")
 STACK = PageStack(
@@ -139,3 +160,188 @@ def test_a_stack_is_kept_as_json_and_forgets_what_is_old() -> None:
     assert 5 < sum(kept) < len(kept)
     assert PageStack.from_json(again.as_json()) == again
     assert again.source(-1, 0) is None
+
+
+CITED_STACK = PageStack([ShownPage(kind="page", url="https://a.example/x", title="A page")])
+SOURCES = Sources(CITED_STACK.source, FoundFiles({"first": 2, "found": [[["file-1", "a.txt"]]]}).file)
+CITED_LINK = "([a.example](https://a.example/x))"
+END = ItemEnded(RenderedMessage(MessageKind.FINAL, as_tokens([1])))
+CUT = ItemEnded(RenderedMessage(MessageKind.FINAL, as_tokens([1])), truncated=True)
+
+
+def said(texts: Sequence[Text], end: ItemEnded = END, kind: ItemKind = ItemKind.ANSWER) -> list[JsonObject]:
+    """Return the events of a message that may cite a page."""
+    stream = new_stream()
+    stream.sources = SOURCES
+    stream.start()
+    events = stream.receive_all([ItemStarted(kind), *texts, end])
+    return [{"type": event.type, "sequence_number": event.sequence_number, **event.fields} for event in events]
+
+
+def test_an_annotation_follows_the_text_that_it_covers() -> None:
+    events = said([Text("Bone"), Text("【0†"), Text("L3】"), Text(", 【0†L1】.")])
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.delta",
+        "output_text.annotation.added",
+        "output_text.delta",
+        "output_text.annotation.added",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+    ]
+    message = ResponseOutputMessage.model_validate(events[-1]["item"])
+    part = message.content[0]
+    assert part.type == "output_text"
+    assert part.text == f"Bone {CITED_LINK}, {CITED_LINK}."
+    for index, (event, whole) in enumerate(zip((events[4], events[6]), part.annotations, strict=True)):
+        added = ResponseOutputTextAnnotationAddedEvent.model_validate(event, strict=True)
+        assert added.annotation.model_dump() == whole.model_dump()
+        assert (added.annotation_index, added.content_index) == (index, 0)
+        assert whole.type == "url_citation"
+        assert (part.text[whole.start_index : whole.end_index], whole.title) == (CITED_LINK, "A page")
+    assert events[8]["part"]["annotations"] == events[-1]["item"]["content"][0]["annotations"]
+
+
+@pytest.mark.parametrize(("end", "status"), [(END, "completed"), (CUT, "incomplete")])
+def test_what_is_held_back_is_said_at_the_end(end: ItemEnded, status: str) -> None:
+    events = said([Text("a【0†L")], end, ItemKind.PREAMBLE)
+    deltas = [event["delta"] for event in events if event["type"].endswith(".delta")]
+    assert deltas == ["a", "【0†L"]
+    item = events[-1]["item"]
+    assert (item["status"], item["phase"], item["content"][0]["text"]) == (status, "commentary", "a【0†L")
+
+
+def test_log_probabilities_of_held_text_come_with_what_is_said_then() -> None:
+    probs = [TextLogprob(letter.encode(), -1.0) for letter in "【0†L3】"]
+    texts = [Text(each.token.decode(), (each,)) for each in probs]
+    events = said([*texts, Text("!", (TextLogprob(b"!", -2.0),))])
+    deltas = [event for event in events if event["type"].endswith(".delta")]
+    assert [(each["delta"], len(each["logprobs"])) for each in deltas] == [(CITED_LINK, len(probs)), ("!", 1)]
+    assert len(events[-1]["item"]["content"][0]["logprobs"]) == len(probs) + 1
+
+
+@given(st.text("ab 【】0†L3\n", max_size=40), st.lists(st.integers(1, 5), min_size=1, max_size=10))
+def test_however_the_text_is_cut_the_deltas_are_the_text_and_annotations_cover_links(
+    text: str, sizes: list[int]
+) -> None:
+    parts, rest = [], text
+    while rest:
+        size = sizes[len(parts) % len(sizes)]
+        parts.append(Text(rest[:size]))
+        rest = rest[size:]
+    events = said(parts)
+    whole = events[-1]["item"]["content"][0]
+    assert "".join(event["delta"] for event in events if event["type"].endswith(".delta")) == whole["text"]
+    assert whole == said([Text(text)] if text else [])[-1]["item"]["content"][0]
+    assert all(whole["text"][each["start_index"] : each["end_index"]] == CITED_LINK for each in whole["annotations"])
+
+
+def test_a_file_is_cited_at_the_place_of_its_citation_also_at_the_end() -> None:
+    events = said([Text("Bone【2:"), Text("0†a.t"), Text("xt】, and more【2:0】")])
+    kinds = [event["type"].removeprefix("response.output_text.") for event in events[2:-2]]
+    assert kinds == ["delta", "delta", "annotation.added", "annotation.added", "done"]
+    part = ResponseOutputMessage.model_validate(events[-1]["item"]).content[0]
+    assert part.type == "output_text"
+    assert part.text == "Bone, and more"
+    assert [each.model_dump() for each in part.annotations] == [
+        {"type": "file_citation", "file_id": "file-1", "filename": "a.txt", "index": index} for index in (4, 14)
+    ]
+    added = [event["annotation"] for event in events if event["type"].endswith("annotation.added")]
+    assert added == [each.model_dump() for each in part.annotations]
+
+
+def test_what_was_never_found_stays_as_it_was_written() -> None:
+    text = "Bone【1:0†a.txt】【2:1】【2:x】【3:0†"
+    part = said([Text(text)])[-1]["item"]["content"][0]  # type: ignore[index]
+    assert (part["text"], part["annotations"]) == (text, [])
+
+
+STATE = state_of("cntr_1", None, [("table.csv", "cfile_1"), ("plots/a.png", "cfile_2")])
+
+
+def ranges(text: str, annotations: list[JsonObject]) -> list[tuple[object, str]]:
+    """Return the file and the text of each annotation."""
+    return [(each["file_id"], text[each["start_index"] : each["end_index"]]) for each in annotations]  # type: ignore[misc]
+
+
+def test_a_message_cites_what_it_names() -> None:
+    files = ProducedFiles()
+    files.learn(STATE)
+    text = "See [it](sandbox:/mnt/data/table.csv), and /mnt/data/plots/a.png. Not /mnt/data/other.csv."
+    (first, second) = files.cite(text, is_last=True)
+    assert ranges(text, [first, second]) == [
+        ("cfile_1", "sandbox:/mnt/data/table.csv"),
+        ("cfile_2", "/mnt/data/plots/a.png"),
+    ]
+    assert (first["container_id"], second["filename"]) == ("cntr_1", "a.png")
+    assert files.cite(text, is_last=True) == [first, second]  # whenever it names them
+
+
+def test_an_answer_cites_what_nothing_has_named_and_does_so_once() -> None:
+    files = ProducedFiles()
+    files.learn(STATE)
+    assert files.cite("A word before a call.", is_last=False) == []
+    text = "Done."
+    assert ranges(text, files.cite(text, is_last=True)) == [("cfile_1", ""), ("cfile_2", "")]
+    assert files.cite("Done again.", is_last=True) == []
+
+
+def test_what_an_earlier_response_has_written_is_cited_where_it_is_named() -> None:
+    files = ProducedFiles()
+    files.know(STATE)
+    assert files.cite("Nothing.", is_last=True) == []
+    assert len(files.cite("/mnt/data/table.csv", is_last=True)) == 1
+    files.learn(state_of("cntr_1", STATE, [("table.csv", "cfile_1")]))  # written once more
+    assert len(files.cite("Nothing.", is_last=True)) == 1
+
+
+def test_another_container_has_other_files() -> None:
+    files = ProducedFiles()
+    files.know(STATE)
+    files.learn(state_of("cntr_2", STATE, [("table.csv", "cfile_9")]))
+    assert [each["file_id"] for each in files.cite("/mnt/data/table.csv", is_last=True)] == ["cfile_9"]
+    assert files.cite("/mnt/data/plots/a.png", is_last=True) == []
+
+
+def test_files_with_long_names_are_remembered_as_long_as_a_state_may_be() -> None:
+    long = "\x01" * 1000  # each is written as six characters
+    written = [(f"{number}/{long}", f"cfile_{number}") for number in range(MAX_FILES)]
+    state = state_of("cntr_1", None, written)
+    assert len(orjson.dumps(state)) <= MAX_STATE_BYTES
+    assert state["files"] == [list(each) for each in written[-len(state["files"]) :]] != []  # type: ignore[arg-type]
+
+
+def test_it_is_bounded_and_takes_any_state() -> None:
+    state = state_of("c", None, [(f"{number}", f"cfile_{number}") for number in range(2 * MAX_FILES)])
+    assert len(state["files"]) == MAX_FILES  # type: ignore[arg-type]
+    files = ProducedFiles()
+    files.learn(state)
+    assert len(files.cite("", is_last=True)) == MAX_CITATIONS
+    for odd in ({}, {"files": 5}, {"files": [["a"], [1, 2], None]}, {"container_id": None, "written": {}}):
+        files.learn(odd)  # type: ignore[arg-type]
+        assert files.cite("/mnt/data/a", is_last=True) == []
+
+
+def test_the_latest_searches_can_be_cited_as_many_as_a_state_may_hold() -> None:
+    name = "ü" * 255
+    found = FoundFiles(None)
+    for search in range(20):
+        found = FoundFiles(found.as_json())
+        assert found.next_search == search
+        found.add([(f"file-{search}", name)] * MAX_RESULTS)
+        assert len(orjson.dumps(found.as_json())) <= MAX_STATE_BYTES
+        assert found.file(search, MAX_RESULTS - 1) == (f"file-{search}", name)
+    assert found.file(0, 0) is None
+
+
+def test_of_short_names_more_searches_are_kept() -> None:
+    found = FoundFiles(None)
+    for search in range(20):
+        found.add([(f"file-{search}", "a.txt")] * 10)
+    assert found.file(0, 9) == ("file-0", "a.txt")
+    found.add([("file-20", "a.txt")])
+    assert (found.file(0, 0), found.file(1, 0)) == (None, ("file-1", "a.txt"))
+    assert MAX_KEPT == 200

@@ -18,7 +18,7 @@ from responses_app.watch.transcript import PageTranscript
 from tests.kit.fakes import Site
 from tests.unit.formats.families import QWEN
 from tests.unit.formats.rendering import format_of
-from tests.unit.protocol.test_chat_request import chat
+from tests.unit.protocol.test_chat import chat
 
 FORMATS = {"harmony": HarmonyFormat(), "chat template": format_of(QWEN)[0]}
 USER: JsonObject = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]}

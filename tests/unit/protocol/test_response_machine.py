@@ -112,7 +112,7 @@ def replayed(driver: Driver, log: Iterable[Input]) -> Driver:
 
 @pytest.mark.parametrize("model", ["harmony", "plain"])
 class TestLaws:
-    """`tests/unit/formats/test_laws_of_families.py` holds the families to these, with fewer examples."""
+    """`tests/unit/formats/test_cut_turns.py` holds the families to these, with fewer examples."""
 
     @settings(max_examples=150, deadline=None)
     @given(st.data())

@@ -192,23 +192,27 @@ def create_on(number: int) -> tuple[dict[str, object], int]:
 
 
 class TestParents:
-    def test_a_lane_remembers_its_latest_response(self, connection: WebSocketSession) -> None:
-        run(connection, "resp_1")
-        run(connection, "resp_2")
-        assert connection.recall("resp_1") is None
-        assert connection.recall("resp_2").response_id == "resp_2"  # type: ignore[union-attr]
-
-    @pytest.mark.parametrize("status", [Status.FAILED, Status.CANCELLED])
-    def test_failed_and_cancelled_responses_are_not_remembered(self, status: Status) -> None:
-        connection = session()
-        run(connection, "resp_1")
-        run(connection, "resp_2", status=status)
-        assert connection.recall("resp_2") is None
-        assert connection.recall("resp_1") is not None, "it named no parent, so nothing is evicted"
-
-    def test_incomplete_responses_are_remembered(self, connection: WebSocketSession) -> None:
-        run(connection, "resp_1", status=Status.INCOMPLETE)
-        assert connection.recall("resp_1") is not None
+    @pytest.mark.parametrize(
+        ("lane", "parent", "status", "left"),
+        [
+            ("a", None, Status.COMPLETED, ["resp_2"]),
+            ("a", None, Status.INCOMPLETE, ["resp_2"]),
+            ("a", None, Status.FAILED, ["resp_1"]),  # it named no parent, so nothing is evicted
+            ("a", None, Status.CANCELLED, ["resp_1"]),
+            ("a", "resp_1", Status.CANCELLED, ["resp_1"]),
+            ("a", "resp_1", Status.FAILED, []),
+            ("b", "resp_1", Status.COMPLETED, ["resp_1", "resp_2"]),  # a fork leaves the source lane where it is
+            ("b", "resp_1", Status.FAILED, ["resp_1"]),
+        ],
+    )
+    def test_a_lane_remembers_its_latest_response(
+        self, lane: str, parent: str | None, status: Status, left: list[str], connection: WebSocketSession
+    ) -> None:
+        run(connection, "resp_1", "a")
+        named = {} if parent is None else {"previous_response_id": parent}
+        run(connection, "resp_2", lane, status, **named)  # type: ignore[arg-type]
+        recalled = {name: connection.recall(name) for name in ("resp_1", "resp_2")}
+        assert [name for name, known in recalled.items() if known and known.response_id == name] == left
 
     def test_the_parent_is_bound_when_the_create_arrives(self, connection: WebSocketSession) -> None:
         run(connection, "resp_1")
@@ -228,12 +232,6 @@ class TestParents:
             connection.ended(begun, Status.COMPLETED, its_link)
         assert connection.recall("resp_all").response_id == "resp_3"  # type: ignore[union-attr]
 
-    def test_a_fork_leaves_the_source_lane_where_it_is(self, connection: WebSocketSession) -> None:
-        run(connection, "resp_1", "a")
-        run(connection, "resp_2", "b", previous_response_id="resp_1")
-        assert connection.recall("resp_1") is not None
-        assert connection.recall("resp_2") is not None
-
     def test_an_unknown_parent_is_left_to_the_store(self) -> None:
         [begun] = started(session().receive(*create(previous_response_id="resp_9")))
         assert begun.parent is None
@@ -244,54 +242,28 @@ class TestParents:
         [begun] = started(session().receive(*create(previous_response_id=value)))
         assert begun.previous_response_id is None
 
-    @pytest.mark.parametrize("problem", [None, *FOR_GOOD])
-    def test_a_same_lane_failure_evicts_the_parent_it_named(self, problem: ApiError | None) -> None:
-        connection = session()
-        run(connection, "resp_1", "a")
-        run(connection, "resp_2", "a", status=Status.FAILED, problem=problem, previous_response_id="resp_1")
-        assert connection.recall("resp_1") is None
-
-    @pytest.mark.parametrize("problem", FOR_GOOD)
-    def test_a_same_lane_error_frame_evicts_the_parent_it_named(self, problem: ApiError) -> None:
-        connection = session()
-        run(connection, "resp_1", "a")
-        [begun] = started(connection.receive(*create("a", previous_response_id="resp_1")))
-        connection.refused(begun, problem)
-        assert connection.recall("resp_1") is None
-
-    @pytest.mark.parametrize("problem", FOR_A_WHILE)
     @pytest.mark.parametrize("by_frame", [True, False])
-    def test_what_can_be_tried_again_finds_its_parent(self, problem: ApiError, by_frame: bool) -> None:
-        connection = session()
+    @pytest.mark.parametrize(
+        ("lane", "parent", "problem", "stays"),
+        [
+            *(("a", "resp_1", problem, False) for problem in FOR_GOOD),
+            *(("a", "resp_1", problem, True) for problem in FOR_A_WHILE),
+            ("a", "resp_9", previous_response_not_found("resp_9"), True),
+            ("b", "resp_1", FOR_GOOD[0], True),
+        ],
+    )
+    def test_a_failure_for_good_evicts_the_parent_that_it_named_on_its_lane(
+        self, lane: str, parent: str, problem: ApiError, stays: bool, by_frame: bool, connection: WebSocketSession
+    ) -> None:
         run(connection, "resp_1", "a")
-        [begun] = started(connection.receive(*create("a", previous_response_id="resp_1")))
+        [begun] = started(connection.receive(*create(lane, previous_response_id=parent)))
         if by_frame:
             connection.refused(begun, problem)
         else:
             connection.ended(begun, Status.FAILED, None, problem)
+        assert (connection.recall("resp_1") is not None) == stays
         [again] = started(connection.receive(*create("a", previous_response_id="resp_1")))
-        assert again.parent is not None
-
-    def test_an_unknown_parent_evicts_nothing(self, connection: WebSocketSession) -> None:
-        run(connection, "resp_1", "a")
-        [begun] = started(connection.receive(*create("a", previous_response_id="resp_9")))
-        connection.refused(begun, previous_response_not_found("resp_9"))
-        assert connection.recall("resp_1") is not None
-
-    @pytest.mark.parametrize("by_frame", [True, False])
-    def test_a_fork_that_fails_keeps_the_parent(self, by_frame: bool, connection: WebSocketSession) -> None:
-        run(connection, "resp_1", "a")
-        [fork] = started(connection.receive(*create("b", previous_response_id="resp_1")))
-        if by_frame:
-            connection.refused(fork, FOR_GOOD[0])
-        else:
-            connection.ended(fork, Status.FAILED, None)
-        assert connection.recall("resp_1") is not None
-
-    def test_a_cancelled_continuation_keeps_its_parent(self, connection: WebSocketSession) -> None:
-        run(connection, "resp_1", "a")
-        run(connection, "resp_2", "a", status=Status.CANCELLED, previous_response_id="resp_1")
-        assert connection.recall("resp_1") is not None
+        assert (again.parent is not None) == stays
 
     def test_refusals_before_a_run_evict_nothing(self) -> None:
         connection = session(websocket_max_queued=0)
