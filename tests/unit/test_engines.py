@@ -1,9 +1,12 @@
-"""`EngineStarter`: what can pass is tried again, what cannot stops the server."""
+"""`EngineStarter`: what can pass is tried again, what cannot stops the server; and the clock that sites have."""
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,9 @@ from engine.backends.base import BaseEngine
 from engine.errors import EngineConfigurationError, EngineError, EngineUnavailable
 from engine.types import EngineInfo, GenerationRequest, TokenChunk
 from responses_app.settings.conf import from_environ
+from responses_app.stores.clock import StoreClock, own_clock
 from responses_app.wiring.engines import REFUSED, Engines, EngineStarter
+from responses_app.wiring.site import build_site
 
 
 class StubbornEngine(BaseEngine):
@@ -98,3 +103,23 @@ async def test_where_none_can_be_loaded_the_server_stops(tmp_path: Path) -> None
 def test_options_that_cannot_work_are_told_with_the_models_name(tmp_path: Path) -> None:
     with pytest.raises(EngineConfigurationError, match=r"^MODELS, 'b': The demo engine does not know 'speed'"):
         several(tmp_path, a={"engine": "demo"}, b={"engine": "demo", "options": {"speed": 1}}).check()
+
+
+TTL, AHEAD = 300, 600.0
+
+
+@pytest.mark.parametrize(("age", "forgotten"), [(0.0, False), (TTL - 10.0, False), (TTL + 10.0, True)])
+@pytest.mark.parametrize("ahead", [AHEAD, -AHEAD])
+def test_how_old_a_response_is_that_runs_is_judged_by_the_clock_that_dates_it(
+    age: float, forgotten: bool, ahead: float
+) -> None:
+    """The store's clock is ten minutes from this machine's: a new response would be too old, or an old one new."""
+    settings, _ = from_environ({"RESPONSES_STORE_TTL": str(TTL)})
+    site = build_site(settings)
+    clock = site.service.now
+    assert isinstance(clock, StoreClock)
+    asked = own_clock()
+    clock.heard(time.time() + ahead, asked=asked, answered=asked)
+    plan = SimpleNamespace(stored=True, created_at=site.service.now() - age, origin=SimpleNamespace(project="p"))
+    run: Any = SimpleNamespace(deleted=False, plan=plan)
+    assert site.registry.is_forgotten(run) is forgotten

@@ -9,7 +9,7 @@ import time
 
 from tests.kit.mangling import mangled_transcripts
 from tests.system.fuzz.shares import MANGLED_SECONDS, SEED
-from tests.unit.runs.test_mangled_transcripts import whole_response
+from tests.unit.runs.test_run import whole_response
 
 ROUND = 100
 
