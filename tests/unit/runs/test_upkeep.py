@@ -89,15 +89,6 @@ async def test_files_whose_time_is_over_are_removed(monkeypatch: pytest.MonkeyPa
         await eventually(lambda: [file_id for _, file_id in site.files._files] == ["file-2"])  # type: ignore[attr-defined]
 
 
-async def test_nothing_is_taken_over_before_the_engine_is_ready() -> None:
-    site, ready = Site(store=await left_behind()), False
-    async with looked_after(site, ready=lambda: ready):
-        await asyncio.sleep(3 * LEASE)
-        assert statuses(site.store) == [LEFT]
-        ready = True
-        await eventually(lambda: statuses(site.store) == ["completed"])
-
-
 async def test_nothing_is_taken_over_by_a_server_that_stops() -> None:
     site = Site(FakeEngine([[asyncio.Event()]]))
     async with looked_after(site):
@@ -133,13 +124,17 @@ async def test_after_an_outage_all_have_a_lease_to_say_that_they_live(lives: boo
             await eventually(lambda: statuses(site.store) == ["completed"])
 
 
-async def test_what_cannot_run_now_waits() -> None:
-    site = Site(store=await left_behind(2))
-    site.engine.ill = EngineUnavailable("away")
-    async with looked_after(site):
+@pytest.mark.parametrize("why", ["the engine is not ready", "the engine is away", "the store is away"])
+async def test_what_cannot_run_now_waits(why: str) -> None:
+    site, ready = Site(store=await left_behind(2)), why != "the engine is not ready"
+    if why == "the engine is away":
+        site.engine.ill = EngineUnavailable("away")
+    if why == "the store is away":
+        site.store.failure = StoreError("away")
+    async with looked_after(site, ready=lambda: ready):
         await asyncio.sleep(3 * LEASE)
         assert statuses(site.store) == [LEFT] * 2
-        site.engine.ill = None
+        ready, site.engine.ill, site.store.failure = True, None, None
         await eventually(lambda: statuses(site.store) == ["completed"] * 2)
 
 
@@ -235,16 +230,6 @@ async def test_what_breaks_has_failed_and_stops_nothing_else(
     async with looked_after(site):
         await eventually(lambda: statuses(site.store) == ["failed", "completed"])
     assert "KeyError" in caplog.text
-
-
-async def test_a_store_that_is_away_loses_nothing() -> None:
-    site = Site(store=await left_behind(2))
-    site.store.failure = StoreError("away")
-    async with looked_after(site):
-        await asyncio.sleep(3 * LEASE)
-        assert statuses(site.store) == [LEFT] * 2
-        site.store.failure = None
-        await eventually(lambda: statuses(site.store) == ["completed"] * 2)
 
 
 async def test_one_that_was_deleted_meanwhile_stays_deleted() -> None:
