@@ -390,7 +390,8 @@ class EngineSettings(RoomSettings):
     engine_max_running: int = setting(
         0, whole(),
         "generations that the engine runs at once for one worker; further ones wait, and projects get equal "
-        "shares (see Fair scheduling between projects); 0 = no limit",
+        "shares (see Fair scheduling between projects); 0 = the slots of llama.cpp, eight for the demo engine, "
+        "no limit for others",
     )  # fmt: skip
     engine_max_queued: QueueBounds = setting(
         QueueBounds(1000), queued,

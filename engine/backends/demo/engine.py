@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -13,9 +14,10 @@ from engine.backends.demo.replies import NOTHING_SEEN, is_raw, raw_reply_tokens,
 from engine.backends.demo.weights import DemoWeights, Words, is_begun
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks
 from engine.backends.transcript import turn_beginnings
-from engine.types import FinishReason, GenerationRequest, TokenChunk, TurnGrammar, TurnRules
+from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk, TurnGrammar, TurnRules
 
 LONG_PROMPT = 1000  # tokens, of up to 128 characters each: 30 ms to read and to answer
+AT_ONCE = 8  # answers without a pace, which take turns of the event loop: more of them would end no sooner
 
 
 class DemoEngine(SimulatedEngine):
@@ -39,6 +41,11 @@ class DemoEngine(SimulatedEngine):
         # By project: it has one long prompt read at once, since all threads share the interpreter with the event loop.
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.weights: DemoWeights = DemoWeights()
+
+    async def start(self) -> EngineInfo:
+        """Pretend to load a model. Answers that have no pace are made in turns, which projects share."""
+        info = await super().start()
+        return replace(info, at_once=AT_ONCE) if self._tokens_per_second is None else info
 
     async def check_grammar(self, grammar: TurnGrammar) -> None:
         """Make up everything that could be asked for, and raise `GrammarRefused` for what cannot be."""

@@ -382,6 +382,12 @@ class TestEngine:
         await asyncio.gather(*tasks)
         assert sorted(lengths) == [*[len(flood)] * 3, len(other)]
 
+    @pytest.mark.parametrize(("options", "at_once"), [({}, 8), ({"tokens_per_second": 200}, 0)])
+    async def test_answers_without_a_pace_take_turns(self, options: dict[str, object], at_once: int) -> None:
+        engine = DemoEngine(model="demo", options=options)
+        assert (await engine.start()).at_once == at_once
+        await engine.aclose()
+
     async def test_it_keeps_its_pace(self, open_demo: OpenDemo) -> None:
         engine = await open_demo({"tokens_per_second": 200})
         began = asyncio.get_running_loop().time()
