@@ -64,29 +64,50 @@ _NAMES = OwnNames(
 )
 
 
-_OLD_CALL = (("tool_choice.function", "function_call"), ("tool_choice", "function_call"))
+_OLD_NAMES = (("tool_choice.function", "function_call"), ("tool_choice", "function_call"), ("tools", "functions"))
 
 
 def names_in(data: Mapping[str, object], *, old_calls: bool) -> OwnNames:
     """Return the names of a chat's fields; `old_calls`: its tools were declared as `functions`."""
-    calls = _OLD_CALL if old_calls else ()
+    calls = _OLD_NAMES if old_calls else ()
     limit = [("max_output_tokens", _OLD_LIMIT)] if data.get(_LIMIT) is None and _OLD_LIMIT in data else []
     return replace(_NAMES, fields=(*calls, *limit, *_NAMES.fields))
 
 
-def in_chat_names(error: ApiError, names: OwnNames, places: Sequence[int], *, old_calls: bool = False) -> ApiError:
-    """Return an error as a client of Chat Completions is to read it; `places` has each item's message.
+def in_chat_names(error: ApiError, names: OwnNames, places: Sequence[int], tools: Sequence[str]) -> ApiError:
+    """Return an error as a client of Chat Completions is to read it.
 
-    `old_calls`: its tools were declared as `functions`.
+    `places` has each item's message, and `tools` the path of each tool's own object.
     """
 
     def item_name(index: int, rest: str) -> str:
         return f"{AT}[{places[index] if index < len(places) else index}]{rest}"
 
-    def function_name(index: int, rest: str) -> str:
-        return f"functions[{index}]{rest.removeprefix('.function')}"
+    def tool_name(index: int, rest: str) -> str:
+        at = tools[index] if index < len(tools) else f"tools[{index}]"
+        whole, _, kind = at.partition(".")
+        if not kind:
+            return at + rest.removeprefix(".function")
+        if not rest or rest.startswith((".type", f".{kind}")):  # of the tool itself, or named as in a chat already
+            return whole + rest
+        return at + rest.replace(".format.definition", ".format.grammar.definition")
 
-    return in_own_names(error, names, item_name, function_name if old_calls else None)
+    return in_own_names(error, names, item_name, tool_name)
+
+
+def _tool_paths(data: Mapping[str, object], *, old_calls: bool) -> list[str]:
+    """Return the path of each tool's own object: `tools[0].function`, or `functions[0]`."""
+    name = "functions" if old_calls else "tools"
+    tools = data.get(name)
+    if not isinstance(tools, list):
+        return []
+    return [f"{name}[{index}]{'' if old_calls else _nested(tool)}" for index, tool in enumerate(tools)]
+
+
+def _nested(tool: object) -> str:
+    """Return where in a tool its name and its parameters stand; "" for those that are not nested."""
+    kind = tool.get("type") if isinstance(tool, dict) and "name" not in tool else None
+    return f".{kind}" if kind in ("function", "custom") else ""
 
 
 MAX_CHOICES = 8  # of one request: each is a generation of its own
@@ -255,7 +276,8 @@ def parse_chat(
     # Where both forms are there, the newer one counts.
     old_calls = bool(data.get("functions")) and not data.get("tools")
     names = names_in(data, old_calls=old_calls)
-    renamed = partial(in_chat_names, names=names, places=read.places, old_calls=old_calls)
+    tools = _tool_paths(data, old_calls=old_calls)
+    renamed = partial(in_chat_names, names=names, places=read.places, tools=tools)
     try:
         create = parse(_as_response(data, fields, read))
     except ApiError as error:

@@ -56,6 +56,7 @@ _NAMES = OwnNames(
         ),
         ("The encrypted content", "The signature"),
         (".parameters", ".input_schema"),
+        ("It is 'required'", "It is 'any'"),
     ),
 )
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from responses_app.protocol.errors import ApiError
 
-_QUOTED = re.compile(r"'([a-z_.\[\]\d]+)'")  # a name of a field in a message, such as 'input[3].content'
+# A name of a field in a message, such as 'input[3].content'; a tool may have that name, too.
+_QUOTED = re.compile(r"(?<!\btool )'([a-z_.\[\]\d]+)'")
 _PLACE = re.compile(r"\b(input|tools)\[(\d+)\]")  # the item, or the tool, that a name begins with
 
 
@@ -28,7 +29,9 @@ class OwnNames:
 NameOf = Callable[[int, str], str]  # by the index of an item or a tool, and the rest of a name behind it
 
 
-def in_own_names(error: ApiError, names: OwnNames, item_name: NameOf, tool_name: NameOf | None = None) -> ApiError:
+def in_own_names(
+    error: ApiError, names: OwnNames, item_name: NameOf | None = None, tool_name: NameOf | None = None
+) -> ApiError:
     """Return an error as a client of the other API is to read it.
 
     `item_name` gives what stands for an item of `input`, `tool_name` what stands for one of the tools, where these have

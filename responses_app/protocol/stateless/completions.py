@@ -18,10 +18,11 @@ from engine.errors import GenerationFailed
 from engine.formats.base import ModelFormat, TextLogprob
 from engine.types import FinishReason, PromptLogprobs, RankedToken, TokenChunk, TokenLogprob
 from responses_app.protocol.engine_details import LOWEST, check_transfer
-from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import ClientModel, Refused, validate
 from responses_app.protocol.json_text import dumps
 from responses_app.protocol.requests.create_fields import GUIDED, HIDES_NOTHING, NO_SUCH_SAMPLING, OF_ENGINES
+from responses_app.protocol.requests.renaming import OwnNames, in_own_names
 from responses_app.protocol.requests.sampling import OF_COMPLETIONS, GenerationFields, not_openais
 from responses_app.protocol.sizes import json_size
 from responses_app.protocol.stateless.embeddings import read_inputs
@@ -31,6 +32,15 @@ from responses_app.protocol.tiers import ServiceTier
 MAX_CHOICES = 128  # of one request: prompts × n
 MAX_TOKENS = 16  # where a request does not say, as at OpenAI
 MAX_LOGPROBS = 20  # as vLLM gives; OpenAI stops at 5
+_NAMES = OwnNames(
+    fields=(("input", "prompt"),),
+    advice=(("Shorten the input, start a new chain, or set 'truncation' to 'auto'.", "Shorten 'prompt'."),),
+)
+
+
+def in_completions_names(error: ApiError) -> ApiError:
+    """Return an error as a client of completions is to read it."""
+    return in_own_names(error, _NAMES)
 
 
 class CompletionStreamOptions(ClientModel):

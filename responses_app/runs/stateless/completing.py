@@ -27,7 +27,13 @@ from responses_app.protocol.errors import ApiError, server_error, too_slow
 from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.rollouts.recording import CompletionRecorder, asking_logprobs
-from responses_app.protocol.stateless.completions import ChoiceDelta, CompletionHead, CompletionText, CompletionTokens
+from responses_app.protocol.stateless.completions import (
+    ChoiceDelta,
+    CompletionHead,
+    CompletionText,
+    CompletionTokens,
+    in_completions_names,
+)
 from responses_app.runs.driving.generating import Continuing
 from responses_app.runs.driving.spans import turn_span
 from responses_app.runs.driving.usage_book import UsageBook
@@ -236,7 +242,7 @@ class Completing:
             self._deltas.fail(unanswered_by_stopped_server())
         except EngineError as error:
             logger.warning("completion %s: the engine failed: %s: %s", self.head.id, type(error).__name__, error)
-            self._deltas.fail(refusal(error, self._origin.request_id))
+            self._deltas.fail(in_completions_names(refusal(error, self._origin.request_id)))
         except Exception:
             logger.exception("completion %s broke", self.head.id)
             self._deltas.fail(server_error(self._origin.request_id))

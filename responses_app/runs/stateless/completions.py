@@ -19,11 +19,17 @@ from responses_app.observing import gen_ai
 from responses_app.observing.traces import Value
 from responses_app.protocol import ids
 from responses_app.protocol.engine_details import EngineDetails
-from responses_app.protocol.errors import context_length_exceeded, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import ApiError, context_length_exceeded, invalid_request, unsupported_parameter
 from responses_app.protocol.prompt.prompt import check_can_fit
 from responses_app.protocol.rate_limits import Amount, Slot
 from responses_app.protocol.rollouts.recording import CompletionRecorder
-from responses_app.protocol.stateless.completions import CompletionHead, CompletionText, CompletionWanted, Echo
+from responses_app.protocol.stateless.completions import (
+    CompletionHead,
+    CompletionText,
+    CompletionWanted,
+    Echo,
+    in_completions_names,
+)
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.driving.spans import operation_span
 from responses_app.runs.plan.failures import refusal
@@ -94,9 +100,11 @@ class CompletionService:
         registry.take_places(count)  # at once, or others would take the same places meanwhile
         try:
             return await self._start(wanted, origin)
-        except BaseException:
+        except BaseException as error:
             for _ in range(count):
                 registry.give_place()
+            if isinstance(error, ApiError):
+                in_completions_names(error)  # it is the same error
             raise
 
     async def _start(self, wanted: CompletionWanted, origin: Origin) -> Completing:

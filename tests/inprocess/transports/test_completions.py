@@ -276,4 +276,5 @@ def test_an_engine_that_fails_later_is_told_in_the_stream(server: Server) -> Non
 
 def test_a_prompt_that_does_not_fit(server: Server) -> None:
     error = server.post("/completions", prompt=[1] * 4000).json()["error"]
-    assert error["code"] == "context_length_exceeded"
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
+    assert error["message"].endswith("Shorten 'prompt'.")

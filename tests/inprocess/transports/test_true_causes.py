@@ -42,6 +42,11 @@ def chosen(choice: object) -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": F}], "tool_choice": choice}
 
 
+def strict(*functions: dict[str, Any]) -> dict[str, Any]:
+    """Return functions of a chat whose arguments are held to their schemas."""
+    return {"tools": [{"type": "function", "function": {**F, "strict": True, **each}} for each in functions]}
+
+
 def flat(choice: object) -> dict[str, Any]:
     """Return a choice among the tools of a response."""
     return {"tools": [{"type": "function", **F}], "tool_choice": choice}
@@ -102,6 +107,12 @@ def thought(signature: object) -> list[Any]:
         (CHAT, chosen(allowed({"type": "function", "function": {}})), (f"{ALLOWED}[0].function.name", "Missing")),
         (CHAT, chosen(allowed({"type": {}})), (f"{ALLOWED}[0].type", "a string", "an object")),
         (CHAT, {"functions": [F], "function_call": {}}, ("function_call.name", "Missing")),
+        (CHAT, strict(F, {"name": "g", "parameters": {"type": 5}}), ("tools[1].function.parameters", "'type'")),
+        (CHAT, strict(F, F), ("tools[1].function.name", "'tools[0]'")),
+        (CHAT, grammar({"syntax": "lark", "definition": "((("}), (f"{CUSTOM}.format.grammar.definition", "Lark")),
+        (CHAT, {"functions": [F], "function_call": {"name": "g"}}, ("function_call", "'g' is not in 'functions'")),
+        (CHAT, chosen({"type": "function", "function": {"name": "input"}}), ("tool_choice", "The tool 'input'")),
+        (MESSAGES, {"tool_choice": {"type": "any"}}, ("tool_choice", "'any'")),
         (CHAT, {**chosen("required"), "response_format": WRONG_FORM}, ("response_format.json_schema.schema", "'type'")),
         (RESPONSES, {**flat("required"), "text": WRONG_TEXT}, ("text.format.schema", "'type'")),
         (RESPONSES, flat({"type": "function"}), ("tool_choice.name", "Missing")),
