@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapp
 from dataclasses import dataclass, replace
 from typing import Any
 
+from responses_app.protocol.codings import codings_in
 from responses_app.protocol.errors import ApiError, not_an_object
 from responses_app.protocol.files.files import MAX_PART_BYTES, file_too_large, part_too_large
 from responses_app.protocol.files.skills import skill_too_large
@@ -32,7 +33,7 @@ from responses_app.protocol.transport import (
 from responses_app.web.endpoint import Endpoint, Form, Size, find, is_api_path
 from responses_app.web.http import NotServed, error_response
 from responses_app.web.rollouts import below_rollout
-from responses_app.web.unpacking import DECODERS, coding_of, codings_in, not_unpacked, unpacked_pieces
+from responses_app.web.unpacking import DECODERS, coding_of, not_unpacked, unpacked_pieces
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

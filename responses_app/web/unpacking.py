@@ -11,7 +11,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from responses_app.protocol.codings import GZIP, codings_of
+from responses_app.protocol.codings import GZIP, codings_in
 from responses_app.protocol.errors import ApiError, invalid_request
 from responses_app.protocol.transport import UnsupportedEncoding
 
@@ -135,11 +135,6 @@ DECODERS: Mapping[str, Callable[[], Decoder]] = {
     "br": _Brotli,
     "zstd": _Zstd,
 }
-
-
-def codings_in(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
-    """Return the codings of a body, in the order in which they were applied."""
-    return codings_of(value.decode("latin1") for name, value in headers if name == b"content-encoding")
 
 
 def coding_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

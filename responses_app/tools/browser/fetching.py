@@ -242,8 +242,8 @@ async def _read(answer: "aiohttp.ClientResponse", url: "URL", limits: FetchLimit
     """Read a body up to its limit, and leave the rest: its connection is closed."""
     codings = codings_of(answer.headers.getall("Content-Encoding", ())) if limits.unpacked else []
     if codings not in ([], [GZIP]):
-        told = ", ".join(codings)
-        raise FetchFailed(f"{url.host} answered with {told[:40]!r}, a compression that was not asked for.")
+        named = ", ".join(codings)
+        raise FetchFailed(f"{url.host} answered with {named[:40]!r}, a compression that was not asked for.")
     unpacked = zlib.decompressobj(_GZIP_WINDOW) if codings else None
     body, received, truncated = bytearray(), 0, False
     async for part in answer.content.iter_any():

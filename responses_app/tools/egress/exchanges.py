@@ -4,7 +4,7 @@ import asyncio
 
 import h11
 
-from responses_app.protocol.codings import codings_of
+from responses_app.protocol.codings import codings_in
 from responses_app.tools.egress.masking import Mask
 from responses_app.tools.egress.peers import Malformed, Peer, passed_on, raw_headers
 
@@ -105,7 +105,7 @@ class Exchange:
         raw, status, reason = raw_headers(response), response.status_code, bytes(response.reason)
         if self._mask is None:
             return h11.Response(status_code=status, headers=passed_on(raw), reason=reason)
-        if codings_of(value.decode("latin1") for name, value in raw if name.lower() == b"content-encoding"):
+        if codings_in(raw):
             raise Refused(502, "The host answered with a compressed body, though it was asked not to.")
         # What takes the place of a secret has another length.
         changes = has_body and status not in (_NO_CONTENT, _NOT_MODIFIED)
