@@ -42,16 +42,20 @@ class JournalEntry:
     json: bytes  # as it is sent
     end: int  # bytes that the journal has had up to and with it
 
+    @property
+    def begin(self) -> int:
+        """The bytes that the journal has had before it."""
+        return self.end - len(self.json) - ENTRY_BYTES
+
 
 class PackedEntries:
     """Consecutive entries of one journal as one compressed text: deltas differ in a word and a number."""
 
-    __slots__ = ("_before", "_compressed", "_data", "size")
+    __slots__ = ("_begin", "_compressed", "_data", "size")
 
     def __init__(self, entries: Sequence[JournalEntry]) -> None:
-        first = entries[0]
         self.size = len(entries)
-        self._before = first.end - len(first.json) - ENTRY_BYTES  # bytes that the journal had had before them
+        self._begin = entries[0].begin
         text = b"\n".join([entry.json for entry in entries])  # JSON has no line end of its own
         self._compressed = len(text) <= COMPRESSED_BYTES
         self._data = zlib.compress(text, 1) if self._compressed else text  # the other levels save little
@@ -64,7 +68,7 @@ class PackedEntries:
     def entries(self, begin: int, limit: int) -> list[JournalEntry]:
         """Return up to `limit` of the entries as they were, from the one at `begin` on."""
         lines = (zlib.decompress(self._data) if self._compressed else self._data).split(b"\n")
-        end, entries = self._before + sum(len(line) + ENTRY_BYTES for line in lines[:begin]), []
+        end, entries = self._begin + sum(len(line) + ENTRY_BYTES for line in lines[:begin]), []
         for json in lines[begin : begin + limit]:
             end += len(json) + ENTRY_BYTES
             # Every event begins with its type and ends with its number, see `Event.as_json`.
@@ -201,7 +205,7 @@ class EventJournal:
     @property
     def kept_bytes(self) -> int:
         """How much memory its events take."""
-        return self._packed_bytes + self.appended_bytes - self._bytes_before(0)
+        return self._packed_bytes + (self.appended_bytes - self._entries[0].begin if self._entries else 0)
 
     def attach(self, reader: "JournalReader", *, starting_after: int | None, wording: Wording | None) -> None:
         """Add a reader, as it begins: at the first event kept, or behind the event `starting_after`.
@@ -240,13 +244,6 @@ class EventJournal:
         """Close without a terminal event: the run goes on elsewhere."""
         self.closed = True
         self._tell_readers()
-
-    def _bytes_before(self, index: int) -> int:
-        """Return how many bytes had been appended before an entry."""
-        if index >= len(self._entries):
-            return self.appended_bytes
-        entry = self._entries[index]
-        return entry.end - len(entry.json) - ENTRY_BYTES
 
     def detach(self, reader: "JournalReader") -> None:
         """Remove a reader; detaching twice is not an error."""
