@@ -130,7 +130,10 @@ class Suspect:
     until: float  # on the monotonic clock of the machine
 
     def apart(self, age: float, *, goes_on: bool) -> float:
-        """Return how many seconds it is older or younger than at its last death, as far as that says anything yet."""
+        """Return how many seconds it is older or younger than at its last death.
+
+        After only one death it is at least ALIKE_SECONDS: ages that are nearer may be so by chance.
+        """
         seconds = min(abs(age - self.age), age) if goes_on else abs(age - self.age)
         return seconds if self.deaths > 1 else max(ALIKE_SECONDS, seconds)
 
@@ -140,11 +143,11 @@ class _Held:
     """A name in the table, with the number of its holders."""
 
     project: str
-    index: int | None  # None: there was no place for it
     since: float  # on the monotonic clock of the machine
     stage: Stage = Stage.INNOCENT
     trial: "Trial | None" = None
     goes_on: bool = False  # it is taken over, and does not begin anew
+    index: int | None = None  # None: there was no place for it
     holders: int = 1
 
 
@@ -186,7 +189,7 @@ class SuspectTable:
         self._memory[at : at + MAX_RUNNING * _SLOT.size] = bytes(MAX_RUNNING * _SLOT.size)
 
     def begin_anew(self, now: float) -> None:
-        """Remove suspects of a clock that has begun anew since, with the machine."""
+        """Remove the suspects of the machine's last start: their times are of a clock that has begun anew."""
         for each in self.suspects(now):
             if each.until > now + max(SUSPECT_SECONDS, CONDEMNED_SECONDS):
                 self.free(each.name)
@@ -194,18 +197,19 @@ class SuspectTable:
     def died(self, place: int, now: float) -> list[Suspect]:
         """Suspect the requests of a place whose worker has died; return them with their new stages."""
         there: dict[Name, Stage] = {}
-        told: dict[Name, tuple[str, float]] = {}  # project and age
+        projects: dict[Name, str] = {}
+        ages: dict[Name, float] = {}
         apart: dict[Name, float] = {}
         for index in range(MAX_RUNNING):
             name, stage, project, since, goes_on = _SLOT.unpack_from(self._memory, self._slot(place, index))
             if any(name):
-                there[name], age = Stage(stage), max(0.0, now - since)
-                told[name] = project.rstrip(b"\0").decode(errors="replace"), age
+                there[name], projects[name] = Stage(stage), project.rstrip(b"\0").decode(errors="replace")
+                ages[name] = max(0.0, now - since)
                 if (at := self._find(name)) is not None:
-                    apart[name] = self._suspect(at).apart(age, goes_on=goes_on)
+                    apart[name] = self._suspect(at).apart(ages[name], goes_on=goes_on)
         self.forget(place)
         stages = after_death(there, apart)
-        return [self.suspect(name, stages[name], project, now, age) for name, (project, age) in told.items()]
+        return [self.suspect(name, stage, projects[name], now, ages[name]) for name, stage in stages.items()]
 
     def suspect(self, name: Name, stage: Stage, project: str, now: float, age: float = 0.0) -> Suspect:
         """Add a suspect, or change it; return it. One that is condemned stays so."""
@@ -398,7 +402,7 @@ class Running:
         now = time.monotonic()
         if self._check(name, now) is Stage.SUSPECT and not self._is_tried(name):
             return False
-        self._hold(holds, name, _Held(project, None, now))
+        self._hold(holds, name, _Held(project, now))
         return True
 
     async def stand_trial(self, holds: Holds, project: str, name: Name) -> None:
@@ -412,7 +416,7 @@ class Running:
         except ApiError:
             trial.end()
             raise
-        self._hold(holds, name, _Held(project, None, now, Stage.ON_TRIAL, trial))
+        self._hold(holds, name, _Held(project, now, Stage.ON_TRIAL, trial))
 
     def hold_again(self, holds: Holds, project: str, name: Name, passed: Callable[[], None]) -> bool:
         """Hold a suspect that is taken over; return False where its trial has to wait.
@@ -428,7 +432,7 @@ class Running:
 
         trial = self.trials.begin(both)
         if trial is not None:
-            self._hold(holds, name, _Held(project, None, now, Stage.ON_TRIAL, trial, goes_on=True))
+            self._hold(holds, name, _Held(project, now, Stage.ON_TRIAL, trial, goes_on=True))
         return trial is not None
 
     def known_stage(self, name: Name, kept: Stage) -> Stage:
