@@ -219,7 +219,7 @@ class Supervisor:
             after = "" if served is None else f", {served:.0f} s after it was ready"
             pause = self._fleet.pause(now)
             then = f"; the next one starts in {pause:.1f} s" if pause else ""
-            # First: a client may have sent what it was running again.
+            # First of all: a client may send a request again that it was running.
             look_for_suspects(self._suspects, number, whose=f"worker {number}")
             logger.error("worker %d %s%s%s", number, cause, after, then)
         self._news.set()

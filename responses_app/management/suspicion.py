@@ -1,7 +1,7 @@
-"""What ran when a worker died, as whoever looks after workers finds it in the table of `limits.suspects`.
+"""The requests that ran when a worker died: who reads the table of `limits.suspects` then, and where it is kept.
 
 A supervisor has the table in memory that its workers inherit. With WORKERS=1 nobody outlives the one process, so its
-table is a file in DATA_DIR: the next process finds there what ran when the last one died.
+table is a file in DATA_DIR: the next process finds there which requests ran when the last one died.
 """
 
 import fcntl
@@ -22,28 +22,29 @@ FILE = "running-1"  # in DATA_DIR; another layout of the table has another numbe
 
 
 def look_for_suspects(table: SuspectTable, number: int, *, whose: str) -> None:
-    """Suspect what a dead worker was running, and log it."""
-    found = table.died(number, time.monotonic())
-    if found:
-        logger.warning("%s was running %d requests: each has a trial when it comes again", whose, len(found))
-    for each in found:
+    """Suspect the requests that a dead worker was running, and log them."""
+    suspects = table.died(number, time.monotonic())
+    if suspects:
+        count, s = len(suspects), "s" * (len(suspects) != 1)
+        logger.warning("%s was running %d request%s: each has a trial when it comes again", whose, count, s)
+    for each in suspects:
         if each.stage is Stage.CONDEMNED:
-            told = (each.name.hex(), each.project or "default")
-            logger.error("request %s of project %s was running at two deaths of workers: it is refused now", *told)
+            which = (each.name.hex(), each.project or "default")
+            logger.error("request %s of project %s was running at two deaths of workers: it is refused now", *which)
 
 
 @contextmanager
 def kept_table(folder: Path) -> Iterator[SuspectTable | None]:
     """Yield the table of a folder for its only worker, with number 0, whose last process may have died.
 
-    It is None where the folder cannot be written, or another server uses it. Whoever leaves without an exception has
-    stopped as told, and leaves nobody suspected.
+    It is None where the folder cannot be written, or another server uses it. A process that leaves without an exception
+    was stopped, and no request is suspected for that.
     """
     with ExitStack() as opened:
         try:
             table = _table(folder / FILE, opened)
         except OSError as error:
-            logger.info("what ends this server will not be known to the next one (%s)", reason_of(error))
+            logger.info("which requests run here is not kept for the next process of this server: %s", reason_of(error))
             table = None
         if table is not None:
             look_for_suspects(table, 0, whose="the last process of this server")
