@@ -32,6 +32,7 @@ from responses_app.web.servers.listening import BACKLOG
 LAST_SECONDS = 15  # behind the grace of a stop: for clients that still read, which uvicorn waits for without a bound
 INVALID_PAYLOAD = 1007  # the close code
 READ_AT_ONCE = 64 * 1024  # bytes; asyncio would take 256 KiB
+_SELDOM = Seldom()  # one for all listeners of a process
 
 
 class UvicornHook:
@@ -53,8 +54,8 @@ class UvicornHook:
         http = getattr(config, "http_protocol_class", None)
         websocket = getattr(config, "ws_protocol_class", None)
         if isinstance(http, type) and hasattr(http, "data_received"):
-            # What it says of requests does not come to the handler of this server, whose lines are bounded.
-            logging.getLogger("uvicorn.error").addFilter(Seldom())
+            # Its lines about requests do not come to the handler of this server, which bounds them.
+            logging.getLogger("uvicorn.error").addFilter(_SELDOM)
             own = {"rules": self._rules, "standing": self._headers}
             # Ours comes first, so its methods are called, and go on to uvicorn's by `super()`.
             config.http_protocol_class = type("BoundedHttp", (_BoundedHttp, http), own)
