@@ -18,7 +18,7 @@ _PARAMETERS = (
     (-3, "MALLOC_MMAP_THRESHOLD_", _LARGE_BYTES),  # size of a block that has memory of its own, given back when freed
     (-8, "MALLOC_ARENA_MAX", _ARENAS),
 )
-_IDLE_SHARE = 0.01  # of a core between two looks: about twice what a worker takes that nobody uses
+_IDLE_SHARE = 0.01  # of a core between two looks: about twice the share of a worker that nobody uses
 _WORKED_SECONDS = 2.0  # of CPU since it was trimmed last
 
 
@@ -36,11 +36,9 @@ def give_memory_back(environ: Mapping[str, str]) -> None:
 
 
 class TrimmedMemory:
-    """Gives back what an idle process has freed between what it still holds.
+    """Gives back the gaps in the heap of an idle process: glibc by itself gives back only the end of it.
 
     `now` is a clock, and `cpu_seconds` the processor time of this process, both in seconds.
-
-    glibc by itself gives back only what is free at the end of its heap.
     """
 
     def __init__(
@@ -57,7 +55,7 @@ class TrimmedMemory:
         self._cpu = self._trimmed = cpu_seconds()  # at the last look, and when it was trimmed last
 
     async def trim(self) -> bool:
-        """Return whether it was trimmed: not while anything is done, nor where little was since the last time."""
+        """Trim, unless the process is busy or has done little since the last time; return whether it was trimmed."""
         looked, self._looked = self._looked, self._now()
         cpu, self._cpu = self._cpu, self._cpu_seconds()
         is_idle = not self._is_busy() and self._cpu - cpu <= _IDLE_SHARE * (self._looked - looked)

@@ -24,7 +24,7 @@ OF_STRANGERS = {"of_strangers": True}  # `extra` of a line that anybody can caus
 MAX_MESSAGE = 4096  # characters of a message: strangers have their part in many
 MOST_OF_STRANGERS = 10  # lines of one kind in a minute
 _SERVERS = ("uvicorn", "daphne", "websockets", "autobahn")
-_OF_REQUESTS = "django.security"  # loggers, each of which says what is wrong with a request
+_OF_REQUESTS = "django.security"  # loggers: one for each fault of a request
 # Controls, ends of lines to any reader, and what turns the order of a line around.
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 

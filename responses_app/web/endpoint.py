@@ -97,7 +97,7 @@ SEALS = Parameter(
 )
 
 
-# What clients put into any query, and the answer is the same: those of Azure, and the beta APIs of both SDKs.
+# Parameters that clients put into any query, and the answer is the same: clients of Azure, and both SDKs' beta APIs.
 _OF_CLIENTS: Mapping[str, str] = {"api-version": "string", "beta": "string"}
 
 ONCE = Parameter(

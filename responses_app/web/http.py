@@ -194,7 +194,7 @@ class MethodNotAllowed(ApiError):
 
 
 def ignored_of(request: HttpRequest) -> IgnoredFields:
-    """Return where it is noted what of a request has no effect: the answer will name it."""
+    """Return the names in a request that have no effect, which can be added to: the answer will have them."""
     ignored: IgnoredFields | None = getattr(request, "ignored_fields", None)
     if ignored is None:
         ignored = IgnoredFields(refuse=get_site().reader.refuse_unknown)

@@ -150,7 +150,7 @@ class ApiMiddleware:
             headers = {"x-content-type-options": "nosniff"}
             return HttpResponse(error.message, status=error.status, content_type="text/plain", headers=headers)
         answer = await self._get_response(request)
-        if answer.status_code == 404:  # where nothing is there is nothing to keep from the pages that the API trusts
+        if answer.status_code == 404:  # it has nothing to keep from the pages that the API trusts
             for name, value in get_site().answer_headers.for_page(request.headers, answer.headers).items():
                 answer[name] = f"{answer[name]}, {value}" if name == "vary" and name in answer else value
         return answer

@@ -150,7 +150,7 @@ class _Worked:
                 await self._add(await self._read(piece, lines.feed))
                 if lines.is_over:
                     break
-            # As a line of its own: what was read before has ended, and is not suspected any more.
+            # By a name of its own: the piece before it was read, and is not suspected any more.
             await self._add(await self._read(lines.rest + b"\n", lambda _: lines.end()))
         except FileGone:
             await self._fail([input_gone(record.input_file_id)])

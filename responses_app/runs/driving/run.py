@@ -591,7 +591,7 @@ class Run(EventSource):
         self._persistence.leave()
         self.plan.pictures.release()
         self.place.leave()
-        self._hand.leave_run()  # they know each other: what it was asked would stay until the collector comes by
+        self._hand.leave_run()  # they refer to each other: its request would stay until the collector comes by
         self.remember = self._agents = self._task = None
         if self.given_back or (self.lost and self._persistence.goes_on_elsewhere):
             self.ticket.hand_over()

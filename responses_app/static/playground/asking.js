@@ -1,4 +1,4 @@
-// Questions to the server: the one whose newest answer counts, and what is wrong with a part of a request.
+// Two kinds of questions to the server: whether a part of a request is wrong, and lists, of which the newest answer counts.
 
 /**
  * Return what is wrong with `part` of a request as the server says it, "" for nothing: its count of tokens refuses what a

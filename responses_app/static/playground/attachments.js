@@ -87,7 +87,7 @@ export class Attached {
     };
     this.offer = () => this.all.forEach((each) => each.offer());
     this.done = Promise.resolve();
-    this.draft = {}; // what files are added to: another one with each draft that is restored
+    this.draft = {}; // that files are added to: another object for each draft that is restored
   }
 
   /** Whether anything is still being read or uploaded. */

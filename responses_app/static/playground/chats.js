@@ -18,7 +18,7 @@ const MOST_LEAVING = 20;
 export class Chats {
   #rows = new Map(); // by id, in the order of the list
   #reached = ""; // the id of the row that Tab goes to
-  #deleting = new Set(JSON.parse(ofTab.get(LEAVING) ?? "[]")); // and what is gone: an answer that is on its way may have it yet
+  #deleting = new Set(JSON.parse(ofTab.get(LEAVING) ?? "[]")); // and those that are gone: an answer that is on its way may have them yet
   #asking = null;
   #hasMore = false;
   #shown = { search: "", isAll: false }; // what the rows were asked for with
@@ -170,7 +170,7 @@ export class Chats {
 
   /** Say something behind the list; where that is seen and there are more chats, they are asked for. */
   tell(text, again = null) {
-    this.end.takeRecords(); // what was seen of the list before
+    this.end.takeRecords(); // of the list before
     this.end.unobserve(this.foot);
     this.end.observe(this.foot); // tells at once whether it is seen
     this.foot.replaceChildren(text, again ? " " : "", again ?? "");
@@ -239,7 +239,7 @@ export class Chats {
       this.#rows.get(chat.id)?.show(changed);
       this.page.listed();
       this.changed();
-      if ("pinned" in body || this.#asking) await this.load(); // it stands elsewhere now; or what is on its way is older
+      if ("pinned" in body || this.#asking) await this.load(); // it stands elsewhere now, or the list that is on its way is older
       say("pinned" in body ? (changed.pinned ? "Pinned" : "Not pinned any more") : `The chat is called ${changed.title}`);
     } catch (error) {
       const row = this.#rows.get(chat.id);

@@ -35,7 +35,7 @@ export class Growing {
   #size = PIECE;
   #isPlain = false; // words can be added to the last paragraph
   #waitsUntil = 0;
-  /** Paint what did not come into the frame in which it was asked for: who follows the text has looked at its end by then. */
+  /** Paint in a later frame than was asked for, and tell of it: a lane that follows the text has scrolled by then. */
   #late = () => {
     this.#paint();
     this.element.dispatchEvent(new Event("grown", { bubbles: true }));

@@ -93,7 +93,7 @@ class Channel(http.HTTPChannel):
     Requests that Twisted refuses silently, or with a bare status, get an answer like all others.
     """
 
-    # More than is taken, so that most of what is too long is answered as its client, such as a page, can read it.
+    # More than is taken, so that pages can read the answer to most heads that are too long.
     MAX_LENGTH = totalHeadersSize = 4 * MAX_HEAD_BYTES
     _path: bytes  # the target of the request that comes
 

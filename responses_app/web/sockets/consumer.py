@@ -74,7 +74,7 @@ async def headers_of(scope: Any, caller: Caller, *, began: float) -> list[tuple[
 
 
 def ignored_in(site: Site, scope: Any) -> list[tuple[bytes, bytes]]:
-    """Return the header that names what has no effect of a handshake's query. Raises `ApiError` as over HTTP."""
+    """Return the header with the names in a handshake's query that have no effect. Raises `ApiError` as over HTTP."""
     ignored = IgnoredFields(refuse=site.reader.refuse_unknown)
     look_at_query(read_query(scope["query_string"]), {}, ignored)
     names = str(ignored)
