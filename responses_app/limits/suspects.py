@@ -189,7 +189,14 @@ class SuspectTable:
         self._memory[at : at + MAX_RUNNING * _SLOT.size] = bytes(MAX_RUNNING * _SLOT.size)
 
     def begin_anew(self, now: float) -> None:
-        """Remove the suspects of the machine's last start: their times are of a clock that has begun anew."""
+        """Remove the suspects of the machine's last start: their times are of a clock that has begun anew.
+
+        Where a stage has no meaning, all is removed: the disk has lost the table, and a worker that read it would end.
+        """
+        stages = [each[1] for each in _SLOT.iter_unpack(self._memory[_FLAG_BYTES : self._suspects])]
+        stages += [each[1] for each in _ENTRY.iter_unpack(self._memory[self._suspects :])]
+        if max(stages) > max(Stage):
+            self._memory[:] = bytes(len(self._memory))
         for each in self.suspects(now):
             if each.until > now + max(SUSPECT_SECONDS, CONDEMNED_SECONDS):
                 self.free(each.name)

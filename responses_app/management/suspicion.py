@@ -62,7 +62,7 @@ def _table(file: Path, opened: ExitStack) -> SuspectTable:
     opened.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)  # the memory below has a descriptor of its own
     if os.fstat(descriptor).st_size != size:
         os.ftruncate(descriptor, 0)
-        os.posix_fallocate(descriptor, 0, size)  # a page that a full disk has no room for would end the process
+    os.posix_fallocate(descriptor, 0, size)  # a page that a full disk has no room for would end the process
     table = SuspectTable(mmap.mmap(descriptor, size), 1)
     table.begin_anew(time.monotonic())
     return table

@@ -59,6 +59,15 @@ def test_suspects_of_before_the_machine_began_anew_are_forgotten(
         assert table.stage(POISON, 10.0)[0] is Stage.INNOCENT
 
 
+@pytest.mark.parametrize("byte", [b"A", b"\xff"])
+def test_a_file_of_the_right_size_that_holds_no_table_is_begun_anew(tmp_path: Path, byte: bytes) -> None:
+    (tmp_path / FILE).write_bytes(byte * suspects.SuspectTable.size(1))
+    with kept_table(tmp_path) as table:
+        assert table is not None
+        assert table.suspects(0.0) == []
+        assert table.suspect(POISON, Stage.SUSPECT, "p", 0.0).deaths == 1
+
+
 def test_without_a_file_of_its_own_a_server_has_none(tmp_path: Path) -> None:
     with kept_table(tmp_path / "missing") as table:
         assert table is None
