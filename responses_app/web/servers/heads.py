@@ -125,9 +125,8 @@ class Heads:
         is_http, target = scope["type"] == "http", _target(scope)
         try:
             if is_http:
-                headers: Headers = scope["headers"]
-                check_size(target + scope.get("query_string", b""), headers)
-                check_head(scope["method"], str(scope.get("http_version", "1.1")), headers)
+                check_size_of(scope)
+                check_head(scope["method"], str(scope.get("http_version", "1.1")), scope["headers"])
             scope = _with_path(scope, target)
         except ApiError as error:
             if not is_http:  # the handshake of a WebSocket, whose path is not found then
@@ -167,6 +166,12 @@ def check_size(target: bytes, headers: Headers) -> None:
         raise target_too_long(MAX_HEAD_BYTES)
     if len(target) + sum(len(name) + len(value) + 2 for name, value in headers) > MAX_HEAD_BYTES:
         raise head_too_large(MAX_HEAD_BYTES)
+
+
+def check_size_of(scope: Message) -> None:
+    """Raise `ApiError` as `check_size` does, for the request of a scope."""
+    query: bytes = scope.get("query_string", b"")
+    check_size(_target(scope) + (b"?" + query if query else b""), scope["headers"])
 
 
 def _target(scope: Message) -> bytes:

@@ -25,12 +25,13 @@ from responses_app.protocol.transport import (
 from responses_app.web.bodies import LINGER_SECONDS, Application, BodyRules, Message, Receive, SendMessage
 from responses_app.web.servers import inflow
 from responses_app.web.servers.forwarded import NotesPeer
-from responses_app.web.servers.heads import MAX_HEAD_BYTES, handshake_problem, refusal
+from responses_app.web.servers.heads import MAX_HEAD_BYTES, check_size_of, handshake_problem, refusal
 from responses_app.web.servers.inflow import AVERAGE_BYTES, FrameRules, Frames, Framing, Inflow, lines_end
 from responses_app.web.servers.listening import BACKLOG
 
 LAST_SECONDS = 15  # behind the grace of a stop: for clients that still read, which uvicorn waits for without a bound
 INVALID_PAYLOAD = 1007  # the close code
+WEBSOCKET_LINE_BYTES, WEBSOCKET_HEADERS = 8192, 128  # that websockets takes in a handshake
 READ_AT_ONCE = 64 * 1024  # bytes; asyncio would take 256 KiB
 _SELDOM = Seldom()  # one for all listeners of a process
 
@@ -57,6 +58,9 @@ class UvicornHook:
             # Its lines about requests do not come to the handler of this server, which bounds them.
             logging.getLogger("uvicorn.error").addFilter(_SELDOM)
             own = {"rules": self._rules, "standing": self._headers}
+            if getattr(config, "h11_max_incomplete_event_size", 0) is None:
+                # More than is taken, so that most of what is too long is answered as its client can read it.
+                config.h11_max_incomplete_event_size = 4 * MAX_HEAD_BYTES
             # Ours comes first, so its methods are called, and go on to uvicorn's by `super()`.
             config.http_protocol_class = type("BoundedHttp", (_BoundedHttp, http), own)
         if isinstance(websocket, type) and hasattr(websocket, "handle_ping"):
@@ -202,6 +206,10 @@ class _BoundedHttp:
     def _should_upgrade(self) -> bool:
         # uvicorn would go on as if it were HTTP/1.1, and nobody behind it could tell that a proxy was in between.
         # What is no handshake is answered as any other request: `Heads` says what is wrong with it.
+        try:
+            check_size_of(self.scope)
+        except ApiError:
+            return False
         return (
             self.scope["http_version"] != "1.0"
             and handshake_problem(self.scope["method"], self.scope["headers"]) is None
@@ -287,7 +295,13 @@ class _FairWebSocket:
             if self.handshake_initiated:
                 raise
         if not self.handshake_initiated:  # the first data are the whole handshake
-            self.transport.write(refusal(unreadable("its headers are not valid for a WebSocket"), (), self.standing))
+            # The parser of websockets has bounds of its own, below those of this server.
+            lines = data.splitlines(keepends=True)  # the first one and the last one are no headers
+            error = unreadable("its headers are not valid for a WebSocket")
+            if len(lines) - 2 > WEBSOCKET_HEADERS or max(map(len, lines)) > WEBSOCKET_LINE_BYTES:
+                bounds = f"{WEBSOCKET_HEADERS} headers, and {WEBSOCKET_LINE_BYTES} bytes in each line"
+                error = unreadable(f"a WebSocket may have {bounds}", status=431)
+            self.transport.write(refusal(error, (), self.standing))
             self.transport.close()
 
     def handle_parser_exception(self) -> None:

@@ -36,6 +36,7 @@ def ask(server: Server, head: str, body: bytes = b"") -> httpx.Response:
         (f"GET /v1/models HTTP/1.1|Host: localhost|{'X: 12345678901234567890|' * 800}", 431, "16384 bytes"),
         (f"GET /v1/models?{LONG} HTTP/1.1|Host: localhost|", 414, "16384 bytes"),
         (f"GET /v1/models?{LONG * 12} HTTP/1.1|Host: localhost|", 414, "16384 bytes"),
+        (HANDSHAKE.replace(" HTTP", f"?{LONG} HTTP") + f"{KEY}Sec-WebSocket-Version: 13|", 414, "16384 bytes"),
         ("GET /v1/models HTTP/1.1|", 400, "Host"),
         ("GET /v1/models HTTP/1.1|Host: localhost|Host: localhost|", 400, "Host"),
         ("GET http://localhost/v1/models HTTP/1.1|", 400, "Host"),
@@ -76,6 +77,15 @@ def test_a_refusal_of_the_http_layer_is_told_like_every_other(
     assert "Traceback" not in server.output
 
 
+@pytest.mark.parametrize("lines", [f"X: {'a' * 8190}|", "X: a|" * 128])
+def test_a_handshake_that_uvicorns_parser_does_not_take_is_told_why(server: Server, lines: str) -> None:
+    answer = ask(server, f"{HANDSHAKE}{KEY}Sec-WebSocket-Version: 13|{lines}")
+    if server.kind == "uvicorn":
+        assert "128 headers, and 8192 bytes in each line" in read_error_answer(answer, status=431, code=None)
+    else:
+        assert answer.status_code == 101
+
+
 def test_a_length_of_thousands_of_digits_is_answered(server: Server) -> None:
     # uvicorn's parser takes it for no number, Twisted's breaks off where Python reads none.
     head = "POST /v1/responses HTTP/1.1|Host: localhost|Content-Type: application/json|"
@@ -86,7 +96,7 @@ def test_a_length_of_thousands_of_digits_is_answered(server: Server) -> None:
 
 def test_a_chunk_that_is_none_is_told_as_well(server: Server) -> None:
     head = "POST /v1/responses HTTP/1.1|Host: localhost|Content-Type: application/json|Transfer-Encoding: chunked|"
-    extended = b"2;" + b"a" * 70_000 + b"\r\n{}\r\n0\r\n\r\n"  # more than a parser keeps of a line
+    extended = b"2;" + b"a" * 200_000 + b"\r\n{}\r\n0\r\n\r\n"  # more than a parser keeps of a line
     for body in (b"zz\r\n{}\r\n0\r\n\r\n", extended):
         assert "chunk" in read_error_answer(ask(server, head, body), status=400, code=None)
 

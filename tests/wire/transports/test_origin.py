@@ -1,14 +1,17 @@
 """Who may open a WebSocket: browsers on our own pages, and everything that is not a browser."""
 
 import socket
+from http.client import HTTPResponse
+from select import select
 
 import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
 
 from responses_app.web.middleware import Source
-from tests.kit.clients import RAW_UPGRADE, Socket, http_client, read_error_answer
-from tests.kit.fixtures import module_server
+from responses_app.web.servers.heads import MAX_HEAD_BYTES
+from tests.kit.clients import RAW_UPGRADE, Socket, http_client, raw_connection, read_error_answer
+from tests.kit.fixtures import server_of_each_kind
 from tests.kit.server import Server
 from tests.wire.transports.conftest import Connect
 
@@ -16,7 +19,7 @@ LISTED = "http://localhost:3000"
 FOREIGN = ["http://evil.example", "http://localhost.evil.example", "http://localhost:1", "https://127.0.0.1", "null"]
 
 
-listing_server = module_server("listing", allowed_origins=LISTED)  # takes requests of a page of another server
+listing_server = server_of_each_kind("listing", allowed_origins=LISTED)  # takes requests of a page of another server
 
 
 @pytest.mark.parametrize("own", [None, "http://127.0.0.1:PORT", "HTTP://127.0.0.1:PORT"])
@@ -62,6 +65,19 @@ async def test_listed_pages_pass(listing_server: Server, open_socket: Connect) -
         headers = {"origin": origin, "sec-fetch-site": "cross-site"}
         async with http_client(listing_server) as http:
             assert (await http.post("/responses", json={"input": "Hi"}, headers=headers)).status_code == status
+
+
+@pytest.mark.each_server
+def test_a_listed_page_can_read_that_a_head_is_too_large_also_where_it_comes_in_parts(listing_server: Server) -> None:
+    with raw_connection(listing_server.port, receive_buffer=65536) as raw:
+        raw.sendall(f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: {LISTED}\r\nX: ".encode())
+        raw.sendall(b"a" * 2 * MAX_HEAD_BYTES)
+        select([raw], [], [], 0.3)  # an answer to this part would come now, and say nothing of the origin
+        raw.sendall(b"\r\n\r\n")
+        answer = HTTPResponse(raw)
+        answer.begin()
+        assert answer.status == 431
+        assert answer.headers["access-control-allow-origin"] == LISTED
 
 
 @pytest.mark.parametrize("headers", [*({"origin": each} for each in FOREIGN), {"sec-fetch-site": "cross-site"}])
