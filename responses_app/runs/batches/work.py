@@ -150,8 +150,10 @@ class _Worked:
                 await self._add(await self._read(piece, lines.feed))
                 if lines.is_over:
                     break
-            # By a name of its own: the piece before it was read, and is not suspected any more.
-            await self._add(await self._read(lines.rest + b"\n", lambda _: lines.end()))
+            # By a name of its own: the piece before it was read, and is not suspected any more. Where nothing is left,
+            # that would be the name of all inputs.
+            left = lines.rest + b"\n"
+            await self._add(await self._read(left, lambda _: lines.end()) if lines.rest else lines.end())
         except FileGone:
             await self._fail([input_gone(record.input_file_id)])
             return False
