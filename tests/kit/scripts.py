@@ -100,7 +100,8 @@ def flood_script(folder: Path) -> list[Entry]:
 def journal(server: Server) -> list[Entry]:
     """Return what the engine wrote down of the generations that ended, oldest first."""
     file = server.folder / "journal.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    text = file.read_text() if file.exists() else ""
+    return [json.loads(line) for line in text.split("\n")[:-1]]  # behind the last line break one is being written
 
 
 def generations(server: Server, response_id: str) -> list[Entry]:
