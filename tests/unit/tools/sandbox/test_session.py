@@ -355,5 +355,5 @@ async def test_a_container_may_have_so_many_files(monkeypatch: pytest.MonkeyPatc
 async def test_a_container_may_have_so_many_timers(container: SandboxSession) -> None:
     code = "import ctypes\nlibc, timer = ctypes.CDLL(None), ctypes.c_void_p()\n"
     code += "sum(libc.timer_create(1, None, ctypes.byref(timer)) == 0 for _ in range(2000))"
-    assert await printed(container, code) == "1024\n"
+    assert 1000 < int(await printed(container, code)) <= 1024  # containers beside it may have some: all are one user's
     await container.restart()
