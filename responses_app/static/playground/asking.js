@@ -22,10 +22,24 @@ export class Newest {
     this.door = door;
   }
 
+  /** Whether an answer is on its way. */
+  get isAsking() {
+    return this.#asking !== null;
+  }
+
   /** Return the JSON of a path of the API. Throws as `Door.ask` does, and an `AbortError` once something else is asked. */
-  ask(path) {
+  async ask(path) {
+    this.stop();
+    const asking = (this.#asking = new AbortController());
+    try {
+      return await this.door.ask(path, { signal: asking.signal });
+    } finally {
+      if (this.#asking === asking) this.#asking = null;
+    }
+  }
+
+  /** Abort the question whose answer is on its way. */
+  stop() {
     this.#asking?.abort();
-    this.#asking = new AbortController();
-    return this.door.ask(path, { signal: this.#asking.signal });
   }
 }

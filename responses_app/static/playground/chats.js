@@ -1,5 +1,6 @@
 // The list of chats: the newest first, those that are pinned before them; searched by the server, longer on scroll.
 
+import { Newest } from "./asking.js";
 import { ChatMenu } from "./chat-menu.js";
 import { ChatRow, groupOf } from "./chat-row.js";
 import { byId, copy, h, say } from "./dom.js";
@@ -19,12 +20,12 @@ export class Chats {
   #rows = new Map(); // by id, in the order of the list
   #reached = ""; // the id of the row that Tab goes to
   #deleting = new Set(JSON.parse(ofTab.get(LEAVING) ?? "[]")); // and those that are gone: an answer that is on its way may have them yet
-  #asking = null;
   #hasMore = false;
   #shown = { search: "", isAll: false }; // what the rows were asked for with
 
   constructor(door, facts, page) {
     Object.assign(this, { door, facts, page });
+    this.newest = new Newest(door);
     this.list = byId("chats-list");
     this.foot = byId("chats-foot");
     this.search = byId("chats-search");
@@ -68,7 +69,7 @@ export class Chats {
 
   /** Forget the list: somebody else asks from now on. */
   clear() {
-    this.#asking?.abort();
+    this.newest.stop();
     this.#rows.clear();
     this.#hasMore = false;
     this.search.value = "";
@@ -84,25 +85,21 @@ export class Chats {
   /** What stands in the field may be newer than the rows: what comes behind them answers the same search as they do. */
   #more() {
     const last = [...this.#rows.keys()].at(-1);
-    return this.#hasMore && !this.#asking && last ? this.#ask(this.#shown, last) : undefined;
+    return this.#hasMore && !this.newest.isAsking && last ? this.#ask(this.#shown, last) : undefined;
   }
 
   async #ask(wanted, after = "") {
     if (this.door.isShut) return this.clear();
-    this.#asking?.abort();
-    const asking = (this.#asking = new AbortController());
     const { search, isAll } = wanted;
     const query = new URLSearchParams({ limit: AT_ONCE, ...(isAll ? {} : { made_in: "playground" }), ...(search ? { search } : {}), ...(after ? { after } : {}) });
     try {
-      const page = await this.door.ask(`${PATH}?${query}`, { signal: asking.signal });
+      const page = await this.newest.ask(`${PATH}?${query}`);
       const isNew = search !== this.#shown.search || isAll !== this.#shown.isAll;
       this.#shown = wanted;
       this.#take(page, { after, isNew });
     } catch (error) {
       if (error.name === "AbortError") return undefined;
       this.#failed(error);
-    } finally {
-      if (this.#asking === asking) this.#asking = null;
     }
     return undefined;
   }
@@ -239,7 +236,7 @@ export class Chats {
       this.#rows.get(chat.id)?.show(changed);
       this.page.listed();
       this.changed();
-      if ("pinned" in body || this.#asking) await this.load(); // it stands elsewhere now, or the list that is on its way is older
+      if ("pinned" in body || this.newest.isAsking) await this.load(); // it stands elsewhere now, or the list that is on its way is older
       say("pinned" in body ? (changed.pinned ? "Pinned" : "Not pinned any more") : `The chat is called ${changed.title}`);
     } catch (error) {
       const row = this.#rows.get(chat.id);
