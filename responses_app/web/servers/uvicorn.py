@@ -205,16 +205,15 @@ class _BoundedHttp:
 
     def _should_upgrade(self) -> bool:
         # uvicorn would go on as if it were HTTP/1.1, and nobody behind it could tell that a proxy was in between.
-        # What is no handshake is answered as any other request: `Heads` says what is wrong with it.
+        # Anything else than a handshake is answered as any other request: `Heads` says what is wrong with it.
+        scope = self.scope
+        if scope["http_version"] == "1.0" or handshake_problem(scope["method"], scope["headers"]) is not None:
+            return False
         try:
-            check_size_of(self.scope)
+            check_size_of(scope)
         except ApiError:
             return False
-        return (
-            self.scope["http_version"] != "1.0"
-            and handshake_problem(self.scope["method"], self.scope["headers"]) is None
-            and bool(super()._should_upgrade())  # type: ignore[misc]
-        )
+        return bool(super()._should_upgrade())  # type: ignore[misc]
 
     @property
     def _is_served(self) -> bool:
