@@ -189,7 +189,7 @@ def _connections(server: BenchServer) -> int:
 
 
 def heavy(bench: Bench) -> list[Result]:
-    """What a worker keeps of the memory that large requests took, and what streams take that can be resumed."""
+    """The memory that a worker keeps behind large requests, and the memory of streams that can be resumed."""
     with bench.fresh_server(name="heavy", engine="demo") as server:
         assert isinstance(server, BenchServer)
         _ask(server.port, 0)

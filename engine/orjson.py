@@ -137,7 +137,7 @@ def _no_constant(name: str) -> Never:
 
 
 def _beyond_infinity(content: bytes | bytearray | memoryview | str, error: JSONDecodeError) -> Any:
-    """Return what orjson has read up to a number that it takes for infinity; raise its error where it is not JSON."""
+    """Return the value of JSON with a number that orjson takes for infinity. Raises orjson's error else."""
     try:
         value = _exact(content)
         dumps(value)  # orjson reads no halves of characters, and Python does

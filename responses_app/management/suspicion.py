@@ -54,7 +54,7 @@ def kept_table(folder: Path) -> Iterator[SuspectTable | None]:
 
 
 def _table(file: Path, opened: ExitStack) -> SuspectTable:
-    """Return the table in a file, empty where that is none of this version. Raises `OSError`, also if it is in use."""
+    """Return the table in a file, empty where the file has another layout. Raises `OSError`, also if it is in use."""
     size = SuspectTable.size(1)
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     opened.callback(os.close, descriptor)

@@ -107,7 +107,7 @@ class KnownTurns:
         self._make_room()
 
     async def purge(self) -> None:
-        """Forget what is past its time: nothing may come that would make it go."""
+        """Forget turns whose time is over, also where no other turn comes that would make them go."""
         self._make_room()
 
     def find(self, project: str, key: bytes) -> KnownTurn | None:

@@ -1,4 +1,4 @@
-"""The contract of what keeps the skills of projects; `tests/contracts/adapters/test_skill_store.py` is its suite.
+"""The contract of stores of skills, by projects; `tests/contracts/adapters/test_skill_store.py` is its suite.
 
 A skill has versions, numbered from 1 on; none is ever changed, and no number is given twice. Each is a bundle: a zip
 file. Their bytes count as those of the project's files.

@@ -1,4 +1,4 @@
-"""The contract of what keeps webhooks and what they are sent; `tests/contracts/adapters/test_webhooks.py` is its suite.
+"""The contract of stores of webhooks and their deliveries; `tests/contracts/adapters/test_webhooks.py` is its suite.
 
 Events come in with the transactions of what they tell, which are other stores' (`stores.database.webhooks.outbox`).
 `dispatch` makes of each event a delivery for every endpoint that wants it. An endpoint is served by one worker at a

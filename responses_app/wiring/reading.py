@@ -33,7 +33,7 @@ class JsonReader:
     """Parses JSON within the bounds of one process. Sizes are in bytes."""
 
     def __init__(self, threads: FairThreads, settings: Settings, running: Running, *, max_items: int) -> None:
-        """Keep the bounds; `running` has what is read, for whoever finds this process dead."""
+        """Keep the bounds; `running` has the content that is read, for whoever finds this process dead."""
         self.max_body_bytes = settings.max_body_bytes
         self.refuse_unknown = settings.unknown_fields == "refuse"
         self._foreign_seals = settings.foreign_seals

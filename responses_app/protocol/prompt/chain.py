@@ -172,7 +172,7 @@ class ChainLink:
         return [name for name, _ in self.calls_named(call_id)]
 
     def calls_named(self, call_id: str) -> Sequence[tuple[str, str]]:
-        """Return what `call_names` returns, each name with the type of its call's item; "": any."""
+        """Return the names that `call_id` called, each with the type of its call's item; "": any."""
         return next((lines_called(link.calls[call_id]) for link in self.lineage() if call_id in link.calls), ())
 
 

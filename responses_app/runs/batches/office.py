@@ -21,7 +21,7 @@ class ReadLines(Protocol):
     def __call__(
         self, project: str, size: int, content: Callable[[], bytes], parse: Callable[[bytes], Sequence[NewLine]], /
     ) -> Awaitable[Sequence[NewLine]]:
-        """Return what `parse` makes of the content. Raises `ApiError` (503) for what ends workers."""
+        """Return the lines that `parse` reads in the content. Raises `EndsWorkers` for content that ends workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

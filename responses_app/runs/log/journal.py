@@ -109,9 +109,8 @@ class EventJournal:
         self.last_number = first - 1
         self._ending: Event | None = None  # the terminal event, and its JSON with the usage of each turn
         self._ending_per_turn: bytes | None = None
-        self.calls: dict[
-            str, CallNames
-        ] = {}  # by their items' ids: events tell a call's name once, dialects more often
+        # By their items' ids: events tell a call's name once, dialects more often.
+        self.calls: dict[str, CallNames] = {}
 
     @property
     def readers(self) -> int:

@@ -314,7 +314,7 @@ async def test_what_may_take_hours_comes_behind_everything_else(site: Site) -> N
         assert error.param == "background_options.completion_window"
 
 
-VALUES: dict[str, object] = {  # where a name is no value of it
+VALUES: dict[str, object] = {  # where a field's name would be a wrong value for it
     "text.verbosity": "high",
     "prompt_cache_options.ttl": "12h",
     "prompt_cache_options.mode": "explicit",
