@@ -53,20 +53,23 @@ class ItemBuilder(ABC):
     def __init__(self, new_id: Callable[[str], str]) -> None:
         # Ids are made in the order of the items, so that each worker makes the same ones.
         self.id = new_id(self.prefix)
-        self._texts: list[str] = []
+        self.texts: list[str] = []  # everything written so far
 
     @property
     def text(self) -> str:
         """Everything written so far."""
-        return "".join(self._texts)
+        return "".join(self.texts)
 
     def opened(self) -> PendingEvents:
         """Return what follows `output_item.added`."""
         return []
 
     def grow(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject | None:
-        """Take more text. The event that it makes is the template's, but for these fields."""
-        self._texts.append(text)
+        """Take more text, with the log probabilities of its tokens; return what its delta has beside the template.
+
+        Text that has none, of an item that holds nothing back, is added to `texts` without this call.
+        """
+        self.texts.append(text)
         return None
 
     def told(self, text: str) -> str:
@@ -109,7 +112,7 @@ class SilentInput(ItemBuilder):
     holds_back: ClassVar[bool] = True
 
     def told(self, text: str) -> str:
-        self._texts.append(text)
+        self.texts.append(text)
         return ""
 
 
@@ -132,7 +135,7 @@ class MessageBuilder(ItemBuilder):
         return [(EventType.PART_ADDED, {"content_index": 0, "part": _output_text("")})]
 
     def grow(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject | None:
-        self._texts.append(text)
+        self.texts.append(text)
         if not logprobs:
             return None
         self._logprobs.extend(logprobs)

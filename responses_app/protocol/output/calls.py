@@ -164,7 +164,7 @@ class _UnfitCallBuilder(FunctionCallBuilder):
         # Not `super().__init__`, which would make further ids: another worker that makes this response again must make
         # as many.
         self.id, self.name, self.call_id = call.id, call.name, call.call_id
-        self._texts: list[str] = []
+        self.texts: list[str] = []
         self._decorations: JsonObject = {}
         self._held = call.text
 
@@ -235,6 +235,7 @@ class Called:
         self._new_id = new_id
         self._tools = tools or ClientTools()  # they make the items of calls that clients answer
         self._hosted = dict(hosted or {})  # what makes the items of calls, by the names of the tools
+        self.hosts = bool(self._hosted)  # the server runs any tools for this response
         self._searches = searches  # the request declares a web search, perhaps one that nothing runs here
         self.offered: dict[str, OfferedTool] = {}  # this server's tools that the response may use, by name
         self.max_hosted: int | None = None  # how many calls of them it may make
@@ -248,11 +249,6 @@ class Called:
         self.misfits = 0  # calls that do not fit: see `CallBuilder.fits`
 
     @property
-    def hosts(self) -> bool:
-        """Whether the server runs any tools for this response."""
-        return bool(self._hosted)
-
-    @property
     def may_host(self) -> bool:
         """Whether one more of this server's tools may be called."""
         return self.max_hosted is None or self.made < self.max_hosted
@@ -262,6 +258,7 @@ class Called:
         for tool in tools:
             self.offered[tool.name] = tool
             self._hosted[tool.name] = partial(builder_of, tool)
+        self.hosts = bool(self._hosted)
 
     def share(self, other: "Called") -> None:
         """Take the tools of another agent of the same response."""

@@ -156,8 +156,9 @@ class ResponseStream:
         """Take all that the model did since the last time."""
         events: list[Event] = []
         for each in turn_events:
-            if isinstance(each, Text):  # nearly always
-                events += self._delta(each)
+            item = self._open
+            if isinstance(each, Text) and item is not None and not item.holds_back:  # nearly always
+                events.append(self._grow(item, each.text, each.logprobs))
             else:
                 events += self.receive(each)
         return events
@@ -364,7 +365,7 @@ class ResponseStream:
         item = self._open
         if item is None:
             raise LocalProtocolError("text outside of a message")
-        if not item.holds_back:  # nearly always
+        if not item.holds_back:
             return (self._grow(item, delta.text, delta.logprobs),)
         text = item.told(delta.text)
         if not text:
@@ -375,7 +376,11 @@ class ResponseStream:
     def _grow(self, item: ItemBuilder, text: str, logprobs: Sequence[TextLogprob] = ()) -> Event:
         # Made with the first delta: an item without text needs none.
         template = self._template = self._template or item.delta_template(len(self.output))
-        own = item.grow(text, logprobs)
+        own = None
+        if logprobs or item.holds_back:
+            own = item.grow(text, logprobs)
+        else:  # nearly always
+            item.texts.append(text)
         event = Delta(template, self._next_number, text)
         self._next_number += 1
         # Fields of its own (log probabilities) are not in the template: then it is written as any other event.

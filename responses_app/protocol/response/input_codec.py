@@ -133,17 +133,16 @@ def decode_timed(data: bytes) -> Iterator[tuple[Input, int | None]]:
 
 def encode_one(input: Input, at: int | None = None) -> bytes:
     """Write one input; with `at` (Unix milliseconds) also when it came."""
-    if at is None and isinstance(input, Sampled) and _is_short(input):
+    if at is None and isinstance(input, Sampled) and _is_plain(input):
         tokens = input.token_ids
-        if len(tokens) == 1:  # nearly always
+        if input.recorded is None and len(tokens) == 1:  # nearly always
             return _HEAD_AND_TOKEN.pack(_ONE_TOKEN | tokens[0] << 8)
         packed = b"".join([token.to_bytes(_TOKEN_BYTES, "little") for token in tokens])
-        return bytes((_SHORT | len(tokens),)) + packed
-    if at is None and isinstance(input, Sampled) and input.recorded is not None:
-        packed_logprobs = _packed_logprobs(input, input.recorded)
+        if input.recorded is None:
+            return bytes((_SHORT | len(tokens),)) + packed
+        packed_logprobs = _packed_logprobs(input.recorded, len(tokens))
         if packed_logprobs is not None:
-            packed = b"".join([token.to_bytes(_TOKEN_BYTES, "little") for token in input.token_ids])
-            return bytes((_RECORDED, len(input.token_ids))) + packed + packed_logprobs
+            return bytes((_RECORDED, len(tokens))) + packed + packed_logprobs
     if isinstance(input, OfAgent):
         return bytes((_AGENT,)) + input.agent.to_bytes(_AGENT_BYTES, "little") + encode_one(input.input, at)
     kind, write = _WRITERS[type(input)]
@@ -152,10 +151,6 @@ def encode_one(input: Input, at: int | None = None) -> bytes:
         # The highest two bits first. Six bytes are 24 digits, of which the last ones count.
         content += b"".join([_FOUR_DIGITS[byte] for byte in at.to_bytes(6, "big")])[-_TIME_DIGITS:]
     return bytes((_LONG,)) + len(content).to_bytes(4, "little") + content
-
-
-def _is_short(chunk: Sampled) -> bool:
-    return chunk.recorded is None and _is_plain(chunk)
 
 
 def _is_plain(chunk: Sampled) -> bool:
@@ -168,9 +163,9 @@ def _is_plain(chunk: Sampled) -> bool:
     return 0 < len(chunk.token_ids) <= _MAX_SHORT and max(chunk.token_ids) < _MAX_TOKEN
 
 
-def _packed_logprobs(chunk: Sampled, recorded: Sequence[TokenLogprob]) -> bytes | None:
-    """Return what is recorded as 32-bit floats; None where these are not all of it, to the bit."""
-    if not _is_plain(chunk) or len(recorded) != len(chunk.token_ids) or any(each.top for each in recorded):
+def _packed_logprobs(recorded: Sequence[TokenLogprob], tokens: int) -> bytes | None:
+    """Return the recorded values of so many tokens as 32-bit floats; None where these are not all of it, to the bit."""
+    if len(recorded) != tokens or any(each.top for each in recorded):
         return None
     if len(recorded) == 1:  # nearly always
         value = recorded[0].logprob

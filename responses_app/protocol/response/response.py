@@ -195,15 +195,14 @@ class ResponseMachine:
     def receive(self, input: Input) -> Step:
         """Take the next input. Raises `LocalProtocolError` for one that cannot come now: a bug of the driver."""
         if isinstance(input, Sampled) and isinstance(self._due, Generate):  # nearly always
-            return self._sampled(input)
+            events, finish = self.reader.read(input)
+            return Step(events) if finish is None else self._turn_ended(self.reader.end(), finish).behind(events)
         # The end is decided: late tokens, outputs and stops of a driver that has not heard of it are dropped.
         if isinstance(self._due, Finish):
             return self._ended(input) if isinstance(input, Ended) else Step([])
         if self.status in TERMINAL_STATUSES:
             return Step([])
         match input:
-            case Sampled():
-                return self._sampled(input)
             case TurnBegan():
                 return self._began(input)
             case ToolsListed() | ToolsFound() | ProgramCalled() | ProgramPaused() | ProgramEnded():
@@ -269,10 +268,6 @@ class ResponseMachine:
             raise LocalProtocolError("a turn began that was not asked for")
         self.reader.begin(input, self._due)
         return Step([])
-
-    def _sampled(self, chunk: Sampled) -> Step:
-        events, finish = self.reader.read(chunk)
-        return Step(events) if finish is None else self._turn_ended(self.reader.end(), finish).behind(events)
 
     def _turn_ended(self, turn: Turn, finish: FinishReason) -> Step:
         # First what the turn was for: an aside ends here however it went, and a thought that is to be summed up comes

@@ -81,7 +81,7 @@ class SummaryTurns:
         _, tokens = _REQUESTS[self._style]
         long_enough = kind is ItemKind.REASONING and ended.reasoning_tokens > MIN_TOKENS and not ended.truncated
         affordable = left is None or left >= SHARE * tokens
-        return self.by_model and long_enough and affordable and self._asides < MAX_ASIDES
+        return long_enough and affordable and self._asides < MAX_ASIDES
 
     def begin(self, turn: int, messages: Sequence[RenderedMessage]) -> Generate:
         """Return what asks for the aside; `messages` end with the thought."""
@@ -95,7 +95,6 @@ class SummaryTurns:
     def begins_turn(self) -> bool:
         """Note that a turn begins; return whether what tools gave back may stand before it."""
         # An aside's prompt has its request, and the turn behind it lacks that again: tools gave nothing back.
-        # tools.
         beside = self.running or self._was_last
         self._was_last = self.running
         return not beside

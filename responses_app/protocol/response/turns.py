@@ -48,6 +48,7 @@ class Turn:
 
     parser: TurnParser  # of the model's format
     usage: TurnUsage  # counted as tokens are read; the machine's list has the same object
+    stops: "AnswerStops | None"  # that may end an answer in it
     # All that the turn has, with those that stand at the prompt's end.
     tokens: "Tokens[int]" = field(default_factory=as_tokens)
     _unsaid: list[TextLogprob] = field(default_factory=list)  # of tokens whose text has not come yet
@@ -62,16 +63,6 @@ class Turn:
         """Read tokens that stand at the end of the prompt as if they had been sampled, and do not count them."""
         self.tokens.extend(token_ids)
         return self.parser.feed(token_ids)
-
-    def read(self, token_ids: Sequence[int]) -> list[TurnEvent]:
-        """Return what tokens say; nothing but the model ends the turn."""
-        self.tokens.extend(token_ids)
-        self.usage.output_tokens += len(token_ids)
-        turn_events = self.parser.feed(token_ids)
-        for each in turn_events:
-            if isinstance(each, ItemStarted):
-                self._note(each)
-        return turn_events
 
     def read_one_by_one(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None, *, ends: Ends | None, spelled: Spelled
@@ -97,24 +88,21 @@ class Turn:
         """Return what the parser still holds of the turn, up to the item that nothing is to follow."""
         turn_events = self.parser.close()
         # The last event is not looked at: nothing follows it anyway.
-        # earlier.
         return turn_events[: self._end_in(turn_events[:-1], ends)]
 
     def _end_in(self, turn_events: list[TurnEvent], ends: Ends | None) -> int | None:
         """Return how much of this is said up to the end of the turn; None where it does not end here."""
         for count, each in enumerate(turn_events):
-            if self.holds and isinstance(each, ItemStarted):
-                return count
-            if self._is_end(each, ends):
+            if isinstance(each, ItemStarted):
+                if self.holds:
+                    return count
+                self.note(each)
+            elif ends is not None and isinstance(each, ItemEnded) and ends(self._started, each):
                 return count + 1
         return None
 
-    def _is_end(self, turn_events: TurnEvent, ends: Ends | None) -> bool:
-        if isinstance(turn_events, ItemStarted):
-            self._note(turn_events)
-        return ends is not None and isinstance(turn_events, ItemEnded) and ends(self._started, turn_events)
-
-    def _note(self, started: ItemStarted) -> None:
+    def note(self, started: ItemStarted) -> None:
+        """Remember the last item, as it begins."""
         self._started = started
         self.has_called = self.has_called or started.kind is ItemKind.CALL
 
@@ -227,7 +215,9 @@ class TurnReader:
     def begin(self, input: TurnBegan, command: Generate) -> None:
         """Begin the turn that was wanted."""
         usage = TurnUsage(input_tokens=input.prompt_tokens, after_tools=self.asides.begins_turn())
-        self.turn = Turn(self.format.parser(self.functions), usage)
+        # Neither a summary nor an aside is the answer that the request's stop strings are about.
+        stops = None if self.compacting.running or self.asides.running else self.stops
+        self.turn = Turn(self.format.parser(self.functions), usage, stops)
         self.turns.append(usage)
         if command.aside:
             self.asides.take(self.turn.begin_with(command.sampled))
@@ -241,25 +231,16 @@ class TurnReader:
             turn.usage.input_tokens = chunk.prompt_tokens
         if chunk.cached_tokens is not None and not turn.usage.cached_tokens:  # not of a turn that goes on elsewhere
             turn.usage.cached_tokens = min(chunk.cached_tokens, turn.usage.input_tokens)
-        ends = self._ends_of(turn, summing_up=self.compacting.running)
-        finish = chunk.finish
-        if ends is None and self.stops is None and finish is None and chunk.logprobs is None:  # nearly always
-            turn_events = turn.read(chunk.token_ids)
-        else:
-            turn_events, finish = self._read_to_end(turn, chunk, ends)
-        return self._tell(turn, turn_events), finish
-
-    def _read_to_end(
-        self, turn: Turn, chunk: Sampled, ends: Ends | None
-    ) -> tuple[list[TurnEvent], FinishReason | None]:
-        """Return what tokens say up to what ends the turn, if anything does, and why it ends."""
-        # Neither a summary nor an aside is the answer that the request's stop strings are about.
-        stops = None if self.compacting.running or self.asides.running else self.stops
-        stopped = False
+        ends = None
+        if self.one_call or self.stream.called.hosts or self.asides.by_model or self.stop is not None:
+            ends = partial(self._ends, turn, self.compacting.running)
+        stops, stopped = turn.stops, False
         if stops is not None:
             chunk, stopped = stops.without_stop_token(chunk)
-        if ends is None and chunk.logprobs is None:
-            turn_events = turn.read(chunk.token_ids)
+        if ends is None and chunk.logprobs is None:  # nearly always: nothing but the model ends the turn
+            turn.tokens.extend(chunk.token_ids)
+            turn.usage.output_tokens += len(chunk.token_ids)
+            turn_events = turn.parser.feed(chunk.token_ids)
         else:
             turn_events = turn.read_one_by_one(chunk.token_ids, chunk.logprobs, ends=ends, spelled=self.format.spelled)
         if stops is not None:
@@ -269,18 +250,21 @@ class TurnReader:
                 turn_events += stops.end(turn)
         finish = FinishReason.STOP if turn.is_over else chunk.finish
         if finish is not None:
-            if not turn.is_over:  # else what the parser still holds is what follows its end
-                rest = turn.close(ends=ends)
-                turn_events += rest if stops is None else stops.read(turn, rest)
-            self.repairs += turn.parser.repairs
-        return turn_events, finish
+            turn_events += self._rest(turn, ends)
+        return self._tell(turn, turn_events), finish
+
+    def _rest(self, turn: Turn, ends: Ends | None) -> list[TurnEvent]:
+        """Return what the parser still holds of a turn that ends; nothing, where that follows the end."""
+        rest = [] if turn.is_over else turn.close(ends=ends)
+        self.repairs += turn.parser.repairs
+        return rest if turn.stops is None or not rest else turn.stops.read(turn, rest)
 
     def cut(self) -> list[Event]:
         """Read no further, and return what clients hear of what was being said; of a summary that is nothing."""
-        if self.turn is None or self.compacting.running:
+        turn = self.turn
+        if turn is None or self.compacting.running:
             return []
-        ends = self._ends_of(self.turn, summing_up=False)
-        return self._tell(self.turn, self.turn.close(ends=ends))
+        return self._tell(turn, turn.close(ends=partial(self._ends, turn, False)))
 
     def end(self) -> Turn:
         """End the turn, and return it."""
@@ -298,16 +282,8 @@ class TurnReader:
         """Whether something is being said that is to come to its end before the turn is ended."""
         return self.turn is not None and (self.stream.is_open or self.turn.has_called)
 
-    def _ends_of(self, turn: Turn, *, summing_up: bool) -> Ends | None:
-        """Return what says whether an item of a turn is its last; None where nothing but the model ends it.
-
-        `summing_up`: the turn's text is itself a summary.
-        """
-        if self.one_call or self.stream.called.hosts or self.asides.by_model or self.stop is not None:
-            return partial(self._ends, turn, summing_up)
-        return None
-
     def _ends(self, turn: Turn, summing_up: bool, started: ItemStarted, ended: ItemEnded) -> bool:
+        """Whether an item of a turn is its last; `summing_up`: the turn's text is itself a summary."""
         hosted = started.kind is ItemKind.HOSTED_CALL and self.stream.called.is_hosted(started.name or "")
         turn.holds = hosted and ended.called
         if ended.called:
@@ -322,7 +298,7 @@ class TurnReader:
     def _sums_up(self, turn: Turn, started: ItemStarted, ended: ItemEnded) -> bool:
         """Whether the model is to sum up what it has just said, and goes on then."""
         # Behind a stop token the model says nothing more, so there is nothing that a summary would come before.
-        if self.asides.running or turn.tokens[-1] in self.format.stop_tokens:
+        if not self.asides.by_model or self.asides.running or turn.tokens[-1] in self.format.stop_tokens:
             return False
         turn.sums_up = self.asides.is_due(started.kind, ended, left=self.budget.left)
         return turn.sums_up
@@ -332,6 +308,8 @@ class TurnReader:
             if isinstance(each, ItemEnded):
                 turn.usage.reasoning_tokens += each.reasoning_tokens
                 turn.called = each.called
+            elif isinstance(each, ItemStarted):
+                turn.note(each)
         if len(turn_events) > 1:  # rarely: a token says one thing, or nothing
             turn_events = merged(turn_events)
         if self.compacting.running:
