@@ -6,7 +6,7 @@ from typing import Protocol
 from zlib import crc32
 
 from bench.routing.replica import Request
-from engine.backends.vllm.choice import ReplicaChoice
+from engine.backends.vllm.pool import ReplicaChoice
 
 ELSEWHERE = 0.1  # of all turns
 

@@ -11,7 +11,7 @@ from statistics import mean, median
 from bench.routing.policies import Policy
 from bench.routing.replica import BLOCK, Replica, Request
 from bench.routing.traces import Session, session
-from engine.sessions import Session as Named
+from engine.types import Session as Named
 from responses_app.runs.plan.waits import ToolWaits
 
 

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TextIO
 
-from engine.backends.transcript import turn_beginnings
+from engine.backends.simulated import turn_beginnings
 from engine.formats.base import as_tokens
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony, encode_text
 from engine.types import FinishReason, TokenChunk, TokenLogprob

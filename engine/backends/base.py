@@ -24,8 +24,16 @@ from engine.errors import (
     NotRendered,
     PromptTooLong,
 )
-from engine.sessions import Session, digest_of
-from engine.types import ChatPrompt, EngineInfo, GenerationRequest, SamplingOptions, TokenChunk, TurnGrammar
+from engine.types import (
+    ChatPrompt,
+    EngineInfo,
+    GenerationRequest,
+    SamplingOptions,
+    Session,
+    TokenChunk,
+    TurnGrammar,
+    digest_of,
+)
 from engine.weights import BaseWeights
 
 # It holds for an engine that a worker starts or reaches, for vLLM's in a worker, and for the engine core that workers

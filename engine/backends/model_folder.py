@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import EngineConfigurationError
-from engine.formats.chat_template.sight import Sight, sight_of
-from engine.formats.chat_template.vocabulary import Vocabulary, vocabulary_of
+from engine.formats.chat_template.vocabulary import Sight, Vocabulary, sight_of, vocabulary_of
 
 HARMONY_MODEL_TYPE = "gpt_oss"  # in `config.json`: the one family of models that speaks Harmony
 

@@ -14,8 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 from engine.backends.base import OptionReader
-from engine.backends.simulated import SimulatedEngine, cut_into_chunks
-from engine.backends.transcript import PromptTranscript, turn_beginnings
+from engine.backends.simulated import PromptTranscript, SimulatedEngine, cut_into_chunks, turn_beginnings
 from engine.errors import EngineConfigurationError, EngineOverloaded, EngineUnavailable, GenerationFailed, PromptTooLong
 from engine.formats.harmony.encoding import encode_harmony
 from engine.formats.harmony.grammar import problem_of_turn

@@ -19,7 +19,7 @@ from jsonschema.validators import extend
 from jsonschema_specifications import REGISTRY
 
 from engine.contents.budget import SchemaBudget, frozen, length, size
-from engine.contents.references import target
+from engine.contents.keywords import target
 from engine.contents.regexes import check_regex
 from engine.errors import GrammarRefused
 

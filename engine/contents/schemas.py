@@ -15,6 +15,7 @@ from typing import Any
 from engine import orjson
 from engine.contents.budget import CHARACTER, SchemaBudget, size, width
 from engine.contents.keywords import (
+    DEFINITION,
     Schema,
     Unsatisfiable,
     all_exclude_each_other,
@@ -22,10 +23,11 @@ from engine.contents.keywords import (
     both,
     integer,
     number,
+    refuse_circles,
     string,
+    target,
 )
-from engine.contents.references import DEFINITION, refuse_circles, target
-from engine.contents.samples import smallest_value
+from engine.contents.validation import smallest_value
 from engine.errors import GrammarRefused
 from engine.types import AnyObject, JsonSchema
 

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import log1p
 
-from engine.backends.threads import load_vocabulary
 from engine.embeddings.base import (
     BaseEmbeddings,
     Embedded,
@@ -25,7 +24,7 @@ from engine.embeddings.base import (
     unit,
 )
 from engine.errors import EngineUnavailable
-from engine.formats.harmony.encoding import SPECIAL_TOKENS, decode_tokens, encode_text
+from engine.formats.harmony.encoding import SPECIAL_TOKENS, decode_tokens, encode_text, load_vocabulary
 from engine.types import EngineInfo
 
 DIMENSIONS = 256

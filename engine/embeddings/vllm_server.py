@@ -17,9 +17,8 @@ from typing import Any
 import aiohttp
 
 from engine import orjson
-from engine.backends.answers import error_text, shown
 from engine.backends.base import OptionReader
-from engine.backends.client import BROKEN, open_session
+from engine.backends.client import BROKEN, error_text, open_session, shown
 from engine.backends.vllm.server_lists import as_server, named_servers
 from engine.embeddings.base import (
     BaseEmbeddings,

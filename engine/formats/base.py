@@ -11,10 +11,10 @@ parser and nowhere else. `tests/unit/formats/` holds a second, tiny format to th
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Literal
 
 from engine.types import TokenLogprob, TurnGrammar, TurnRules
@@ -426,3 +426,18 @@ class ModelFormat(ABC):
         """Return a log probability with the bytes of its tokens."""
         top = tuple((self.token_bytes(token), value) for token, value in logprob.top)
         return TextLogprob(self.token_bytes(logprob.token_id), logprob.logprob, top)
+
+
+def messages_in(
+    tokens: "Tokens[int]", signs: Mapping[int, Role | None], named: Callable[["Tokens[int]"], Role]
+) -> list[Begins]:
+    """Return where messages begin among tokens, in order.
+
+    `signs` say whose a message is that begins with them, None where `named` reads it from what stands behind the sign.
+    """
+    places = [place for place, token in enumerate(tokens) if token in signs]
+    found: list[Begins] = []
+    for place, following in pairwise((*places, len(tokens))):
+        role = signs[tokens[place]]
+        found.append((place, named(tokens[place + 1 : min(following, place + HEADER)]) if role is None else role))
+    return found

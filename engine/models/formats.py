@@ -10,7 +10,7 @@ from engine.formats.chat_template import prompt
 from engine.formats.chat_template.format import ChatTemplateFormat, MakeReader, Manners
 from engine.formats.chat_template.reader import CALL, PYTHON, THINK, CallStyle
 from engine.formats.chat_template.vocabulary import Vocabulary
-from engine.formats.harmony import messages
+from engine.formats.harmony import format as harmony
 from engine.formats.harmony.encoding import START
 from engine.formats.harmony.format import HarmonyFormat
 from engine.models.family import ModelFamily
@@ -41,7 +41,7 @@ def told_of(message: RenderedMessage) -> list[Told] | None:
     # Each format begins its messages with a token that the other one never has.
     if first == prompt.MARK:
         return prompt.told_of(message)
-    return messages.told_of(message) if first == START else None
+    return harmony.told_of(message) if first == START else None
 
 
 def make_format(family: ModelFamily, engine: BaseEngine) -> ModelFormat:

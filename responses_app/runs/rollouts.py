@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from engine.sessions import Session
+from engine.types import Session
 from responses_app.auth.scopes import check_named
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area

@@ -9,8 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
-from engine.sessions import Session
-from engine.types import EngineInfo
+from engine.types import EngineInfo, Session
 from responses_app.auth.scopes import check_named
 from responses_app.limits.rates import Rates
 from responses_app.limits.suspects import Running

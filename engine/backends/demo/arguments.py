@@ -13,9 +13,8 @@ from functools import lru_cache
 
 from engine import orjson
 from engine.contents.derivations import derives, smallest_derivation, smallest_match
-from engine.contents.samples import smallest_value
 from engine.contents.schemas import enforceable
-from engine.contents.validation import problem_of
+from engine.contents.validation import problem_of, smallest_value
 from engine.errors import GrammarRefused
 from engine.types import AnyObject, AnyText, Content, JsonSchema, Lark, Regex, TurnRules
 

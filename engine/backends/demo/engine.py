@@ -1,20 +1,209 @@
-"""An engine without a model that answers in real Harmony, so that a server can be tried and tested on any machine."""
+"""An engine without a model that answers in real Harmony, so that a server can be tried and tested on any machine.
+
+Its weights are a version, and a seed by which it chooses its words. A seed changes the case of words in thoughts and
+answers, and nothing else: what stands where stays as it is, token by token. So a turn that was begun with one seed goes
+on with another, also where it was cut.
+
+    seed 0   This is the demo engine
+    seed 1   THIS Is The Demo Engine
+
+Of a picture it says the format, the size and the mean colour.
+"""
 
 import asyncio
+import os
+import socket
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, lru_cache, partial
+from io import BytesIO
 from weakref import WeakValueDictionary
 
 from engine.backends.base import OptionReader
 from engine.backends.demo.arguments import require_makeable
-from engine.backends.demo.looks import Looks, expanded_length
 from engine.backends.demo.replies import NOTHING_SEEN, is_raw, raw_reply_tokens, reply_tokens, without_thought
-from engine.backends.demo.weights import DemoWeights, Words, is_begun
-from engine.backends.simulated import SimulatedEngine, cut_into_chunks
-from engine.backends.transcript import turn_beginnings
-from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk, TurnGrammar, TurnRules
+from engine.backends.simulated import SimulatedEngine, cut_into_chunks, turn_beginnings
+from engine.errors import GenerationFailed, WeightsRefused
+from engine.formats.harmony.encoding import CONSTRAIN, END_TOKENS, MESSAGE, START, decode_tokens, encode_text
+from engine.formats.harmony.format import pictures_in
+from engine.types import (
+    AnyText,
+    EngineInfo,
+    FinishReason,
+    GenerationRequest,
+    PictureSource,
+    TokenChunk,
+    TurnGrammar,
+    TurnRules,
+)
+from engine.weights import BaseWeights, Gate, PauseMode, ReplicaState, WeightsCall, WeightsStep
+
+MAX_KEPT = 4096  # descriptions, of some 30 characters each; the least recently used goes first
+PICTURE_TOKENS = 64  # that a picture counts as in a prompt, whatever its size
+
+
+class Looks:
+    """What has been seen, so that a picture is loaded once however often it is in a prompt."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, str] = OrderedDict()
+
+    async def at(self, pictures: Sequence[PictureSource]) -> Mapping[str, str]:
+        """Return what pictures are, by their digests. Raises `GenerationFailed` for one that cannot be read."""
+        seen: dict[str, str] = {}
+        for picture in pictures:
+            if picture.digest not in self._kept:
+                self._kept[picture.digest] = await asyncio.to_thread(described, await picture.load())
+            self._kept.move_to_end(picture.digest)
+            seen[picture.digest] = self._kept[picture.digest]
+            if len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        return seen
+
+
+def described(content: bytes) -> str:
+    """Return what a picture is: `PNG, 8 × 8, mostly #ff0000`. Raises `GenerationFailed`."""
+    from PIL import Image  # here: a server's start does not wait for it
+
+    try:
+        with Image.open(BytesIO(content)) as image:
+            # One pixel that is the mean of all: transparent ones count as what they would be.
+            red, green, blue = image.convert("RGB").resize((1, 1), Image.Resampling.BOX).tobytes()
+            return f"{image.format}, {image.width} × {image.height}, mostly #{red:02x}{green:02x}{blue:02x}"
+    # Pillow's own say for what is not a picture, is cut, or is far too large.
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise GenerationFailed(f"A picture cannot be read: {type(error).__name__}: {error}") from error
+
+
+def expanded_length(prompt: Sequence[int]) -> int:
+    """Return how long a prompt is with `PICTURE_TOKENS` for each picture."""
+    return len(prompt) + sum(PICTURE_TOKENS - (end - begin) for begin, end, _ in pictures_in(prompt))
+
+
+FIRST = "default"  # what vLLM calls the weights that it was started with, too
+MAX_SEED = 2**31
+
+
+class DemoWeights(BaseWeights):
+    """The doors of one demo engine: `update` takes `{"seed": 7}`."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self.seed = 0
+        self._version = FIRST
+        self._next: int | None = None  # the seed of an update that has begun
+
+    @property
+    def place(self) -> str:
+        """Each process has an engine of its own."""
+        return f"{socket.gethostname()}:{os.getpid()}"
+
+    @property
+    def version(self) -> str:
+        """Of the last update that was finished."""
+        return self._version
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Hold what runs."""
+        await self.gate.close(mode)
+
+    async def resume(self) -> None:
+        """Go on."""
+        self.gate.open()
+
+    async def call(self, call: WeightsCall) -> None:
+        """Take a seed, and use it once the update is finished."""
+        if not call.transfer:
+            raise WeightsRefused("The demo engine has no workers whose methods could be called.")
+        match call.step:
+            case WeightsStep.BEGIN:
+                self._next = self.seed
+            case WeightsStep.UPDATE:
+                self._next = _seed_of(call)
+            case WeightsStep.FINISH if self._next is not None:
+                self.seed, self._next, self._version = self._next, None, call.version
+            case WeightsStep.CANCEL:
+                self._next, self._version = None, call.version or self._version
+            case WeightsStep.FINISH:
+                raise WeightsRefused("The demo engine has no update that could be finished.")
+
+    async def replicas(self) -> Sequence[ReplicaState]:
+        """Return this one."""
+        return [ReplicaState(name=self.place, version=self._version)]
+
+    def say(self, chunk: TokenChunk, words: "Words") -> None:
+        """Have the present weights say a chunk, which is the next one of a reply."""
+        begin, words.said = words.said, words.said + len(chunk.token_ids)
+        chunk.weights_version = self._version
+        if self.seed:
+            free = words.free[begin : words.said]
+            pairs = zip(chunk.token_ids, free, strict=True)
+            chunk.token_ids = [_varied(token, self.seed) if may else token for token, may in pairs]
+
+
+class Words:
+    """A reply, of which weights choose the words."""
+
+    def __init__(self, reply: Sequence[int], rules: TurnRules | None) -> None:
+        self._reply = reply
+        # What a rule is about is said as it is, whatever the weights.
+        self._is_free = rules is None or isinstance(rules.answer, AnyText)
+        self.said = 0  # tokens
+
+    @cached_property
+    def free(self) -> Sequence[bool]:
+        """Whether the word at each place may change; made only where weights change any."""
+        return free_places(self._reply) if self._is_free else [False] * len(self._reply)
+
+
+def free_places(reply: Sequence[int]) -> list[bool]:
+    """Return which tokens of a reply are words of a thought or an answer: no header, and nothing of a call."""
+    free, is_text, header = [], False, list[int]()
+    for token in reply:
+        if token == MESSAGE:
+            is_text = CONSTRAIN not in header and " to=" not in decode_tokens(header)
+        elif token in END_TOKENS or token == START:
+            is_text, header = False, []
+        elif not is_text:
+            header.append(token)
+        free.append(is_text and token != MESSAGE)
+    return free
+
+
+def is_begun(reply: Sequence[int], begun: Sequence[int]) -> bool:
+    """Whether a reply begins like this, whatever weights said it."""
+    beginning = reply[: len(begun)]
+    return list(beginning) == list(begun) or list(map(_plain, beginning)) == list(map(_plain, begun))
+
+
+def _seed_of(call: WeightsCall) -> int:
+    seed = call.info.get("seed") if isinstance(call.info, dict) else None
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < MAX_SEED:
+        raise WeightsRefused('The demo engine takes updates like {"seed": 7}.')
+    return seed
+
+
+def _plain(token: int) -> int:
+    return _variants(token)[0]
+
+
+def _varied(token: int, seed: int) -> int:
+    variants = _variants(token)
+    return variants[(variants.index(token) + seed) % len(variants)]
+
+
+@lru_cache(maxsize=10_000)
+def _variants(token: int) -> tuple[int, ...]:
+    """Return the tokens that are the same word in another case; the same tuple for each of them."""
+    text = decode_tokens([token])
+    if not (text.isascii() and text.strip().isalpha()):
+        return (token,)
+    spelled = (encode_text(each) for each in (text.lower(), text.title(), text.upper()))
+    variants = tuple(dict.fromkeys(each[0] for each in spelled if len(each) == 1))
+    return variants if token in variants else (token,)
+
 
 LONG_PROMPT = 1000  # tokens, of up to 128 characters each: 30 ms to read and to answer
 AT_ONCE = 8  # answers without a pace, which take turns of the event loop: more of them would end no sooner

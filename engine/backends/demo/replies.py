@@ -25,7 +25,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.backends.demo.agents import as_its_agent, of_agents
 from engine.backends.demo.arguments import (
     Hints,
     ObjectType,
@@ -37,8 +36,8 @@ from engine.backends.demo.arguments import (
     read_late_tools,
     read_server_tools,
 )
-from engine.backends.demo.tools import DemoAnswer, DemoCall, of_server_tools, search_for_tools
-from engine.backends.transcript import PromptTranscript, TranscriptMessage
+from engine.backends.demo.tools import DemoAnswer, DemoCall, as_its_agent, of_agents, of_server_tools, search_for_tools
+from engine.backends.simulated import PromptTranscript, TranscriptMessage
 from engine.formats.harmony.encoding import (
     CALL,
     END,

@@ -4,19 +4,102 @@
     data: {"tokens": [13225], "content": "Hello", "tokens_predicted": 1, "stop": false}
     data: {"tokens": [], "stop": true, "stop_type": "eos", "tokens_predicted": 6, "timings": {"cache_n": 70}}
 
-Facts are of llama.cpp's tools/server: README.md, server-schema.cpp and server-context.cpp. `pieces` says which tokens
-it leaves out of a stream. An answer that is not streamed has all tokens.
+Facts are of llama.cpp's tools/server: README.md, server-schema.cpp and server-context.cpp.
+
+It streams text, and holds back what ends within a character: of the tokens that make one character together it tells
+the last one alone, with the text of all of them (`process_token` in server-context.cpp). How many were left out is
+known by its count, and what they say by the text (`Pieces`). An answer that is not streamed has all tokens.
+
+    sampled   " " F0 9F   |   A6   |   99          three tokens, one llama
+    told                               99, "🦙"    and that it is the third one
+
+`LlamaTurn` is one generation as it is collected from one or several requests.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine import orjson
-from engine.backends.answers import AnswerReader, EventLines, JsonObject, WholeBytes, refusal_in, shown
-from engine.backends.llama.pieces import Pieces
+from engine.backends.client import AnswerReader, EventLines, JsonObject, WholeBytes, refusal_in, shown
 from engine.errors import GenerationFailed
 from engine.sampling import carried
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob
+
+MAX_LEFT_OUT = 16  # tokens in a row: a character has four bytes
+
+TokenBytes = Callable[[int], bytes]  # what a token stands for
+
+
+class Pieces:
+    """The ordinary tokens of a vocabulary by what they stand for."""
+
+    def __init__(self, pieces: Mapping[bytes, int], token_bytes: TokenBytes) -> None:
+        self._tokens = pieces
+        self._token_bytes = token_bytes
+        self._longest = max(map(len, pieces), default=0)  # bytes
+
+    @classmethod
+    def of(cls, ordinary: Iterable[int], token_bytes: TokenBytes) -> "Pieces":
+        """Return those of a vocabulary; of two tokens that stand for the same the first one counts."""
+        pieces: dict[bytes, int] = {}
+        for token in ordinary:
+            pieces.setdefault(token_bytes(token), token)
+        return cls(pieces, token_bytes)
+
+    @property
+    def plain(self) -> int:
+        """The id of a token whose text is whole."""
+        return next(token for piece, token in self._tokens.items() if piece.isascii())
+
+    def left_out(self, text: str, last: int, number: int) -> list[list[int]]:
+        """Return each way in which `number` tokens before `last` make `text` together with it.
+
+        One way: those were sampled. Several: one of them was. None: the text does not say what was sampled, as where
+        its bytes are not UTF-8.
+        """
+        whole, end = text.encode(), self._token_bytes(last)
+        if not whole.endswith(end) or not 0 < number <= MAX_LEFT_OUT:
+            return []
+        if len(whole) - len(end) > number * self._longest:  # no tokens say so much
+            return []
+        return list(self._ways(whole[: len(whole) - len(end)], number))
+
+    def _ways(self, content: bytes, number: int) -> Iterator[list[int]]:
+        """Yield the ways to make `content` of so many tokens, each of which ends within a character."""
+        if number == 1:
+            if content in self._tokens and ends_within(content):
+                yield [self._tokens[content]]
+            return
+        for end in range(1, min(len(content), self._longest + 1)):
+            if content[:end] in self._tokens and ends_within(content[:end]):
+                for rest in self._further(content, end, number - 1):
+                    yield [self._tokens[content[:end]], *rest]
+
+    def _further(self, content: bytes, begin: int, number: int) -> Iterator[list[int]]:
+        """Yield the ways to make what follows `begin` of so many tokens. What stands before tells where each ends."""
+        ends = (len(content),) if number == 1 else range(begin + 1, min(len(content), begin + self._longest + 1))
+        for end in ends:
+            token = self._tokens.get(content[begin:end])
+            if token is None or not ends_within(content[:end]):
+                continue
+            if number == 1:
+                yield [token]
+            else:
+                yield from ([token, *rest] for rest in self._further(content, end, number - 1))
+
+
+def ends_within(content: Sequence[int]) -> bool:
+    """Whether bytes end within a character of UTF-8, as llama.cpp looks at it (`validate_utf8`)."""
+    for back, byte in enumerate(reversed(content[-4:]), start=1):
+        if byte & 0xE0 == 0xC0:
+            return back < 2
+        if byte & 0xF0 == 0xE0:
+            return back < 3
+        if byte & 0xF8 == 0xF0:
+            return back < 4
+    return False
+
 
 PATH = "/completion"
 IMPOSSIBLE = -9999.0  # the least log probability that is told; llama.cpp's is the least number of 32 bits
@@ -266,3 +349,81 @@ def _cached_tokens(message: JsonObject) -> int | None:
 def _logprob(place: dict[str, Any], top: int) -> TokenLogprob:
     likely = [(int(each["id"]), max(float(each["logprob"]), IMPOSSIBLE)) for each in place["top_logprobs"][:top]]
     return TokenLogprob(token_id=int(place["id"]), logprob=max(float(place["logprob"]), IMPOSSIBLE), top=tuple(likely))
+
+
+MAX_EMPTY = 2  # requests in a row that bring no token; a stream that leaves out all it has is asked for once more
+
+
+@dataclass
+class Turn:
+    """What was sampled so far, and what is to be asked for next.
+
+    llama.cpp ends a generation at the tokens that end a text for the model, and knows no others; those of a request
+    are looked for here.
+    """
+
+    request: GenerationRequest
+    most: int  # tokens
+    tokens: list[int] = field(default_factory=list)  # that were sampled
+    asked: int = 0  # requests to the server
+    is_blind: bool = False  # the next few tokens are to come in one answer, as a stream does not tell them
+    _empty: int = 0  # requests since the last one that brought a token
+    _finished: bool = False  # whether the last chunk was taken
+    _cached_tokens: int | None = None  # of the prompt, as the first request found it
+
+    @property
+    def left(self) -> int:
+        """How many tokens there may be still."""
+        return self.most - len(self.tokens)
+
+    def ask(self) -> int:
+        """Note that the server is asked once more; return how often it was before.
+
+        Raises `GenerationFailed` where it said nothing the last times: it would be asked for ever.
+        """
+        if self._empty == MAX_EMPTY:
+            raise GenerationFailed(f"llama-server answered {MAX_EMPTY} times without a token.")
+        self._empty += 1
+        self.asked += 1
+        return self.asked - 1
+
+    def is_over(self) -> bool:
+        """Whether the last chunk was taken."""
+        return self._finished
+
+    def take(self, chunk: TokenChunk) -> TokenChunk | None:
+        """Note what was sampled; return what is to be told of it, None where there is nothing."""
+        if self._cached_tokens is None:
+            self._cached_tokens = chunk.cached_tokens
+        taken = self._to_stop(chunk)
+        self.tokens += taken.token_ids
+        if taken.token_ids:
+            self._empty = 0
+        finish = self._finish(taken, told=chunk.finish_reason)
+        # What follows a character that came in one answer is streamed again.
+        self.is_blind = False
+        if finish is None and not taken.token_ids:
+            return None
+        self._finished = finish is not None
+        return replace(taken, finish_reason=finish, cached_tokens=self._cached_tokens)
+
+    def _to_stop(self, chunk: TokenChunk) -> TokenChunk:
+        """Return a chunk up to the first token that ends the turn."""
+        stops = self.request.sampling.stop_token_ids
+        end = next((place for place, token in enumerate(chunk.token_ids, start=1) if token in stops), None)
+        if end is None:
+            return chunk
+        logprobs = None if chunk.logprobs is None else chunk.logprobs[:end]
+        return replace(chunk, token_ids=chunk.token_ids[:end], logprobs=logprobs)
+
+    def _finish(self, taken: TokenChunk, *, told: FinishReason | None) -> FinishReason | None:
+        """Return why the turn is over, None where it goes on."""
+        if taken.token_ids and taken.token_ids[-1] in self.request.sampling.stop_token_ids:
+            return FinishReason.STOP
+        if told is FinishReason.STOP and not self.request.sampling.ignore_eos:
+            return told
+        # An end that is not to count; or a few tokens, of which there may be more.
+        goes_on = told is FinishReason.STOP or (self.is_blind and bool(taken.token_ids))
+        if told is None or (goes_on and self.left > 0):
+            return None
+        return FinishReason.LENGTH

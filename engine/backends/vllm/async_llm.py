@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-from engine.backends.threads import in_thread
 from engine.backends.vllm.config import reason
 from engine.backends.vllm.pictures import KeptPictures, name_of
 from engine.backends.vllm.wire import FINISH_REASONS, Place, RankedPrompt
@@ -20,6 +19,7 @@ from engine.errors import (
     GrammarBroken,
     GrammarRefused,
 )
+from engine.threads import in_thread
 from engine.types import GenerationRequest, TokenChunk, TokenLogprob, TurnGrammar
 
 FAILED = "error"  # vLLM's own, for an error of its own; above all for a token that a grammar rejects

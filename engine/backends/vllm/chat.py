@@ -12,8 +12,18 @@ from typing import Any, NamedTuple
 
 from engine import orjson
 from engine.errors import EngineConfigurationError, EngineUnavailable, NotRendered
-from engine.formats.chat_template.call_text import FREEFORM_ARGUMENTS, freeform_text
-from engine.formats.chat_template.reader import LINE, BaseReader, Gap, Kind, Read, ReadEnded, ReadStarted, Said
+from engine.formats.chat_template.reader import (
+    FREEFORM_ARGUMENTS,
+    LINE,
+    BaseReader,
+    Gap,
+    Kind,
+    Read,
+    ReadEnded,
+    ReadStarted,
+    Said,
+    freeform_text,
+)
 from engine.types import ChatPrompt
 
 logger = logging.getLogger("respsite.engine")

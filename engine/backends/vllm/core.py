@@ -35,9 +35,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from engine.backends.base import restart_pause
-from engine.backends.threads import in_thread
 from engine.backends.vllm import config as vllm_config
 from engine.errors import EngineError, EngineUnavailable
+from engine.threads import in_thread
 
 logger = logging.getLogger("respsite.engine")
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from engine import orjson
-from engine.backends.answers import Refusal
+from engine.backends.client import Refusal
 from engine.backends.vllm.pool import ReplicaPool
 from engine.backends.vllm.replica import RESUME, Replica
 from engine.errors import EngineError, EngineUnavailable, WeightsRefused

@@ -21,8 +21,7 @@ from typing import Any
 from uuid import uuid4
 
 from engine import orjson
-from engine.backends.answers import AnswerReader, Refusal, shown
-from engine.backends.client import OutOfReach, ServerClient, Silent
+from engine.backends.client import AnswerReader, OutOfReach, Refusal, ServerClient, Silent, shown
 from engine.backends.vllm.async_llm import REJECTED
 from engine.backends.vllm.pictures import TOO_LONG, KeptPictures, refused
 from engine.backends.vllm.routers import NO_ROUTER, Router

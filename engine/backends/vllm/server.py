@@ -10,12 +10,9 @@ from uuid import uuid4
 
 import aiohttp
 
-from engine.backends.answers import Refusal
 from engine.backends.base import CheckingEngine, OptionReader, room
-from engine.backends.client import ServerClient, Timeouts, open_session
-from engine.backends.closing import unless
-from engine.backends.expansions import Expansions
-from engine.backends.threads import load_vocabulary
+from engine.backends.client import Refusal, ServerClient, Timeouts, open_session, unless
+from engine.backends.vllm.pictures import Expansions
 from engine.backends.vllm.pool import ReplicaPool
 from engine.backends.vllm.pool_weights import PoolWeights, versions_of
 from engine.backends.vllm.replica import ANY_TOKEN, Replica, ReplicaFailed, Service
@@ -32,15 +29,17 @@ from engine.errors import (
     TurnEnded,
     WeightsNotServed,
 )
+from engine.formats.harmony.encoding import load_vocabulary
 from engine.formats.harmony.prompt import generation_start
-from engine.sessions import NO_SESSION, Session
 from engine.types import (
+    NO_SESSION,
     UNKNOWN,
     ChatPrompt,
     EngineInfo,
     FinishReason,
     GenerationRequest,
     SamplingOptions,
+    Session,
     TokenChunk,
     TurnGrammar,
 )

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, overload
 
 from engine import orjson
-from engine.backends.answers import AnswerReader, EventLines, JsonObject, WholeBytes, refusal_in, shown
+from engine.backends.client import AnswerReader, EventLines, JsonObject, WholeBytes, refusal_in, shown
 from engine.errors import GenerationFailed
 from engine.types import (
     FinishReason,

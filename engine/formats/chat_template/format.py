@@ -57,9 +57,7 @@ from engine.formats.chat_template.reader import (
     Said,
     Whole,
 )
-from engine.formats.chat_template.roles import template_messages
-from engine.formats.chat_template.sight import Sight
-from engine.formats.chat_template.vocabulary import Vocabulary
+from engine.formats.chat_template.vocabulary import Sight, Vocabulary, template_messages
 from engine.types import ChatPrompt, TurnGrammar, TurnRules
 
 Render = Callable[[ChatPrompt], Sequence[int]]

@@ -21,9 +21,8 @@ from engine.contents.schemas import json_tag
 from engine.contents.validation import problem_of as problem_of_content
 from engine.errors import GrammarRefused
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, Text, TurnEvent
-from engine.formats.chat_template.call_text import CALL_END
 from engine.formats.chat_template.prompt import FREEFORM
-from engine.formats.chat_template.reader import CALL, THINK, THINK_END, CallStyle
+from engine.formats.chat_template.reader import CALL, CALL_END, THINK, THINK_END, CallStyle
 from engine.types import AnyObject, AnyText, CallRule, Content, JsonSchema, TurnGrammar, TurnRules
 
 # What templates write between a thought and an answer.

@@ -56,7 +56,7 @@ from engine.formats.base import (
     parts_of,
     without_pictures,
 )
-from engine.formats.chat_template.sight import Sight
+from engine.formats.chat_template.vocabulary import Sight
 from engine.types import ChatPrompt
 from engine.unanswered import Unanswered
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from django.conf import settings
 from django.core.management import BaseCommand, CommandError, CommandParser
 
-from engine.backends.vllm.core_host import CoreHost
+from engine.backends.vllm.shared_core import CoreHost
 from engine.errors import EngineConfigurationError, EngineError
 from responses_app.management.processes import ENGINE_STOP_SECONDS, READY, REFUSED
 from responses_app.observing.dumps import forbid_core_dumps

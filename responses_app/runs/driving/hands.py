@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from engine.errors import EngineError, GenerationCut, PromptTooLong
-from engine.sessions import NO_SESSION
-from engine.types import FinishReason, GenerationRequest
+from engine.types import NO_SESSION, FinishReason, GenerationRequest
 from responses_app.observing.metrics import TurnMeter
 from responses_app.observing.traces import Span
 from responses_app.protocol.response.response import ResponseMachine

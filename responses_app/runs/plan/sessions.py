@@ -10,7 +10,7 @@ A request that has none of the first four, and sends all that was said again, is
 prompt says what it continues.
 """
 
-from engine.sessions import Session, digest_of
+from engine.types import Session, digest_of
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.rollouts.generations import RolloutRef

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.sessions import Session
+from engine.types import Session
 
 MAX_TOOLS = 4096  # that are known at a time, of all projects: less than 3 MB
 MAX_TOOLS_OF_PROJECT = 256  # of these: no project has others forget theirs by calling many

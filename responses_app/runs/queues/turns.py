@@ -36,7 +36,7 @@ kind the project that has the fewest threads is next, as with the engine's turns
 vLLM server that renders) costs no time here and has more threads.
 
 Whoever is cancelled leaves: where the work waits, at once; where it runs, its thread is free at its next step
-(`engine.giving_up`). How much work can wait is bounded by the requests that the server takes at once.
+(`engine.threads`). How much work can wait is bounded by the requests that the server takes at once.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ from math import ceil, inf
 from threading import Event
 from typing import ParamSpec, TypeVar
 
-from engine.giving_up import until
+from engine.threads import gives_up_at
 from responses_app.protocol.errors import ApiError, overloaded, rate_limited
 from responses_app.protocol.tiers import QueueBounds, lateness
 
@@ -481,5 +481,5 @@ class FairThreads:
 
 
 def _until(given_up: Event, work: Callable[[], Result]) -> Result:
-    with until(given_up):
+    with gives_up_at(given_up):
         return work()

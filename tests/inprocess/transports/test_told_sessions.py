@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from engine.sessions import digest_of
+from engine.types import digest_of
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from tests.kit.clients import Socket, http_client
 from tests.kit.fake_vllm import MODEL, SELDOM_LOOKED_AT, Asked, FakeVllm

@@ -5,8 +5,7 @@ from itertools import count
 
 from engine.backends.base import BaseEngine
 from engine.formats.harmony.encoding import STOP_TOKENS
-from engine.sessions import Session
-from engine.types import GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import GenerationRequest, SamplingOptions, Session, TokenChunk
 from tests.contracts.engine import StartedEngine, collect
 from tests.system.vllm.server import BLOCK_SIZE, VllmServer
 

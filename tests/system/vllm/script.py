@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from engine.backends.scripted import ScriptEntry, read_script, read_script_file
-from engine.backends.transcript import PromptTranscript, turn_beginnings
+from engine.backends.simulated import PromptTranscript, turn_beginnings
 from engine.errors import EngineConfigurationError
 from engine.formats.harmony.encoding import CALL, RETURN
 

@@ -20,8 +20,8 @@ from engine.backends.vllm import async_llm as vllm_outputs
 from engine.backends.vllm import config as vllm_config
 from engine.backends.vllm import core as vllm_core
 from engine.backends.vllm import local as vllm_local
-from engine.backends.vllm.core_host import CoreHost
 from engine.backends.vllm.local import VllmEngine
+from engine.backends.vllm.shared_core import CoreHost
 from engine.errors import EngineConfigurationError, EngineOverloaded, EngineUnavailable, GenerationFailed
 from engine.types import EngineInfo
 from tests.kit.waiting import eventually

@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from engine.backends.vllm.choice import ReplicaChoice
+from engine.backends.vllm.pool import ReplicaChoice
 from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import GenerationCut
 from engine.formats.harmony.encoding import STOP_TOKENS
-from engine.sessions import Session
-from engine.types import GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import GenerationRequest, SamplingOptions, Session, TokenChunk
 from tests.contracts.engine import collect, joined
 from tests.kit.balancer import Balancer
 from tests.kit.waiting import eventually

@@ -9,8 +9,7 @@ from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateReque
 
 from engine.backends.vllm.routers import Dynamo, LlmD, Router
 from engine.backends.vllm.wire import COMPLETIONS, GENERATE, Wire
-from engine.sessions import Session
-from engine.types import GenerationRequest
+from engine.types import GenerationRequest, Session
 
 ASKED = GenerationRequest(
     request_id="r", prompt_token_ids=[1, 2], priority=-3, session=Session(id="x", parent="p", project="q", back_in=5.0)

@@ -7,7 +7,7 @@ from openai_harmony import Conversation, DeveloperContent, Message, Role, System
 
 from engine.backends.demo.replies import reply_to
 from engine.backends.demo.tools import DemoAnswer, DemoCall
-from engine.backends.transcript import PromptTranscript
+from engine.backends.simulated import PromptTranscript
 from engine.formats.base import FunctionTool, Tokens, ToolNamespace
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start, render_call, render_text, render_tool_output

@@ -9,8 +9,7 @@ from itertools import count
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks
 from engine.errors import GenerationFailed
 from engine.formats.base import Body, ModelFormat, as_tokens
-from engine.sessions import Session
-from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import FinishReason, GenerationRequest, SamplingOptions, Session, TokenChunk
 from tests.contracts.engine import joined
 from tests.kit.fake_vllm_eyes import Eyes
 from tests.kit.gallery import Gallery

@@ -13,7 +13,7 @@ from engine.backends.demo.arguments import Hints, make_argument, make_content, r
 from engine.backends.demo.engine import DemoEngine, _rest_of_reply
 from engine.backends.demo.replies import reply_to, reply_tokens
 from engine.backends.demo.tools import DemoCall
-from engine.backends.transcript import PromptTranscript
+from engine.backends.simulated import PromptTranscript
 from engine.contents.derivations import derives
 from engine.errors import EngineConfigurationError, EngineUnavailable
 from engine.formats.base import ItemKind, MessageKind, RenderedMessage
@@ -26,8 +26,7 @@ from engine.formats.harmony.prompt import (
     render_text,
     render_tool_output,
 )
-from engine.sessions import Session
-from engine.types import FinishReason, Lark
+from engine.types import FinishReason, Lark, Session
 from responses_app.protocol.items.calls import CLIENT_KINDS
 from responses_app.protocol.items.compaction import summary_message, summary_request
 from responses_app.protocol.response.summaries import SummaryTurns

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.backends.demo.engine import DemoEngine
-from engine.backends.demo.looks import PICTURE_TOKENS
+from engine.backends.demo.engine import PICTURE_TOKENS, DemoEngine
 from engine.backends.scripted import ScriptedEngine
 from engine.errors import EngineConfigurationError, GenerationFailed, PictureGone
 from engine.formats.base import Body, Picture, as_tokens

@@ -7,7 +7,7 @@ import pytest
 from engine.backends.demo.arguments import read_functions, read_server_tools
 from engine.backends.demo.replies import render_reply, reply_to, reply_tokens
 from engine.backends.demo.tools import DemoCall
-from engine.backends.transcript import PromptTranscript
+from engine.backends.simulated import PromptTranscript
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.prompt import developer_text

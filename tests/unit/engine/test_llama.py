@@ -12,11 +12,18 @@ from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.answers import Refusal
-from engine.backends.llama.pieces import Pieces, ends_within
+from engine.backends.client import Refusal
 from engine.backends.llama.server import LlamaServerEngine
-from engine.backends.llama.turn import Turn
-from engine.backends.llama.wire import CompletionAnswer, CompletionStream, TokensLeftOut, completion, ranked
+from engine.backends.llama.wire import (
+    CompletionAnswer,
+    CompletionStream,
+    Pieces,
+    TokensLeftOut,
+    Turn,
+    completion,
+    ends_within,
+    ranked,
+)
 from engine.errors import EngineUnavailable, GenerationFailed
 from engine.formats.harmony.encoding import SPECIAL_TOKENS, token_bytes
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.backends.vllm import choice as choosing
-from engine.backends.vllm.choice import BOUND, KEPT, SLACK, ReplicaChoice
+from engine.backends.vllm import pool
+from engine.backends.vllm.pool import BOUND, KEPT, SLACK, ReplicaChoice
 
 LOADS = st.dictionaries(st.sampled_from([f"http://gpu-{n}:8001" for n in range(9)]), st.integers(0, 50), min_size=1)
 CHAINS = st.text(min_size=1, max_size=9)
@@ -117,7 +117,7 @@ def test_a_chain_of_no_name_is_not_remembered() -> None:
 
 
 def test_the_memory_is_bounded_and_keeps_what_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "MAX_SESSIONS", 3)
+    monkeypatch.setattr(pool, "MAX_SESSIONS", 3)
     choice = ReplicaChoice()
     for chain in ("x", "a", "b", "x", "c", "d"):
         at(choice, chain, "home")

@@ -11,9 +11,8 @@ from jsonschema import Draft202012Validator
 from openai_harmony import DeveloperContent, Message, Role, ToolDescription
 
 from engine.contents.keywords import pattern_of
-from engine.contents.samples import smallest_value
 from engine.contents.schemas import MAX_BYTES, MAX_DEPTH, enforceable
-from engine.contents.validation import problem_of
+from engine.contents.validation import problem_of, smallest_value
 from engine.errors import GrammarRefused
 from engine.formats.base import FunctionTool
 from engine.formats.harmony.encoding import decode_tokens

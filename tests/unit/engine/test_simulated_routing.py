@@ -18,8 +18,7 @@ from bench.routing.running import Hints, Setup, Simulation
 from bench.routing.tables import Variant, figures
 from engine.backends.scripted import ScriptedEngine
 from engine.backends.vllm.server import VllmServerEngine
-from engine.sessions import Session
-from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import FinishReason, GenerationRequest, SamplingOptions, Session, TokenChunk
 from tests.unit.engine.vllm_engines import SCRIPT, OpenEngine, OpenFake
 
 Blocks = tuple[tuple[int, ...], ...]  # each with all tokens up to its end, as its hash in vLLM

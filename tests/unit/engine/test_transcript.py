@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.backends import transcript
+from engine.backends import simulated
 from engine.backends.demo.replies import reply_tokens
-from engine.backends.transcript import PromptTranscript, turn_beginnings
+from engine.backends.simulated import PromptTranscript, turn_beginnings
 from engine.formats.base import as_tokens
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.formats.harmony.prompt import generation_start
@@ -70,6 +70,6 @@ class TestTranscript:
             decoded.append(len(token_ids))
             return decode_tokens(token_ids)
 
-        monkeypatch.setattr(transcript, "decode_tokens", decode)
+        monkeypatch.setattr(simulated, "decode_tokens", decode)
         assert "user message 2" in answer(prompt("old " * 10_000, "Hi"))
         assert sum(decoded) < 20

@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from engine.backends.vllm import config as vllm_config
-from engine.backends.vllm.core_host import CoreHost
-from engine.backends.vllm.shared_core import Lease, SharedCore, decode_lease, refusal
+from engine.backends.vllm.shared_core import CoreHost, Lease, SharedCore, decode_lease, refusal
 from engine.errors import EngineConfigurationError, EngineUnavailable
 from tests.kit.waiting import eventually
 

@@ -12,8 +12,7 @@ from engine.backends.vllm.routers import MAX_RETAINED, MIN_RETAINED, NO_ROUTER, 
 from engine.backends.vllm.server import VllmServerEngine
 from engine.backends.vllm.wire import COMPLETIONS, GENERATE
 from engine.errors import EngineConfigurationError
-from engine.sessions import NO_SESSION, Session, digest_of
-from engine.types import GenerationRequest
+from engine.types import NO_SESSION, GenerationRequest, Session, digest_of
 from tests.contracts.engine import assert_whole, collect
 from tests.kit.fake_vllm import FakeVllm
 from tests.kit.waiting import eventually

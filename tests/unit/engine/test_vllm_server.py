@@ -21,8 +21,7 @@ from engine.errors import (
     PromptTooLong,
 )
 from engine.formats.harmony.encoding import STOP_TOKENS, decode_tokens, encode_harmony
-from engine.sessions import Session
-from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenLogprob
+from engine.types import FinishReason, GenerationRequest, SamplingOptions, Session, TokenLogprob
 from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined
 from tests.kit.fake_vllm import MODEL, FakeVllm
 from tests.kit.server import free_port

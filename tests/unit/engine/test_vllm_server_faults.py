@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.backends import answers
+from engine.backends import client
 from engine.backends.base import BaseEngine
 from engine.backends.vllm.replica import MAX_FAILURES
 from engine.backends.vllm.server import VllmServerEngine
@@ -21,8 +21,7 @@ from engine.errors import (
 )
 from engine.formats.harmony.encoding import encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
-from engine.sessions import Session
-from engine.types import CallRule, GenerationRequest, TurnGrammar, TurnRules
+from engine.types import CallRule, GenerationRequest, Session, TurnGrammar, TurnRules
 from tests.contracts.engine import ask, assert_whole, collect
 from tests.kit import fake_vllm
 from tests.kit.fake_vllm import FakeVllm
@@ -80,7 +79,7 @@ class TestWhatFails:
         after: int,
         scale_out: bool,
     ) -> None:
-        monkeypatch.setattr(answers, "MAX_LINE", 256 * 1024)
+        monkeypatch.setattr(client, "MAX_LINE", 256 * 1024)
         fake = await open_fake(scale_out=scale_out)
         expected = GenerationCut if after and (expected is AWAY or fault == "error") else expected
         await assert_it_passes(await vllm_over(fake), fake, fault, after, expected)

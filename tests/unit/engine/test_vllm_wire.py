@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends import answers
-from engine.backends.answers import Refusal, error_text, shown
+from engine.backends import client
+from engine.backends.client import Refusal, error_text, shown
 from engine.backends.vllm.wire import (
     COMPLETIONS,
     GENERATE,
@@ -202,7 +202,7 @@ def test_an_error_in_the_stream_is_a_refusal() -> None:
 
 
 def test_a_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "MAX_LINE", 1000)
+    monkeypatch.setattr(client, "MAX_LINE", 1000)
     stream = TokenStream(GENERATE, max_tokens=99)
     assert not list(stream.feed(b"x" * 1000 + b"\n" + b"x" * 1000))
     with pytest.raises(GenerationFailed, match="more than 1000 bytes"):

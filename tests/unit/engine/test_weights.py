@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engine.backends.demo.engine import DemoEngine
+from engine.backends.vllm.local import Versions
 from engine.backends.vllm.server import LOOK_SECONDS, VllmServerEngine
-from engine.backends.vllm.weights import Versions
 from engine.errors import EngineUnavailable, GenerationCut, TurnEnded, WeightsNotServed, WeightsRefused
 from engine.formats.harmony.encoding import decode_tokens
 from engine.types import UNKNOWN, FinishReason, TokenChunk, TokenLogprob, WeightsSpan

@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.formats.chat_template.format import ChatTemplateFormat, Manners
-from engine.formats.chat_template.sight import AUTO, sight_of
-from engine.formats.chat_template.vocabulary import vocabulary_of
+from engine.formats.chat_template.vocabulary import AUTO, sight_of, vocabulary_of
 from tests.unit.formats.families import QWEN, Family
 from tests.unit.formats.rendering import Renderer
 

@@ -11,10 +11,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.backends.vllm.chat import VllmReader
-from engine.formats.chat_template import call_text
 from engine.formats.chat_template import reader as reader_module
-from engine.formats.chat_template.call_text import ObjectScan
-from engine.formats.chat_template.reader import SPACE, BaseReader, CallStyle, Kind, ReadEnded, Reader, ReadStarted, Said
+from engine.formats.chat_template.reader import (
+    SPACE,
+    BaseReader,
+    CallStyle,
+    Kind,
+    ObjectScan,
+    ReadEnded,
+    Reader,
+    ReadStarted,
+    Said,
+)
 
 PIECES = (
     *("<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>", "<", "<tool", "think>", "</tool_", ">"),
@@ -191,8 +199,8 @@ def test_a_list_that_stays_open_swallows_nothing_behind_the_arguments(style: Cal
 @pytest.fixture
 def longest_head(monkeypatch: pytest.MonkeyPatch) -> int:
     """How long a head may be: less than else, so that a test need not write so much."""
-    monkeypatch.setattr(call_text, "MAX_HEAD", 64)
-    return call_text.MAX_HEAD
+    monkeypatch.setattr(reader_module, "MAX_HEAD", 64)
+    return reader_module.MAX_HEAD
 
 
 @pytest.mark.parametrize("style", [CallStyle.HERMES, CallStyle.JSON])
@@ -243,7 +251,7 @@ class Counted:
 def test_a_head_without_end_is_read_to_its_bound_only(
     monkeypatch: pytest.MonkeyPatch, longest_head: int, style: CallStyle, name: str, begin: str
 ) -> None:
-    pattern = Counted(getattr(call_text, name))
+    pattern = Counted(getattr(reader_module, name))
     monkeypatch.setattr(reader_module, name, pattern)
     more = "x" if name.endswith("HEAD") else " "
     read([begin, *[more] * (4 * longest_head)], reader(style))

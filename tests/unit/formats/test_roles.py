@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.formats.base import ItemKind, ModelFormat, Picture, RenderedMessage, as_tokens
-from engine.formats.chat_template.roles import template_messages
-from engine.formats.chat_template.vocabulary import vocabulary_of
+from engine.formats.chat_template.vocabulary import template_messages, vocabulary_of
 from engine.formats.harmony.format import HarmonyFormat
 from tests.kit.plain_format import PlainFormat
 from tests.unit.formats.families import LLAMA, QWEN, Family

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from engine.formats.base import ToldKind
-from engine.formats.harmony.format import HarmonyFormat
-from engine.formats.harmony.messages import render_messages
+from engine.formats.harmony.format import HarmonyFormat, render_messages
 from engine.models.formats import told_of
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.calls import check_outputs

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends.demo.weights import DemoWeights
+from engine.backends.demo.engine import DemoWeights
 from responses_app.protocol.engine_state import EngineState
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.engine import parse_pause, parse_weights

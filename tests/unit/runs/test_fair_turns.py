@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from engine.formats.harmony.encoding import encode_text
-from engine.giving_up import check
+from engine.threads import check_given_up
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES, QueueBounds
 from responses_app.runs.queues.turns import LONG, LONG_THREADS, SHORT_THREADS, FairThreads, FairTurns, TurnPlace
@@ -378,7 +378,7 @@ class Flood:
         self.running.append(name)
         try:
             while not self.may_end.wait(0.001):
-                check()
+                check_given_up()
         finally:
             self.running.remove(name)
         return name

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.sessions import NO_SESSION, Session, digest_of
+from engine.types import NO_SESSION, Session, digest_of
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.rollouts.generations import RolloutRef

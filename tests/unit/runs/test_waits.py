@@ -7,7 +7,7 @@ import pytest
 
 from engine.errors import EngineUnavailable
 from engine.formats.harmony.prompt import generation_start
-from engine.sessions import NO_SESSION, Session
+from engine.types import NO_SESSION, Session
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.rollouts.generations import RolloutRef

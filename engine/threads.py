@@ -1,12 +1,15 @@
-"""`in_thread`: slow work beside the event loop, on a thread that the process does not wait for when it ends."""
+"""Slow work beside the event loop: `in_thread` does it on a thread that the process does not wait for when it ends.
+
+Long work gives up once nobody waits for it, as a thread cannot be ended from outside. Who has the work done sets an
+event then (`gives_up_at`); the work looks for it between two of its steps (`check_given_up`).
+"""
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import TypeVar
-
-from engine.formats.harmony.encoding import load_encoding
 
 Result = TypeVar("Result")
 
@@ -41,18 +44,26 @@ def in_thread(function: Callable[[], Result]) -> "asyncio.Future[Result]":
     return future
 
 
-_loading = threading.Lock()  # two threads that miss a cache at once would both do the work
+class GivenUp(Exception):
+    """Nobody waits for this work any more."""
 
 
-async def load_vocabulary() -> None:
-    """Load Harmony's vocabulary, on a thread: 0.5 s the first time in a process, and nothing later.
-
-    A model and its embeddings start beside each other: the second waits for what the first loads.
-    """
-    await asyncio.to_thread(load_vocabulary_here)
+# A context variable, not an argument: between who waits and the step that asks lie libraries that pass nothing on.
+_given_up: ContextVar[threading.Event | None] = ContextVar("given_up", default=None)
 
 
-def load_vocabulary_here() -> None:
-    """Load it on this thread."""
-    with _loading:
-        load_encoding()
+@contextmanager
+def gives_up_at(given_up: threading.Event) -> Iterator[None]:
+    """Have what this thread does in the block end at its next `check_given_up` once the event is set."""
+    token = _given_up.set(given_up)
+    try:
+        yield
+    finally:
+        _given_up.reset(token)
+
+
+def check_given_up() -> None:
+    """Raise `GivenUp` where nobody waits for what this thread does."""
+    given_up = _given_up.get()
+    if given_up is not None and given_up.is_set():
+        raise GivenUp
