@@ -13,10 +13,10 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar
 
-from engine.backends.base import BaseEngine, OptionReader, room
+from engine.backends.base import BaseEngine, OptionReader, load_vocabulary, room
 from engine.errors import EngineUnavailable
 from engine.formats.base import Picture
-from engine.formats.harmony.encoding import END, END_TOKENS, MESSAGE, START, decode_tokens, encode_text, load_vocabulary
+from engine.formats.harmony.encoding import END, END_TOKENS, MESSAGE, START, decode_tokens, encode_text
 from engine.formats.harmony.format import content_parts
 from engine.formats.harmony.parser import FINAL, FUNCTIONS, parse_header
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import log1p
 
+from engine.backends.base import load_vocabulary
 from engine.embeddings.base import (
     BaseEmbeddings,
     Embedded,
@@ -24,7 +25,7 @@ from engine.embeddings.base import (
     unit,
 )
 from engine.errors import EngineUnavailable
-from engine.formats.harmony.encoding import SPECIAL_TOKENS, decode_tokens, encode_text, load_vocabulary
+from engine.formats.harmony.encoding import SPECIAL_TOKENS, decode_tokens, encode_text
 from engine.types import EngineInfo
 
 DIMENSIONS = 256

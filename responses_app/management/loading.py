@@ -19,7 +19,7 @@ from django.conf import settings
 from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
-from engine.formats.harmony.encoding import load_encoding
+from engine.backends.base import load_vocabulary_here
 from responses_app.observing.allocator import give_memory_back
 from responses_app.settings.conf import Settings
 from responses_app.wiring.engines import BACKENDS, family_of
@@ -58,7 +58,7 @@ def load_application(own: Settings) -> None:
     for model in own.served:
         import_module(BACKENDS[model.engine].rpartition(".")[0])
     if any(family_of(model).is_harmony for model in own.served):
-        load_encoding()
+        load_vocabulary_here()
     kept = KeptModules({name: _Kept(name, file) for name, file in _missing()})
     sys.meta_path.insert(sys.meta_path.index(PathFinder), kept)
     gc.collect()

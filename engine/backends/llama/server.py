@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 
 from engine import orjson
-from engine.backends.base import BaseEngine, OptionReader, room
+from engine.backends.base import BaseEngine, OptionReader, load_vocabulary, room
 from engine.backends.client import Refusal, ServerClient, Silent, Timeouts, open_session, shown, unless
 from engine.backends.llama.wire import (
     PATH,
@@ -39,7 +39,7 @@ from engine.errors import (
     GenerationFailed,
     NotRendered,
 )
-from engine.formats.harmony.encoding import SPECIAL_TOKENS, load_vocabulary, token_bytes
+from engine.formats.harmony.encoding import SPECIAL_TOKENS, token_bytes
 from engine.threads import in_thread
 from engine.types import ChatPrompt, EngineInfo, FinishReason, GenerationRequest, TokenChunk, TokenLogprob
 

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
-from engine.backends.base import CheckingEngine, room
+from engine.backends.base import CheckingEngine, load_vocabulary, room
 from engine.backends.model_folder import check_folder
 from engine.backends.vllm.async_llm import (
     blames_request,
@@ -47,7 +47,6 @@ from engine.errors import (
     TurnEnded,
     WeightsRefused,
 )
-from engine.formats.harmony.encoding import load_vocabulary
 from engine.formats.harmony.prompt import generation_start
 from engine.threads import in_thread
 from engine.types import (

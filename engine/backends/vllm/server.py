@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import aiohttp
 
-from engine.backends.base import CheckingEngine, OptionReader, room
+from engine.backends.base import CheckingEngine, OptionReader, load_vocabulary, room
 from engine.backends.client import Refusal, ServerClient, Timeouts, open_session, unless
 from engine.backends.vllm.pictures import Expansions
 from engine.backends.vllm.pool import ReplicaPool
@@ -29,7 +29,6 @@ from engine.errors import (
     TurnEnded,
     WeightsNotServed,
 )
-from engine.formats.harmony.encoding import load_vocabulary
 from engine.formats.harmony.prompt import generation_start
 from engine.types import (
     NO_SESSION,

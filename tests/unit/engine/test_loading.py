@@ -2,8 +2,8 @@
 
 import asyncio
 
+from engine.backends.base import load_vocabulary
 from engine.formats.harmony import encoding
-from engine.formats.harmony.encoding import load_vocabulary
 
 
 async def test_engines_that_start_at_once_load_the_vocabulary_once() -> None:
