@@ -3,14 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from responses_app.command_line.conformance.asking.verdicts import Verdict
-from responses_app.command_line.conformance.pains import PAINS, verdict_of
-from responses_app.command_line.conformance.table import GROUPS
+from responses_app.command_line.conformance.program import GROUPS
+from responses_app.command_line.conformance.shapes import CheckVerdict
+from responses_app.command_line.conformance.telling import PAINS, verdict_of
 
 OURS = "respsite"
 PIPE = "\\|"
 MOST = 160  # characters of what came
-MARKS = {Verdict.PASSED: "✓", Verdict.FAILED: "✗", Verdict.ABSENT: "–", Verdict.SKIPPED: "?", None: "·"}
+MARKS = {
+    CheckVerdict.PASSED: "✓",
+    CheckVerdict.FAILED: "✗",
+    CheckVerdict.ABSENT: "–",
+    CheckVerdict.SKIPPED: "?",
+    None: "·",
+}
 INTRODUCTION = """\
 # Compatibility: respsite, vLLM, LiteLLM and agentic-api
 
@@ -83,7 +89,7 @@ def cell(text: str) -> str:
 
 
 def _mark(checks: Sequence[Mapping[str, Any]], pain: str) -> str:
-    verdict = verdict_of([Verdict(check["verdict"]) for check in checks if check["pain"] == pain])
+    verdict = verdict_of([CheckVerdict(check["verdict"]) for check in checks if check["pain"] == pain])
     return MARKS[verdict]
 
 

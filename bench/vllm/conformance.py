@@ -22,8 +22,8 @@ from bench.vllm.peers import KEY, REQUIREMENTS, Steps, litellm, wait_until_it_an
 from bench.vllm.servers import Bench, Contender, TextServer
 from bench.vllm.shapes import small
 from responses_app import __version__
-from responses_app.command_line.conformance.asking import facts
-from responses_app.command_line.conformance.groups import chats, structured, tools
+from responses_app.command_line.conformance import facts
+from responses_app.command_line.conformance.groups import chats, tools
 from tests.kit import pip
 from tests.kit.ending import ended_cleanly
 from tests.kit.programs import secluded
@@ -62,7 +62,7 @@ def _script(json_mark: str, end: str) -> list[dict[str, object]]:
     return [
         _says(facts.NO_CALL, "I cannot."),
         _says(facts.ASK_SURE, '{"answer": "yes", "sure": true}', json_mark),
-        _says(structured.ASK_NESTED, '{"items": [{"size": 1}], "kind": null}', json_mark),
+        _says(tools.ASK_NESTED, '{"items": [{"size": 1}], "kind": null}', json_mark),
         _calls(facts.ASK_TIME, "get_time", '{"city": "Paris"}', end),
         _calls(facts.ASK_WEATHER, "get_weather", '{"city": "Paris", "days": 2}', end),
         _calls(tools.ASK_PING, "ping", "{}", end),

@@ -1,5 +1,5 @@
 """`respsite conformance`: checks of the Responses API, its WebSocket, Chat Completions and Messages, at any server.
 
-`groups/` has the checks, `asking/` how a server is asked and what a check is, `running` runs them, and `telling` tells
-what came of it.
+`groups/` has the checks, `talk` asks the server, `shapes` says which answers are right, `checks` runs the checks, and
+`telling` shows the results.
 """

@@ -1,4 +1,4 @@
-"""`respsite conformance URL`: checks a server, tells what came of it, and returns 1 where a check has failed."""
+"""`respsite conformance URL`: checks a server, tells the results, and returns 1 where a check has failed."""
 
 import asyncio
 import sys
@@ -12,23 +12,60 @@ import aiohttp
 
 from engine.errors import reason_of
 from responses_app import __version__
-from responses_app.command_line.conformance import table, telling
-from responses_app.command_line.conformance.asking.checks import Check, Result
-from responses_app.command_line.conformance.asking.talk import NOT_THERE, Server, Talk, attempt
-from responses_app.command_line.conformance.asking.verdicts import Unmet, Unreachable, Verdict
-from responses_app.command_line.conformance.running import run_checks
+from responses_app.command_line.conformance import telling
+from responses_app.command_line.conformance.checks import Check, CheckGroup, Result, run_checks
+from responses_app.command_line.conformance.groups import (
+    chats,
+    inputs,
+    json_answers,
+    messages,
+    state,
+    streams,
+    tools,
+    websocket,
+)
+from responses_app.command_line.conformance.shapes import CheckVerdict, Unmet, Unreachable
+from responses_app.command_line.conformance.talk import NOT_THERE, Server, Talk, attempt
 from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed, RemoteServer, endpoint_of, session_options
 from responses_app.management.terminal import console, progress
 
 MAX_AT_ONCE = 64
+GROUPS: Sequence[CheckGroup] = (
+    json_answers.MODELS,
+    json_answers.JSON_ANSWERS,
+    streams.STREAMS,
+    state.BACKGROUND,
+    state.STATE,
+    state.CONVERSATIONS,
+    inputs.ITEMS,
+    tools.TOOLS,
+    tools.STRUCTURED,
+    inputs.ERRORS,
+    websocket.WEBSOCKET,
+    chats.CHAT_COMPLETIONS,
+    messages.MESSAGES,
+)
+CHECKS: Sequence[Check] = tuple(check for group in GROUPS for check in group.checks)
+
+
+def chosen(words: Sequence[str]) -> list[Check]:
+    """Return the checks that these names of groups or of checks mean, all of them without any.
+
+    Raises `LookupError` with a name that means none.
+    """
+    names_of = {check: {check.name, telling.group_of(check)} for check in CHECKS}
+    for word in words:
+        if not any(word in names for names in names_of.values()):
+            raise LookupError(word)
+    return [check for check, names in names_of.items() if not words or names & set(words)]
 
 
 def run(options: Namespace) -> int:
     """Check, tell, and return the exit status."""
     try:
-        checks = table.chosen(options.only or ())
+        checks = chosen(options.only or ())
     except LookupError as unknown:
-        groups = ", ".join(group.name for group in table.GROUPS)
+        groups = ", ".join(group.name for group in GROUPS)
         raise CommandFailed(f"--only {unknown.args[0]} is neither a check nor one of {groups}.", status=USAGE) from None
     if options.list:
         console().print(telling.listing(checks))
@@ -48,14 +85,14 @@ def _report(options: Namespace, endpoint: RemoteServer, checks: Sequence[Check])
     model, results = asyncio.run(_run(options, endpoint, checks))
     title = f"{endpoint.base_url}, model {model}, {time.strftime('%Y-%m-%d', time.gmtime(began))}"
     if options.junit:
-        _write(options.junit, telling.as_junit(results, table.GROUPS, title))
+        _write(options.junit, telling.as_junit(results, GROUPS, title))
     if options.json:
         day = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
         about = {"url": endpoint.base_url, "model": model, "respsite": __version__, "began": day}
         sys.stdout.write(telling.as_json(results, about))
     else:
-        telling.tell(results, table.GROUPS, title)
-    return FAILED if any(result.verdict is Verdict.FAILED for result in results) else 0
+        telling.tell(results, GROUPS, title)
+    return FAILED if any(result.verdict is CheckVerdict.FAILED for result in results) else 0
 
 
 async def _run(options: Namespace, endpoint: RemoteServer, checks: Sequence[Check]) -> tuple[str, list[Result]]:
@@ -65,15 +102,15 @@ async def _run(options: Namespace, endpoint: RemoteServer, checks: Sequence[Chec
     async with aiohttp.ClientSession(connector=connector, cookie_jar=jar, **session_options(endpoint)) as session:
         server = Server(session, endpoint, options.model or "", options.seconds)
         server.model = options.model or await _first_model(server)
-        counted = 0
+        done = 0
         with progress("checks", len(checks)) as tell:
 
             def one_more(result: Result) -> None:
-                nonlocal counted
-                counted += 1
-                tell(counted)
+                nonlocal done
+                done += 1
+                tell(done)
 
-            results = await run_checks(server, table.GROUPS, checks, at_once=options.at_once, tell=one_more)
+            results = await run_checks(server, GROUPS, checks, at_once=options.at_once, tell=one_more)
     return server.model, results
 
 

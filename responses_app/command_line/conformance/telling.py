@@ -1,4 +1,4 @@
-"""Tells what came of the checks: as a table for a terminal, as JSON, as JUnit's XML.
+"""Tells the results of the checks: as a table for a terminal, as JSON, as JUnit's XML.
 
 What a server sent is untrusted: it has no control characters here, and nothing in it is read as markup.
 """
@@ -6,24 +6,62 @@ What a server sent is untrusted: it has no control characters here, and nothing 
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
 from rich.table import Table
 from rich.text import Text
 
-from responses_app.command_line.conformance.asking.checks import Check, Group, Result
-from responses_app.command_line.conformance.asking.verdicts import Verdict
-from responses_app.command_line.conformance.pains import PAINS, verdict_of
+from responses_app.command_line.conformance.checks import Check, CheckGroup, Result
+from responses_app.command_line.conformance.shapes import CheckVerdict
 from responses_app.management.terminal import console
 from responses_app.observing.logs import as_one_line
 
+
+@dataclass(frozen=True, slots=True)
+class Pain:
+    """Something that users report."""
+
+    text: str
+    unseen: str = ""  # why no check can see it; "" where one can
+
+
+# Problems that users of self-hosted servers report again and again. A check names its own by the key.
+PAINS = {
+    "harmony-parser": Pain("the Harmony parser answers 500 or 503"),
+    "header-tokens": Pain("unexpected tokens in a header end the request"),
+    "malformed-calls": Pain("malformed calls of gpt-oss"),
+    "second-turn": Pain("the second turn fails"),
+    "state-in-dicts": Pain("state is kept in dicts of one process"),
+    "parent-while-streaming": Pain("previous_response_id is lost while streaming"),
+    "no-websocket": Pain("no WebSocket, so Codex retries for 5 to 10 seconds"),
+    "namespaces": Pain("namespaces break gateways"),
+    "other-tools": Pain("tools that are not functions are refused"),
+    "apply-patch": Pain("apply_patch is absent on other models"),
+    "changing-header": Pain("a changing header empties the prefix cache"),
+    "dropped-reasoning": Pain("dropped reasoning empties the prefix cache"),
+    "swallowed-errors": Pain("errors in the middle of a stream are swallowed"),
+    "unusable-state": Pain("user interfaces cannot use the server's state"),
+    "paid-sign-on": Pain("single sign-on is behind a paywall", unseen="an answer of the API does not show it"),
+}
+
+
+def verdict_of(verdicts: Collection[CheckVerdict]) -> CheckVerdict | None:
+    """Return what the checks of a pain say together; None without any.
+
+    One that fails is enough; what is absent counts only where nothing could be tried.
+    """
+    order = (CheckVerdict.FAILED, CheckVerdict.PASSED, CheckVerdict.ABSENT, CheckVerdict.SKIPPED)
+    return min(verdicts, key=order.index, default=None)
+
+
 MARKS = {
-    Verdict.PASSED: ("✓", "green"),
-    Verdict.FAILED: ("✗", "red"),
-    Verdict.ABSENT: ("–", "yellow"),
-    Verdict.SKIPPED: ("?", "yellow"),
+    CheckVerdict.PASSED: ("✓", "green"),
+    CheckVerdict.FAILED: ("✗", "red"),
+    CheckVerdict.ABSENT: ("–", "yellow"),
+    CheckVerdict.SKIPPED: ("?", "yellow"),
 }
 MAX_SHOWN = 600  # characters of a text in the terminal
 # What XML 1.0 has no place for.
@@ -40,7 +78,7 @@ def shown(text: str) -> str:
 def counts_of(results: Sequence[Result]) -> dict[str, int]:
     """Return how many checks have each verdict."""
     counted = Counter(result.verdict for result in results)
-    return {verdict.value: counted[verdict] for verdict in Verdict}
+    return {verdict.value: counted[verdict] for verdict in CheckVerdict}
 
 
 def group_of(check: Check) -> str:
@@ -48,10 +86,10 @@ def group_of(check: Check) -> str:
     return check.name.partition(".")[0]
 
 
-def tell(results: Sequence[Result], groups: Sequence[Group], title: str) -> None:
+def tell(results: Sequence[Result], groups: Sequence[CheckGroup], title: str) -> None:
     """Show failures, then what is absent or skipped, and the groups' figures at the end."""
     output = console()
-    for verdict in (Verdict.FAILED, Verdict.ABSENT, Verdict.SKIPPED):
+    for verdict in (CheckVerdict.FAILED, CheckVerdict.ABSENT, CheckVerdict.SKIPPED):
         for result in results:
             if result.verdict is verdict:
                 _tell_one(result)
@@ -63,7 +101,7 @@ def tell(results: Sequence[Result], groups: Sequence[Group], title: str) -> None
 def _tell_one(result: Result) -> None:
     output, (mark, style) = console(), MARKS[result.verdict]
     line = Text.assemble((mark, style), " ", (result.check.name, "bold"), " ")
-    if result.verdict is not Verdict.FAILED:
+    if result.verdict is not CheckVerdict.FAILED:
         output.print(line.append(shown(result.came), "dim"))
         return
     output.print(line)
@@ -75,11 +113,11 @@ def _tell_one(result: Result) -> None:
         output.print(Text.assemble(("    " + name.ljust(9), "dim"), shown(text)))
 
 
-def summary(results: Sequence[Result], groups: Sequence[Group]) -> Table:
+def summary(results: Sequence[Result], groups: Sequence[CheckGroup]) -> Table:
     """Return the groups with their figures."""
     table = Table(box=None, padding=(0, 1), pad_edge=False)
     table.add_column("checks of")
-    for verdict in (Verdict.PASSED, Verdict.FAILED, Verdict.ABSENT, Verdict.SKIPPED):
+    for verdict in (CheckVerdict.PASSED, CheckVerdict.FAILED, CheckVerdict.ABSENT, CheckVerdict.SKIPPED):
         table.add_column(verdict.value, justify="right")
     for group in groups:
         own = [result for result in results if group_of(result.check) == group.name]
@@ -92,13 +130,13 @@ def summary(results: Sequence[Result], groups: Sequence[Group]) -> Table:
 def _add(table: Table, title: str, results: Sequence[Result]) -> None:
     counts = counts_of(results)
     cells = []
-    for verdict in (Verdict.PASSED, Verdict.FAILED, Verdict.ABSENT, Verdict.SKIPPED):
+    for verdict in (CheckVerdict.PASSED, CheckVerdict.FAILED, CheckVerdict.ABSENT, CheckVerdict.SKIPPED):
         count = counts[verdict]
         cells.append(Text(str(count) if count else "·", MARKS[verdict][1] if count else "dim"))
     table.add_row(Text(title), *cells)
 
 
-def pains_of(results: Sequence[Result]) -> dict[str, Verdict | None]:
+def pains_of(results: Sequence[Result]) -> dict[str, CheckVerdict | None]:
     """Return for each pain what its checks say together; None where no check can tell."""
     return {key: verdict_of([result.verdict for result in results if result.check.pain == key]) for key in PAINS}
 
@@ -145,7 +183,7 @@ def as_json(results: Sequence[Result], about: Mapping[str, Any]) -> str:
     return json.dumps(whole, indent=2).replace("\x7f", "\\u007f") + "\n"
 
 
-def as_junit(results: Sequence[Result], groups: Sequence[Group], title: str) -> bytes:
+def as_junit(results: Sequence[Result], groups: Sequence[CheckGroup], title: str) -> bytes:
     """Return the results as JUnit's XML: what is absent counts as skipped."""
     root = ElementTree.Element("testsuites", name=_xml(title))
     for group in groups:
@@ -157,7 +195,7 @@ def as_junit(results: Sequence[Result], groups: Sequence[Group], title: str) -> 
     return written
 
 
-def _suite(root: ElementTree.Element, group: Group, results: Sequence[Result]) -> None:
+def _suite(root: ElementTree.Element, group: CheckGroup, results: Sequence[Result]) -> None:
     counts = counts_of(results)
     figures = {
         "name": group.title,
@@ -171,18 +209,14 @@ def _suite(root: ElementTree.Element, group: Group, results: Sequence[Result]) -
     for result in results:
         named = {"classname": f"conformance.{group.name}", "name": result.check.name, "time": f"{result.seconds:.3f}"}
         case = ElementTree.SubElement(suite, "testcase", named)
-        if result.verdict is Verdict.FAILED:
+        if result.verdict is CheckVerdict.FAILED:
             failure = ElementTree.SubElement(case, "failure", message=_xml(result.came))
-            failure.text = _xml(_whole(result))
-        elif result.verdict is not Verdict.PASSED:
+            lines = [f"expected: {result.check.rule}", f"came: {result.came}", f"source: {result.check.source}"]
+            for each in result.exchanges:
+                lines.append(f"{each.sent} {each.body} → {each.status or ''} {each.came}")
+            failure.text = _xml("\n".join(lines))
+        elif result.verdict is not CheckVerdict.PASSED:
             ElementTree.SubElement(case, "skipped", message=_xml(f"{result.verdict}: {result.came}"))
-
-
-def _whole(result: Result) -> str:
-    lines = [f"expected: {result.check.rule}", f"came: {result.came}", f"source: {result.check.source}"]
-    for each in result.exchanges:
-        lines.append(f"{each.sent} {each.body} → {each.status or ''} {each.came}")
-    return "\n".join(lines)
 
 
 def _xml(text: str) -> str:

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from responses_app.command_line import main
-from responses_app.command_line.conformance.pains import PAINS
-from responses_app.command_line.conformance.table import CHECKS
+from responses_app.command_line.conformance.program import CHECKS
+from responses_app.command_line.conformance.telling import PAINS
 from responses_app.command_line.endpoint import RemoteServer
 from tests.kit.closed import ClosedServer
 from tests.kit.server import Server, free_port

@@ -8,11 +8,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from responses_app.command_line.conformance.asking.checks import Result
-from responses_app.command_line.conformance.asking.talk import Server as Asked
-from responses_app.command_line.conformance.asking.verdicts import Verdict
-from responses_app.command_line.conformance.running import run_checks
-from responses_app.command_line.conformance.table import GROUPS, chosen
+from responses_app.command_line.conformance.checks import Result, run_checks
+from responses_app.command_line.conformance.program import GROUPS, chosen
+from responses_app.command_line.conformance.shapes import CheckVerdict
+from responses_app.command_line.conformance.talk import Server as Asked
 from responses_app.command_line.endpoint import RemoteServer
 from tests.kit.fixtures import module_server
 from tests.kit.sdk import MODEL
@@ -315,7 +314,7 @@ def test_what_is_done_wrong_is_noticed(request: pytest.FixtureRequest, name: str
     with mutating_server(server, mutation) as url:
         for check in names:
             [result] = results_of(url, [check])
-            assert (result.check.name, result.verdict) == (check, Verdict.FAILED), result.came
+            assert (result.check.name, result.verdict) == (check, CheckVerdict.FAILED), result.came
             assert result.came
             assert result.exchanges
 
@@ -326,6 +325,6 @@ def test_what_is_passed_on_is_right(daphne_server: Server) -> None:
     with mutating_server(daphne_server, Mutation()) as url:
         results = results_of(url, names)
     # On a busy machine the demo engine may have answered before it is cancelled, and then the check says so.
-    wrong = {result.check.name: result.came for result in results if result.verdict is not Verdict.PASSED}
-    assert wrong.keys() <= {result.check.name for result in results if result.verdict is Verdict.SKIPPED}
+    wrong = {result.check.name: result.came for result in results if result.verdict is not CheckVerdict.PASSED}
+    assert wrong.keys() <= {result.check.name for result in results if result.verdict is CheckVerdict.SKIPPED}
     assert wrong.keys() <= {"background.cancelled"}

@@ -1,1 +1,1 @@
-"""The checks: one module for each group."""
+"""The checks, in groups: each is a function, and its docstring is the rule."""

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from responses_app.command_line.conformance.asking import sources
-from responses_app.command_line.conformance.asking.checks import Group
-from responses_app.command_line.conformance.asking.facts import (
+from responses_app.command_line.conformance import sources
+from responses_app.command_line.conformance.checks import CheckGroup
+from responses_app.command_line.conformance.facts import (
     ASK_SURE,
     ASK_WEATHER,
     FEW_TOKENS,
@@ -19,20 +19,22 @@ from responses_app.command_line.conformance.asking.facts import (
     misfit,
     user,
 )
-from responses_app.command_line.conformance.asking.shapes import (
+from responses_app.command_line.conformance.shapes import (
     CHAT,
     CHAT_USAGE,
     CHOICE,
     CHUNK,
     CHUNK_CHOICE,
+    Absent,
     Json,
+    Skipped,
+    expect,
     require,
 )
-from responses_app.command_line.conformance.asking.talk import MOST_TOKENS, Stream, Talk, good
-from responses_app.command_line.conformance.asking.verdicts import Absent, Skipped, expect
+from responses_app.command_line.conformance.talk import MOST_TOKENS, Stream, Talk, good
 
 COUNT = "Count from 1 to 9, in digits, separated by spaces."
-GROUP = Group("chat", "Chat Completions")
+CHAT_COMPLETIONS = CheckGroup("chat", "Chat Completions")
 PATH = "/chat/completions"
 FUNCTION = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
 FORCED = {"type": "function", "function": {"name": "get_weather"}}
@@ -93,14 +95,14 @@ async def called(talk: Talk) -> Json:
     return message
 
 
-@GROUP.check("answer", sources.CHAT)
+@CHAT_COMPLETIONS.check("answer", sources.CHAT)
 async def _answer(talk: Talk) -> None:
     """`POST /chat/completions` is answered with 200 and a `chat.completion`."""
     chat = await _chat(talk)
     expect(chat["object"] == "chat.completion", f"object is {chat['object']!r}")
 
 
-@GROUP.check("message", sources.CHAT_TYPE)
+@CHAT_COMPLETIONS.check("message", sources.CHAT_TYPE)
 async def _message(talk: Talk) -> None:
     """A complete chat has one choice that ended with `stop`, and a message of the `assistant` with `content`."""
     chat = await talk.once(asked)
@@ -109,7 +111,7 @@ async def _message(talk: Talk) -> None:
     expect(message["role"] == "assistant" and isinstance(message["content"], str), f"{message}")
 
 
-@GROUP.check("usage", sources.CHAT_OBJECT)
+@CHAT_COMPLETIONS.check("usage", sources.CHAT_OBJECT)
 async def _usage(talk: Talk) -> None:
     """`usage` counts the tokens of the prompt and of the completion, and their sum."""
     usage = require((await talk.once(asked))["usage"], CHAT_USAGE, "usage")
@@ -117,7 +119,7 @@ async def _usage(talk: Talk) -> None:
     expect(usage["prompt_tokens"] > 0 and usage["completion_tokens"] > 0, f"{usage}")
 
 
-@GROUP.check("chunks", sources.CHUNK_TYPE)
+@CHAT_COMPLETIONS.check("chunks", sources.CHUNK_TYPE)
 async def _shapes(talk: Talk) -> None:
     """A stream has chunks `chat.completion.chunk` of one id, and ends with `[DONE]`."""
     stream = await talk.once(streamed)
@@ -130,7 +132,7 @@ async def _shapes(talk: Talk) -> None:
     expect(stream.events[-1].data == "[DONE]", f"the last line is {stream.events[-1].data[:200]}")
 
 
-@GROUP.check("deltas", sources.CHAT_STREAMING)
+@CHAT_COMPLETIONS.check("deltas", sources.CHAT_STREAMING)
 async def _deltas(talk: Talk) -> None:
     """The first delta has the role, and one choice, the last, has a `finish_reason`."""
     chunks = (await talk.once(streamed)).objects
@@ -140,7 +142,7 @@ async def _deltas(talk: Talk) -> None:
     expect(reasons[-1] and not any(reasons[:-1]), f"the finish_reasons are {reasons[-20:]}")
 
 
-@GROUP.check("stream_usage", sources.CHAT_STREAMING)
+@CHAT_COMPLETIONS.check("stream_usage", sources.CHAT_STREAMING)
 async def _stream_usage(talk: Talk) -> None:
     """With `include_usage` the last chunk has no choices, and the usage; without it no chunk has any."""
     last = (await talk.once(streamed)).objects[-1]
@@ -150,7 +152,7 @@ async def _stream_usage(talk: Talk) -> None:
     expect(not any(chunk.get("usage") for chunk in plain), "a chunk has usage that was not asked for")
 
 
-@GROUP.check("call", sources.FUNCTIONS, pain="malformed-calls")
+@CHAT_COMPLETIONS.check("call", sources.FUNCTIONS, pain="malformed-calls")
 async def _call(talk: Talk) -> None:
     """A forced function is called by its name, with an id, and with arguments that fit its schema."""
     [call] = (await talk.once(called))["tool_calls"]
@@ -159,7 +161,7 @@ async def _call(talk: Talk) -> None:
     expect(not problem, problem)
 
 
-@GROUP.check("call_in_stream", sources.CHAT_STREAMING)
+@CHAT_COMPLETIONS.check("call_in_stream", sources.CHAT_STREAMING)
 async def _call_in_stream(talk: Talk) -> None:
     """A call in a stream has its id and name once, and arguments whose pieces fit the schema together."""
     chunks = await _chunks(talk, ASK_WEATHER, tools=[FUNCTION], tool_choice=FORCED)
@@ -177,7 +179,7 @@ async def _call_in_stream(talk: Talk) -> None:
     expect(not problem, problem)
 
 
-@GROUP.check("second_turn", sources.FUNCTIONS, pain="second-turn")
+@CHAT_COMPLETIONS.check("second_turn", sources.FUNCTIONS, pain="second-turn")
 async def _second_turn(talk: Talk) -> None:
     """A message with a call is taken back as it came, with a message of the `tool` that answers it."""
     message = await talk.once(called)
@@ -186,28 +188,28 @@ async def _second_turn(talk: Talk) -> None:
     _ended(await _chat(talk, messages=messages, tools=[FUNCTION], tool_choice="none"), "stop")
 
 
-@GROUP.check("required", sources.FUNCTIONS)
+@CHAT_COMPLETIONS.check("required", sources.FUNCTIONS)
 async def _required(talk: Talk) -> None:
     """With `tool_choice: required` a function is called, and the chat ends with `tool_calls`."""
     message = _ended(await _chat(talk, ASK_WEATHER, tools=[FUNCTION], tool_choice="required"), "tool_calls")
     expect(message.get("tool_calls"), "the message has no tool_calls")
 
 
-@GROUP.check("none", sources.FUNCTIONS)
+@CHAT_COMPLETIONS.check("none", sources.FUNCTIONS)
 async def _none(talk: Talk) -> None:
     """With `tool_choice: none` nothing is called."""
     message = _ended(await _chat(talk, NO_CALL, tools=[FUNCTION], tool_choice="none"), "stop")
     expect(not message.get("tool_calls"), f"{message.get('tool_calls')}")
 
 
-@GROUP.check("schema", sources.STRUCTURED)
+@CHAT_COMPLETIONS.check("schema", sources.STRUCTURED)
 async def _schema(talk: Talk) -> None:
     """With `response_format` of type `json_schema` the answer fits the schema."""
     problem = misfit(_ended(await _chat(talk, ASK_SURE, response_format=SURE), "stop")["content"], SURE_SCHEMA)
     expect(not problem, problem)
 
 
-@GROUP.check("cut", sources.CHAT)
+@CHAT_COMPLETIONS.check("cut", sources.CHAT)
 async def _cut(talk: Talk) -> None:
     """At `max_completion_tokens` a chat ends with `length`."""
     chat = await _chat(talk, LONG, max_completion_tokens=FEW_TOKENS)
@@ -216,7 +218,7 @@ async def _cut(talk: Talk) -> None:
     _ended(chat, "length")
 
 
-@GROUP.check("max_tokens", sources.CHAT)
+@CHAT_COMPLETIONS.check("max_tokens", sources.CHAT)
 async def _max_tokens(talk: Talk) -> None:
     """`max_tokens`, the older name, is taken as well."""
     body = {"model": talk.model, "messages": [user(LONG)], "max_tokens": FEW_TOKENS}
@@ -227,7 +229,7 @@ async def _max_tokens(talk: Talk) -> None:
     expect(usage["completion_tokens"] <= FEW_TOKENS, f"{usage}")
 
 
-@GROUP.check("stop", sources.CHAT)
+@CHAT_COMPLETIONS.check("stop", sources.CHAT)
 async def _stop(talk: Talk) -> None:
     """`stop` ends an answer before what it names."""
     chat = await _optional(talk, COUNT, stop=["5", "five"])
@@ -235,14 +237,14 @@ async def _stop(talk: Talk) -> None:
     expect("5" not in content, f"the answer is {content[:200]!r}")
 
 
-@GROUP.check("choices", sources.CHAT)
+@CHAT_COMPLETIONS.check("choices", sources.CHAT)
 async def _choices(talk: Talk) -> None:
     """`n` gives so many choices, each with its index."""
     chat = await _optional(talk, n=2)
     expect([choice["index"] for choice in chat["choices"]] == [0, 1], f"there are {len(chat['choices'])} choices")
 
 
-@GROUP.check("logprobs", sources.CHAT)
+@CHAT_COMPLETIONS.check("logprobs", sources.CHAT)
 async def _logprobs(talk: Talk) -> None:
     """`logprobs` gives every token its probability."""
     chat = await _optional(talk, logprobs=True, top_logprobs=2)
@@ -250,7 +252,7 @@ async def _logprobs(talk: Talk) -> None:
     expect(content and all(isinstance(entry["token"], str) for entry in content), "the choice has no logprobs")
 
 
-@GROUP.check("roles", sources.CHAT)
+@CHAT_COMPLETIONS.check("roles", sources.CHAT)
 async def _roles(talk: Talk) -> None:
     """Messages of `system`, `developer`, `user` and `assistant` are taken, with text or with parts."""
     part = {"type": "text", "text": "Hi"}
@@ -264,7 +266,7 @@ async def _roles(talk: Talk) -> None:
     _ended(await _chat(talk, messages=messages), "stop")
 
 
-@GROUP.check("harmony_text", sources.HARMONY, pain="harmony-parser")
+@CHAT_COMPLETIONS.check("harmony_text", sources.HARMONY, pain="harmony-parser")
 async def _harmony_text(talk: Talk) -> None:
     """Text that looks like the format of gpt-oss is text: no answer is a 500."""
     for messages in (
@@ -275,7 +277,7 @@ async def _harmony_text(talk: Talk) -> None:
         expect(answer.status in (200, 400), f"answered {answer.status}: {answer.told[:300]}")
 
 
-@GROUP.check("errors", sources.ERROR_TYPE)
+@CHAT_COMPLETIONS.check("errors", sources.ERROR_TYPE)
 async def _errors(talk: Talk) -> None:
     """What is wrong is a 400 with `message`, `type`, `param` and `code`, also where a stream is asked for."""
     wrongs: list[Json] = [{"messages": 7}, {"messages": [{"role": "nobody", "content": "x"}]}, {"messages": []}]
@@ -286,7 +288,7 @@ async def _errors(talk: Talk) -> None:
             expect(not missing, f"the error lacks {missing}")
 
 
-@GROUP.check("model", sources.ERRORS)
+@CHAT_COMPLETIONS.check("model", sources.ERRORS)
 async def _model(talk: Talk) -> None:
     """A model that does not exist is a 404 or 400 that names it."""
     body = {"model": "no-such-model", "messages": [user(HELLO)]}
@@ -294,7 +296,7 @@ async def _model(talk: Talk) -> None:
     expect("no-such-model" in error["message"], f"the error does not name it: {error}")
 
 
-@GROUP.check("too_long", sources.ERRORS, pain="swallowed-errors")
+@CHAT_COMPLETIONS.check("too_long", sources.ERRORS, pain="swallowed-errors")
 async def _too_long(talk: Talk) -> None:
     """A stream whose prompt fits no model is refused with a 4xx, or ends with an error."""
     stream = await talk.stream(PATH, _body(talk, "word " * TOO_LONG, stream=True))
@@ -302,7 +304,7 @@ async def _too_long(talk: Talk) -> None:
         expect("error" in stream.objects[-1], f"the stream ends with {stream.objects[-1]}")
 
 
-@GROUP.check("orphan", sources.FUNCTIONS)
+@CHAT_COMPLETIONS.check("orphan", sources.FUNCTIONS)
 async def _orphan(talk: Talk) -> None:
     """The output of a call that nobody made is a 400."""
     messages = [user("Hi"), {"role": "tool", "tool_call_id": "call_nobody", "content": "x"}]
@@ -310,7 +312,7 @@ async def _orphan(talk: Talk) -> None:
     expect(error["message"], "the error has no message")
 
 
-@GROUP.check("stored", sources.CHAT)
+@CHAT_COMPLETIONS.check("stored", sources.CHAT)
 async def _stored(talk: Talk) -> None:
     """A chat with `store: true` can be read by its id, and deleted."""
     chat = await _chat(talk, store=True)
@@ -322,7 +324,7 @@ async def _stored(talk: Talk) -> None:
     expect(answer.status == 404, f"deleted, it is answered with {answer.status}")
 
 
-@GROUP.check("sound", sources.CHAT)
+@CHAT_COMPLETIONS.check("sound", sources.CHAT)
 async def _sound(talk: Talk) -> None:
     """Sound, where a model cannot make it, is refused and not left out."""
     chat = await _optional(talk, modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"})

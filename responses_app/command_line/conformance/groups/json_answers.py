@@ -1,27 +1,68 @@
-"""`POST /responses`, answered with JSON."""
+"""`GET /models`, and `POST /responses` answered with JSON."""
 
 import asyncio
 
-from responses_app.command_line.conformance.asking import sources
-from responses_app.command_line.conformance.asking.checks import Group
-from responses_app.command_line.conformance.asking.facts import FEW_TOKENS, HELLO, LONG, WEATHER, said, user
-from responses_app.command_line.conformance.asking.shapes import (
+from responses_app.command_line.conformance import sources
+from responses_app.command_line.conformance.checks import CheckGroup
+from responses_app.command_line.conformance.facts import FEW_TOKENS, HELLO, LONG, WEATHER, said, user
+from responses_app.command_line.conformance.shapes import (
     MESSAGE_ITEM,
+    MODEL,
     OUTPUT_TEXT,
     USAGE,
+    Absent,
+    RuleBroken,
+    Skipped,
+    expect,
     finished,
     items_of,
     require,
     response_of,
     whole_response_of,
 )
-from responses_app.command_line.conformance.asking.talk import Talk, good
-from responses_app.command_line.conformance.asking.verdicts import Absent, Skipped, expect
+from responses_app.command_line.conformance.talk import Talk, good
 
-GROUP = Group("json", "Responses: JSON")
+MODELS = CheckGroup("models", "Models")
 
 
-@GROUP.check("answer", sources.CREATE)
+@MODELS.check("list", sources.MODELS)
+async def _list(talk: Talk) -> None:
+    """`GET /models` lists models with `id`, `object`, `created`, `owned_by`."""
+    body = good(await talk.there("GET", "/models"))
+    expect(body["object"] == "list", f"'object' is {body['object']!r}")
+    expect(body["data"], "there is no model")
+    for model in body["data"]:
+        require(model, MODEL, "a model")
+
+
+@MODELS.check("named", sources.MODELS)
+async def _named(talk: Talk) -> None:
+    """`GET /models` has the model that requests name."""
+    names = [model["id"] for model in good(await talk.there("GET", "/models"))["data"]]
+    expect(talk.model in names, f"{talk.model!r} is not among {names[:20]}")
+
+
+@MODELS.check("one", sources.MODELS)
+async def _one(talk: Talk) -> None:
+    """`GET /models/{model}` answers the model, also where its name has a slash."""
+    model = require(good(await talk.there("GET", f"/models/{talk.model}")), MODEL, "the model")
+    expect((model["id"], model["object"]) == (talk.model, "model"), f"{model}")
+
+
+@MODELS.check("unknown", sources.MODELS)
+async def _unknown(talk: Talk) -> None:
+    """`GET /models/{model}` answers 404 with an error for a name that no model has."""
+    await talk.there("GET", f"/models/{talk.model}")
+    answer = await talk.ask("GET", "/models/no-such-model")
+    if answer.status != 404:
+        raise RuleBroken(f"answered {answer.status}: {answer.told}")
+    expect(answer.error["message"], "the error has no message")
+
+
+JSON_ANSWERS = CheckGroup("json", "Responses: JSON")
+
+
+@JSON_ANSWERS.check("answer", sources.CREATE)
 async def _answer(talk: Talk) -> None:
     """`POST /responses` with `model` and a text as `input` is answered with 200 and JSON: a response."""
     answer = await talk.there("POST", "/responses", talk.body({"input": HELLO}))
@@ -29,14 +70,14 @@ async def _answer(talk: Talk) -> None:
     expect(answer.kind == "application/json", f"the content type is {answer.kind!r}")
 
 
-@GROUP.check("shape", sources.RESPONSE)
+@JSON_ANSWERS.check("shape", sources.RESPONSE)
 async def _shape(talk: Talk) -> None:
     """A response has every field that OpenAI's specification requires; those without a value are null."""
     answer = await talk.there("POST", "/responses", talk.body({"input": HELLO}))
     whole_response_of(good(answer))
 
 
-@GROUP.check("ids", sources.RESPONSE)
+@JSON_ANSWERS.check("ids", sources.RESPONSE)
 async def _ids(talk: Talk) -> None:
     """Responses that are made at the same time have different ids."""
     made = await asyncio.gather(*(talk.create(input=HELLO) for _ in range(4)))
@@ -44,7 +85,7 @@ async def _ids(talk: Talk) -> None:
     expect(len(ids) == 4, f"four responses have the ids {sorted(ids)}")
 
 
-@GROUP.check("status", sources.RESPONSE)
+@JSON_ANSWERS.check("status", sources.RESPONSE)
 async def _status(talk: Talk) -> None:
     """A complete response has the status `completed`, and neither `error` nor `incomplete_details`."""
     response = await talk.once(said)
@@ -52,7 +93,7 @@ async def _status(talk: Talk) -> None:
     expect(given == (None, None), f"error, incomplete_details: {given}")
 
 
-@GROUP.check("completed_at", sources.RESPONSE)
+@JSON_ANSWERS.check("completed_at", sources.RESPONSE)
 async def _completed_at(talk: Talk) -> None:
     """A complete response says in `completed_at` when that was, not before `created_at`."""
     response = await talk.once(said)
@@ -60,7 +101,7 @@ async def _completed_at(talk: Talk) -> None:
     expect(isinstance(when, int | float) and when >= int(response["created_at"]), f"completed_at is {when!r}")
 
 
-@GROUP.check("message", sources.MESSAGE_TYPE)
+@JSON_ANSWERS.check("message", sources.MESSAGE_TYPE)
 async def _message(talk: Talk) -> None:
     """The answer is an item `message` of the `assistant` with parts `output_text`, each with text and annotations."""
     response = await talk.once(said)
@@ -74,7 +115,7 @@ async def _message(talk: Talk) -> None:
                 require(part, OUTPUT_TEXT, "a part of the message")
 
 
-@GROUP.check("usage", sources.USAGE_TYPE)
+@JSON_ANSWERS.check("usage", sources.USAGE_TYPE)
 async def _usage(talk: Talk) -> None:
     """`usage` counts the tokens of input and output, with both details, and their sum."""
     usage = require((await talk.once(said))["usage"], USAGE, "usage")
@@ -85,7 +126,7 @@ async def _usage(talk: Talk) -> None:
     expect(isinstance(usage["output_tokens_details"].get("reasoning_tokens"), int), "reasoning_tokens is missing")
 
 
-@GROUP.check("cut", sources.CREATE)
+@JSON_ANSWERS.check("cut", sources.CREATE)
 async def _cut(talk: Talk) -> None:
     """At `max_output_tokens` a response ends `incomplete`, with the reason `max_output_tokens`, and has no more."""
     response = await talk.create(input=LONG, max_output_tokens=FEW_TOKENS)
@@ -96,7 +137,7 @@ async def _cut(talk: Talk) -> None:
     expect(given == ("incomplete", "max_output_tokens"), f"status, reason: {given}")
 
 
-@GROUP.check("echo", sources.RESPONSE)
+@JSON_ANSWERS.check("echo", sources.RESPONSE)
 async def _echo(talk: Talk) -> None:
     """A response repeats `instructions`, `metadata`, `max_output_tokens` and `parallel_tool_calls` of its request."""
     asked = {
@@ -110,7 +151,7 @@ async def _echo(talk: Talk) -> None:
     expect(given == asked, f"{given}")
 
 
-@GROUP.check("echo_tools", sources.RESPONSE)
+@JSON_ANSWERS.check("echo_tools", sources.RESPONSE)
 async def _echo_tools(talk: Talk) -> None:
     """A response repeats `tools`, with `description`, `parameters` and `strict`, and `tool_choice`."""
     response = await talk.create(input=HELLO, tools=[WEATHER], tool_choice="none")
@@ -120,7 +161,7 @@ async def _echo_tools(talk: Talk) -> None:
     expect(given == WEATHER, f"the tool is {tool}")
 
 
-@GROUP.check("echo_sampling", sources.RESPONSE)
+@JSON_ANSWERS.check("echo_sampling", sources.RESPONSE)
 async def _echo_sampling(talk: Talk) -> None:
     """A response repeats `temperature` and `top_p`, where the model takes them."""
     answer = await talk.ask("POST", "/responses", talk.body({"input": HELLO, "temperature": 0.5, "top_p": 0.9}))
@@ -131,14 +172,14 @@ async def _echo_sampling(talk: Talk) -> None:
     expect(given == (0.5, 0.9), f"temperature, top_p: {given}")
 
 
-@GROUP.check("text_format", sources.RESPONSE)
+@JSON_ANSWERS.check("text_format", sources.RESPONSE)
 async def _text_format(talk: Talk) -> None:
     """A response to a plain request says that its text has the format `text`."""
     response = await talk.once(said)
     expect((response.get("text") or {}).get("format") == {"type": "text"}, f"text is {response.get('text')!r}")
 
 
-@GROUP.check("nulls", sources.PARAMS_TYPE)
+@JSON_ANSWERS.check("nulls", sources.PARAMS_TYPE)
 async def _nulls(talk: Talk) -> None:
     """Optional fields may be null: clients send them all."""
     names = ("previous_response_id", "instructions", "temperature", "top_p", "metadata", "reasoning", "store")
@@ -146,7 +187,7 @@ async def _nulls(talk: Talk) -> None:
     await talk.create(input=HELLO, **dict.fromkeys((*names, *others)))
 
 
-@GROUP.check("roles", sources.EASY_INPUT_TYPE)
+@JSON_ANSWERS.check("roles", sources.EASY_INPUT_TYPE)
 async def _roles(talk: Talk) -> None:
     """Input messages of `system`, `developer`, `user` and `assistant` are taken, with or without `type`."""
     items = [
@@ -159,13 +200,13 @@ async def _roles(talk: Talk) -> None:
     finished(await talk.create(input=items))
 
 
-@GROUP.check("client_metadata", sources.CODEX)
+@JSON_ANSWERS.check("client_metadata", sources.CODEX)
 async def _client_metadata(talk: Talk) -> None:
     """The fields with which coding agents describe themselves do not get a request refused."""
     finished(await talk.create(input=HELLO, client_metadata={"session_id": "s"}, prompt_cache_key="k", store=False))
 
 
-@GROUP.check("logprobs", sources.PARAMS_TYPE)
+@JSON_ANSWERS.check("logprobs", sources.PARAMS_TYPE)
 async def _logprobs(talk: Talk) -> None:
     """With `include: ["message.output_text.logprobs"]` and `top_logprobs` the parts of a message have `logprobs`."""
     asked = {"input": HELLO, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
@@ -180,13 +221,13 @@ async def _logprobs(talk: Talk) -> None:
         expect(known and isinstance(entry["top_logprobs"], list), f"{entry}")
 
 
-@GROUP.check("unicode", sources.CREATE)
+@JSON_ANSWERS.check("unicode", sources.CREATE)
 async def _unicode(talk: Talk) -> None:
     """Text of all scripts, emoji and control characters are taken as input."""
     finished(await talk.create(input="Здравствуй 你好 👩‍👩‍👧 \u202e \u0000\u0007 ok?"))
 
 
-@GROUP.check("request_id", sources.DEBUGGING)
+@JSON_ANSWERS.check("request_id", sources.DEBUGGING)
 async def _request_id(talk: Talk) -> None:
     """Every answer has a header `x-request-id`, and each another one."""
     answers = [await talk.ask("POST", "/responses", talk.body({"input": HELLO})) for _ in range(2)]
@@ -194,7 +235,7 @@ async def _request_id(talk: Talk) -> None:
     expect(all(ids) and ids[0] != ids[1], f"x-request-id: {ids}")
 
 
-@GROUP.check("echo_keys", sources.RESPONSE)
+@JSON_ANSWERS.check("echo_keys", sources.RESPONSE)
 async def _echo_keys(talk: Talk) -> None:
     """A response repeats `safety_identifier`, `prompt_cache_key` and `max_tool_calls`."""
     asked = {"safety_identifier": "somebody", "prompt_cache_key": "conformance", "max_tool_calls": 3}
@@ -203,7 +244,7 @@ async def _echo_keys(talk: Talk) -> None:
     expect(given == asked, f"{given}")
 
 
-@GROUP.check("tier", sources.RESPONSE)
+@JSON_ANSWERS.check("tier", sources.RESPONSE)
 async def _tier(talk: Talk) -> None:
     """A response to `service_tier: auto` says which tier it had."""
     response = await talk.create(input=HELLO, service_tier="auto")
@@ -211,7 +252,7 @@ async def _tier(talk: Talk) -> None:
     expect(isinstance(tier, str) and tier != "auto", f"service_tier is {tier!r}")
 
 
-@GROUP.check("summary", sources.REASONING)
+@JSON_ANSWERS.check("summary", sources.REASONING)
 async def _summary(talk: Talk) -> None:
     """With `reasoning.summary: auto` what the model reasoned has a summary, unless there was too little of it."""
     response = finished(await talk.create(input=HELLO, reasoning={"summary": "auto"}))
@@ -222,7 +263,7 @@ async def _summary(talk: Talk) -> None:
     expect(told.get("summary") in ("auto", "concise", "detailed"), f"reasoning is {told}")
 
 
-@GROUP.check("prompts", sources.CREATE)
+@JSON_ANSWERS.check("prompts", sources.CREATE)
 async def _prompts(talk: Talk) -> None:
     """A stored prompt that nobody has stored is refused, and not left out."""
     answer = await talk.ask("POST", "/responses", talk.body({"input": HELLO, "prompt": {"id": "pmpt_nobody"}}))
@@ -230,7 +271,7 @@ async def _prompts(talk: Talk) -> None:
     expect(answer.error["message"], "the error has no message")
 
 
-@GROUP.check("compaction", sources.CREATE)
+@JSON_ANSWERS.check("compaction", sources.CREATE)
 async def _compaction(talk: Talk) -> None:
     """`context_management` with a threshold of compaction is taken."""
     asked = {"context_management": [{"type": "compaction", "compact_threshold": 100_000}], "store": False}

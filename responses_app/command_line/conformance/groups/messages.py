@@ -3,9 +3,9 @@
 import uuid
 from typing import Any
 
-from responses_app.command_line.conformance.asking import sources
-from responses_app.command_line.conformance.asking.checks import Group
-from responses_app.command_line.conformance.asking.facts import (
+from responses_app.command_line.conformance import sources
+from responses_app.command_line.conformance.checks import CheckGroup
+from responses_app.command_line.conformance.facts import (
     ASK_WEATHER,
     CLOCK,
     FEW_TOKENS,
@@ -19,12 +19,21 @@ from responses_app.command_line.conformance.asking.facts import (
     misfit,
     user,
 )
-from responses_app.command_line.conformance.asking.shapes import MESSAGE, MESSAGE_EVENTS, MESSAGE_USAGE, Json, require
-from responses_app.command_line.conformance.asking.talk import MOST_TOKENS, NOT_THERE, Answer, Stream, Talk, good
-from responses_app.command_line.conformance.asking.verdicts import Absent, Failed, Skipped, expect
+from responses_app.command_line.conformance.shapes import (
+    MESSAGE,
+    MESSAGE_EVENTS,
+    MESSAGE_USAGE,
+    Absent,
+    Json,
+    RuleBroken,
+    Skipped,
+    expect,
+    require,
+)
+from responses_app.command_line.conformance.talk import MOST_TOKENS, NOT_THERE, HttpAnswer, Stream, Talk, good
 
 COUNT = "Count from 1 to 9, in digits, separated by spaces."
-GROUP = Group("messages", "Anthropic's Messages")
+MESSAGES = CheckGroup("messages", "Anthropic's Messages")
 PATH, COUNT = "/messages", "/messages/count_tokens"
 VERSION = {"anthropic-version": "2023-06-01"}
 REASONS = (
@@ -60,7 +69,7 @@ def _body(talk: Talk, content: object = HELLO, **fields: Any) -> Json:
     return {"model": talk.model, "max_tokens": MOST_TOKENS, "messages": [user(content)], **fields}
 
 
-async def _sent(talk: Talk, body: object, path: str = PATH) -> Answer:
+async def _sent(talk: Talk, body: object, path: str = PATH) -> HttpAnswer:
     return await talk.there("POST", path, body, headers=_headers(talk))
 
 
@@ -101,7 +110,7 @@ async def called(talk: Talk) -> Json:
     """A message that calls `get_weather`."""
     message = await _message(talk, ASK_WEATHER, tools=[TOOL], tool_choice=FORCED)
     if not _blocks(message, "tool_use"):
-        raise Failed(f"the content is {message['content']}")
+        raise RuleBroken(f"the content is {message['content']}")
     return message
 
 
@@ -122,7 +131,7 @@ def _read(message: Json) -> int:
     return sum(usage.get(kind) or 0 for kind in kinds)
 
 
-@GROUP.check("answer", sources.MESSAGES)
+@MESSAGES.check("answer", sources.MESSAGES)
 async def _answer(talk: Talk) -> None:
     """`POST /messages` is answered with 200 and a `message`."""
     message = await _message(talk)
@@ -130,7 +139,7 @@ async def _answer(talk: Talk) -> None:
     expect(message["stop_reason"] in REASONS, f"stop_reason is {message['stop_reason']!r}")
 
 
-@GROUP.check("blocks", sources.MESSAGE_BLOCKS)
+@MESSAGES.check("blocks", sources.MESSAGE_BLOCKS)
 async def _text_blocks(talk: Talk) -> None:
     """A complete message ends with `end_turn`, has a null `stop_sequence`, and a block `text`."""
     message = await talk.once(asked)
@@ -139,7 +148,7 @@ async def _text_blocks(talk: Talk) -> None:
     expect(found and isinstance(found[0]["text"], str), "there is no text")
 
 
-@GROUP.check("events", sources.MESSAGE_EVENTS)
+@MESSAGES.check("events", sources.MESSAGE_EVENTS)
 async def _shapes(talk: Talk) -> None:
     """Every event of a stream is one of Anthropic's, with its fields, and with a line `event:` that says its type."""
     stream = await talk.once(streamed)
@@ -149,7 +158,7 @@ async def _shapes(talk: Talk) -> None:
         expect(event.name == told["type"], f"event: {event.name!r} with the type {told['type']!r}")
 
 
-@GROUP.check("order", sources.MESSAGES_STREAMING)
+@MESSAGES.check("order", sources.MESSAGES_STREAMING)
 async def _order(talk: Talk) -> None:
     """`message_start`, then each block begun, told and stopped in its turn, then `message_delta`, `message_stop`."""
     events = [event for event in (await talk.once(streamed)).objects if event["type"] != "ping"]
@@ -166,7 +175,7 @@ async def _order(talk: Talk) -> None:
     expect(begun >= 0 and not is_open, "a block was not stopped, or none began")
 
 
-@GROUP.check("start", sources.MESSAGES_STREAMING)
+@MESSAGES.check("start", sources.MESSAGES_STREAMING)
 async def _start(talk: Talk) -> None:
     """`message_start` has an empty message without a `stop_reason`; `message_delta` has it, and the output's tokens."""
     events = (await talk.once(streamed)).objects
@@ -177,7 +186,7 @@ async def _start(talk: Talk) -> None:
     expect(isinstance(delta["usage"]["output_tokens"], int), f"{delta['usage']}")
 
 
-@GROUP.check("text", sources.MESSAGES_STREAMING)
+@MESSAGES.check("text", sources.MESSAGES_STREAMING)
 async def _text(talk: Talk) -> None:
     """The text of a stream comes as `text_delta`s."""
     events = (await talk.once(streamed)).objects
@@ -186,7 +195,7 @@ async def _text(talk: Talk) -> None:
     expect(text, f"the deltas are of {sorted({delta['type'] for delta in deltas})}")
 
 
-@GROUP.check("call", sources.MESSAGES_TOOLS, pain="malformed-calls")
+@MESSAGES.check("call", sources.MESSAGES_TOOLS, pain="malformed-calls")
 async def _call(talk: Talk) -> None:
     """A tool that `tool_choice` names is called: `tool_use` with an id, its name, and an input that fits its schema."""
     message = await talk.once(called)
@@ -196,7 +205,7 @@ async def _call(talk: Talk) -> None:
         expect(call["input"].get("city") in ("Paris", "London"), f"the input is {call['input']}")
 
 
-@GROUP.check("call_in_stream", sources.MESSAGES_STREAMING)
+@MESSAGES.check("call_in_stream", sources.MESSAGES_STREAMING)
 async def _call_in_stream(talk: Talk) -> None:
     """The input of a call comes as `input_json_delta`s, behind a block that begins with an empty `input`."""
     events = (await _events(talk, ASK_WEATHER, tools=[TOOL], tool_choice=FORCED)).objects
@@ -209,7 +218,7 @@ async def _call_in_stream(talk: Talk) -> None:
     expect(not problem, problem)
 
 
-@GROUP.check("any", sources.MESSAGES_TOOLS)
+@MESSAGES.check("any", sources.MESSAGES_TOOLS)
 async def _any(talk: Talk) -> None:
     """`tool_choice: any` has some tool called."""
     tools = [TOOL, _tool(CLOCK)]
@@ -217,14 +226,14 @@ async def _any(talk: Talk) -> None:
     expect(_blocks(message, "tool_use"), f"the content is {message['content']}")
 
 
-@GROUP.check("none", sources.MESSAGES_TOOLS)
+@MESSAGES.check("none", sources.MESSAGES_TOOLS)
 async def _none(talk: Talk) -> None:
     """`tool_choice: none` has no tool called."""
     message = await _message(talk, NO_CALL, tools=[TOOL], tool_choice={"type": "none"})
     expect(not _blocks(message, "tool_use"), f"the content is {message['content']}")
 
 
-@GROUP.check("second_turn", sources.MESSAGES_TOOLS, pain="second-turn")
+@MESSAGES.check("second_turn", sources.MESSAGES_TOOLS, pain="second-turn")
 async def _second_turn(talk: Talk) -> None:
     """A message with a call is taken back as it came, with the `tool_result` that answers it, as text or blocks."""
     message = await talk.once(called)
@@ -235,14 +244,14 @@ async def _second_turn(talk: Talk) -> None:
         expect(answer["content"] or answer["stop_reason"] == "max_tokens", "the answer is empty")
 
 
-@GROUP.check("orphan", sources.MESSAGES_TOOLS)
+@MESSAGES.check("orphan", sources.MESSAGES_TOOLS)
 async def _orphan(talk: Talk) -> None:
     """A `tool_result` for a call that nobody made is a 400."""
     orphan = {"type": "tool_result", "tool_use_id": "toolu_nobody", "content": "x"}
     await _refused(talk, _body(talk, [orphan]))
 
 
-@GROUP.check("cut", sources.MESSAGES)
+@MESSAGES.check("cut", sources.MESSAGES)
 async def _cut(talk: Talk) -> None:
     """At `max_tokens` a message ends with `max_tokens`."""
     message = await _message(talk, LONG, max_tokens=FEW_TOKENS)
@@ -252,7 +261,7 @@ async def _cut(talk: Talk) -> None:
     expect(message["stop_reason"] == "max_tokens", f"stop_reason is {message['stop_reason']!r}")
 
 
-@GROUP.check("stop_sequences", sources.MESSAGES)
+@MESSAGES.check("stop_sequences", sources.MESSAGES)
 async def _stop_sequences(talk: Talk) -> None:
     """A stop sequence ends a message before it, and is named in `stop_sequence`."""
     message = await _message(talk, COUNT, stop_sequences=["5"])
@@ -262,7 +271,7 @@ async def _stop_sequences(talk: Talk) -> None:
         expect(message["stop_sequence"] == "5", f"stop_sequence is {message['stop_sequence']!r}")
 
 
-@GROUP.check("system", sources.MESSAGES_CACHING)
+@MESSAGES.check("system", sources.MESSAGES_CACHING)
 async def _system(talk: Talk) -> None:
     """`system` is a text, or blocks, which may have `cache_control`, as messages and tools may."""
     cached = {"cache_control": {"type": "ephemeral"}}
@@ -275,7 +284,7 @@ async def _system(talk: Talk) -> None:
     )
 
 
-@GROUP.check("count", sources.MESSAGES_COUNT)
+@MESSAGES.check("count", sources.MESSAGES_COUNT)
 async def _count(talk: Talk) -> None:
     """`POST /messages/count_tokens` counts a prompt as `usage` of the message does."""
     body = {"model": talk.model, "messages": [user(HELLO)]}
@@ -284,7 +293,7 @@ async def _count(talk: Talk) -> None:
     expect(counted == used, f"{counted} counted, {used} in usage")
 
 
-@GROUP.check("version", sources.MESSAGES_VERSIONS)
+@MESSAGES.check("version", sources.MESSAGES_VERSIONS)
 async def _version(talk: Talk) -> None:
     """A request without `anthropic-version` is a 400."""
     key = talk.server.endpoint.key
@@ -294,7 +303,7 @@ async def _version(talk: Talk) -> None:
     expect(answer.status == 400, f"answered {answer.status}")
 
 
-@GROUP.check("errors", sources.MESSAGES_ERRORS)
+@MESSAGES.check("errors", sources.MESSAGES_ERRORS)
 async def _errors(talk: Talk) -> None:
     """What is wrong is a 400 `{"type": "error", "error": {"type": "invalid_request_error", "message"}}`."""
     body = _body(talk)
@@ -305,13 +314,13 @@ async def _errors(talk: Talk) -> None:
     await _refused(talk, {**body, "stream": True, "messages": []})
 
 
-@GROUP.check("model", sources.MESSAGES_ERRORS)
+@MESSAGES.check("model", sources.MESSAGES_ERRORS)
 async def _model(talk: Talk) -> None:
     """A model that does not exist is a 404 with a `not_found_error`."""
     await _refused(talk, {**_body(talk), "model": "no-such-model"}, kind="not_found_error", status=404)
 
 
-@GROUP.check("too_long", sources.MESSAGES_ERRORS, pain="swallowed-errors")
+@MESSAGES.check("too_long", sources.MESSAGES_ERRORS, pain="swallowed-errors")
 async def _too_long(talk: Talk) -> None:
     """A stream whose prompt fits no model is refused with a 4xx, or ends with an event `error`."""
     stream = await _events(talk, "word " * TOO_LONG)
@@ -319,14 +328,14 @@ async def _too_long(talk: Talk) -> None:
         expect(stream.objects[-1].get("type") == "error", f"the stream ends with {stream.objects[-1]}")
 
 
-@GROUP.check("request_id", sources.MESSAGES_ERRORS)
+@MESSAGES.check("request_id", sources.MESSAGES_ERRORS)
 async def _request_id(talk: Talk) -> None:
     """Every answer has a header `request-id`."""
     answer = await _sent(talk, _body(talk))
     expect(answer.headers.get("request-id"), "the header is missing")
 
 
-@GROUP.check("thinking", sources.MESSAGES_THINKING)
+@MESSAGES.check("thinking", sources.MESSAGES_THINKING)
 async def _thinking(talk: Talk) -> None:
     """With `thinking` the message shows it in blocks with a `signature`, and takes them back."""
     asked_for = {"thinking": {"type": "enabled", "budget_tokens": BUDGET}, "max_tokens": MOST_TOKENS + BUDGET}
@@ -342,7 +351,7 @@ async def _thinking(talk: Talk) -> None:
     await _message(talk, messages=messages, **asked_for)
 
 
-@GROUP.check("harmony_text", sources.HARMONY, pain="harmony-parser")
+@MESSAGES.check("harmony_text", sources.HARMONY, pain="harmony-parser")
 async def _harmony_text(talk: Talk) -> None:
     """Text that looks like the format of gpt-oss is text: no answer is a 500."""
     said = {"role": "assistant", "content": HARMONY_TEXT}
@@ -351,7 +360,7 @@ async def _harmony_text(talk: Talk) -> None:
         expect(answer.status in (200, 400), f"answered {answer.status}: {answer.told[:300]}")
 
 
-@GROUP.check("of_claude_code", sources.MESSAGES)
+@MESSAGES.check("of_claude_code", sources.MESSAGES)
 async def _of_claude_code(talk: Talk) -> None:
     """A request as Claude Code sends it is taken: `?beta=true`, beta headers, metadata, and fields of betas."""
     body = _body(
@@ -368,7 +377,7 @@ async def _of_claude_code(talk: Talk) -> None:
     expect(events[-1]["type"] == "message_stop", f"the stream ends with {events[-1]}")
 
 
-@GROUP.check("changing_header", sources.BILLING, pain="changing-header")
+@MESSAGES.check("changing_header", sources.BILLING, pain="changing-header")
 async def _changing_header(talk: Talk) -> None:
     """Two requests that differ only in Claude Code's billing header share what the server has cached."""
     cached = {"cache_control": {"type": "ephemeral"}}
@@ -388,7 +397,7 @@ async def _changing_header(talk: Talk) -> None:
     expect(shared >= usual, f"the same request again has {usual} cached tokens, with another header {shared}")
 
 
-@GROUP.check("web_search", sources.MESSAGES_TOOLS)
+@MESSAGES.check("web_search", sources.MESSAGES_TOOLS)
 async def _web_search(talk: Talk) -> None:
     """Anthropic's own `web_search` is run by the server."""
     tool = {"type": "web_search_20250305", "name": "web_search", "max_uses": 1}
@@ -399,7 +408,7 @@ async def _web_search(talk: Talk) -> None:
     expect(_blocks(message, "server_tool_use"), f"the content is {message['content']}")
 
 
-@GROUP.check("models", sources.MESSAGES_MODELS)
+@MESSAGES.check("models", sources.MESSAGES_MODELS)
 async def _models(talk: Talk) -> None:
     """`GET /models` lists models in Anthropic's shape for a client that sends `anthropic-version`."""
     body = good(await talk.there("GET", "/models", headers=_headers(talk)))

@@ -2,9 +2,9 @@
 
 from itertools import pairwise
 
-from responses_app.command_line.conformance.asking import sources
-from responses_app.command_line.conformance.asking.checks import Group
-from responses_app.command_line.conformance.asking.facts import (
+from responses_app.command_line.conformance import sources
+from responses_app.command_line.conformance.checks import CheckGroup
+from responses_app.command_line.conformance.facts import (
     FEW_TOKENS,
     HELLO,
     LONG,
@@ -13,21 +13,24 @@ from responses_app.command_line.conformance.asking.facts import (
     said,
     streamed,
 )
-from responses_app.command_line.conformance.asking.shapes import (
+from responses_app.command_line.conformance.shapes import (
     EVENTS,
     TERMINAL,
+    Absent,
     Json,
+    RuleBroken,
+    Skipped,
+    expect,
     require,
     text_of,
     whole_response_of,
 )
-from responses_app.command_line.conformance.asking.talk import NOT_THERE, Talk
-from responses_app.command_line.conformance.asking.verdicts import Absent, Failed, Skipped, expect
+from responses_app.command_line.conformance.talk import NOT_THERE, Talk
 
-GROUP = Group("stream", "Responses: streams")
+STREAMS = CheckGroup("stream", "Responses: streams")
 
 
-@GROUP.check("answer", sources.STREAMING)
+@STREAMS.check("answer", sources.STREAMING)
 async def _answer(talk: Talk) -> None:
     """With `stream: true` the answer is `text/event-stream`, and ends with a terminal event."""
     stream = await talk.stream("/responses", talk.body({"input": HELLO, "stream": True}))
@@ -38,7 +41,7 @@ async def _answer(talk: Talk) -> None:
     expect(last in TERMINAL, f"the last event is {last!r}")
 
 
-@GROUP.check("names", sources.STREAMING)
+@STREAMS.check("names", sources.STREAMING)
 async def _names(talk: Talk) -> None:
     """Each event has a line `event:` that says its `type`."""
     stream = await talk.stream("/responses", talk.body({"input": HELLO, "stream": True}))
@@ -46,7 +49,7 @@ async def _names(talk: Talk) -> None:
         expect(event.name == told["type"], f"event: {event.name!r} with the type {told['type']!r}")
 
 
-@GROUP.check("shapes", sources.EVENT_TYPE)
+@STREAMS.check("shapes", sources.EVENT_TYPE)
 async def _shapes(talk: Talk) -> None:
     """Every event is one of the SDK's types, and has the fields that these require."""
     for event in [*await talk.once(streamed), *await talk.once(called_in_events)]:
@@ -55,14 +58,14 @@ async def _shapes(talk: Talk) -> None:
         require(event, EVENTS[kind], kind)
 
 
-@GROUP.check("numbers", sources.STREAMING)
+@STREAMS.check("numbers", sources.STREAMING)
 async def _numbers(talk: Talk) -> None:
     """`sequence_number` begins with 0, and counts every event."""
     numbers = [event["sequence_number"] for event in await talk.once(streamed)]
     expect(numbers == list(range(len(numbers))), f"{numbers[:40]}")
 
 
-@GROUP.check("order", sources.STREAMING)
+@STREAMS.check("order", sources.STREAMING)
 async def _order(talk: Talk) -> None:
     """`response.created` is first, `response.in_progress` follows, and one terminal event is the last."""
     kinds = [event["type"] for event in await talk.once(streamed)]
@@ -72,7 +75,7 @@ async def _order(talk: Talk) -> None:
     expect(ends == kinds[-1:], f"terminal events {ends}, the last one {kinds[-1]!r}")
 
 
-@GROUP.check("nesting", sources.STREAMING)
+@STREAMS.check("nesting", sources.STREAMING)
 async def _nesting(talk: Talk) -> None:
     """An item is added before its parts, a part before its text, and all end in the opposite order, each once."""
     opened: list[tuple[object, ...]] = []
@@ -93,7 +96,7 @@ async def _nesting(talk: Talk) -> None:
     expect(not opened, f"{opened} never ended")
 
 
-@GROUP.check("text", sources.STREAMING)
+@STREAMS.check("text", sources.STREAMING)
 async def _text(talk: Talk) -> None:
     """The deltas of a text are the text of its `done`, of its part, of its item, and of the response."""
     events = await talk.once(streamed)
@@ -115,7 +118,7 @@ async def _text(talk: Talk) -> None:
     expect(deltas and len(set(texts.values())) == 1, f"{texts}")
 
 
-@GROUP.check("items", sources.STREAMING)
+@STREAMS.check("items", sources.STREAMING)
 async def _items(talk: Talk) -> None:
     """The last event's `output` is what the `output_item.done` had, and each item keeps its id and its place."""
     events = await talk.once(streamed)
@@ -127,7 +130,7 @@ async def _items(talk: Talk) -> None:
         expect(places[0] == places[1], f"an item was added as {places[0]}, and done as {places[1]}")
 
 
-@GROUP.check("item_ids", sources.STREAMING)
+@STREAMS.check("item_ids", sources.STREAMING)
 async def _item_ids(talk: Talk) -> None:
     """Events of an item name the id with which it was added."""
     ids: dict[int, str] = {}
@@ -139,7 +142,7 @@ async def _item_ids(talk: Talk) -> None:
             expect(event["item_id"] == known, f"{event['type']} names {event['item_id']!r}, the item is {known!r}")
 
 
-@GROUP.check("responses", sources.STREAMING)
+@STREAMS.check("responses", sources.STREAMING)
 async def _responses(talk: Talk) -> None:
     """`created` has an empty response, `in_progress` or `queued`; the last event has all of it, and its usage."""
     events = await talk.once(streamed)
@@ -150,7 +153,7 @@ async def _responses(talk: Talk) -> None:
     expect(isinstance(last["usage"], dict), "the last event has no usage")
 
 
-@GROUP.check("cut", sources.STREAMING)
+@STREAMS.check("cut", sources.STREAMING)
 async def _cut(talk: Talk) -> None:
     """A stream that ends at `max_output_tokens` ends with `response.incomplete`, not with `response.completed`."""
     last = (await talk.events(input=LONG, max_output_tokens=FEW_TOKENS))[-1]
@@ -161,7 +164,7 @@ async def _cut(talk: Talk) -> None:
     expect(given == ("response.incomplete", "incomplete"), f"type, status: {given}")
 
 
-@GROUP.check("arguments", sources.STREAMING)
+@STREAMS.check("arguments", sources.STREAMING)
 async def _arguments(talk: Talk) -> None:
     """The deltas of a call's arguments are those of its `done` and of its item."""
     events: list[Json] = await talk.once(called_in_events)
@@ -173,7 +176,7 @@ async def _arguments(talk: Talk) -> None:
     expect("".join(deltas) == "".join(done) == "".join(given), f"deltas {deltas}, done {done}, items {given}")
 
 
-@GROUP.check("reasoning", sources.REASONING_TYPE)
+@STREAMS.check("reasoning", sources.REASONING_TYPE)
 async def _reasoning(talk: Talk) -> None:
     """The deltas of reasoning are the text of its `done`, and of its item."""
     events = await talk.once(streamed)
@@ -187,14 +190,14 @@ async def _reasoning(talk: Talk) -> None:
     expect(deltas == done == given, f"deltas {deltas!r}, done {done!r}, items {given!r}")
 
 
-@GROUP.check("obfuscation", sources.STREAMING)
+@STREAMS.check("obfuscation", sources.STREAMING)
 async def _obfuscation(talk: Talk) -> None:
     """With `include_obfuscation: false` no event has `obfuscation`."""
     events = await talk.events(input=HELLO, stream_options={"include_obfuscation": False})
     expect(not any("obfuscation" in event for event in events), "an event has obfuscation")
 
 
-@GROUP.check("refused", sources.ERRORS)
+@STREAMS.check("refused", sources.ERRORS)
 async def _refused(talk: Talk) -> None:
     """What is wrong with a request is a 400 also where it asks for a stream."""
     stream = await talk.stream("/responses", talk.body({"input": 7, "stream": True}))
@@ -202,7 +205,7 @@ async def _refused(talk: Talk) -> None:
     expect(stream.answer.error["message"], "the error has no message")
 
 
-@GROUP.check("errors", sources.ERRORS, pain="swallowed-errors")
+@STREAMS.check("errors", sources.ERRORS, pain="swallowed-errors")
 async def _errors(talk: Talk) -> None:
     """An input that fits no model ends a stream's request with a 4xx, or with `response.failed` or `error`."""
     stream = await talk.stream("/responses", talk.body({"input": "word " * TOO_LONG, "stream": True}))
@@ -212,7 +215,7 @@ async def _errors(talk: Talk) -> None:
     expect(last.get("type") in ("response.failed", "error"), f"the stream ends with {last.get('type')!r}")
 
 
-@GROUP.check("left", sources.STREAMING)
+@STREAMS.check("left", sources.STREAMING)
 async def _left(talk: Talk) -> None:
     """A client that leaves in the middle of a stream does not keep the server from answering the next one."""
     begun = await talk.stream("/responses", talk.body({"input": LONG, "stream": True}), until=lambda event: True)
@@ -220,24 +223,24 @@ async def _left(talk: Talk) -> None:
     await talk.create(input=HELLO)
 
 
-@GROUP.check("same", sources.STREAMING)
+@STREAMS.check("same", sources.STREAMING)
 async def _same(talk: Talk) -> None:
     """A streamed response and one in JSON have the same fields."""
     whole, last = await talk.once(said), (await talk.once(streamed))[-1]["response"]
     expect(set(whole) == set(last), f"only one of them has {sorted(set(whole) ^ set(last))}")
 
 
-@GROUP.check("indexes", sources.STREAMING)
+@STREAMS.check("indexes", sources.STREAMING)
 async def _indexes(talk: Talk) -> None:
     """Items are added with the indexes 0, 1, 2, and so on."""
     for events in (await talk.once(streamed), await talk.once(called_in_events)):
         found = [event["output_index"] for event in events if event["type"] == "response.output_item.added"]
         expect(all(after == before + 1 for before, after in pairwise([-1, *found])), f"{found}")
         if not found:
-            raise Failed("no item was added")
+            raise RuleBroken("no item was added")
 
 
-@GROUP.check("json_errors", sources.ERRORS)
+@STREAMS.check("json_errors", sources.ERRORS)
 async def _json_errors(talk: Talk) -> None:
     """A model that does not exist is a 404 or 400 also where a stream is asked for."""
     body = {"model": "no-such-model", "input": HELLO, "stream": True}
@@ -245,7 +248,7 @@ async def _json_errors(talk: Talk) -> None:
     expect(stream.answer.status in (400, 404), f"answered {stream.answer.status}: {stream.answer.told[:300]}")
 
 
-@GROUP.check("obfuscated", sources.STREAMING)
+@STREAMS.check("obfuscated", sources.STREAMING)
 async def _obfuscated(talk: Talk) -> None:
     """With `include_obfuscation: true` the deltas of a text have `obfuscation`."""
     events = await talk.events(input=HELLO, stream_options={"include_obfuscation": True})

@@ -1,38 +1,42 @@
-"""Tools of the client, whose calls are forced."""
+"""Output with a form: calls of the client's tools, which are forced, and answers that have to fit a schema."""
 
 import json
 import re
 from typing import Any
 
-from responses_app.command_line.conformance.asking import sources
-from responses_app.command_line.conformance.asking.checks import Group
-from responses_app.command_line.conformance.asking.facts import (
+from responses_app.command_line.conformance import sources
+from responses_app.command_line.conformance.checks import CheckGroup
+from responses_app.command_line.conformance.facts import (
+    ASK_SURE,
     ASK_TIME,
     ASK_WEATHER,
     CLOCK,
     FORCED,
     HELLO,
     NO_CALL,
+    SURE_SCHEMA,
     WEATHER,
     WEATHER_SCHEMA,
     call_of,
     called,
     misfit,
 )
-from responses_app.command_line.conformance.asking.shapes import (
+from responses_app.command_line.conformance.shapes import (
     CUSTOM_CALL,
     FUNCTION_CALL,
     PATCH_CALL,
+    Absent,
     Json,
+    expect,
     finished,
     items_of,
     require,
     response_of,
+    text_of,
 )
-from responses_app.command_line.conformance.asking.talk import Talk, good
-from responses_app.command_line.conformance.asking.verdicts import Absent, expect
+from responses_app.command_line.conformance.talk import Talk, good
 
-GROUP = Group("tools", "Responses: tools")
+TOOLS = CheckGroup("tools", "Responses: tools")
 RUN: Json = {"type": "custom", "name": "run", "description": "Run a command of the shell."}
 NAMESPACE: Json = {
     "type": "namespace",
@@ -56,20 +60,20 @@ async def _called(talk: Talk, kind: str = "function_call", *, text: str = ASK_WE
     return call_of(finished(await talk.create(input=text, **fields)), kind)
 
 
-@GROUP.check("declared", sources.FUNCTIONS)
+@TOOLS.check("declared", sources.FUNCTIONS)
 async def _declared(talk: Talk) -> None:
     """A request that declares a function is answered."""
     await talk.create(input=HELLO, tools=[WEATHER])
 
 
-@GROUP.check("forced", sources.FUNCTIONS)
+@TOOLS.check("forced", sources.FUNCTIONS)
 async def _forced(talk: Talk) -> None:
     """`tool_choice` with a function has it called: an item `function_call` with `call_id`, `name`, `arguments`."""
     call = require(call_of(await talk.once(called)), FUNCTION_CALL, "the call")
     expect(call.get("status") == "completed" and call.get("id"), f"id, status: {call}")
 
 
-@GROUP.check("arguments", sources.FUNCTIONS, pain="malformed-calls")
+@TOOLS.check("arguments", sources.FUNCTIONS, pain="malformed-calls")
 async def _arguments(talk: Talk) -> None:
     """A call has the name that was declared, and nothing else in it, and arguments that fit its strict schema."""
     for call in items_of(await talk.once(called), "function_call"):
@@ -78,14 +82,14 @@ async def _arguments(talk: Talk) -> None:
         expect(not problem, problem)
 
 
-@GROUP.check("required", sources.FUNCTIONS)
+@TOOLS.check("required", sources.FUNCTIONS)
 async def _required(talk: Talk) -> None:
     """With `tool_choice: required` some function is called."""
     call = await _called(talk, tools=[WEATHER, CLOCK], tool_choice="required")
     expect(call["name"] in ("get_weather", "get_time"), f"the name is {call['name']!r}")
 
 
-@GROUP.check("none", sources.FUNCTIONS)
+@TOOLS.check("none", sources.FUNCTIONS)
 async def _none(talk: Talk) -> None:
     """With `tool_choice: none` nothing is called."""
     response = finished(await talk.create(input=NO_CALL, tools=[WEATHER], tool_choice="none"))
@@ -93,7 +97,7 @@ async def _none(talk: Talk) -> None:
     expect("function_call" not in kinds, f"the output has {kinds}")
 
 
-@GROUP.check("allowed", sources.FUNCTIONS)
+@TOOLS.check("allowed", sources.FUNCTIONS)
 async def _allowed(talk: Talk) -> None:
     """With `allowed_tools` only those are called that it names."""
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_time"}]}
@@ -101,7 +105,7 @@ async def _allowed(talk: Talk) -> None:
     expect(call["name"] == "get_time", f"the name is {call['name']!r}")
 
 
-@GROUP.check("one_at_a_time", sources.FUNCTIONS)
+@TOOLS.check("one_at_a_time", sources.FUNCTIONS)
 async def _one_at_a_time(talk: Talk) -> None:
     """With `parallel_tool_calls: false` there is one call at most."""
     asked = {"tools": [WEATHER, CLOCK], "tool_choice": "required", "parallel_tool_calls": False}
@@ -110,7 +114,7 @@ async def _one_at_a_time(talk: Talk) -> None:
     expect(len(found) == 1, f"there are {len(found)} calls")
 
 
-@GROUP.check("undeclared", sources.FUNCTIONS)
+@TOOLS.check("undeclared", sources.FUNCTIONS)
 async def _undeclared(talk: Talk) -> None:
     """`tool_choice` with a function that is not declared is a 400."""
     choice = {"type": "function", "name": "nobody"}
@@ -118,7 +122,7 @@ async def _undeclared(talk: Talk) -> None:
     expect(error["message"], "the error has no message")
 
 
-@GROUP.check("no_strict", sources.FUNCTIONS)
+@TOOLS.check("no_strict", sources.FUNCTIONS)
 async def _no_strict(talk: Talk) -> None:
     """A function without `strict`, `description` and `parameters` can be called."""
     choice = {"type": "function", "name": "ping"}
@@ -126,7 +130,7 @@ async def _no_strict(talk: Talk) -> None:
     expect(isinstance(json.loads(call["arguments"] or "{}"), dict), f"the arguments are {call['arguments']!r}")
 
 
-@GROUP.check("bad_schema", sources.FUNCTIONS)
+@TOOLS.check("bad_schema", sources.FUNCTIONS)
 async def _bad_schema(talk: Talk) -> None:
     """`parameters` that are no schema are a 400."""
     tool = {**WEATHER, "parameters": {"type": "nonsense"}}
@@ -134,7 +138,7 @@ async def _bad_schema(talk: Talk) -> None:
     expect(error["message"], "the error has no message")
 
 
-@GROUP.check("many", sources.FUNCTIONS)
+@TOOLS.check("many", sources.FUNCTIONS)
 async def _many(talk: Talk) -> None:
     """128 functions can be declared."""
     tools = [{**WEATHER, "name": f"get_weather_{number}"} for number in range(MANY)]
@@ -142,7 +146,7 @@ async def _many(talk: Talk) -> None:
     expect(len(response["tools"]) == MANY, f"the response has {len(response['tools'])} tools")
 
 
-@GROUP.check("custom", sources.CUSTOM_CALL_TYPE, pain="other-tools")
+@TOOLS.check("custom", sources.CUSTOM_CALL_TYPE, pain="other-tools")
 async def _custom(talk: Talk) -> None:
     """A custom tool can be forced: an item `custom_tool_call` with a text as `input`."""
     choice = {"type": "custom", "name": "run"}
@@ -151,7 +155,7 @@ async def _custom(talk: Talk) -> None:
     expect(call["name"] == "run", f"the name is {call['name']!r}")
 
 
-@GROUP.check("grammar", sources.FUNCTIONS, pain="other-tools")
+@TOOLS.check("grammar", sources.FUNCTIONS, pain="other-tools")
 async def _grammar(talk: Talk) -> None:
     """The input of a custom tool with a grammar matches it."""
     choice = {"type": "custom", "name": "run"}
@@ -161,7 +165,7 @@ async def _grammar(talk: Talk) -> None:
     expect(re.fullmatch(pattern, call["input"]), f"the input is {call['input']!r}")
 
 
-@GROUP.check("namespace", sources.NAMESPACE_TYPE, pain="namespaces")
+@TOOLS.check("namespace", sources.NAMESPACE_TYPE, pain="namespaces")
 async def _namespace(talk: Talk) -> None:
     """A function in a `namespace` is called by its own name, and its call has the `namespace`."""
     call = await _called(talk, text=ASK_NAMESPACE, tools=[NAMESPACE], tool_choice="required")
@@ -169,7 +173,7 @@ async def _namespace(talk: Talk) -> None:
     expect(given == ("weather", "get_weather"), f"namespace, name: {given}")
 
 
-@GROUP.check("apply_patch", sources.APPLY_PATCH, pain="apply-patch")
+@TOOLS.check("apply_patch", sources.APPLY_PATCH, pain="apply-patch")
 async def _apply_patch(talk: Talk) -> None:
     """The tool `apply_patch` can be forced: an item `apply_patch_call` with an operation on a file."""
     asked = {"tools": [{"type": "apply_patch"}], "tool_choice": {"type": "apply_patch"}}
@@ -179,7 +183,7 @@ async def _apply_patch(talk: Talk) -> None:
     expect(isinstance(operation["path"], str), f"the operation is {operation}")
 
 
-@GROUP.check("shell", sources.SHELL, pain="other-tools")
+@TOOLS.check("shell", sources.SHELL, pain="other-tools")
 async def _shell(talk: Talk) -> None:
     """The tool `shell` of the client can be forced: an item `shell_call` with commands."""
     call = call_of(
@@ -189,7 +193,7 @@ async def _shell(talk: Talk) -> None:
     expect(isinstance(call["action"]["commands"], list), f"the action is {call['action']}")
 
 
-@GROUP.check("others_declared", sources.TOOL_TYPE, pain="other-tools")
+@TOOLS.check("others_declared", sources.TOOL_TYPE, pain="other-tools")
 async def _others_declared(talk: Talk) -> None:
     """Tools that are not functions can be declared beside functions."""
     for tool in (RUN, NAMESPACE, WEB_SEARCH, {"type": "local_shell"}, SHELL, {"type": "apply_patch"}):
@@ -197,7 +201,7 @@ async def _others_declared(talk: Talk) -> None:
         expect(response["status"] in ("completed", "incomplete"), f"with {tool['type']}: {response.get('error')}")
 
 
-@GROUP.check("of_codex", sources.CODEX, pain="other-tools")
+@TOOLS.check("of_codex", sources.CODEX, pain="other-tools")
 async def _of_codex(talk: Talk) -> None:
     """What Codex declares in one request is taken: functions, a namespace, a custom tool and a web search."""
     asked = {
@@ -216,7 +220,7 @@ async def _of_codex(talk: Talk) -> None:
     expect(status in ("completed", "incomplete"), f"the status is {status!r}")
 
 
-@GROUP.check("call_ids", sources.CALL_TYPE)
+@TOOLS.check("call_ids", sources.CALL_TYPE)
 async def _call_ids(talk: Talk) -> None:
     """Two calls have different `call_id`s."""
     one = call_of(await talk.once(called))
@@ -236,19 +240,112 @@ async def _hosted(talk: Talk, tool: Json, kind: str) -> None:
     call_of(response, kind)
 
 
-@GROUP.check("code_interpreter", sources.TOOL_TYPE)
+@TOOLS.check("code_interpreter", sources.TOOL_TYPE)
 async def _code_interpreter(talk: Talk) -> None:
     """`code_interpreter` is run by the server: an item `code_interpreter_call`."""
     await _hosted(talk, {"type": "code_interpreter", "container": {"type": "auto"}}, "code_interpreter_call")
 
 
-@GROUP.check("web_search", sources.TOOL_TYPE)
+@TOOLS.check("web_search", sources.TOOL_TYPE)
 async def _web_search(talk: Talk) -> None:
     """`web_search` is run by the server: an item `web_search_call`."""
     await _hosted(talk, {"type": "web_search"}, "web_search_call")
 
 
-@GROUP.check("image_generation", sources.TOOL_TYPE)
+@TOOLS.check("image_generation", sources.TOOL_TYPE)
 async def _image_generation(talk: Talk) -> None:
     """`image_generation` is run by the server: an item `image_generation_call`."""
     await _hosted(talk, {"type": "image_generation"}, "image_generation_call")
+
+
+STRUCTURED = CheckGroup("structured", "Responses: structured output")
+SURE: Json = {"format": {"type": "json_schema", "name": "sure", "schema": SURE_SCHEMA, "strict": True}}
+ASK_NESTED = "List one thing, in JSON."
+NESTED: Json = {
+    "type": "object",
+    "properties": {
+        "items": {"type": "array", "items": {"$ref": "#/$defs/item"}, "minItems": 1, "maxItems": 3},
+        "kind": {"anyOf": [{"type": "null"}, {"type": "string", "enum": ["a", "b"]}]},
+    },
+    "required": ["items", "kind"],
+    "additionalProperties": False,
+    "$defs": {
+        "item": {
+            "type": "object",
+            "properties": {"size": {"type": "integer", "enum": [1, 2]}},
+            "required": ["size"],
+            "additionalProperties": False,
+        }
+    },
+}
+
+
+def _fits(text: str, schema: Json) -> None:
+    problem = misfit(text, schema)
+    expect(not problem, problem)
+
+
+@STRUCTURED.check("taken", sources.STRUCTURED)
+async def _taken(talk: Talk) -> None:
+    """A request with `text.format` of type `json_schema` is answered."""
+    await talk.create(input=ASK_SURE, text=SURE)
+
+
+@STRUCTURED.check("schema", sources.STRUCTURED)
+async def _schema(talk: Talk) -> None:
+    """With `text.format` of type `json_schema` the answer is JSON that fits the schema."""
+    _fits(text_of(finished(await talk.create(input=ASK_SURE, text=SURE))), SURE_SCHEMA)
+
+
+@STRUCTURED.check("in_stream", sources.STRUCTURED)
+async def _in_stream(talk: Talk) -> None:
+    """The same in a stream."""
+    events = await talk.events(input=ASK_SURE, text=SURE)
+    finished(events[-1]["response"])
+    _fits("".join(event["delta"] for event in events if event["type"] == "response.output_text.delta"), SURE_SCHEMA)
+
+
+@STRUCTURED.check("nested", sources.STRUCTURED)
+async def _nested(talk: Talk) -> None:
+    """Schemas may have arrays, `$defs`, `anyOf`, `enum` and null."""
+    shape = {"format": {"type": "json_schema", "name": "nested", "schema": NESTED, "strict": True}}
+    _fits(text_of(finished(await talk.create(input=ASK_NESTED, text=shape))), NESTED)
+
+
+@STRUCTURED.check("object", sources.STRUCTURED)
+async def _object(talk: Talk) -> None:
+    """With `json_object` the answer is a JSON object."""
+    response = finished(await talk.create(input=ASK_SURE, text={"format": {"type": "json_object"}}))
+    said = text_of(response)
+    expect(isinstance(json.loads(said), dict), f"the answer is {said[:200]}")
+
+
+@STRUCTURED.check("echo", sources.RESPONSE)
+async def _echo(talk: Talk) -> None:
+    """A response repeats the format with its name and its schema."""
+    told = (await talk.create(input=ASK_SURE, text=SURE))["text"]["format"]
+    given = {name: told.get(name) for name in SURE["format"]}
+    expect(given == SURE["format"], f"the format is {told}")
+
+
+@STRUCTURED.check("with_tools", sources.STRUCTURED)
+async def _with_tools(talk: Talk) -> None:
+    """A schema holds also where tools are declared."""
+    asked = {"text": SURE, "tools": [WEATHER], "tool_choice": "none"}
+    _fits(text_of(finished(await talk.create(input=f"{ASK_WEATHER} {ASK_SURE}", **asked))), SURE_SCHEMA)
+
+
+@STRUCTURED.check("bad_schema", sources.STRUCTURED)
+async def _bad_text_schema(talk: Talk) -> None:
+    """A schema that is none is a 400."""
+    shape = {"format": {"type": "json_schema", "name": "bad", "schema": {"type": "nonsense"}, "strict": True}}
+    error = await talk.refused(talk.body({"input": HELLO, "text": shape}))
+    expect(error["message"], "the error has no message")
+
+
+@STRUCTURED.check("no_name", sources.STRUCTURED)
+async def _no_name(talk: Talk) -> None:
+    """A schema without a name is a 400."""
+    shape = {"format": {"type": "json_schema", "schema": SURE_SCHEMA}}
+    error = await talk.refused(talk.body({"input": HELLO, "text": shape}))
+    expect(error["message"], "the error has no message")

@@ -1,8 +1,8 @@
 """The WebSocket of responses."""
 
-from responses_app.command_line.conformance.asking import sources
-from responses_app.command_line.conformance.asking.checks import Group
-from responses_app.command_line.conformance.asking.facts import (
+from responses_app.command_line.conformance import sources
+from responses_app.command_line.conformance.checks import CheckGroup
+from responses_app.command_line.conformance.facts import (
     ASK_WEATHER,
     FORCE_WEATHER,
     HELLO,
@@ -11,12 +11,19 @@ from responses_app.command_line.conformance.asking.facts import (
     output_of,
     said,
 )
-from responses_app.command_line.conformance.asking.shapes import EVENTS, TERMINAL, Json, finished, require, response_of
-from responses_app.command_line.conformance.asking.socket import Socket, socket
-from responses_app.command_line.conformance.asking.talk import Talk
-from responses_app.command_line.conformance.asking.verdicts import Failed, expect
+from responses_app.command_line.conformance.shapes import (
+    EVENTS,
+    TERMINAL,
+    Json,
+    RuleBroken,
+    expect,
+    finished,
+    require,
+    response_of,
+)
+from responses_app.command_line.conformance.talk import Talk, WebSocketTalk, socket
 
-GROUP = Group("websocket", "Responses: WebSocket")
+WEBSOCKET = CheckGroup("websocket", "Responses: WebSocket")
 MOST_LANES = 32
 UNKNOWN = "resp_a-response-that-nobody-made"
 LANE = "lane-1"
@@ -28,11 +35,11 @@ async def made_by_frames(talk: Talk) -> list[Json]:
         return await line.create(input=HELLO)
 
 
-async def _answered(line: Socket, **fields: object) -> Json:
+async def _answered(line: WebSocketTalk, **fields: object) -> Json:
     """Return the response to a create, complete."""
     last = (await line.create(**fields))[-1]
     if last["type"] == "error":
-        raise Failed(f"{last}")
+        raise RuleBroken(f"{last}")
     return finished(response_of(last["response"]))
 
 
@@ -47,7 +54,7 @@ def _error(frames: list[Json], *, code: str = "", status: int = 400) -> Json:
     return frame
 
 
-@GROUP.check("upgrade", sources.WEBSOCKET, pain="no-websocket")
+@WEBSOCKET.check("upgrade", sources.WEBSOCKET, pain="no-websocket")
 async def _upgrade(talk: Talk) -> None:
     """`GET /responses` is upgraded to a WebSocket, on which a `response.create` is answered with events."""
     async with socket(talk) as line:
@@ -55,7 +62,7 @@ async def _upgrade(talk: Talk) -> None:
     expect(frames[-1]["type"] in TERMINAL, f"the last frame is {frames[-1]['type']!r}")
 
 
-@GROUP.check("of_codex", sources.CODEX, pain="no-websocket")
+@WEBSOCKET.check("of_codex", sources.CODEX, pain="no-websocket")
 async def _of_codex(talk: Talk) -> None:
     """The frames of Codex are taken: a warm-up with `stream` and `client_metadata`, and the turn that continues it."""
     common = {"stream": True, "store": False, "tools": [WEATHER], "client_metadata": {"turn_id": ""}}
@@ -66,7 +73,7 @@ async def _of_codex(talk: Talk) -> None:
         await _answered(line, input=second, previous_response_id=warm["id"], **common)
 
 
-@GROUP.check("shapes", sources.EVENT_TYPE)
+@WEBSOCKET.check("shapes", sources.EVENT_TYPE)
 async def _shapes(talk: Talk) -> None:
     """The frames are the events of a stream: the same types, with the same fields."""
     for event in await talk.once(made_by_frames):
@@ -74,7 +81,7 @@ async def _shapes(talk: Talk) -> None:
         require(event, EVENTS[event["type"]], event["type"])
 
 
-@GROUP.check("order", sources.WEBSOCKET)
+@WEBSOCKET.check("order", sources.WEBSOCKET)
 async def _order(talk: Talk) -> None:
     """`response.created` is first, `response.in_progress` follows, and the numbers count every event."""
     events = await talk.once(made_by_frames)
@@ -85,7 +92,7 @@ async def _order(talk: Talk) -> None:
     expect(not any("stream_id" in event for event in events), "events without a lane name a stream_id")
 
 
-@GROUP.check("again", sources.WEBSOCKET)
+@WEBSOCKET.check("again", sources.WEBSOCKET)
 async def _again(talk: Talk) -> None:
     """A connection takes one response after another."""
     async with socket(talk) as line:
@@ -93,7 +100,7 @@ async def _again(talk: Talk) -> None:
     expect(first["id"] != second["id"], "both have the same id")
 
 
-@GROUP.check("continued", sources.WEBSOCKET)
+@WEBSOCKET.check("continued", sources.WEBSOCKET)
 async def _continued(talk: Talk) -> None:
     """The connection keeps its latest response also with `store: false`, so that it can be continued."""
     async with socket(talk) as line:
@@ -103,7 +110,7 @@ async def _continued(talk: Talk) -> None:
     expect(tokens[1] > tokens[0], f"the same input has {tokens[0]} tokens alone, and {tokens[1]} behind a turn")
 
 
-@GROUP.check("stored", sources.WEBSOCKET)
+@WEBSOCKET.check("stored", sources.WEBSOCKET)
 async def _stored(talk: Talk) -> None:
     """A response that was stored over HTTP can be continued."""
     first = await talk.once(said)
@@ -112,7 +119,7 @@ async def _stored(talk: Talk) -> None:
     expect(second.get("previous_response_id") == first["id"], f"it names {second.get('previous_response_id')!r}")
 
 
-@GROUP.check("second_turn", sources.WEBSOCKET, pain="second-turn")
+@WEBSOCKET.check("second_turn", sources.WEBSOCKET, pain="second-turn")
 async def _second_turn(talk: Talk) -> None:
     """The output of a call continues the response on the same connection, with `store: false`."""
     async with socket(talk) as line:
@@ -123,7 +130,7 @@ async def _second_turn(talk: Talk) -> None:
         await _answered(line, input=items, previous_response_id=first["id"], **asked)
 
 
-@GROUP.check("warm_up", sources.WEBSOCKET)
+@WEBSOCKET.check("warm_up", sources.WEBSOCKET)
 async def _warm_up(talk: Talk) -> None:
     """With `generate: false` a response without output comes, whose id the next turn can continue."""
     async with socket(talk) as line:
@@ -133,7 +140,7 @@ async def _warm_up(talk: Talk) -> None:
     expect(second["output"], "the next turn has no output")
 
 
-@GROUP.check("lane", sources.WEBSOCKET)
+@WEBSOCKET.check("lane", sources.WEBSOCKET)
 async def _lane(talk: Talk) -> None:
     """Every event of a response whose create has a `stream_id` has it, too."""
     async with socket(talk) as line:
@@ -142,7 +149,7 @@ async def _lane(talk: Talk) -> None:
     expect(lanes == {LANE}, f"the events have stream_id {lanes}")
 
 
-@GROUP.check("lanes", sources.WEBSOCKET)
+@WEBSOCKET.check("lanes", sources.WEBSOCKET)
 async def _lanes(talk: Talk) -> None:
     """Lanes are answered beside each other: each has a response of its own, in the order of its own numbers."""
     names = [f"lane-{number}" for number in range(4)]
@@ -156,7 +163,7 @@ async def _lanes(talk: Talk) -> None:
         expect(own and numbers == list(range(len(own))), f"{name} has the numbers {numbers[:20]}")
 
 
-@GROUP.check("queue", sources.WEBSOCKET)
+@WEBSOCKET.check("queue", sources.WEBSOCKET)
 async def _queue(talk: Talk) -> None:
     """A second create on a lane waits until the first one has ended; it is not refused."""
     async with socket(talk) as line:
@@ -168,7 +175,7 @@ async def _queue(talk: Talk) -> None:
     expect("error" not in marks, f"{events[-1]}")
 
 
-@GROUP.check("fork", sources.WEBSOCKET)
+@WEBSOCKET.check("fork", sources.WEBSOCKET)
 async def _fork(talk: Talk) -> None:
     """The latest response of a lane can be continued on another one."""
     async with socket(talk) as line:
@@ -177,7 +184,7 @@ async def _fork(talk: Talk) -> None:
         await _answered(line, input=HELLO, store=False, previous_response_id=first["id"])
 
 
-@GROUP.check("unknown_previous", sources.WEBSOCKET)
+@WEBSOCKET.check("unknown_previous", sources.WEBSOCKET)
 async def _unknown_previous(talk: Talk) -> None:
     """An unknown `previous_response_id` is an error frame with status 400 and its code; the connection goes on."""
     async with socket(talk) as line:
@@ -186,7 +193,7 @@ async def _unknown_previous(talk: Talk) -> None:
         await _answered(line, input=HELLO)
 
 
-@GROUP.check("lane_name", sources.WEBSOCKET)
+@WEBSOCKET.check("lane_name", sources.WEBSOCKET)
 async def _lane_name(talk: Talk) -> None:
     """A `stream_id` that is not a name is an error with the code `invalid_stream_id`; the connection goes on."""
     async with socket(talk) as line:
@@ -195,7 +202,7 @@ async def _lane_name(talk: Talk) -> None:
         await _answered(line, input=HELLO)
 
 
-@GROUP.check("many_lanes", sources.WEBSOCKET)
+@WEBSOCKET.check("many_lanes", sources.WEBSOCKET)
 async def _many_lanes(talk: Talk) -> None:
     """The 33rd lane of a connection is an error with the code `websocket_stream_limit_reached`."""
     async with socket(talk) as line:
@@ -206,7 +213,7 @@ async def _many_lanes(talk: Talk) -> None:
         expect(frame.get("stream_id") == "one-more", f"the error's stream_id is {frame.get('stream_id')!r}")
 
 
-@GROUP.check("no_json", sources.WEBSOCKET)
+@WEBSOCKET.check("no_json", sources.WEBSOCKET)
 async def _no_json(talk: Talk) -> None:
     """A frame that is no JSON, and one of an unknown type, are errors with status 400; the connection goes on."""
     async with socket(talk) as line:
@@ -216,7 +223,7 @@ async def _no_json(talk: Talk) -> None:
         await _answered(line, input=HELLO)
 
 
-@GROUP.check("bad_field", sources.WEBSOCKET)
+@WEBSOCKET.check("bad_field", sources.WEBSOCKET)
 async def _bad_field(talk: Talk) -> None:
     """A create that is wrong is an error with status 400, with its lane; other lanes go on."""
     async with socket(talk) as line:
@@ -228,7 +235,7 @@ async def _bad_field(talk: Talk) -> None:
     expect(of["good"][-1]["type"] in ("response.completed", "response.incomplete"), f"{of['good'][-1]}")
 
 
-@GROUP.check("model", sources.WEBSOCKET)
+@WEBSOCKET.check("model", sources.WEBSOCKET)
 async def _model(talk: Talk) -> None:
     """A model that does not exist is an error with status 404 or 400."""
     async with socket(talk) as line:
@@ -237,7 +244,7 @@ async def _model(talk: Talk) -> None:
     _error(frames, status=404 if frames[-1].get("status") == 404 else 400)
 
 
-@GROUP.check("steer", sources.STEERING)
+@WEBSOCKET.check("steer", sources.STEERING)
 async def _steer(talk: Talk) -> None:
     """`response.steer` for an unknown response is answered with `response.steer.failed`, which gives it back."""
     async with socket(talk) as line:
@@ -248,7 +255,7 @@ async def _steer(talk: Talk) -> None:
     expect(given == ("response.steer.failed", UNKNOWN, HELLO), f"type, previous_response_id, input: {given}")
 
 
-@GROUP.check("ping", sources.WEBSOCKET)
+@WEBSOCKET.check("ping", sources.WEBSOCKET)
 async def _ping(talk: Talk) -> None:
     """A ping is answered with a pong."""
     async with socket(talk, autoping=False) as line:

@@ -1,5 +1,6 @@
-"""How a check asks the server: JSON and server-sent events over HTTP, all of it bounded, and written down.
+"""How a check talks to the server: JSON and server-sent events over HTTP, frames over its WebSocket.
 
+All of it is bounded, and written down.
 Redirects are not followed: a key is for the server that was named.
 """
 
@@ -7,21 +8,24 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import aiohttp
 
 from engine.errors import reason_of
-from responses_app.command_line.conformance.asking.shapes import Json, response_of
-from responses_app.command_line.conformance.asking.verdicts import (
+from responses_app.command_line.conformance.shapes import (
+    TERMINAL,
     Absent,
-    Exchange,
-    Failed,
+    Json,
     Lost,
+    RoundTrip,
+    RuleBroken,
     Skipped,
     Unmet,
     Unreachable,
+    response_of,
 )
 from responses_app.command_line.endpoint import RemoteServer
 
@@ -37,11 +41,11 @@ TRIPPED = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, 
 LOST = (aiohttp.ClientError, OSError, EOFError)
 
 T = TypeVar("T")
-Made = tuple[object, Unmet | None, list[Exchange]]
+Made = tuple[object, Unmet | None, list[RoundTrip]]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What came back over HTTP."""
 
     status: int
@@ -55,16 +59,16 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """The body as JSON. Raises `Failed`."""
+        """The body as JSON. Raises `RuleBroken`."""
         return read_json(self.raw, "the body")
 
     @property
     def error(self) -> Json:
-        """The error, in OpenAI's shape. Raises `Failed`."""
+        """The error, in OpenAI's shape. Raises `RuleBroken`."""
         body = self.json
         error = body.get("error") if isinstance(body, dict) else None
         if not isinstance(error, dict) or not isinstance(error.get("message"), str):
-            raise Failed(f"{self.status} without an error object: {self.told}")
+            raise RuleBroken(f"{self.status} without an error object: {self.told}")
         return error
 
     @property
@@ -74,7 +78,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ServerSentEvent:
     """One server-sent event."""
 
     name: str  # of its `event:` line; "" for none
@@ -82,10 +86,10 @@ class Event:
 
     @property
     def json(self) -> Json:
-        """Its data as an object. Raises `Failed`."""
+        """Its data as an object. Raises `RuleBroken`."""
         value = read_json(self.data, "an event's data")
         if not isinstance(value, dict):
-            raise Failed(f"an event is not an object: {self.data[:200]}")
+            raise RuleBroken(f"an event is not an object: {self.data[:200]}")
         return value
 
 
@@ -93,22 +97,22 @@ class Event:
 class Stream:
     """What came back where a stream was asked for."""
 
-    answer: Answer  # its body is that of the stream
-    events: list[Event]
+    answer: HttpAnswer  # its body is that of the stream
+    events: list[ServerSentEvent]
 
     @property
     def objects(self) -> list[Json]:
-        """All events but `[DONE]`. Raises `Failed` where no stream came."""
+        """All events but `[DONE]`. Raises `RuleBroken` where no stream came."""
         if self.answer.status != 200:
-            raise Failed(f"answered {self.answer.status}: {self.answer.told}")
+            raise RuleBroken(f"answered {self.answer.status}: {self.answer.told}")
         found = [event.json for event in self.events if event.data != "[DONE]"]
         if not found:
-            raise Failed(f"the stream has no events: {self.answer.told or 'it is empty'}")
+            raise RuleBroken(f"the stream has no events: {self.answer.told or 'it is empty'}")
         return found
 
 
 def read_json(text: str | bytes, what: str) -> Any:
-    """Return JSON, read strictly. Raises `Failed`."""
+    """Return JSON, read strictly. Raises `RuleBroken`."""
 
     def no_number(name: str) -> object:
         raise ValueError(f"{name} is not JSON")
@@ -117,7 +121,7 @@ def read_json(text: str | bytes, what: str) -> Any:
         return json.loads(text, parse_constant=no_number)
     except (ValueError, RecursionError) as error:
         shown = text[:200] if isinstance(text, str) else text[:200].decode(errors="replace")
-        raise Failed(f"{what} is not JSON ({error}): {shown or 'nothing'}") from None
+        raise RuleBroken(f"{what} is not JSON ({error}): {shown or 'nothing'}") from None
 
 
 @dataclass(slots=True)
@@ -158,7 +162,7 @@ async def attempt(work: Awaitable[T], seconds: float) -> T:
     except LOST as error:
         raise Lost(f"the connection was lost ({reason_of(error)})") from None
     except TRIPPED as error:
-        raise Failed(f"the answer has another form ({type(error).__name__}: {error})") from None
+        raise RuleBroken(f"the answer has another form ({type(error).__name__}: {error})") from None
 
 
 class Talk:
@@ -167,13 +171,13 @@ class Talk:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.model = server.model
-        self.exchanges: list[Exchange] = []
+        self.exchanges: list[RoundTrip] = []
 
     async def once(self, make: Callable[["Talk"], Awaitable[Any]]) -> Any:
         """Return what a function makes of a talk, once in a run. Raises `Skipped` where that fails."""
         value, problem, exchanges = await self.server.once(make)
         self.exchanges += exchanges
-        if isinstance(problem, Failed):
+        if isinstance(problem, RuleBroken):
             raise Skipped(f"what it needs could not be had: {problem}")
         if problem is not None:
             raise type(problem)(str(problem))
@@ -182,7 +186,7 @@ class Talk:
     def note(self, sent: str, body: object, status: int | None, came: str) -> None:
         """Write down an exchange."""
         text = body if isinstance(body, str) else "" if body is None else json.dumps(body, ensure_ascii=False)
-        self.exchanges.append(Exchange(sent, text[:MAX_TOLD], status, came[:MAX_TOLD]))
+        self.exchanges.append(RoundTrip(sent, text[:MAX_TOLD], status, came[:MAX_TOLD]))
         del self.exchanges[:-MAX_EXCHANGES]
 
     async def ask(
@@ -192,7 +196,7 @@ class Talk:
         body: object = None,
         *,
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Return the answer to one request, whatever it is. A body of bytes is sent as it is."""
         return (await self._exchange(method, path, body, headers)).answer
 
@@ -202,13 +206,13 @@ class Talk:
         body: object = None,
         *,
         headers: Mapping[str, str] | None = None,
-        until: Callable[[Event], bool] | None = None,
+        until: Callable[[ServerSentEvent], bool] | None = None,
     ) -> Stream:
         """Return a stream, to its end, or to the event that `until` says it is enough with: then it is dropped."""
         method = "GET" if body is None else "POST"
         return await self._exchange(method, path, body, headers, until=until)
 
-    async def there(self, method: str, path: str, body: object = None, **how: Any) -> Answer:
+    async def there(self, method: str, path: str, body: object = None, **how: Any) -> HttpAnswer:
         """Return an answer that is not that of a missing path. Raises `Absent`.
 
         What has answered with 200 before is not missing, nor what says something of the model.
@@ -221,7 +225,7 @@ class Talk:
         return answer
 
     async def create(self, **fields: Any) -> Json:
-        """Return a new response. Raises `Absent`, or `Failed` where none came."""
+        """Return a new response. Raises `Absent`, or `RuleBroken` where none came."""
         answer = await self.there("POST", "/responses", self.body(fields))
         return response_of(good(answer))
 
@@ -240,7 +244,7 @@ class Talk:
         """Return the error of a request that has to be refused."""
         answer = await self.ask("POST", path, body)
         if answer.status not in statuses:
-            raise Failed(f"answered {answer.status}: {answer.told}")
+            raise RuleBroken(f"answered {answer.status}: {answer.told}")
         return answer.error
 
     async def _exchange(
@@ -250,7 +254,7 @@ class Talk:
         body: object,
         headers: Mapping[str, str] | None,
         *,
-        until: Callable[[Event], bool] | None = None,
+        until: Callable[[ServerSentEvent], bool] | None = None,
     ) -> Stream:
         given: dict[str, Any] = {"headers": {**(headers or {})}, "allow_redirects": False}
         if body is not None:
@@ -269,16 +273,16 @@ class Talk:
         return stream
 
 
-def good(answer: Answer) -> Any:
-    """Return the JSON of an answer with status 200. Raises `Failed`."""
+def good(answer: HttpAnswer) -> Any:
+    """Return the JSON of an answer with status 200. Raises `RuleBroken`."""
     if answer.status != 200:
-        raise Failed(f"answered {answer.status}: {answer.told}")
+        raise RuleBroken(f"answered {answer.status}: {answer.told}")
     return answer.json
 
 
-async def _read(came: aiohttp.ClientResponse, until: Callable[[Event], bool] | None) -> Stream:
+async def _read(came: aiohttp.ClientResponse, until: Callable[[ServerSentEvent], bool] | None) -> Stream:
     """Read an answer; events where it has some."""
-    raw, events, lines = bytearray(), list[Event](), _Events()
+    raw, events, lines = bytearray(), list[ServerSentEvent](), _Events()
     is_stream = came.content_type == "text/event-stream"
     async for chunk in _bounded(came.content):
         raw += chunk
@@ -287,15 +291,15 @@ async def _read(came: aiohttp.ClientResponse, until: Callable[[Event], bool] | N
         for event in lines.feed(chunk):
             events.append(event)
             if len(events) > MAX_EVENTS:
-                raise Failed(f"the stream has more than {MAX_EVENTS} events")
+                raise RuleBroken(f"the stream has more than {MAX_EVENTS} events")
             if until is not None and until(event):
                 came.close()
                 return Stream(_answer(came, raw), events)
     return Stream(_answer(came, raw), events)
 
 
-def _answer(came: aiohttp.ClientResponse, raw: bytearray) -> Answer:
-    return Answer(came.status, {name.lower(): value for name, value in came.headers.items()}, bytes(raw))
+def _answer(came: aiohttp.ClientResponse, raw: bytearray) -> HttpAnswer:
+    return HttpAnswer(came.status, {name.lower(): value for name, value in came.headers.items()}, bytes(raw))
 
 
 async def _bounded(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
@@ -303,7 +307,7 @@ async def _bounded(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     async for chunk in content.iter_any():
         size += len(chunk)
         if size > MAX_BODY:
-            raise Failed(f"the answer has more than {MAX_BODY} bytes")
+            raise RuleBroken(f"the answer has more than {MAX_BODY} bytes")
         yield chunk
 
 
@@ -315,7 +319,7 @@ class _Events:
         self._name = ""
         self._data: list[str] = []
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """Return the events that end in these bytes."""
         if b"\n" not in chunk:
             self._rest.append(chunk)
@@ -324,13 +328,98 @@ class _Events:
         self._rest = [rest]
         return [event for line in lines if (event := self._line(line.removesuffix(b"\r").decode(errors="replace")))]
 
-    def _line(self, line: str) -> Event | None:
+    def _line(self, line: str) -> ServerSentEvent | None:
         if not line:
             name, data, self._name, self._data = self._name, self._data, "", []
-            return Event(name, "\n".join(data)) if data else None
+            return ServerSentEvent(name, "\n".join(data)) if data else None
         field_name, _, value = line.partition(":")
         if field_name == "event":
             self._name = value.removeprefix(" ")
         elif field_name == "data":
             self._data.append(value.removeprefix(" "))
         return None
+
+
+ENDS = (*TERMINAL, "response.steer.failed", "response.steer.accepted")
+CLOSE_SECONDS = 2.0  # for the server to close, too
+
+
+class WebSocketTalk:
+    """One connection."""
+
+    def __init__(self, talk: Talk, connection: aiohttp.ClientWebSocketResponse) -> None:
+        self._talk = talk
+        self._connection = connection
+        self.frames = 0  # that have come
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither side has closed."""
+        return not self._connection.closed
+
+    async def send(self, frame: object) -> None:
+        """Send a frame; a text is sent as it is."""
+        self._talk.note("WebSocket", frame, None, "")
+        if isinstance(frame, str):
+            await self._connection.send_str(frame)
+        else:
+            await self._connection.send_json(frame)
+
+    async def begin(self, **fields: Any) -> None:
+        """Send a `response.create`."""
+        known = {"model": self._talk.model, "max_output_tokens": MOST_TOKENS}
+        await self.send({"type": "response.create", **known, **fields})
+
+    async def create(self, **fields: Any) -> list[Json]:
+        """Return the events of a new response, alone on this connection."""
+        await self.begin(**fields)
+        return await self.events()
+
+    async def events(self, ends: int = 1) -> list[Json]:
+        """Return what comes until so many responses or errors have ended."""
+        found: list[Json] = []
+        while ends:
+            found.append(await self.receive())
+            ends -= found[-1].get("type") in ENDS
+        return found
+
+    async def receive(self) -> Json:
+        """Return the next frame. Raises `RuleBroken` where the connection ends, or the frame is no JSON object."""
+        message = await self._connection.receive()
+        if message.type is not aiohttp.WSMsgType.TEXT:
+            raise RuleBroken(f"instead of a text frame came {message.type.name} {str(message.data or '')[:200]}")
+        self.frames += 1
+        self._talk.note("WebSocket", None, None, message.data)
+        if self.frames > MAX_EVENTS:
+            raise RuleBroken(f"more than {MAX_EVENTS} frames came")
+        frame = read_json(message.data, "a frame")
+        if not isinstance(frame, dict):
+            raise RuleBroken(f"a frame is not an object: {message.data[:200]}")
+        return frame
+
+    async def ping(self) -> None:
+        """Send a ping, and return when the server has answered it."""
+        await self._connection.ping(b"conformance")
+        message = await self._connection.receive()
+        if message.type is not aiohttp.WSMsgType.PONG:
+            raise RuleBroken(f"instead of a pong came {message.type.name}")
+
+
+@asynccontextmanager
+async def socket(talk: Talk, *, autoping: bool = True) -> AsyncIterator[WebSocketTalk]:
+    """Connect. Raises `Absent` where the server does not upgrade."""
+    server = talk.server
+    try:
+        connection = await server.session.ws_connect(
+            server.endpoint.websocket_url,
+            max_msg_size=MAX_BODY,
+            autoping=autoping,
+            timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
+        )
+    except aiohttp.WSServerHandshakeError as error:
+        talk.note("GET /responses, upgrade to WebSocket", None, error.status, error.message)
+        raise Absent(f"the upgrade was answered with {error.status}") from None
+    try:
+        yield WebSocketTalk(talk, connection)
+    finally:
+        await connection.close()

@@ -1,13 +1,70 @@
-"""What answers are made of: for each object the fields that the SDKs' types require, and those that clients rely on.
+"""Verdicts of a check, and the shapes of answers: for each object the fields that the SDKs' types require, and more.
 
-The tables say what the types of OpenAI's and Anthropic's SDKs require; a test compares them with the SDKs.
+The tables follow the types of OpenAI's and Anthropic's SDKs; a test compares them. A shape that does
+not fit, like whatever else ends a check early, is raised as an `Unmet`.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any
 
-from responses_app.command_line.conformance.asking.verdicts import Failed, Skipped
+
+class CheckVerdict(StrEnum):
+    """How a check ended, the worst first."""
+
+    FAILED = "failed"
+    ABSENT = "absent"  # the server does not have what is checked
+    SKIPPED = "skipped"  # a precondition was not met
+    PASSED = "passed"
+
+
+class Unmet(Exception):
+    """A check ends without having passed. The text says why."""
+
+    verdict = CheckVerdict.FAILED
+
+
+class RuleBroken(Unmet):
+    """The server did other than the rule says."""
+
+
+class Lost(RuleBroken):
+    """No whole answer came: in time, or before the connection was lost."""
+
+
+class Unreachable(Lost):
+    """No connection was made."""
+
+
+class Absent(Unmet):
+    """The server does not have what is checked."""
+
+    verdict = CheckVerdict.ABSENT
+
+
+class Skipped(Unmet):
+    """Nothing can be said about the rule here."""
+
+    verdict = CheckVerdict.SKIPPED
+
+
+def expect(is_so: object, came: str) -> None:
+    """Raise `RuleBroken` with the text `came`, unless it is so."""
+    if not is_so:
+        raise RuleBroken(came)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """One request, or one frame that was sent, and what came back. Texts are bounded."""
+
+    sent: str  # the method and the path, or `WebSocket`
+    body: str  # "" for none
+    status: int | None  # None where no answer came, and on a WebSocket
+    came: str  # the beginning of what came
+
 
 Json = dict[str, Any]
 Kind = type | UnionType
@@ -128,22 +185,22 @@ TERMINAL = ("response.completed", "response.incomplete", "response.failed", "err
 
 
 def require(value: object, shape: Shape, what: str) -> Json:
-    """Return an object that has every field of a shape. Raises `Failed`, which names all that is wrong."""
+    """Return an object that has every field of a shape. Raises `RuleBroken`, which names all that is wrong."""
     if not isinstance(value, dict):
-        raise Failed(f"{what} is {_kind(value)} and no object")
-    wrong = [f"'{name}' is {_told(value, name)}" for name, kind in shape.items() if not _fits(value.get(name), kind)]
+        raise RuleBroken(f"{what} is {_kind(value)} and no object")
+    wrong = [
+        f"'{name}' is {_kind(value[name]) if name in value else 'missing'}"
+        for name, kind in shape.items()
+        if not _fits(value.get(name), kind)
+    ]
     if wrong:
-        raise Failed(f"{what}: {', '.join(wrong)}")
+        raise RuleBroken(f"{what}: {', '.join(wrong)}")
     return value
 
 
 def _fits(value: object, kind: Kind) -> bool:
     # To Python a bool is an int, to JSON it is not.
     return isinstance(value, kind) and (not isinstance(value, bool) or kind is bool)
-
-
-def _told(value: Json, name: str) -> str:
-    return _kind(value[name]) if name in value else "missing"
 
 
 def _kind(value: object) -> str:
@@ -161,9 +218,9 @@ def whole_response_of(value: object, what: str = "the response") -> Json:
     response = require(value, RESPONSE, what)
     missing = [name for name in RESPONSE_NULLABLE if name not in response]
     if missing:
-        raise Failed(f"{what}: {', '.join(repr(name) for name in missing)} missing")
+        raise RuleBroken(f"{what}: {', '.join(repr(name) for name in missing)} missing")
     if response["object"] != "response":
-        raise Failed(f"{what}: 'object' is {response['object']!r}")
+        raise RuleBroken(f"{what}: 'object' is {response['object']!r}")
     return response
 
 
@@ -173,7 +230,7 @@ def finished(response: Json) -> Json:
         reason = (response.get("incomplete_details") or {}).get("reason")
         raise Skipped(f"the answer ended early ({reason}), so the rule could not be tried")
     if response.get("status") != "completed":
-        raise Failed(f"status {response.get('status')!r}, error {response.get('error')!r}")
+        raise RuleBroken(f"status {response.get('status')!r}, error {response.get('error')!r}")
     return response
 
 

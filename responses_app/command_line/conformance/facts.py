@@ -8,9 +8,8 @@ from typing import Any
 
 import jsonschema
 
-from responses_app.command_line.conformance.asking.shapes import Json, finished, items_of
-from responses_app.command_line.conformance.asking.talk import Talk
-from responses_app.command_line.conformance.asking.verdicts import Failed, Skipped
+from responses_app.command_line.conformance.shapes import Json, RuleBroken, Skipped, finished, items_of
+from responses_app.command_line.conformance.talk import Talk
 
 HELLO = "Say hello in one word."
 LONG = "Count to 3000, in digits, separated by spaces. Leave nothing out."  # more than FEW_TOKENS can say
@@ -95,7 +94,7 @@ def call_of(response: Json, kind: str = "function_call") -> Json:
     """Return the first call in a response."""
     calls = items_of(response, kind)
     if not calls:
-        raise Failed(f"no {kind} among the output items {[item['type'] for item in response['output']]}")
+        raise RuleBroken(f"no {kind} among the output items {[item['type'] for item in response['output']]}")
     return calls[0]
 
 
