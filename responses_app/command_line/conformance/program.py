@@ -12,18 +12,18 @@ import aiohttp
 
 from engine.errors import reason_of
 from responses_app import __version__
-from responses_app.command_line.conformance import telling
-from responses_app.command_line.conformance.checks import Check, CheckGroup, Result, run_checks
-from responses_app.command_line.conformance.groups import (
+from responses_app.command_line.conformance import (
     chats,
     inputs,
     json_answers,
     messages,
     state,
     streams,
+    telling,
     tools,
     websocket,
 )
+from responses_app.command_line.conformance.checks import Check, CheckGroup, Result, run_checks
 from responses_app.command_line.conformance.shapes import CheckVerdict, Unmet, Unreachable
 from responses_app.command_line.conformance.talk import NOT_THERE, Server, Talk, attempt
 from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed, RemoteServer, endpoint_of, session_options

@@ -1,1 +1,0 @@
-"""The checks, in groups: each is a function, and its docstring is the rule."""
