@@ -8,10 +8,9 @@ from bench.report import Result
 from bench.servers import Bench
 from engine.formats.base import as_tokens
 from engine.types import WeightsSpan
-from responses_app.protocol.rollouts.exports.files import JsonLines
-from responses_app.protocol.rollouts.exports.formats import FORMATS
-from responses_app.protocol.rollouts.generations import EngineCall, Generation
-from responses_app.protocol.rollouts.packing import as_logprobs
+from responses_app.protocol.rollouts.exports import JsonRows
+from responses_app.protocol.rollouts.generations import EngineCall, Generation, as_logprobs
+from responses_app.protocol.rollouts.training_rows import FORMATS
 from responses_app.protocol.rollouts.tree import tree_of
 from tests.kit.recorded import head
 
@@ -32,7 +31,7 @@ def exporting(bench: Bench) -> list[Result]:
         seconds = []
         for number in range(ROUNDS):
             bench.report.step(f"{name}: round {number + 1} of {ROUNDS}")
-            began, writer = time.process_time(), JsonLines()
+            began, writer = time.process_time(), JsonRows()
             for row in rows(tree_of(head(), generations)):
                 writer.add(row)
             seconds.append(time.process_time() - began)

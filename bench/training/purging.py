@@ -51,8 +51,7 @@ def _fill(alias: str, rollouts: int) -> None:
     from django.db import connections, transaction
 
     from responses_app.models.rollouts import Rollout, RolloutGeneration
-    from responses_app.protocol.rollouts.generations import EngineCall, Generation
-    from responses_app.protocol.rollouts.packing import as_logprobs
+    from responses_app.protocol.rollouts.generations import EngineCall, Generation, as_logprobs
     from responses_app.stores.database.rollouts.rows import generation_row, row_of
     from responses_app.stores.rollouts import RolloutRecord
 

@@ -13,10 +13,11 @@ from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import invalid_value
 from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.protocol.rollouts.generations import Generation
-from responses_app.protocol.rollouts.objects import RolloutObject, RolloutTreeObject
 from responses_app.protocol.rollouts.requests import (
     NewReward,
     NewRollout,
+    RolloutObject,
+    RolloutTreeObject,
     parse_reward,
     parse_rollout,
     rollout_too_large,

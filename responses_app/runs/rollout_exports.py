@@ -8,11 +8,10 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.rollouts.exports.files import RowWriter, writer_of
-from responses_app.protocol.rollouts.exports.formats import FORMATS
-from responses_app.protocol.rollouts.exports.requests import ExportQuery, too_many_exports
+from responses_app.protocol.rollouts.exports import ExportQuery, RowWriter, too_many_exports, writer_of
 from responses_app.protocol.rollouts.generations import Generation
-from responses_app.protocol.rollouts.objects import RolloutObject
+from responses_app.protocol.rollouts.requests import RolloutObject
+from responses_app.protocol.rollouts.training_rows import FORMATS
 from responses_app.protocol.rollouts.tree import FormatOf, tree_of, unknown
 from responses_app.runs.rollouts import Rollouts
 from responses_app.stores.rollouts import RolloutRecord

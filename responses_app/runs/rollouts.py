@@ -17,12 +17,12 @@ from responses_app.protocol.requests.pages import unknown_cursor
 from responses_app.protocol.requests.requests import CreateRequest, Named
 from responses_app.protocol.retention import keeps_nothing
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse, RolloutRef
-from responses_app.protocol.rollouts.objects import RolloutObject
 from responses_app.protocol.rollouts.requests import (
     HEADER,
     METADATA,
     NewReward,
     NewRollout,
+    RolloutObject,
     as_sampling,
     named,
     rollout_ended,

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
-from responses_app.protocol.rollouts.objects import RewardObject, RolloutObject
-from responses_app.protocol.rollouts.requests import RolloutSettings
+from responses_app.protocol.rollouts.requests import RewardObject, RolloutObject, RolloutSettings
 
 UNLIMITED = RolloutSettings()
 

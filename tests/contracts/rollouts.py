@@ -14,10 +14,9 @@ from responses_app.protocol.rollouts.generations import (
     RecordedResponse,
     RolloutRef,
     Times,
+    as_logprobs,
 )
-from responses_app.protocol.rollouts.objects import RewardObject
-from responses_app.protocol.rollouts.packing import as_logprobs
-from responses_app.protocol.rollouts.requests import MAX_REWARDS, RolloutSettings
+from responses_app.protocol.rollouts.requests import MAX_REWARDS, RewardObject, RolloutSettings
 from responses_app.stores.rollouts import (
     BaseRolloutStore,
     RolloutExists,

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
-from responses_app.protocol.rollouts.objects import RewardObject
-from responses_app.protocol.rollouts.placing import Heads
-from responses_app.protocol.rollouts.requests import RolloutSettings, is_full_of_rewards
+from responses_app.protocol.rollouts.placing import PrefixTree
+from responses_app.protocol.rollouts.requests import RewardObject, RolloutSettings, is_full_of_rewards
 from responses_app.protocol.rollouts.weights import versions_after
 from responses_app.stores.rollouts import (
     UNLIMITED,
@@ -23,7 +22,7 @@ from responses_app.stores.rollouts import (
 class _Kept:
     record: RolloutRecord
     generations: list[Generation] = field(default_factory=list)
-    heads: Heads = field(default_factory=Heads)
+    heads: PrefixTree = field(default_factory=PrefixTree)
 
 
 class MemoryRollouts(BaseRolloutStore):

@@ -6,10 +6,9 @@ from typing import Any
 
 from engine.formats.base import as_tokens
 from engine.types import WeightsSpan
-from responses_app.protocol.rollouts.generations import EngineCall, Generation, Recorded, Times
-from responses_app.protocol.rollouts.objects import RewardObject, RolloutObject
-from responses_app.protocol.rollouts.packing import as_logprobs
-from responses_app.protocol.rollouts.placing import Heads
+from responses_app.protocol.rollouts.generations import EngineCall, Generation, Recorded, Times, as_logprobs
+from responses_app.protocol.rollouts.placing import PrefixTree
+from responses_app.protocol.rollouts.requests import RewardObject, RolloutObject
 from responses_app.protocol.rollouts.tree import RolloutTree, tree_of
 
 
@@ -52,7 +51,7 @@ def recorded(prompt: Sequence[int], sampled: Sequence[int], **fields: Any) -> Re
 
 def placed(calls: Sequence[Recorded]) -> list[Generation]:
     """Return calls at their places."""
-    heads, found = Heads(), list[Generation]()
+    heads, found = PrefixTree(), list[Generation]()
     for number, each in enumerate(calls):
         parent, shared, cut, near = heads.place(each)
         generation = Generation(

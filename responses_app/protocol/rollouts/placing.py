@@ -1,4 +1,4 @@
-"""`Heads`: where a new generation of a roll-out stands, found by the tokens of its prompt.
+"""`PrefixTree`: where a new generation of a roll-out stands, found by the tokens of its prompt.
 
 Clients send the whole conversation with each request, harnesses change parts of it, and sub-agents begin others. None
 of that is believed: what a prompt shares with an earlier one is what its tokens share. Example:
@@ -9,7 +9,7 @@ of that is believed: what a prompt shares with an earlier one is what its tokens
     2           A B c d X        y          shares 4 tokens with 1, which are the whole of 0: it continues 0, a fork
     3           A B d            z          shares 2 tokens with 0: a break, at position 2
 
-`Heads` has each token once that generations share: a thousand forks of one prompt take little more memory than one of
+The tree has each token once that generations share: a thousand forks of one prompt take little more memory than one of
 them. A prompt of 142,000 tokens is placed in less than a millisecond, since blocks of tokens are compared at once, and
 only with generations that go on as the prompt does.
 """
@@ -87,7 +87,7 @@ class _Run:
         return self.marks[bisect_left(self.marks, position, key=lambda mark: mark.whole)]
 
 
-class Heads:
+class PrefixTree:
     """The generations of one roll-out, as far as others are placed by them."""
 
     def __init__(self, generations: Iterable[Generation] = ()) -> None:
@@ -123,7 +123,11 @@ class Heads:
         call, shared = generation.call, generation.shared
         own = as_tokens(generation.tail)
         own.extend(call.sampled)
-        parent = self._with(generation.parent, shared)
+        parent = None  # the run that has the last of the tokens that are shared
+        if generation.parent is not None and shared:
+            if generation.parent not in self._run_of:
+                raise ValueError(f"generation {generation.parent} is not known")
+            parent = self._run_of[generation.parent]
         if parent is not None and shared == parent.end:
             run = parent
             run.tokens.extend(own)
@@ -144,14 +148,6 @@ class Heads:
         self._run_of[mark.number] = run
         self._latest[mark.whose] = self._last = mark
         self.size += GENERATION_BYTES + TOKEN_BYTES * len(own)
-
-    def _with(self, number: int | None, shared: int) -> _Run | None:
-        """Return the run that has the last of so many tokens of a generation."""
-        if number is None or not shared:
-            return None
-        if number not in self._run_of:
-            raise ValueError(f"generation {number} is not known")
-        return self._run_of[number]
 
     def _nearest(self, prompt: "Tokens[int]", whose: tuple[str, str | None]) -> tuple[_Mark | None, int]:
         """Return the generation that a prompt continues, or shares most with, and how many tokens it shares.

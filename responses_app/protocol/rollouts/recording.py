@@ -32,7 +32,7 @@ from engine.types import (
     WeightsSpan,
 )
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.response.response import ResponseMachine
+from responses_app.protocol.output.stream import ResponseStream
 from responses_app.protocol.response.steps import Failed, Generate, Input, OfAgent, Sampled, TurnBegan
 from responses_app.protocol.response.turns import TurnReader
 from responses_app.protocol.rollouts.generations import (
@@ -43,11 +43,13 @@ from responses_app.protocol.rollouts.generations import (
     Times,
     Tops,
     add_span,
+    as_logprobs,
+    numbers,
     spans_of,
 )
-from responses_app.protocol.rollouts.packing import as_logprobs, numbers
 from responses_app.protocol.rollouts.placing import common
 from responses_app.protocol.rollouts.weights import FINISHED, RolloutStale, WeightsRule, broken_rule, untold
+from responses_app.protocol.usage import TurnUsage
 
 NOT_TOLD = float("nan")  # the log probability of a token that the engine did not tell
 MOST_CHUNKS = 256  # that wait to be put together
@@ -139,14 +141,16 @@ class SampledTokens:
         return corrected
 
 
-class _Usage(Protocol):
-    output_tokens: int
-    reasoning_tokens: int
+class Agent(Protocol):
+    """The machine of an agent, as far as turns are recorded."""
+
+    reader: TurnReader
+    stream: ResponseStream
 
 
 @dataclass(slots=True)
-class _Asked:
-    """What the engine was asked for a turn."""
+class _TurnRequest:
+    """A turn as the engine was asked for it."""
 
     generate: Generate
     prompt: "Tokens[int]"
@@ -169,8 +173,8 @@ class AboutPrompts:
 
 @dataclass(slots=True)
 class _OpenCall:
-    asked: _Asked
-    usage: _Usage  # the machine counts there what it has read
+    asked: _TurnRequest
+    usage: TurnUsage  # the machine counts there what it has read
     reader: TurnReader  # whose turn it is while that goes on
     agent: str | None
     sampled: SampledTokens = field(default_factory=SampledTokens)
@@ -219,7 +223,7 @@ class Recorder:
         self._about = about
         self._compacted = about.compacted
         self._queued: dict[int, int] = {}  # by the numbers of agents
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _TurnRequest] = {}
         self._open: dict[int, _OpenCall] = {}
         self._versions: dict[int, str | None] = {}  # of the weights that sampled last, as the log has it
         self._latest: dict[int, Recorded] = {}  # what has ended last
@@ -241,7 +245,7 @@ class Recorder:
         agent, prompt, written = generate.agent, _held(request.prompt_token_ids), self._about.format
         places = written.picture_places(prompt) if request.pictures and written is not None else ()
         sampling = as_asked(request.sampling)
-        self._asked[agent] = _Asked(
+        self._asked[agent] = _TurnRequest(
             generate=generate,
             prompt=prompt,
             sampling=sampling if generate.budget is None else {**sampling, "max_tokens": generate.budget},
@@ -275,20 +279,21 @@ class Recorder:
             sampled.weights_version = self._versions[agent] = version
         sampled.weights = chunk.weights
 
-    def take(self, input: Input, machine: ResponseMachine, *, at: int | None = None) -> None:
-        """Take what the machine has just been told, where it may begin or end a turn.
+    def take(self, input: Input, agent_of: Callable[[int], Agent], *, at: int | None = None) -> None:
+        """Take an input that the machine has just received, where it may begin or end a turn.
 
-        `at` says when that was, in Unix milliseconds, if it was not now.
+        `agent_of` gives the machine of an agent by its number. `at` says when the input came, in Unix milliseconds, if
+        it was not now.
         """
         agent, told = (input.agent, input.input) if isinstance(input, OfAgent) else (0, input)
         if isinstance(told, Failed):
             self._broken = FINISHED.get(told.error["code"])
-        call = self._begin(agent, machine) if isinstance(told, TurnBegan) else self._open.get(agent)
+        call = self._begin(agent, agent_of) if isinstance(told, TurnBegan) else self._open.get(agent)
         if call is not None and call.reader.turn is None:
             self._end(agent, at, by_machine=isinstance(told, Sampled))
 
-    def take_logged(self, input: Input, machine: ResponseMachine, *, at: int | None) -> None:
-        """Take what the machine has just been told, as it stands in the log of another worker."""
+    def take_logged(self, input: Input, agent_of: Callable[[int], Agent], *, at: int | None) -> None:
+        """Take an input that the machine has just received, as it stands in the log of another worker."""
         agent, told = (input.agent, input.input) if isinstance(input, OfAgent) else (0, input)
         call = self._open.get(agent)
         if isinstance(told, Sampled) and self.rule is not None:
@@ -305,7 +310,7 @@ class Recorder:
                     weights=told.weights,
                 )
             )
-        self.take(input, machine, at=at)
+        self.take(input, agent_of, at=at)
 
     def finish(self) -> Sequence[Recorded]:
         """End what is open, and return all calls."""
@@ -334,8 +339,8 @@ class Recorder:
                 }
         return items
 
-    def _begin(self, agent: int, machine: ResponseMachine) -> _OpenCall | None:
-        asked, its = self._asked.pop(agent, None), machine.machine_of(agent)
+    def _begin(self, agent: int, agent_of: Callable[[int], Agent]) -> _OpenCall | None:
+        asked, its = self._asked.pop(agent, None), agent_of(agent)
         if asked is None or its.reader.turn is None:
             return None
         if agent in self._open:

@@ -18,8 +18,6 @@ from functools import lru_cache
 from itertools import chain, islice, pairwise, takewhile
 from typing import Literal
 
-from typing_extensions import TypedDict
-
 from engine.formats.base import HEADER, Begins, ModelFormat, Role, Tokens, as_tokens
 from engine.types import WeightsSpan
 from responses_app.protocol.rollouts.generations import (
@@ -27,9 +25,12 @@ from responses_app.protocol.rollouts.generations import (
     Generation,
     Tops,
     add_span,
+    as_logprobs,
+    number,
+    numbers,
     spans_of,
 )
-from responses_app.protocol.rollouts.objects import (
+from responses_app.protocol.rollouts.requests import (
     GenerationObject,
     NodeObject,
     Reward,
@@ -39,7 +40,6 @@ from responses_app.protocol.rollouts.objects import (
     SequenceObject,
     WeightsObject,
 )
-from responses_app.protocol.rollouts.packing import as_logprobs, number, numbers
 
 MAX_NUMBERS = 8_000_000  # in the JSON of one tree: some 600 MB of memory while it is made, at most
 FormatOf = Callable[[str], ModelFormat | None]  # the format of a model with this vocabulary, if it is known
@@ -47,7 +47,7 @@ Masks = Literal["first", "all"]  # where a sampled token has the mask 1: in its 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class TokenNode:
     """A span of tokens."""
 
     id: str  # "n0"
@@ -104,7 +104,7 @@ class SequenceOfNodes:
 
     id: str  # "s0"
     path: Path
-    tree_nodes: Sequence[Node]  # the tree's list
+    tree_nodes: Sequence[TokenNode]  # the tree's list
     masked: int  # at how many of its nodes the mask is 0 even where they were sampled: earlier sequences have them
     parent_sequence: str | None  # an earlier one with which it begins
     shared_tokens: int  # how much of that
@@ -154,7 +154,7 @@ class SequenceOfNodes:
                 add_span(weights, span)
         return weights
 
-    def _nodes(self) -> Iterator[Node]:
+    def _nodes(self) -> Iterator[TokenNode]:
         return (self.tree_nodes[place] for place in self.nodes)
 
 
@@ -173,7 +173,7 @@ class RolloutTree:
     """All of a roll-out."""
 
     head: RolloutObject
-    nodes: Sequence[Node]
+    nodes: Sequence[TokenNode]
     paths: Sequence[Path]  # one for each generation
     sequences: Sequence[SequenceOfNodes]
     breaks: Sequence[BreakOf]
@@ -189,7 +189,7 @@ class RolloutTree:
         """Return it as clients see it; without `sequences`, null is in their place."""
         return {
             **self.head,
-            "nodes": [_node(node) for node in self.nodes],
+            "nodes": [_node_as_json(node) for node in self.nodes],
             "generations": [self._generation(path) for path in self.paths],
             "sequences": [self._sequence(sequence) for sequence in self.sequences] if sequences else None,
             "breaks": [
@@ -230,7 +230,7 @@ class RolloutTree:
             "token_ids": sequence.token_ids.tolist(),
             "mask": list(sequence.mask),
             "logprobs": numbers(sequence.logprobs),
-            "weights": _weights(sequence.weights),
+            "weights": weights_as_json(sequence.weights),
             "parent_sequence": sequence.parent_sequence,
             "shared_tokens": sequence.shared_tokens,
             "reward": sequence.reward,
@@ -267,23 +267,20 @@ class _Making:
 
     def __init__(self, generations: Sequence[Generation], format_of: FormatOf) -> None:
         self._format_of = lru_cache(format_of)
-        self.nodes: list[Node] = []
+        self.nodes: list[TokenNode] = []
         self.paths: list[Path] = []
         self._by_number = {each.number: each for each in generations}
         self._path_of: dict[int, Path] = {}
         self.continued: set[int] = set()  # the numbers of generations whose whole another one begins with
         self._cuts: dict[int, set[int]] = {}  # by the numbers of generations: where others leave them
         for each in generations:
-            self._note_parent(each)
+            owner = self._owner(each)
+            if owner is not None:
+                self._cuts.setdefault(owner.number, set()).add(each.shared)
+                if each.shared == owner.whole:
+                    self.continued.add(owner.number)
         for each in generations:
             self._add(each)
-
-    def _note_parent(self, generation: Generation) -> None:
-        parent = self._owner(generation)
-        if parent is not None:
-            self._cuts.setdefault(parent.number, set()).add(generation.shared)
-            if generation.shared == parent.whole:
-                self.continued.add(parent.number)
 
     def _owner(self, generation: Generation) -> Generation | None:
         """Return the generation that has the last token which another one shares with it."""
@@ -298,7 +295,9 @@ class _Making:
     def _add(self, generation: Generation) -> None:
         owner = self._owner(generation)
         before = None if owner is None else self._path_of[owner.number]
-        shared = [] if before is None else self._own_before(before, generation.shared)
+        shared = (
+            [] if before is None else [place for place in before.own if self.nodes[place].begin < generation.shared]
+        )
         own: list[int] = []
         own_cuts = self._cuts.get(generation.number, set())
         begins, rest = self._messages(generation, before, shared), 0
@@ -338,13 +337,10 @@ class _Making:
             tokens = self.nodes[place].token_ids[-(count - len(tokens)) :] + tokens
         return tokens
 
-    def _own_before(self, path: Path, position: int) -> list[int]:
-        return [place for place in path.own if self.nodes[place].begin < position]
-
-    def _node(self, generation: Generation, begin: int, end: int, parent: str | None, role: Role) -> Node:
+    def _node(self, generation: Generation, begin: int, end: int, parent: str | None, role: Role) -> TokenNode:
         name, call, prompt = f"n{len(self.nodes)}", generation.call, generation.prompt_tokens
         if end <= prompt:
-            return Node(
+            return TokenNode(
                 id=name,
                 parent=parent,
                 kind="prompt",
@@ -355,7 +351,7 @@ class _Making:
                 images=[(at - begin, digest) for at, digest in call.images if begin <= at < end],
             )
         first, last = begin - prompt, end - prompt
-        return Node(
+        return TokenNode(
             id=name,
             parent=parent,
             kind="sampled",
@@ -377,46 +373,36 @@ def _sequences(making: _Making, rewards: Sequence[RewardObject], masks: Masks) -
         if path.generation.number not in making.continued:
             # Whoever has a node has all before it, too: so those that no other one has are the last ones.
             new = list(takewhile(lambda place: place not in first, path.upwards()))
+            last_shared = next(islice(path.upwards(), len(new), None), None)
+            last = None if last_shared is None else making.nodes[last_shared]
             reward = _last_reward(making.nodes, path, latest)
             sequence = SequenceOfNodes(
                 id=f"s{len(sequences)}",
                 path=path,
                 tree_nodes=making.nodes,
                 masked=path.count - len(new) if masks == "first" else 0,
+                parent_sequence=None if last_shared is None else first[last_shared],
+                shared_tokens=0 if last is None else last.begin + len(last.token_ids),
                 reward=None if reward is None else rewards[reward]["reward"],
-                **_shared(making.nodes, path, len(new), first),
             )
             sequences.append(sequence)
             first.update(dict.fromkeys(new, sequence.id))
     return sequences
 
 
-class _Shared(TypedDict):
-    parent_sequence: str | None
-    shared_tokens: int
-
-
-def _shared(nodes: Sequence[Node], path: Path, new: int, first: Mapping[int, str]) -> _Shared:
-    """Return what a sequence shares with an earlier one, where all but its last `new` nodes are of such ones."""
-    last = next(islice(path.upwards(), new, None), None)
-    if last is None:
-        return {"parent_sequence": None, "shared_tokens": 0}
-    return {"parent_sequence": first[last], "shared_tokens": nodes[last].begin + len(nodes[last].token_ids)}
-
-
-def _last_reward(nodes: Sequence[Node], path: Path, latest: Mapping[str | None, int]) -> int | None:
+def _last_reward(nodes: Sequence[TokenNode], path: Path, latest: Mapping[str | None, int]) -> int | None:
     """Return the place of the last reward of a sequence: of the whole roll-out, or of a response in it.
 
     An attempt that shares no more than the prompt with another one, or the beginning of its answer, is not of that one.
     """
-    found = latest.get(None)
-    if len(latest) > (found is not None):
-        turns = {nodes[place].generation.call.response_id for place in path.upwards() if nodes[place].ends_answer}
-        found = max((latest[turn] for turn in (None, *turns) if turn in latest), default=None)
-    return found
+    of_whole = latest.get(None)
+    if len(latest) == (of_whole is not None):  # no response has one
+        return of_whole
+    turns = {nodes[place].generation.call.response_id for place in path.upwards() if nodes[place].ends_answer}
+    return max((latest[turn] for turn in (None, *turns) if turn in latest), default=None)
 
 
-def _node(node: Node) -> NodeObject:
+def _node_as_json(node: TokenNode) -> NodeObject:
     call, sampled = node.generation.call, node.kind == "sampled"
     times = call.times
     return {
@@ -427,7 +413,9 @@ def _node(node: Node) -> NodeObject:
         "token_ids": node.token_ids.tolist(),
         "mask": node.mask,
         "logprobs": None if node.logprobs is None else numbers(node.logprobs),
-        "top_logprobs": None if node.tops is None else [_tops(each) for each in node.tops],
+        "top_logprobs": None
+        if node.tops is None
+        else [[(token, number(value)) for token, value in each] for each in node.tops],
         "response_id": call.response_id,
         "generation": f"g{node.generation.number}",
         "branch": call.branch,
@@ -441,15 +429,12 @@ def _node(node: Node) -> NodeObject:
         }
         if sampled
         else None,
-        "weights": _weights(node.weights),
+        "weights": weights_as_json(node.weights),
         "images": [{"at": at, "digest": digest} for at, digest in node.images],
         "routed_experts": call.experts if sampled else None,
     }
 
 
-def _tops(entries: Sequence[tuple[int, float]]) -> list[tuple[int, float | None]]:
-    return [(token, number(value)) for token, value in entries]
-
-
-def _weights(spans: Sequence[WeightsSpan]) -> list[WeightsObject]:
+def weights_as_json(spans: Sequence[WeightsSpan]) -> list[WeightsObject]:
+    """Return versions of weights as clients see them."""
     return [{"version": span.version, "tokens": span.tokens} for span in spans]

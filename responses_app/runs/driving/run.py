@@ -216,7 +216,7 @@ class Run(EventSource):
             asked_again(self.plan, self._machine, input_)
             self.journal.extend(self._machine.receive(input_).events)
             if self.plan.recorder is not None:
-                self.plan.recorder.take_logged(input_, self._machine, at=at)
+                self.plan.recorder.take_logged(input_, self._machine.machine_of, at=at)
             told = input_of(input_)
             if isinstance(input_, Sealed) and isinstance(seal, Seal):
                 compaction = self._compaction
@@ -347,7 +347,7 @@ class Run(EventSource):
         events, command = self._machine.receive(input_)
         # Tokens that ask for nothing end no turn; an agent's turn may end without asking anything of the root.
         if self.plan.recorder is not None and (command is not None or not isinstance(input_, Sampled)):
-            self.plan.recorder.take(input_, self._machine)
+            self.plan.recorder.take(input_, self._machine.machine_of)
         # With a log, the log decides when readers get the events: those of a durable response once they are kept.
         if self.log is None:
             self.journal.extend(events)

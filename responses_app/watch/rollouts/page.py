@@ -9,7 +9,7 @@ from django.utils.html import format_html
 
 from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import MAIN, EngineCall
-from responses_app.protocol.rollouts.objects import RolloutObject
+from responses_app.protocol.rollouts.requests import RolloutObject
 from responses_app.stores.database.rollouts.rows import record_of
 from responses_app.watch.rollout_places import Places
 from responses_app.watch.rollouts.outline import Outline, Step

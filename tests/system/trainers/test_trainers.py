@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from responses_app.protocol.rollouts.exports.files import JsonLines
-from responses_app.protocol.rollouts.exports.formats import FORMATS
+from responses_app.protocol.rollouts.exports import JsonRows
+from responses_app.protocol.rollouts.training_rows import FORMATS
 from responses_app.protocol.rollouts.tree import Path as TreePath
 from responses_app.protocol.rollouts.tree import RolloutTree, tree_of
 from tests.kit import pip
@@ -65,7 +65,7 @@ def trees() -> dict[str, RolloutTree]:
 def read(name: str, of: Iterable[RolloutTree], folder: Path, before: Sequence[bytes] = ()) -> Any:
     """Return what the package of a format reads in these roll-outs."""
     file = folder / "export.jsonl"
-    lines = [JsonLines().add(row) for tree in of for row in FORMATS[name](tree)]
+    lines = [JsonRows().add(row) for tree in of for row in FORMATS[name](tree)]
     file.write_bytes(b"".join([*before, *lines]))
     done = subprocess.run(
         [pip.installed(HERE / "requirements.txt", any_python=True), HERE / "read.py", name, file],

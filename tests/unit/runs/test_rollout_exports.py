@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 import orjson
 import pytest
 
-from responses_app.protocol.rollouts.exports.formats import Selection
-from responses_app.protocol.rollouts.exports.requests import ExportQuery
+from responses_app.protocol.rollouts.exports import ExportQuery, Selection
 from responses_app.protocol.rollouts.generations import Recorded, RecordedResponse, RolloutRef
 from responses_app.runs import rollout_exports
 from responses_app.runs.rollout_exports import AT_ONCE, exported

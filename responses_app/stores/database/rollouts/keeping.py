@@ -1,8 +1,8 @@
 """`GenerationKeeper`: puts what responses add to roll-outs into the database, each generation at its place.
 
 A roll-out's row is locked while something is added, so its generations have one order over all workers. The tokens that
-its sequences end with (`Heads`) stay in memory. What other workers have added meanwhile is read first, which the row's
-count tells: so a worker places a generation as if it had seen all others.
+its sequences end with (`PrefixTree`) stay in memory. Generations that other workers have added meanwhile are read
+first, which the row's count tells: so a worker places a generation as if it had seen all others.
 
 Its statements are written by hand, since each turn of each agent comes by here: the ORM would take twenty times the
 time of the statements themselves.
@@ -21,7 +21,7 @@ from django.db.backends.utils import CursorWrapper
 
 from responses_app.models.rollouts import RolloutGeneration
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
-from responses_app.protocol.rollouts.placing import Heads
+from responses_app.protocol.rollouts.placing import PrefixTree
 from responses_app.protocol.rollouts.weights import versions_after
 from responses_app.stores.database.rollouts.rows import (
     Counts,
@@ -37,7 +37,7 @@ from responses_app.stores.database.rollouts.rows import (
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    heads: Heads
+    heads: PrefixTree
     is_sure: bool = True  # all of it is committed
     size: int = 0  # bytes of memory, when it was remembered
 
@@ -89,7 +89,7 @@ class GenerationKeeper:
         row.versions = versions_after(row.versions, (each.call for more in added.values() for each in more.calls))
         keep_counts(cursor, row, model=recorded[-1].model, now=now)
 
-    def _placed(self, heads: Heads, row: Counts, recorded: RecordedResponse) -> list[RolloutGeneration]:
+    def _placed(self, heads: PrefixTree, row: Counts, recorded: RecordedResponse) -> list[RolloutGeneration]:
         """Return what a response adds as rows, and count it."""
         rows = []
         for each in recorded.calls:
@@ -117,7 +117,7 @@ class GenerationKeeper:
             entry = self._entries.get(row.id)
         if entry is None or not entry.is_sure:
             self.forget(row.id)
-            return _Entry(Heads(read_generations(connection, row.id, range(row.generations))))
+            return _Entry(PrefixTree(read_generations(connection, row.id, range(row.generations))))
         if len(entry.heads.numbers) < row.generations:  # others have added some
             missing = [number for number in range(row.generations) if number not in entry.heads.numbers]
             for generation in read_generations(connection, row.id, missing):

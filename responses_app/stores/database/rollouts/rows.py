@@ -15,8 +15,16 @@ from engine.formats.base import Tokens
 from engine.types import WeightsSpan
 from responses_app.models.fields import json_text
 from responses_app.models.rollouts import Rollout, RolloutGeneration
-from responses_app.protocol.rollouts.generations import Break, EngineCall, Generation, Times
-from responses_app.protocol.rollouts.packing import pack_logprobs, pack_tokens, unpack_logprobs, unpack_tokens
+from responses_app.protocol.rollouts.generations import (
+    Break,
+    EngineCall,
+    Generation,
+    Times,
+    pack_logprobs,
+    pack_tokens,
+    unpack_logprobs,
+    unpack_tokens,
+)
 from responses_app.stores.database.chunks import read_in_chunks
 from responses_app.stores.rollouts import RolloutRecord
 

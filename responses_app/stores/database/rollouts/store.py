@@ -9,8 +9,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.models.rollouts import Rollout
 from responses_app.protocol.ids import ROLLOUT, is_made
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
-from responses_app.protocol.rollouts.objects import RewardObject
 from responses_app.protocol.rollouts.requests import (
+    RewardObject,
     RolloutSettings,
     can_be_group,
     can_be_name,

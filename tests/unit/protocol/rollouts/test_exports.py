@@ -10,12 +10,17 @@ import orjson
 import pytest
 
 from engine.types import WeightsSpan
-from responses_app.protocol.rollouts.exports import harbor
-from responses_app.protocol.rollouts.exports.files import JsonLines, ParquetMissing, ParquetRows
-from responses_app.protocol.rollouts.exports.formats import FORMATS, Selection
-from responses_app.protocol.rollouts.exports.requests import ExportQuery, parse_export
-from responses_app.protocol.rollouts.exports.rows import oldest_version
-from responses_app.protocol.rollouts.packing import as_logprobs
+from responses_app.protocol.rollouts import training_rows
+from responses_app.protocol.rollouts.exports import (
+    ExportQuery,
+    JsonRows,
+    ParquetMissing,
+    ParquetRows,
+    Selection,
+    parse_export,
+)
+from responses_app.protocol.rollouts.generations import as_logprobs
+from responses_app.protocol.rollouts.training_rows import FORMATS, oldest_version
 from responses_app.protocol.rollouts.tree import RolloutTree
 from tests.kit.recorded import by_chance, head, recorded, tree
 from tests.unit.protocol.refusals import refusal
@@ -24,14 +29,14 @@ REWARDS = [{"reward": {"tests": 1.0, "style": 0.25}, "turn": None, "at": 5}]
 
 
 def rows(of: RolloutTree, name: str) -> list[dict[str, Any]]:
-    return [orjson.loads(JsonLines().add(row)) for row in FORMATS[name](of)]
+    return [orjson.loads(JsonRows().add(row)) for row in FORMATS[name](of)]
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_row_begins_with_its_rollout_so_that_an_export_can_be_resumed(name: str) -> None:
     of = tree(by_chance(1), head("a-1"))
 
-    lines = [JsonLines().add(row) for row in FORMATS[name](of)]
+    lines = [JsonRows().add(row) for row in FORMATS[name](of)]
 
     key = b"id" if name == "tree" else b"rollout_id"
     assert lines
@@ -129,7 +134,7 @@ def test_a_reward_in_parts_is_summed_and_named() -> None:
 
 
 def test_prompts_too_long_for_one_row_are_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harbor, "MAX_TOKENS", 4)
+    monkeypatch.setattr(training_rows, "HARBOR_MAX_TOKENS", 4)
     of = tree([recorded([1, 2], [3]), recorded([1, 2, 3, 4], [5])])
 
     (context,) = rows(of, "harbor")
@@ -198,7 +203,7 @@ def test_a_wrong_parameter_is_named(name: str, value: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_parquet_has_what_json_lines_have(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arrow = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr("responses_app.protocol.rollouts.exports.files.GROUP_VALUES", 200)
+    monkeypatch.setattr("responses_app.protocol.rollouts.exports.GROUP_VALUES", 200)
     trees = [tree(by_chance(seed), head(f"a-{seed}", rewards=REWARDS)) for seed in range(5)]  # type: ignore[arg-type]
     writer = ParquetRows(name)
 

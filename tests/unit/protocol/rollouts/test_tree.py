@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 
 from engine.formats.base import as_tokens
 from engine.types import WeightsSpan
-from responses_app.protocol.rollouts.generations import Generation, Recorded
-from responses_app.protocol.rollouts.objects import RewardObject
-from responses_app.protocol.rollouts.packing import (
+from responses_app.protocol.rollouts.generations import (
+    Generation,
+    Recorded,
     as_logprobs,
     pack_logprobs,
     pack_tokens,
     unpack_logprobs,
     unpack_tokens,
 )
-from responses_app.protocol.rollouts.placing import Heads
+from responses_app.protocol.rollouts.placing import PrefixTree
+from responses_app.protocol.rollouts.requests import RewardObject
 from responses_app.protocol.rollouts.tree import RolloutTree, tree_of
 from tests.kit import recorded as kit
 from tests.kit.recorded import head
@@ -38,7 +39,7 @@ def tree(*calls: Recorded) -> RolloutTree:
     return kit.tree(calls)
 
 
-def kept(heads: Heads, number: int, each: Recorded) -> Generation:
+def kept(heads: PrefixTree, number: int, each: Recorded) -> Generation:
     placement = heads.place(each)
     generation = Generation(number=number, call=each.call, **placement._asdict(), tail=each.prompt[placement.shared :])
     heads.add(generation)
@@ -123,10 +124,10 @@ def test_a_sequence_is_what_its_generations_read_and_sampled(calls: list[Recorde
 @given(conversations(), st.randoms(use_true_random=False))
 def test_heads_that_others_have_filled_are_the_same(calls: list[Recorded], random: object) -> None:
     generations = kit.placed(calls)
-    late = Heads(generations[: len(generations) // 2])
+    late = PrefixTree(generations[: len(generations) // 2])
     for generation in generations:
         late.add(generation)
-    assert late.place(calls[-1])[:3] == Heads(generations).place(calls[-1])[:3]
+    assert late.place(calls[-1])[:3] == PrefixTree(generations).place(calls[-1])[:3]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_answers_to_one_prompt_share_it() -> None:
 
 def test_a_long_prompt_is_placed_in_a_moment() -> None:
     prompt = list(range(142_000))
-    heads = Heads()
+    heads = PrefixTree()
     kept(heads, 0, recorded(prompt, [1, 2]))
     then = recorded([*prompt, 1, 2, 3], [4])
     seconds: list[float] = []
@@ -225,7 +226,7 @@ def test_a_long_roll_out_takes_memory_by_its_tokens() -> None:
 
 
 def test_forks_of_a_long_prompt_have_it_once_in_memory() -> None:
-    prompt, heads = list(range(20_000)), Heads()
+    prompt, heads = list(range(20_000)), PrefixTree()
     one = recorded(prompt, [1, 2])
     for number in range(100):
         assert kept(heads, number, one).shared == (20_000 if number else 0)
@@ -235,7 +236,7 @@ def test_forks_of_a_long_prompt_have_it_once_in_memory() -> None:
 
 
 def test_of_the_same_tokens_those_are_taken_that_end_where_the_prompt_goes_on() -> None:
-    heads = Heads()
+    heads = PrefixTree()
     for number, each in enumerate([recorded([1, 2], [3]), recorded([1, 2, 3, 4], [5]), recorded([1, 2], [3, 9])]):
         kept(heads, number, each)
     assert heads.place(recorded([1, 2, 3, 7], [8])) == (0, 3, "", 0)

@@ -1,4 +1,4 @@
-"""Rows as a file: JSON Lines, or Parquet with pyarrow.
+"""An export of roll-outs: which ones a request wants, and the file of their rows, as JSON Lines or as Parquet.
 
 pyarrow is the extra `parquet` of this package, and imported where a file is written. Columns of Parquet are the keys of
 the rows. What has no shape of its own, such as rewards by name, is JSON text; a whole tree and a whole trace are one
@@ -6,16 +6,139 @@ column of it.
 """
 
 import io
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from engine import orjson
+from responses_app.protocol.errors import ApiError, invalid_value
+from responses_app.protocol.fields import whole_number
 from responses_app.protocol.json_text import dumps
-from responses_app.protocol.rollouts.exports.requests import ExportQuery
-from responses_app.protocol.rollouts.exports.rows import Row
+from responses_app.protocol.requests.pages import Query
+from responses_app.protocol.rollouts.requests import RolloutObject, checked_name
+from responses_app.protocol.rollouts.training_rows import FORMATS, Row, total_of, whole_reward
+from responses_app.protocol.rollouts.tree import RolloutTree
 
+FileType = Literal["jsonl", "parquet"]
+FILE_TYPES: tuple[FileType, ...] = ("jsonl", "parquet")
+STATUSES = ("open", "ended")
+MAX_TIME = 1 << 40  # Unix seconds
 GROUP_VALUES = 1 << 18  # tokens and the like, after which rows are written
 INSTALL = "pip install 'respsite[parquet]'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which roll-outs an export has. What is None does not matter."""
+
+    group: str | None = None
+    status: str | None = None  # "open" or "ended"
+    version: str | None = None  # of the weights that at least one token was sampled by
+    min_reward: float | None = None  # of the whole roll-out; parts are summed. Without a reward it is not taken
+    max_reward: float | None = None
+    created_after: int | None = None  # Unix seconds; at this time, or later
+    created_before: int | None = None  # earlier than this
+
+    def takes(self, head: RolloutObject) -> bool:
+        """Whether a roll-out is taken, as far as that shows without its tokens."""
+        created = head["created_at"]
+        return (
+            self.group in (None, head["group"])
+            and self.status in (None, head["status"])
+            and (self.created_after is None or created >= self.created_after)
+            and (self.created_before is None or created < self.created_before)
+            and self._has_reward(head)
+        )
+
+    def takes_tree(self, tree: RolloutTree) -> bool:
+        """Whether it is taken, now that its tokens are known."""
+        if self.version is None:
+            return True
+        spans = (span for path in tree.paths for span in path.generation.call.weights)
+        return any(span.version == self.version for span in spans)
+
+    def _has_reward(self, head: RolloutObject) -> bool:
+        if self.min_reward is None and self.max_reward is None:
+            return True
+        total = total_of(whole_reward(head))
+        low = -math.inf if self.min_reward is None else self.min_reward
+        high = math.inf if self.max_reward is None else self.max_reward
+        return total is not None and low <= total <= high
+
+
+EVERYTHING = Selection()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportQuery:
+    """An export."""
+
+    format: str = "tree"
+    file_type: FileType = "jsonl"
+    after: str | None = None  # the roll-out behind which it begins
+    selection: Selection = EVERYTHING
+
+
+def parse_export(query: Query) -> ExportQuery:
+    """Read the query of an export. Raises `ApiError` that names the parameter that is wrong."""
+    after = _last(query, "after")
+    return ExportQuery(
+        format=_one_of(query, "format", tuple(FORMATS)) or "tree",
+        file_type="parquet" if _one_of(query, "file_type", FILE_TYPES) == "parquet" else "jsonl",
+        after=None if after is None else checked_name(after, "after"),
+        selection=Selection(
+            group=_last(query, "group"),
+            status=_one_of(query, "status", STATUSES),
+            version=_last(query, "version"),
+            min_reward=_number(query, "min_reward"),
+            max_reward=_number(query, "max_reward"),
+            created_after=_time(query, "created_after"),
+            created_before=_time(query, "created_before"),
+        ),
+    )
+
+
+def too_many_exports() -> ApiError:
+    """As many exports run as one process makes at once (429)."""
+    return ApiError(
+        "As many exports of roll-outs run as this server makes at once. Try again when one has ended.",
+        status=429,
+        type="rate_limit_error",
+        code="rate_limit_exceeded",
+    )
+
+
+def _last(query: Query, name: str) -> str | None:
+    return (query.get(name) or [""])[-1] or None
+
+
+def _one_of(query: Query, name: str, known: tuple[str, ...]) -> str | None:
+    given = _last(query, name)
+    if given is not None and given not in known:
+        raise invalid_value(name, f"{given[:80]!r} is none of: {', '.join(known)}.")
+    return given
+
+
+def _number(query: Query, name: str) -> float | None:
+    given = _last(query, name)
+    if given is None:
+        return None
+    try:
+        number = float(given)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise invalid_value(name, f"{given[:80]!r} is no finite number.")
+    return number
+
+
+def _time(query: Query, name: str) -> int | None:
+    given = _last(query, name)
+    number = None if given is None else whole_number(given, 0, MAX_TIME)
+    if given is not None and number is None:
+        raise invalid_value(name, f"{given[:80]!r} is no time in Unix seconds.")
+    return number
 
 
 class RowWriter(Protocol):
@@ -28,7 +151,7 @@ class RowWriter(Protocol):
         """Return the last piece of the file."""
 
 
-class JsonLines:
+class JsonRows:
     """Writes each row as a line of JSON."""
 
     def add(self, row: Row) -> bytes:
@@ -67,8 +190,10 @@ class ParquetRows:
 
     def add(self, row: Row) -> bytes:
         """Take a row; return the next piece of the file, which may be empty."""
-        self._rows.append(self._fitting(row))
         self._values += _values(row)
+        if self._name in _WHOLE:
+            row = {**row, _WHOLE[self._name]: row, "rollout_id": row.get("rollout_id", row["id"])}
+        self._rows.append({field.name: self._fit(row[field.name], field.type) for field in self._schema})
         return self._written() if self._values >= GROUP_VALUES else b""
 
     def end(self) -> bytes:
@@ -81,11 +206,6 @@ class ParquetRows:
         self._writer.write_table(self._arrow.Table.from_pylist(self._rows, self._schema))
         self._rows, self._values = [], 0
         return self._sink.taken()
-
-    def _fitting(self, row: Row) -> Row:
-        if self._name in _WHOLE:
-            row = {**row, _WHOLE[self._name]: row, "rollout_id": row.get("rollout_id", row["id"])}
-        return {field.name: self._fit(row[field.name], field.type) for field in self._schema}
 
     def _fit(self, value: Any, kind: Any) -> Any:
         """Return a value as a column of this type takes it."""
@@ -103,7 +223,7 @@ class ParquetRows:
 
 def writer_of(query: ExportQuery) -> RowWriter:
     """Return what writes the rows of an export. Raises `ParquetMissing`."""
-    return ParquetRows(query.format) if query.file_type == "parquet" else JsonLines()
+    return ParquetRows(query.format) if query.file_type == "parquet" else JsonRows()
 
 
 class _Pieces(io.RawIOBase):
@@ -152,14 +272,6 @@ def _sequence(arrow: Any) -> list[tuple[str, Any]]:
 
 def _spans(arrow: Any) -> Any:
     return arrow.list_(arrow.struct([("version", arrow.string()), ("tokens", arrow.int64())]))
-
-
-def _tree(arrow: Any) -> list[tuple[str, Any]]:
-    return [*_head(arrow), ("created_at", arrow.int64()), ("status", arrow.string()), ("tree", arrow.string())]
-
-
-def _verifiers(arrow: Any) -> list[tuple[str, Any]]:
-    return [*_head(arrow), ("trace", arrow.string())]
 
 
 def _nemo_gym(arrow: Any) -> list[tuple[str, Any]]:
@@ -240,11 +352,16 @@ def _tinker(arrow: Any) -> list[tuple[str, Any]]:
 
 # The columns of each format, given pyarrow.
 _COLUMNS: dict[str, Callable[[Any], list[tuple[str, Any]]]] = {
-    "tree": _tree,
+    "tree": lambda arrow: [
+        *_head(arrow),
+        ("created_at", arrow.int64()),
+        ("status", arrow.string()),
+        ("tree", arrow.string()),
+    ],
     "nemo-gym": _nemo_gym,
     "trl": _trl,
     "harbor": _harbor,
-    "verifiers": _verifiers,
+    "verifiers": lambda arrow: [*_head(arrow), ("trace", arrow.string())],
     "tinker": _tinker,
 }
 _WHOLE = {"tree": "tree", "verifiers": "trace"}  # by format, the column that has the whole row
