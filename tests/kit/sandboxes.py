@@ -17,7 +17,13 @@ from responses_app.protocol.setting import MIB
 from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
 from responses_app.tools.egress.base import BaseWayOut
 from responses_app.tools.sandbox.asking import OwnHost
-from responses_app.tools.sandbox.base import BaseSandbox, Interpreter, SandboxSettings, find_interpreter
+from responses_app.tools.sandbox.base import (
+    BaseSandbox,
+    Interpreter,
+    SandboxError,
+    SandboxSettings,
+    find_interpreter,
+)
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
@@ -192,7 +198,11 @@ async def session_of(
     """Start a container, with bubblewrap unless another sandbox is named, and end it."""
     extras = Extras(way_out=way_out)
     kind, interpreter = sandbox or Bubblewrap(), python or plain_python()
-    session = await SandboxSession.start(kind, interpreter, settings, cgroups, extras=extras)
+    try:
+        session = await SandboxSession.start(kind, interpreter, settings, cgroups, extras=extras)
+    except SandboxError as error:
+        error.add_note(error.detail)  # what the sandbox printed
+        raise
     try:
         yield session
     finally:

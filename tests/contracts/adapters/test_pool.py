@@ -1,8 +1,10 @@
 """Connections of a process: as many as a setting allows, and those that a server refuses for now are waited for."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import psycopg
 import pytest
@@ -166,3 +168,25 @@ def test_a_refusal_is_known_by_its_text(text: str) -> None:
     cause = str(cause_of(OperationalError(f'connection to server at "127.0.0.1", port 1 failed: {text}')))
     assert NO_ROOM in cause
     assert "DATABASE_CONNECTIONS" in cause
+
+
+@pytest.mark.parametrize("of_a_pool", [True, False])
+def test_tests_close_connections_of_their_threads_and_find_those_of_pools(
+    sqlite_url: str, open_database: OpenDatabase, of_a_pool: bool
+) -> None:
+    made: list[BaseDatabaseWrapper] = []
+
+    def connect() -> None:
+        held = pool.ConnectionPool(alias)
+        with held.lent(ends_at=math.inf) if of_a_pool else nullcontext(connections[alias]) as connection:
+            connection.ensure_connection()
+            made.append(connection)
+
+    with (
+        pytest.raises(AssertionError, match="1 connections of pools") if of_a_pool else nullcontext(),
+        open_database(sqlite_url) as alias,
+    ):
+        thread = threading.Thread(target=connect)
+        thread.start()
+        thread.join()
+    assert [each.connection for each in made] == [None]
