@@ -20,12 +20,12 @@ from responses_app.protocol.chat.completion import (
     ChatCompletion,
     ChatHead,
     choice_of,
+    seen_turn_of,
     usage_of,
     whole_completion,
     with_details,
 )
 from responses_app.protocol.chat.encoder import ChunkEncoder, usage_chunk
-from responses_app.protocol.chat.replaying import as_sampled, seen_choice, seen_turns
 from responses_app.protocol.chat.request import ChatRequest, parse_chat
 from responses_app.protocol.chat.stored import (
     THOUGHT_NAMES,
@@ -154,7 +154,7 @@ class ChatReading(EncodedReading):
             self.problem = self._chat.renamed(problem)
         elif encoder.matched is None:  # else more was sampled than is said
             response = reader.source.response()
-            self.note(seen_choice(choice_of(response)), reader.source.said, response)
+            self.note(seen_turn_of(choice_of(response)), reader.source.said, response)
 
     @property
     def last(self) -> bytes:
@@ -195,7 +195,7 @@ def _read(data: JsonObject) -> tuple[ChatRequest, list[SeenTurn]]:
         engine_fields=site.takes_engine_fields,
         thought_names=THOUGHT_NAMES if named == "both" else (named,),
     )
-    return chat, seen_turns(chat)
+    return chat, chat.seen_turns()
 
 
 async def _create(request: HttpRequest) -> HttpResponseBase:
@@ -228,7 +228,7 @@ async def _line(line: Line) -> LineAnswer:
 async def _begun(site: Site, chat: ChatRequest, turns: Sequence[SeenTurn], origin: Origin) -> ChatReading:
     """Start what a chat asks for. Raises `ApiError` for what can be known before anything is said."""
     known = await site.service.known_turns.recall(origin.project, keys_of(turns))
-    chat = as_sampled(chat, turns, known.get) if known else chat
+    chat = chat.as_sampled(turns, known.get) if known else chat
     kept, details = chat.kept(__version__), [chat.details(index) for index in range(chat.n)]
     first = ""
 

@@ -14,9 +14,16 @@ from responses_app.protocol.api_keys import Area
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.events.events import TERMINAL
-from responses_app.protocol.messages.encoder import PING, MessageEncoder, event
 from responses_app.protocol.messages.errors import MessagesErrorAnswer, check_version, error_answer
-from responses_app.protocol.messages.message import MessageObject, MessageTokens, seen_turn_of, whole_message
+from responses_app.protocol.messages.message import (
+    PING,
+    MessageEncoder,
+    MessageObject,
+    MessageTokens,
+    event,
+    seen_turn_of,
+    whole_message,
+)
 from responses_app.protocol.messages.request import MessagesRequest, parse_count, parse_messages
 from responses_app.protocol.prompt.replaying import keys_of
 from responses_app.protocol.response.steps import StopReason

@@ -18,7 +18,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import EventType
 from responses_app.protocol.items.items import ParsedItem
 from responses_app.protocol.messages.blocks import MESSAGES as MESSAGES_OF_ANTHROPIC
-from responses_app.protocol.messages.encoder import EVENT_TYPES
+from responses_app.protocol.messages.message import EVENT_TYPES
 from responses_app.protocol.messages.request import CountFields, MessagesFields
 from responses_app.protocol.messages.tools import TOOLS as TOOLS_OF_ANTHROPIC
 from responses_app.protocol.messages.tools import MessagesMcpServer

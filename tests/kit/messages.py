@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.events.events import Event
-from responses_app.protocol.messages.encoder import EVENT_TYPES, MessageEncoder
+from responses_app.protocol.messages.message import EVENT_TYPES, MessageEncoder
 from responses_app.protocol.messages.request import MessagesRequest, parse_messages
 from responses_app.protocol.requests.requests import parse_create
 

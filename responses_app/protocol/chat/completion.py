@@ -18,7 +18,8 @@ from responses_app.protocol.chat.stored import THOUGHT_NAMES, ChatForm
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.resources import shown_as
-from responses_app.protocol.prompt.replaying import BETWEEN
+from responses_app.protocol.items.spelling import canonical
+from responses_app.protocol.prompt.replaying import BETWEEN, SeenTurn
 from responses_app.protocol.requests.resources import ResponseObject, Status
 from responses_app.protocol.stop_strings import StopStrings
 from responses_app.protocol.tiers import ServiceTier
@@ -204,7 +205,11 @@ def choice_of(
     if calls and old_calls:
         message["function_call"] = {"name": calls[0]["name"], "arguments": calls[0].get("arguments", "")}
     elif calls:
-        message["tool_calls"] = [_call(item) for item in calls]
+        message["tool_calls"] = [
+            {"id": item["call_id"], "type": kind, kind: {"name": item["name"], field: item[field]}}
+            for item in calls
+            for kind, field in (CALLS[str(item["type"])],)
+        ]
     return {
         "index": index,
         "message": message,
@@ -212,6 +217,16 @@ def choice_of(
         "finish_reason": finish_reason(response, calls=bool(calls) and matched is None, old_calls=old_calls),
         "stop_reason": matched,
     }
+
+
+def seen_turn_of(choice: Mapping[str, Any]) -> SeenTurn:
+    """Return the turn that a client has seen in a whole choice, as `messages.seen_turn` finds it given back."""
+    calls, message = [], choice["message"]
+    for call in message.get("tool_calls") or ():
+        called = call[call["type"]]
+        text = called["input"] if call["type"] == "custom" else canonical(called["arguments"])
+        calls.append((call["id"], called["name"], text))
+    return SeenTurn(message["content"] or "", message.get("reasoning") or "", tuple(calls))
 
 
 def finish_reason(response: Mapping[str, Any], *, calls: bool, old_calls: bool = False) -> FinishReason:
@@ -288,11 +303,6 @@ def _messages_and_calls(
         last, shown = messages[-1]
         messages[-1] = last, shown + watched.rest()
     return messages, calls, watched.matched
-
-
-def _call(item: Mapping[str, Any]) -> JsonObject:
-    kind, field = CALLS[item["type"]]
-    return {"id": item["call_id"], "type": kind, kind: {"name": item["name"], field: item[field]}}
 
 
 def _logprobs(messages: Sequence[Mapping[str, Any]], shown: int | None) -> ChatLogprobs | None:

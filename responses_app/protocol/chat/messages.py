@@ -16,6 +16,8 @@ from engine.unanswered import Unanswered
 from responses_app.protocol.errors import JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import BREAKPOINT, ClientModel, as_text_parts, missing, or_text, validate, wrong_type
 from responses_app.protocol.items.items import MAX_NAME, NAME
+from responses_app.protocol.items.spelling import canonical
+from responses_app.protocol.prompt.replaying import SeenTurn
 
 AT = "messages"
 OLD_CALL_ID = "call_of_message_"  # of a `function_call`, which has no id: with the number of its message
@@ -221,8 +223,8 @@ class AssistantTurn:
 
 
 @dataclass(slots=True)
-class ReadMessages:
-    """Messages as items of the Responses API."""
+class ChatItems:
+    """Messages of a chat as items of the Responses API."""
 
     # Of the messages of the developer that stand before all others; None: there are none.
     instructions: str | None = None
@@ -231,7 +233,7 @@ class ReadMessages:
     turns: list[AssistantTurn] = field(default_factory=list)  # the assistant's messages
 
 
-def read_messages(value: object) -> ReadMessages:
+def read_messages(value: object) -> ChatItems:
     """Validate the messages of a chat. Raises `ApiError` that names the message, and what of it."""
     if value is None:
         raise missing(AT)
@@ -242,8 +244,9 @@ def read_messages(value: object) -> ReadMessages:
             f"Invalid '{AT}': empty array. Expected at least one message.", param=AT, code="empty_array"
         )
     messages = [_message(each, f"{AT}[{index}]") for index, each in enumerate(value)]
-    reader = _Reader()
-    leading = _leading(messages)
+    reader = _ItemsOfChat()
+    # How many messages of the developer stand before all others; none where there are no others.
+    leading = next((index for index, each in enumerate(messages) if not isinstance(each, SystemMessage)), 0)
     for index, message in enumerate(messages):
         if index >= leading and not _is_remnant(message, messages[index + 1 : index + 2]):
             reader.take(message, index)
@@ -287,19 +290,11 @@ def _is_remnant(message: ChatMessage, following: Sequence[ChatMessage]) -> bool:
     return all(isinstance(part, ChatText) and not part.text for part in message.content or ())
 
 
-def _leading(messages: Sequence[ChatMessage]) -> int:
-    """Return how many messages of the developer stand before all others; none where there are no others."""
-    for index, message in enumerate(messages):
-        if not isinstance(message, SystemMessage):
-            return index
-    return 0
-
-
-class _Reader:
+class _ItemsOfChat:
     """Makes items of messages, one after the other."""
 
     def __init__(self) -> None:
-        self.read = ReadMessages()
+        self.read = ChatItems()
         self._calls = Unanswered[str]()  # the types of their items
         self._old_calls = Unanswered[str]()  # the ids of each `function_call`, by the names of functions
         self._old_call = ""  # the id of the last one
@@ -310,7 +305,8 @@ class _Reader:
         match message:
             case SystemMessage() | UserMessage():
                 self._calls.next_turn()
-                self._add(_message_item(message.role, message.content))
+                content = [_input_part(part) for part in message.content]
+                self._add({"type": "message", "role": message.role, "content": content})
             case AssistantMessage():
                 self._assistant(message, index)
                 self.read.turns.append(AssistantTurn(message, begin, len(self.read.items)))
@@ -328,7 +324,11 @@ class _Reader:
         thought = reasoning_of(message)
         if thought:
             self._add({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": thought}]})
-        parts = [_assistant_part(part) for part in message.content or () if not isinstance(part, ChatThinking)]
+        parts = [
+            {"type": "output_text", "text": part.text} if isinstance(part, ChatText) else _input_part(part)
+            for part in message.content or ()
+            if not isinstance(part, ChatThinking)
+        ]
         parts += [{"type": "refusal", "refusal": message.refusal}] if message.refusal else []
         calls = list(message.tool_calls or ())
         # An empty text beside calls is what SDKs send for none: it is not an item.
@@ -364,17 +364,22 @@ def reasoning_of(message: AssistantMessage) -> str:
     return message.reasoning or message.reasoning_content or "".join(text.text for each in thoughts for text in each)
 
 
-def content_of(message: AssistantMessage) -> str:
-    """Return the text of what the model said."""
-    return "".join(part.text for part in message.content or () if isinstance(part, ChatText))
+def seen_turn(message: AssistantMessage) -> SeenTurn:
+    """Return the turn that a client gives back; an empty one where there is more than text and calls.
 
-
-def _message_item(role: str, parts: Sequence[ClientModel]) -> JsonObject:
-    return {"type": "message", "role": role, "content": [_input_part(part) for part in parts]}
-
-
-def _assistant_part(part: ClientModel) -> JsonObject:
-    return {"type": "output_text", "text": part.text} if isinstance(part, ChatText) else _input_part(part)
+    That is not remembered: see `prompt.replaying`.
+    """
+    parts = message.content or ()
+    if message.function_call is not None or message.refusal or any(not isinstance(part, ChatText) for part in parts):
+        return SeenTurn("", "", ())
+    calls = []
+    for call in message.tool_calls or ():
+        if call.custom is not None and call.type == "custom":
+            calls.append((call.id, call.custom.name, call.custom.input))
+        elif call.function is not None:
+            calls.append((call.id, call.function.name, canonical(call.function.arguments)))
+    text = "".join(part.text for part in parts if isinstance(part, ChatText))
+    return SeenTurn(text, reasoning_of(message), tuple(calls))
 
 
 def _input_part(part: ClientModel) -> JsonObject:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from engine.sampling import SAMPLED
-from responses_app.protocol.chat.messages import AT, AssistantTurn, ReadMessages, read_messages
+from responses_app.protocol.chat.messages import AT, AssistantTurn, ChatItems, read_messages, seen_turn
 from responses_app.protocol.chat.stored import THOUGHT_NAMES, ChatForm, StoredChat, StoredChoice
 from responses_app.protocol.engine_details import EngineDetails, check_transfer
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
@@ -27,6 +27,7 @@ from responses_app.protocol.fields import (
     validate,
     wrong_type,
 )
+from responses_app.protocol.prompt.replaying import KnownTurn, PlacedTurn, SeenTurn, sampled_items
 from responses_app.protocol.requests.create_fields import (
     GUIDED,
     HIDES_NOTHING,
@@ -96,18 +97,14 @@ def in_chat_names(error: ApiError, names: OwnNames, places: Sequence[int], tools
 
 
 def _tool_paths(data: Mapping[str, object], *, old_calls: bool) -> list[str]:
-    """Return the path of each tool's own object: `tools[0].function`, or `functions[0]`."""
+    """Return the path of each tool's own object: `functions[0]`, `tools[0].function`, or `tools[0]` as it is."""
     name = "functions" if old_calls else "tools"
     tools = data.get(name)
-    if not isinstance(tools, list):
-        return []
-    return [f"{name}[{index}]{'' if old_calls else _nested(tool)}" for index, tool in enumerate(tools)]
-
-
-def _nested(tool: object) -> str:
-    """Return where in a tool its name and its parameters stand; "" for those that are not nested."""
-    kind = tool.get("type") if isinstance(tool, dict) and "name" not in tool else None
-    return f".{kind}" if kind in ("function", "custom") else ""
+    paths = []
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        kind = tool.get("type") if not old_calls and isinstance(tool, dict) and "name" not in tool else None
+        paths.append(f"{name}[{index}]" + (f".{kind}" if kind in ("function", "custom") else ""))
+    return paths
 
 
 MAX_CHOICES = 8  # of one request: each is a generation of its own
@@ -249,6 +246,19 @@ class ChatRequest:
             return None
         return EngineDetails(wanted_logprobs=logprobs, given_transfer=self.kv_transfer_params)
 
+    def seen_turns(self) -> list[SeenTurn]:
+        """Return the assistant's messages as its client has seen them: as long a work as they are."""
+        return [seen_turn(turn.message) for turn in self.turns]
+
+    def as_sampled(self, turns: Sequence[SeenTurn], recall: Callable[[bytes], KnownTurn | None]) -> "ChatRequest":
+        """Return the chat whose known messages the model reads as it has sampled them.
+
+        `turns` are its `seen_turns`; `recall` finds them by their keys: see `prompt.replaying`.
+        """
+        placed = [PlacedTurn(seen, turn.begin, turn.end) for turn, seen in zip(self.turns, turns, strict=True)]
+        items = sampled_items(self.create.input, placed, recall)
+        return replace(self, create=self.create.model_copy(update={"input": items}))
+
     def renamed(self, error: ApiError) -> ApiError:
         """Return an error of its run in the names of Chat Completions."""
         assert self.create.renamed is not None, "it was made of a chat"
@@ -272,7 +282,9 @@ def parse_chat(
     json_size({name: data[name] for name in _DEEP if name in data})
     fields = validate(ChatFields, data)
     _check_together(fields)
-    read = read_messages(data.get("messages"))
+    messages = data.get("messages")
+    read = read_messages(messages)
+    assert isinstance(messages, list), "they were read"
     # Where both forms are there, the newer one counts.
     old_calls = bool(data.get("functions")) and not data.get("tools")
     names = names_in(data, old_calls=old_calls)
@@ -286,7 +298,7 @@ def parse_chat(
     options = fields.stream_options
     return ChatRequest(
         create=create,
-        messages=_list(data["messages"]),
+        messages=messages,
         turns=read.turns,
         places=read.places,
         n=fields.n or 1,
@@ -300,11 +312,6 @@ def parse_chat(
         kv_transfer_params=fields.kv_transfer_params or None,
         old_calls=old_calls,
     )
-
-
-def _list(messages: object) -> list[JsonObject]:
-    assert isinstance(messages, list), "they were read"
-    return messages
 
 
 def _check_together(fields: ChatFields) -> None:
@@ -328,7 +335,7 @@ def _check_together(fields: ChatFields) -> None:
         )
 
 
-def _as_response(data: Mapping[str, object], fields: ChatFields, read: ReadMessages) -> JsonObject:
+def _as_response(data: Mapping[str, object], fields: ChatFields, read: ChatItems) -> JsonObject:
     """Return the body of a request of the Responses API."""
     body: JsonObject = {name: data[name] for name in SAME if data.get(name) is not None}
     body |= {"input": read.items, "store": fields.store is True}

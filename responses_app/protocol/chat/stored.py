@@ -133,20 +133,16 @@ def stored_messages(completion_id: str, messages: Sequence[JsonObject]) -> list[
 def _message(message_id: str, message: JsonObject) -> StoredChatMessage:
     content = message.get("content")
     parts = content if isinstance(content, list) else None
+    texts = [str(part["text"]) for part in parts or () if part.get("type") == "text"]
     whole = {
         "name": None,
         "refusal": None,
         **message,
         "id": message_id,
-        "content": content if parts is None else _text(parts),
+        "content": content if parts is None else "".join(texts) if texts else None,
         "content_parts": parts,
     }
     return cast(StoredChatMessage, whole)  # the message was validated when it came, and may have more fields
-
-
-def _text(parts: Sequence[Mapping[str, Any]]) -> str | None:
-    texts = [str(part["text"]) for part in parts if part.get("type") == "text"]
-    return "".join(texts) if texts else None
 
 
 def completion_not_found(completion: str, *, stores: bool) -> ApiError:

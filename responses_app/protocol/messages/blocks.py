@@ -217,7 +217,7 @@ class ItemPlace:
 
 
 @dataclass(slots=True)
-class ReadMessages:
+class MessageItems:
     """Messages as items of the Responses API."""
 
     items: list[JsonObject] = field(default_factory=list)
@@ -240,7 +240,7 @@ class ReadMessages:
         return place.at + rest
 
 
-def read_messages(value: object) -> ReadMessages:
+def read_messages(value: object) -> MessageItems:
     """Validate the messages of a request. Raises `ApiError` that names the message, and what of it."""
     if value is None:
         raise missing(AT)
@@ -256,7 +256,7 @@ def read_messages(value: object) -> ReadMessages:
             param=f"{AT}[{len(messages) - 1}]",
             code="invalid_value",
         )
-    reader = _Reader()
+    reader = _ItemsOfMessages()
     for index, message in enumerate(messages):
         reader.take(message, f"{AT}[{index}]")
     return reader.read
@@ -284,11 +284,11 @@ def _message(value: object, at: str) -> Message:
     return validate(MESSAGES[role], value, at=at)
 
 
-class _Reader:
+class _ItemsOfMessages:
     """Makes items of messages, one after the other."""
 
     def __init__(self) -> None:
-        self.read = ReadMessages()
+        self.read = MessageItems()
         self._calls: set[str] = set()  # the ids of the calls so far
         self._served = Unanswered[int]()  # places of the items of the server's calls
         self._parts: list[JsonObject] = []  # of the message that is being put together
@@ -313,7 +313,9 @@ class _Reader:
                         self._close(role, at)
                         self._result(block, name)
                     else:
-                        self._said(input_parts(block), name)
+                        parts = input_parts(block)
+                        self._parts += parts
+                        self._named += [name] * len(parts)
                 self._close(role, at)
 
     def _assistant(self, blocks: Sequence[_OfAssistant], named: Sequence[str]) -> None:
@@ -374,10 +376,6 @@ class _Reader:
         begin = 1 if block.is_error else 0
         named = [f"{name}.content[{max(0, index - begin)}]" for index in range(len(parts))]
         self._add(item, ItemPlace(name, named, _RESULT))
-
-    def _said(self, parts: Sequence[JsonObject], name: str) -> None:
-        self._parts += parts
-        self._named += [name] * len(parts)
 
     def _close(self, role: str, at: str) -> None:
         """End the message that is being put together, if there is one."""

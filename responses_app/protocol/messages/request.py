@@ -14,7 +14,7 @@ from pydantic import Field
 from engine.sampling import MessagesSampling
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused, missing, note_ignored, or_text, validate
-from responses_app.protocol.messages.blocks import ReadMessages, SystemText, read_messages
+from responses_app.protocol.messages.blocks import MessageItems, SystemText, read_messages
 from responses_app.protocol.messages.errors import THREAD
 from responses_app.protocol.messages.tools import MessagesToolChoice, ReadTools, choice_fields, read_tools
 from responses_app.protocol.prompt.replaying import KnownTurn, PlacedTurn, sampled_items
@@ -165,7 +165,7 @@ class MessagesRequest:
     """A request."""
 
     create: CreateRequest  # what is generated for
-    read: ReadMessages  # its messages
+    read: MessageItems  # its messages
     tools: ReadTools  # and its tools
     stops: tuple[str, ...] = ()
     shows_thinking: bool = False  # the answer has blocks of thoughts
@@ -229,7 +229,7 @@ def _created(
     parse: Callable[[JsonObject], CreateRequest],
     *,
     seals: bool = False,
-) -> tuple[CreateRequest, ReadMessages, ReadTools]:
+) -> tuple[CreateRequest, MessageItems, ReadTools]:
     """Return the request of the Responses API with what both kinds of requests have; `asked` is the rest of it.
 
     `seals`: thoughts carry their tokens. They also do where the server runs tools: nothing else can carry the tokens of
@@ -262,7 +262,7 @@ def _created(
     return create.model_copy(update={"include": include, "renamed": renamed}), read, tools
 
 
-def _in_messages_names(error: ApiError, read: ReadMessages, tools: ReadTools) -> ApiError:
+def _in_messages_names(error: ApiError, read: MessageItems, tools: ReadTools) -> ApiError:
     return in_own_names(error, _NAMES, read.name_of, tools.name_of)
 
 

@@ -11,7 +11,7 @@ the items that blocks become here look like those that they were made of. Calls 
 read as calls of an MCP server.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -102,18 +102,11 @@ def use_begun(item: Mapping[str, Any]) -> JsonObject:
     if item["type"] == "mcp_call":
         named = {"name": item["name"], "server_name": item["server_label"]}
         return {"type": "mcp_tool_use", "id": _MCP + item["id"], **named, "input": {}}
-    return {"type": "server_tool_use", "id": _use_id(item), "name": _name(item), "input": {}}
-
-
-def _use_id(item: Mapping[str, Any]) -> str:
+    runs_code = item["type"] == "code_interpreter_call"
+    name = CODE if runs_code else SEARCH if item["action"]["type"] == "search" else FETCH
     container = str(item.get("container_id") or "").removeprefix(_CONTAINER[1:])
-    return f"{_SERVER}{item['id']}{_CONTAINER if container else ''}{container}"
-
-
-def _name(item: Mapping[str, Any]) -> str:
-    if item["type"] == "code_interpreter_call":
-        return CODE
-    return SEARCH if item["action"]["type"] == "search" else FETCH
+    use_id = f"{_SERVER}{item['id']}{_CONTAINER if container else ''}{container}"
+    return {"type": "server_tool_use", "id": use_id, "name": name, "input": {}}
 
 
 def use_input(item: Mapping[str, Any]) -> JsonObject:
@@ -143,18 +136,16 @@ def result_block(item: Mapping[str, Any]) -> JsonObject | None:
     use = use_begun(item)
     if item["type"] == "mcp_call":
         error = item.get("error")
-        text = str(item.get("output") or "") if error is None else _error_text(error)
+        if error is None:
+            text = str(item.get("output") or "")
+        elif isinstance(error.get("message"), str):
+            text = error["message"]
+        else:
+            text = _text_of(error.get("content") or ())
         content = [{"type": "text", "text": text}] if text else []
         return {"type": "mcp_tool_result", "tool_use_id": use["id"], "is_error": error is not None, "content": content}
     kind = f"{use['name']}_tool_result"
     return {"type": kind, "tool_use_id": use["id"], "content": _CONTENTS[str(use["name"])](item)}
-
-
-def _error_text(error: Mapping[str, Any]) -> str:
-    if isinstance(error.get("message"), str):
-        return str(error["message"])
-    blocks = error.get("content") or ()
-    return "\n".join(str(block.get("text", "")) for block in blocks)
 
 
 def _found(item: Mapping[str, Any]) -> object:
@@ -230,7 +221,10 @@ def call_item(use: UseBlock) -> JsonObject:
         case "web_fetch":
             action = {"type": "open_page", "url": fields.get("url")}
         case "code_execution":
-            return _code_item(use)
+            code: JsonObject = {"code": str(fields.get("code", ""))}
+            _, is_named, container = use.id.rpartition(_CONTAINER)
+            code |= {"container_id": f"{_CONTAINER[1:]}{container}"} if is_named else {}
+            return {"type": "code_interpreter_call", "status": "incomplete", **code}
         case _:
             return _mcp_item(_FOREIGN, use)
     return {"type": "web_search_call", "status": "incomplete", "action": action}
@@ -241,16 +235,10 @@ def _mcp_item(server: str, use: UseBlock) -> JsonObject:
     return {"type": "mcp_call", "status": "incomplete", **called}
 
 
-def _code_item(use: UseBlock) -> JsonObject:
-    item: JsonObject = {"type": "code_interpreter_call", "status": "incomplete", "code": str(use.input.get("code", ""))}
-    _, found, container = use.id.rpartition(_CONTAINER)
-    return {**item, "container_id": f"{_CONTAINER[1:]}{container}"} if found else item
-
-
 def with_result(item: JsonObject, result: ResultBlock) -> JsonObject:
     """Return the item of a call with what came of it."""
     if isinstance(result, McpToolResultBlock):
-        text = result.content if isinstance(result.content, str) else _texts(result.content or ())
+        text = result.content if isinstance(result.content, str) else _text_of(result.content or ())
         if result.is_error:
             parts = [{"type": "text", "text": text}]
             return {**item, "status": "failed", "error": {"type": "mcp_tool_execution_error", "content": parts}}
@@ -277,8 +265,8 @@ def _as_text(content: object) -> JsonObject:
     return {"output": orjson.dumps(content).decode()}
 
 
-def _texts(parts: object) -> str:
-    return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))  # type: ignore[attr-defined]
+def _text_of(parts: Sequence[object]) -> str:
+    return "\n".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
 
 
 def _page(page: JsonObject) -> JsonObject:

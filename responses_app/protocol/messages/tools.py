@@ -1,7 +1,7 @@
 """The tools of a request: the client's are functions, those that the server runs are its own under other names.
 
 custom                          function
-bash_…, text_editor_…, memory_… function, with the schema that Anthropic's models know (`client_tools`)
+bash_…, text_editor_…, memory_… function, with the schema that Anthropic's models know
 web_search_…, web_fetch_…       web_search: one tool, which searches and opens pages
 code_execution_…                code_interpreter
 computer_…, browser_…           computer, which no model here sees
@@ -14,10 +14,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_value
+from responses_app.protocol.errors import JsonObject, invalid_value
 from responses_app.protocol.fields import ClientModel, Refused, missing, note_ignored, validate, wrong_type
 from responses_app.protocol.items.items import MAX_NAME, NAME
-from responses_app.protocol.messages.client_tools import IDLE, KNOWN_TOOLS, TOLD, KnownTool
 from responses_app.protocol.messages.server_blocks import CACHED, CODE, FETCH, SEARCH
 
 MAX_SERVERS = 20  # MCP servers of one request
@@ -35,6 +34,84 @@ _IDLE = {
 }
 
 
+_IDLE_FUNCTION = {
+    **CACHED,
+    "defer_loading": "The model is shown all tools.",
+    "allowed_callers": "The model calls them itself.",
+    "input_examples": "Write them into the description.",
+}
+_TOLD_FUNCTION = ("defer_loading", "input_examples")
+
+
+# Tools that Anthropic defines and the client runs: its models know them by their types, models here as functions.
+
+
+class KnownTool(ClientModel):
+    """One of these tools."""
+
+    type: str
+    name: str = Field(min_length=1, max_length=64)
+    strict: bool | None = None
+
+    idle: ClassVar = {**_IDLE_FUNCTION, "max_characters": "The client shows as much as it likes."}
+    told: ClassVar = _TOLD_FUNCTION
+
+
+def _object(required: str, **properties: JsonObject) -> JsonObject:
+    return {"type": "object", "properties": properties, "required": required.split(), "additionalProperties": False}
+
+
+def _text_field(about: str) -> JsonObject:
+    return {"type": "string", "description": about}
+
+
+def _command(*names: str) -> JsonObject:
+    return {"type": "string", "enum": list(names)}
+
+
+_PATH = _text_field("The path of a file or a folder.")
+_RANGE: JsonObject = {"type": "array", "items": {"type": "integer"}, "description": "First and last line; -1: the end."}
+_LINE: JsonObject = {"type": "integer", "description": "Of `insert`: the line behind which; 0: at the beginning."}
+_EDITS: Mapping[str, JsonObject] = {
+    "path": _PATH,
+    "view_range": _RANGE,
+    "file_text": _text_field("Of `create`: what the file is to hold."),
+    "old_str": _text_field("Of `str_replace`: what stands there, exactly and once."),
+    "new_str": _text_field("Of `str_replace`: what is to stand there."),
+    "insert_line": _LINE,
+}
+_EDITS_BY = ("view", "create", "str_replace", "insert")
+_RESTART: JsonObject = {"type": "boolean", "description": "Begin the shell anew."}
+_BASH = _object("", command=_text_field("What to run."), restart=_RESTART)
+_INSERTED = {"insert_text": _text_field("Of `insert`: the text.")}
+_MEMORY = _object(
+    "command",
+    command=_command(*_EDITS_BY, "delete", "rename"),
+    **_EDITS,
+    **_INSERTED,
+    old_path=_text_field("Of `rename`: what is renamed."),
+    new_path=_text_field("Of `rename`: its new path."),
+)
+_ABOUT_BASH = "Run commands in a shell, which keeps its state from call to call."
+_ABOUT_EDITOR = "View, create and edit files."
+_ABOUT_MEMORY = "Keep what is worth remembering in files under /memories. Look there before you begin."
+_Editor = tuple[str, str, JsonObject]
+# By the type of a tool: its name, what the model is told of it, and the schema of its calls.
+KNOWN_TOOLS: Mapping[str, _Editor] = {
+    **dict.fromkeys(("bash_20241022", "bash_20250124"), ("bash", _ABOUT_BASH, _BASH)),
+    **{
+        kind: (name, _ABOUT_EDITOR, _object("command path", command=_command(*_EDITS_BY, *undo), **_EDITS, **inserted))
+        for kind, name, undo, inserted in (
+            ("text_editor_20241022", "str_replace_editor", ["undo_edit"], {}),
+            ("text_editor_20250124", "str_replace_editor", ["undo_edit"], {}),
+            ("text_editor_20250429", "str_replace_based_edit_tool", [], {}),
+            ("text_editor_20250728", "str_replace_based_edit_tool", [], _INSERTED),
+        )
+    },
+    "memory_20250818": ("memory", _ABOUT_MEMORY, _MEMORY),
+}
+
+
 class MessagesTool(ClientModel):
     """A function of the client's."""
 
@@ -44,8 +121,11 @@ class MessagesTool(ClientModel):
     input_schema: dict[str, Any]
     strict: bool | None = None
 
-    idle: ClassVar = {**IDLE, "eager_input_streaming": "What a call is made with always comes as it is written."}
-    told: ClassVar = TOLD
+    idle: ClassVar = {
+        **_IDLE_FUNCTION,
+        "eager_input_streaming": "What a call is made with always comes as it is written.",
+    }
+    told: ClassVar = _TOLD_FUNCTION
 
 
 class Place(ClientModel):
@@ -222,7 +302,7 @@ def read_tools(tools: object, servers: object, container: str | None) -> ReadToo
     """Validate the tools and the MCP servers of a request. Raises `ApiError` that names the field."""
     if tools is not None and not isinstance(tools, list):
         raise wrong_type("tools", "an array of tools", tools)
-    reader = _Reader(container, _servers(servers))
+    reader = _ToolReader(container, _servers(servers))
     for index, value in enumerate(tools or ()):
         reader.take(value, f"tools[{index}]")
     reader.end()
@@ -264,7 +344,7 @@ def _servers(value: object) -> dict[str, tuple[str, MessagesMcpServer]]:
     return servers
 
 
-class _Reader:
+class _ToolReader:
     """Reads the tools of a request, one after the other."""
 
     def __init__(self, container: str | None, servers: Mapping[str, tuple[str, MessagesMcpServer]]) -> None:
@@ -281,7 +361,8 @@ class _Reader:
         kind = value.get("type") or "custom"
         model = TOOLS.get(kind) if isinstance(kind, str) else None
         if model is None:
-            raise _unknown(str(kind), at)
+            known = ", ".join(repr(each) for each in TOOLS)
+            raise invalid_value(f"{at}.type", f"{str(kind)[:80]!r}. Supported values are: {known}.")
         tool = validate(model, value, at=at)
         match tool:
             case MessagesTool():
@@ -384,8 +465,3 @@ def _function(name: str, schema: JsonObject, description: str | None, strict: bo
 def _check_name(given: str, name: str, at: str) -> None:
     if given != name:
         raise invalid_value(f"{at}.name", f"a tool of this type is called '{name}'.")
-
-
-def _unknown(kind: str, at: str) -> ApiError:
-    known = ", ".join(repr(each) for each in TOOLS)
-    return invalid_value(f"{at}.type", f"{kind[:80]!r}. Supported values are: {known}.")

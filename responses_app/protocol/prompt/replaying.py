@@ -14,7 +14,7 @@ A turn that its client has changed is rendered as the client sent it. A turn wit
     with its thought, letter by letter, as its text or before its text (`SeenTurn.is_replay`)
     with the same arguments in another spelling of JSON, or with more that are null or false (`items.spelling`)
 
-`chat.replaying` and `messages.blocks` find the turns of their APIs' messages. Clients of the Responses API send back
+`chat.messages` and `messages.blocks` find the turns of their APIs' messages. Clients of the Responses API send back
 items one by one; here all items between two inputs are a turn (`turns_of_items`). `runs.planning.history` looks for it
 in `runs.known_turns`.
 """

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
-from responses_app.protocol.chat import replaying as chat_replaying
-from responses_app.protocol.chat.replaying import as_sampled, seen_choice, seen_turns
+from responses_app.protocol.chat import messages as chat_messages
+from responses_app.protocol.chat.completion import seen_turn_of
 from responses_app.protocol.items.items import Exact, SampledInput
 from responses_app.protocol.items.spelling import MAX_CANONICAL
 from responses_app.protocol.prompt import replaying
@@ -40,7 +40,7 @@ def remember(
     turns: KnownTurns, message: dict[str, Any], *said: RenderedMessage, project: str = "default", texts: int = 1
 ) -> None:
     """Remember the message of a choice, if it is to be."""
-    seen = seen_choice({"message": {"content": None, **message}})
+    seen = seen_turn_of({"message": {"content": None, **message}})
     assert seen.key is not None
     turn = seen.known(Exact("harmony", said), texts=texts)
     if turn is not None:
@@ -50,7 +50,7 @@ def remember(
 def read(turns: KnownTurns, *messages: Any, project: str = "default") -> list[list[RenderedMessage] | None]:
     """Return what each item of a chat was sampled as; None for one that is not known."""
     asked = chat(messages=list(messages))
-    asked = as_sampled(asked, seen_turns(asked), lambda key: turns.find(project, key))
+    asked = asked.as_sampled(asked.seen_turns(), lambda key: turns.find(project, key))
     exact = [item.exact if isinstance(item, SampledInput) else None for item in asked.create.input]
     return [None if each is None else list(each.messages) for each in exact]
 
@@ -76,7 +76,7 @@ def test_a_call_is_known_with_the_defaults_that_its_client_has_filled_in() -> No
 
 def turns_of(call: dict[str, Any]) -> list[SeenTurn]:
     """Return what is seen of a chat with a call."""
-    return seen_turns(chat(messages=[{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [call]}]))
+    return chat(messages=[{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [call]}]).seen_turns()
 
 
 def test_long_arguments_are_known_as_they_were_spelled(monkeypatch: pytest.MonkeyPatch, turns: KnownTurns) -> None:
@@ -95,11 +95,11 @@ def test_what_is_long_is_hashed_once(monkeypatch: pytest.MonkeyPatch, turns: Kno
     message = {"role": "assistant", "tool_calls": [CALL], "content": "I look.", "reasoning": "hm"}
     remember(turns, message, THOUGHT, SAID)
     asked = chat(messages=[USER, message, OUTPUT])
-    seen = seen_turns(asked)
+    seen = asked.seen_turns()
     monkeypatch.setattr(replaying, "_digest", None)
-    monkeypatch.setattr(chat_replaying, "canonical", None)
+    monkeypatch.setattr(chat_messages, "canonical", None)
     found = {key: turns.find("default", key) for key in keys_of(seen)}
-    items = as_sampled(asked, seen, found.get).create.input
+    items = asked.as_sampled(seen, found.get).create.input
     assert any(isinstance(item, SampledInput) and item.exact for item in items)
 
 
