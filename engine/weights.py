@@ -20,7 +20,7 @@ from engine.errors import TurnEnded
 
 FAILED = "failed:"  # begins the version of weights whose update broke in its middle, before the version it was to be
 ENDED = "The engine was paused, and what was running was ended."
-Told = Callable[[], Awaitable[None]]  # returns once all who share an engine know how it is now
+Announce = Callable[[], Awaitable[None]]  # returns once all who share an engine know how it is now
 
 
 class PauseMode(StrEnum):
@@ -116,7 +116,7 @@ class BaseWeights(ABC):
         then what they are called from then on begins with `FAILED`.
         """
 
-    async def apply(self, calls: Sequence[WeightsCall], mode: PauseMode, *, told: Told = nobody) -> None:
+    async def apply(self, calls: Sequence[WeightsCall], mode: PauseMode, *, told: Announce = nobody) -> None:
         """Pause, take all steps, and resume, whatever comes of them. Raises as above.
 
         `told` is awaited before anything is sampled by the new weights: then all who share the engine know of them.
@@ -129,7 +129,7 @@ class BaseWeights(ABC):
         finally:
             await self.resume()
 
-    async def roll(self, calls: Sequence[WeightsCall], mode: PauseMode, *, told: Told = nobody) -> None:
+    async def roll(self, calls: Sequence[WeightsCall], mode: PauseMode, *, told: Announce = nobody) -> None:
         """Do the same with one replica after the other, while the others serve; `told` is awaited for each."""
         await self.apply(calls, mode, told=told)
 

@@ -171,7 +171,9 @@ class CheckingEngine(BaseEngine):
         key = blake2b(tag.encode(), digest_size=16).digest()
         if key not in self._known:
             # Two that come at once are both compiled: the engine keeps what it has compiled, so that costs little.
-            self._remember(key, await self._reason(grammar))
+            self._known[key] = await self._reason(grammar)
+            if len(self._known) > MAX_REMEMBERED:
+                self._known.popitem(last=False)
         self._known.move_to_end(key)
         if self._known[key]:
             raise GrammarRefused(self._known[key])
@@ -188,11 +190,6 @@ class CheckingEngine(BaseEngine):
         except GenerationFailed as error:
             return f"The engine cannot use the grammar that the tools and the answer's format make: {error}"
         return ""
-
-    def _remember(self, key: bytes, reason: str) -> None:
-        self._known[key] = reason
-        if len(self._known) > MAX_REMEMBERED:
-            self._known.popitem(last=False)
 
 
 def room(request: GenerationRequest, max_model_len: int, *, added: int = 0) -> int:

@@ -248,7 +248,7 @@ class _SilenceClock:
             self._timer = self._loop.call_at(due, self._look)
 
 
-class _Call:
+class _RunningCall:
     """A generation that runs or waits, which can be ended from outside."""
 
     def __init__(self) -> None:
@@ -280,7 +280,7 @@ class ServerClient:
         self._loop = asyncio.get_running_loop()
         # No total: a generation may take hours. Its silences are bounded by `_SilenceClock`.
         self._timeout = aiohttp.ClientTimeout(total=None, connect=timeouts.connect)
-        self._calls: set[_Call] = set()  # those that run or wait, for `end_streams`
+        self._calls: set[_RunningCall] = set()  # those that run or wait, for `end_streams`
         self.heard_at = 0.0  # a time of the event loop; 0: never
         self.is_held = False  # it is paused, and its silence means nothing
 
@@ -342,11 +342,11 @@ class ServerClient:
         Raises `Refusal` for an answer that is an error, `OutOfReach` where there was no connection, `EngineUnavailable`
         where it broke, `Silent`, and `GenerationFailed` for what no server of its kind says.
         """
-        call = _Call()
+        call = _RunningCall()
         self._calls.add(call)
         try:
             response = await self._post(path, body, headers, call)
-            clock = self._silence_clock(partial(self._give_up, response.content))
+            clock = self._silence_clock(lambda: response.content.set_exception(self._silent()))
             call.content = response.content
             _read_less_at_once(response)
             try:
@@ -377,7 +377,9 @@ class ServerClient:
         for call in self._calls:
             call.end(error)
 
-    async def _post(self, path: str, body: bytes, headers: Mapping[str, str], call: _Call) -> aiohttp.ClientResponse:
+    async def _post(
+        self, path: str, body: bytes, headers: Mapping[str, str], call: _RunningCall
+    ) -> aiohttp.ClientResponse:
         # `call.waiting` is what `end_streams` lets expire while there is no answer yet, as a silence does.
         call.waiting = asyncio.timeout(None)
         clock = self._silence_clock(partial(call.waiting.reschedule, 0))
@@ -417,9 +419,6 @@ class ServerClient:
 
     def _silence_clock(self, give_up: Callable[[], None]) -> _SilenceClock:
         return _SilenceClock(self.timeouts.silence, give_up, lambda: self.is_held)
-
-    def _give_up(self, content: aiohttp.StreamReader) -> None:
-        content.set_exception(self._silent())
 
     def _silent(self) -> Silent:
         return Silent(f"{self.name} sent nothing for {self.timeouts.silence:g} s.")

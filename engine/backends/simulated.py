@@ -15,10 +15,19 @@ from typing import ClassVar
 
 from engine.backends.base import BaseEngine, OptionReader, load_vocabulary, room
 from engine.errors import EngineUnavailable
-from engine.formats.base import Picture
-from engine.formats.harmony.encoding import END, END_TOKENS, MESSAGE, START, decode_tokens, encode_text
-from engine.formats.harmony.format import content_parts
-from engine.formats.harmony.parser import FINAL, FUNCTIONS, parse_header
+from engine.formats.base import PicturePart
+from engine.formats.harmony.encoding import (
+    END,
+    END_TOKENS,
+    FINAL,
+    FUNCTIONS,
+    MESSAGE,
+    START,
+    decode_tokens,
+    encode_text,
+)
+from engine.formats.harmony.format import content_parts, places_of
+from engine.formats.harmony.parser import parse_header
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
 
 SHORT_PAUSE = 0.1  # seconds, which a closing engine lets pass
@@ -198,7 +207,7 @@ class TranscriptMessage:
         """Return the digests of its pictures."""
         return [part.digest for part in self._parts() if not isinstance(part, str)]
 
-    def _parts(self) -> Sequence[str | Picture]:
+    def _parts(self) -> Sequence[str | PicturePart]:
         return content_parts(self.token_ids[self.content_begin : self.content_end])
 
 
@@ -209,7 +218,7 @@ class PromptTranscript:
         """Find where messages begin and which are the user's; nothing else is read before somebody asks."""
         self._token_ids = token_ids
         # Where each message begins, and where the next one does; the last one ends with the prompt.
-        self._bounds = list(pairwise([*_positions(token_ids, START), len(token_ids)]))
+        self._bounds = list(pairwise([*places_of(START, token_ids), len(token_ids)]))
         if self._bounds and token_ids[-1] not in END_TOKENS:  # the message that the model is to go on with
             self._bounds.pop()
         self._user_positions = self._positions_of("user")
@@ -297,17 +306,6 @@ class PromptTranscript:
             # A message may lack its end: one that was cut, and that another one follows.
             ended = self._token_ids[end - 1] in END_TOKENS
             yield TranscriptMessage(header, self._token_ids, message + 1, end - 1 if ended else end)
-
-
-def _positions(token_ids: Sequence[int], token: int) -> Iterator[int]:
-    # `index` searches in C; a loop over a prompt of 100,000 tokens would take far longer.
-    position = -1
-    while True:
-        try:
-            position = token_ids.index(token, position + 1)
-        except ValueError:
-            return
-        yield position
 
 
 @lru_cache(maxsize=4)

@@ -28,6 +28,7 @@ from engine.contents.regexes import (
     Tree,
     check_weight,
     complement,
+    is_in,
     nice_character,
     parse,
 )
@@ -347,7 +348,7 @@ class _Matcher:
                     ends |= more
                 return ends
             case OneCharacter(ranges):
-                return {at + 1 for at in begins if at < len(self._text) and _is_in(ord(self._text[at]), ranges)}
+                return {at + 1 for at in begins if at < len(self._text) and is_in(self._text[at], ranges)}
             case Concatenation(parts):
                 for part in parts:
                     begins = self.after(part, begins)
@@ -377,7 +378,3 @@ class _Matcher:
                 break
             ends |= fresh
         return ends
-
-
-def _is_in(character: int, ranges: tuple[tuple[int, int], ...]) -> bool:
-    return any(first <= character <= last for first, last in ranges)

@@ -113,12 +113,10 @@ def _character(ranges: Ranges) -> str:
     escaped = other_than((*other_than(ranges), *other_than(_ESCAPED)))
     options = [_class(plain)] if plain else []
     # One by one: an escape is several characters, which no class can hold.
-    options += [rf"\\{_escape(each)}" for first, last in escaped for each in range(first, last + 1)]
+    options += [
+        rf"\\{_ESCAPES.get(each) or f'u{each:04x}'}" for first, last in escaped for each in range(first, last + 1)
+    ]
     return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
-
-
-def _escape(character: int) -> str:
-    return _ESCAPES.get(character) or f"u{character:04x}"
 
 
 def _class(ranges: Ranges) -> str:
@@ -128,11 +126,8 @@ def _class(ranges: Ranges) -> str:
         if first == last and not others:
             return r"\^"
         ranges = (*(((first + 1, last),) if first < last else ()), *others, (_CARET, _CARET))
-    return f"[{''.join(_range(*each) for each in ranges)}]"
-
-
-def _range(first: int, last: int) -> str:
-    return _named(first) if first == last else f"{_named(first)}-{_named(last)}"
+    parts = (_named(first) if first == last else f"{_named(first)}-{_named(last)}" for first, last in ranges)
+    return f"[{''.join(parts)}]"
 
 
 def _named(character: int) -> str:
@@ -258,7 +253,12 @@ class Alternative:
             return self.values.isdisjoint(other.values)
         fewer, more = sorted((self.tags, other.tags), key=len)
         budget.take(1 + len(fewer))
-        return any(_apart(values, more.get(name), budget) for name, values in fewer.items())
+        for name, values in fewer.items():
+            if (others := more.get(name)) is not None:
+                budget.take(min(len(values), len(others)))
+                if values.isdisjoint(others):
+                    return True
+        return False
 
 
 def alternative(flat: Schema, kinds: Iterable[str] | None, budget: SchemaBudget) -> Alternative:
@@ -278,13 +278,6 @@ def alternative(flat: Schema, kinds: Iterable[str] | None, budget: SchemaBudget)
 def all_exclude_each_other(alternatives: Iterable[Alternative], budget: SchemaBudget) -> bool:
     """Whether no value can fit two of them."""
     return all(one.excludes(other, budget) for one, other in combinations(alternatives, 2))
-
-
-def _apart(values: frozenset[object], others: frozenset[object] | None, budget: SchemaBudget) -> bool:
-    if others is None:
-        return False
-    budget.take(min(len(values), len(others)))
-    return values.isdisjoint(others)
 
 
 def _values(schema: object, budget: SchemaBudget) -> frozenset[object] | None:

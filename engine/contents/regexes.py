@@ -158,10 +158,15 @@ def _literals(tree: Tree) -> Iterator[int | None]:
             yield None
 
 
+def is_in(character: str, ranges: Ranges) -> bool:
+    """Whether a character is in one of some ranges."""
+    return any(first <= ord(character) <= last for first, last in ranges)
+
+
 def nice_character(ranges: Ranges) -> str:
     """Return one of the characters, a readable one where there is one."""
     for each in "x1_ X-.":
-        if any(first <= ord(each) <= last for first, last in ranges):
+        if is_in(each, ranges):
             return each
     # 32: characters below are control characters.
     return chr(next((max(first, 32) for first, last in ranges if last >= 32), ranges[0][0]))
@@ -299,7 +304,9 @@ def check_regex(pattern: str) -> None:
             f"The regular expression {pattern[:100]!r} has ^ or $ within, which cannot be enforced: a text is matched "
             "as a whole."
         )
-    if any(_is_too_many(bound) for found in _REPETITION.findall(inner) for bound in found if bound):
+    bounds = [bound for found in _REPETITION.findall(inner) for bound in found if bound]
+    # By its length first: Python reads no number of thousands of digits.
+    if any(len(bound) > 9 or int(bound) > MAX_REPETITIONS for bound in bounds):
         raise GrammarRefused(f"The regular expression repeats something more than {MAX_REPETITIONS} times.")
     try:
         tree = parse(pattern)
@@ -320,7 +327,3 @@ def check_weight(tree: Tree) -> None:
         raise GrammarRefused(
             f"What is repeated, of more than one character, has more than {MAX_WEIGHT} parts once it is written out."
         )
-
-
-def _is_too_many(bound: str) -> bool:
-    return len(bound) > 9 or int(bound) > MAX_REPETITIONS  # Python reads no number of thousands of digits

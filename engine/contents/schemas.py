@@ -10,7 +10,6 @@ tests let it write values and check them against the schema as it came). What ha
 import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any
 
 from engine import orjson
 from engine.contents.budget import CHARACTER, SchemaBudget, size, width
@@ -90,7 +89,10 @@ def enforceable(schema: str) -> str:
     """
     if len(schema) > MAX_BYTES:
         raise GrammarRefused(f"The schema has {len(schema)} characters; at most {MAX_BYTES} are allowed.")
-    root = _read(schema)
+    try:
+        root = orjson.loads_kept(schema)
+    except RecursionError:
+        raise _too_deep() from None
     _require_schema(root)
     translated = _Translation(root).whole()
     outcome = _written_out(translated)
@@ -102,29 +104,18 @@ def _written_out(schema: Schema) -> str:
     """Write the outcome, but not where it is long: a few long texts, many times each, make gigabytes."""
     parts, length = [], 0
     encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for part in _parts(encoder.iterencode(schema)):
-        parts.append(part)
-        length += len(part)
-        if length > MAX_OUTCOME:
-            raise GrammarRefused(
-                "The schema is too large once its references and combinations are resolved: it has more than "
-                f"{MAX_OUTCOME} characters then."
-            )
-    return "".join(parts)
-
-
-def _parts(written: Iterator[str]) -> Iterator[str]:
     try:
-        yield from written
+        for part in encoder.iterencode(schema):
+            parts.append(part)
+            length += len(part)
+            if length > MAX_OUTCOME:
+                raise GrammarRefused(
+                    "The schema is too large once its references and combinations are resolved: it has more than "
+                    f"{MAX_OUTCOME} characters then."
+                )
     except ValueError:
         raise GrammarRefused("The schema has a number that is too large to be enforced.") from None
-
-
-def _read(schema: str) -> Any:
-    try:
-        return orjson.loads_kept(schema)
-    except RecursionError:
-        raise _too_deep() from None
+    return "".join(parts)
 
 
 def _too_deep() -> GrammarRefused:
@@ -147,18 +138,14 @@ def _require_schema(root: object) -> None:
 
     error = best_match(SCHEMA_OF_SCHEMAS.iter_errors(root))
     if error is not None:
-        where = _place(error.absolute_path)
+        path = "/".join(map(str, error.absolute_path))
+        where = f"The schema at {path[:200]!r}" if error.absolute_path else "The schema"
         raise GrammarRefused(f"{where} is not a valid JSON schema: {error.message[:300]}.")
 
 
 def _children(value: object) -> Iterator[object]:
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return (each for each in inside if isinstance(each, dict | list))
-
-
-def _place(path: object) -> str:
-    parts = [str(part) for part in path]  # type: ignore[attr-defined]
-    return f"The schema at {'/'.join(parts)[:200]!r}" if parts else "The schema"
 
 
 class _Translation:

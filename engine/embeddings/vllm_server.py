@@ -49,7 +49,7 @@ _PATH = "/v1/embeddings"
 
 
 @dataclass(slots=True)
-class _Server:
+class _EmbeddingServer:
     """One server, as it was seen last."""
 
     url: str
@@ -63,7 +63,7 @@ class VllmServerEmbeddings(BaseEmbeddings):
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
         """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
-        self._servers: Sequence[_Server] = ()
+        self._servers: Sequence[_EmbeddingServer] = ()
         self._session: aiohttp.ClientSession | None = None
         self._max_model_len = 0  # tokens of one input, as the server says; 0: it does not
 
@@ -77,7 +77,7 @@ class VllmServerEmbeddings(BaseEmbeddings):
             secret="One of the urls has a user or a password in it: a key belongs into the API key.",
             expected="a list of URLs of vLLM servers, like http://127.0.0.1:8002",
         )
-        self._servers = [_Server(url) for url in urls]
+        self._servers = [_EmbeddingServer(url) for url in urls]
         self._api_key = options.text("api_key") or ""
         self._timeout = aiohttp.ClientTimeout(
             total=options.rate("answer_seconds") or ANSWER_SECONDS, connect=CONNECT_SECONDS
@@ -180,7 +180,7 @@ class VllmServerEmbeddings(BaseEmbeddings):
         ) from problem
 
     async def _ask(
-        self, session: aiohttp.ClientSession, server: _Server, method: str, path: str, body: bytes
+        self, session: aiohttp.ClientSession, server: _EmbeddingServer, method: str, path: str, body: bytes
     ) -> tuple[int, bytes]:
         async with session.request(
             method,

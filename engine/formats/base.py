@@ -20,7 +20,7 @@ from typing import Any, Literal
 from engine.types import TokenLogprob, TurnGrammar, TurnRules
 
 
-class ToldKind(Enum):
+class PlainKind(Enum):
     """Who says it to whom, and what it is."""
 
     USER = auto()
@@ -34,21 +34,21 @@ class ToldKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class PicturePart:
     """A picture's place in a message. A message has no more of it than this, and keeps it as tokens."""
 
     digest: str  # SHA-256 in lower-case hexadecimal, by which the picture itself is found
 
 
-Body = str | Sequence[str | Picture]  # what a user or a tool says: text, with pictures in it
+Body = str | Sequence[str | PicturePart]  # what a user or a tool says: text, with pictures in it
 IMAGE_OMITTED = "[image omitted: this model cannot see images]"
 
 
-def parts_of(body: Body) -> Sequence[str | Picture]:
+def parts_of(body: Body) -> Sequence[str | PicturePart]:
     """Return the parts of a body: pictures, and all text between two of them in one."""
     if isinstance(body, str):
         return (body,)
-    parts: list[str | Picture] = []
+    parts: list[str | PicturePart] = []
     for is_text, group in groupby(body, lambda part: isinstance(part, str)):
         few = list(group)
         parts += ["".join(map(str, few))] if is_text else few
@@ -60,15 +60,15 @@ def without_pictures(body: Body) -> str:
     return (
         body
         if isinstance(body, str)
-        else "".join(IMAGE_OMITTED if isinstance(part, Picture) else part for part in body)
+        else "".join(IMAGE_OMITTED if isinstance(part, PicturePart) else part for part in body)
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PlainMessage:
     """What a message says, in no format's own words: so a conversation goes on with a model of another format."""
 
-    kind: ToldKind  # who says it to whom, and what it is
+    kind: PlainKind  # who says it to whom, and what it is
     body: Body  # of a call: its arguments; pictures are in what a user or a tool says alone
     name: str = ""  # of what a call calls, or whose output it is, without a format's own prefix
     hosted: bool = False  # a tool of the server's; else a function of the client's
@@ -289,18 +289,18 @@ class ModelFormat(ABC):
         """Whether a message that begins with this token is one of this format's, and not of another one."""
         return True
 
-    def told(self, message: Told) -> RenderedMessage:
+    def render_plain(self, message: PlainMessage) -> RenderedMessage:
         """Render a message that was told in another format."""
         match message.kind:
-            case ToldKind.USER:
+            case PlainKind.USER:
                 return self.user(message.body)
-            case ToldKind.DEVELOPER:
+            case PlainKind.DEVELOPER:
                 return self.developer(message.text)
-            case ToldKind.NOTE:
+            case PlainKind.NOTE:
                 return self.note(message.text)
-            case ToldKind.CALL:
+            case PlainKind.CALL:
                 return self.call(message.name, message.text, hosted=message.hosted, freeform=message.freeform)
-            case ToldKind.OUTPUT:
+            case PlainKind.OUTPUT:
                 return self.output(message.name, message.body, hosted=message.hosted)
         # What is left are the model's own kinds, which have the same names in both enums.
         return self.said(ItemKind[message.kind.name], message.text)

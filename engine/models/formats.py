@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from engine.backends.base import BaseEngine
 from engine.backends.model_folder import read_sight, read_vocabulary
 from engine.backends.vllm.chat import vllm_parsers
-from engine.formats.base import ModelFormat, RenderedMessage, Told
+from engine.formats.base import ModelFormat, PlainMessage, RenderedMessage
 from engine.formats.chat_template import prompt
 from engine.formats.chat_template.format import ChatTemplateFormat, MakeReader, Manners
 from engine.formats.chat_template.reader import CALL, PYTHON, THINK, CallStyle
@@ -35,13 +35,13 @@ CALLS: Mapping[str, CallStyle | None] = {
 }
 
 
-def told_of(message: RenderedMessage) -> list[Told] | None:
+def plain_messages(message: RenderedMessage) -> list[PlainMessage] | None:
     """Return what a message of a chain says, whichever format it was written in; None where none of ours wrote it."""
     first = next(iter(message.tokens), None)
     # Each format begins its messages with a token that the other one never has.
     if first == prompt.MARK:
-        return prompt.told_of(message)
-    return harmony.told_of(message) if first == START else None
+        return prompt.plain_messages(message)
+    return harmony.plain_messages(message) if first == START else None
 
 
 def make_format(family: ModelFamily, engine: BaseEngine) -> ModelFormat:
@@ -56,28 +56,24 @@ def make_format(family: ModelFamily, engine: BaseEngine) -> ModelFormat:
     style = CALLS.get(family.tool_parser)
     named = family.vllm_parsers
 
+    def vllms(reasoning: str, tool: str) -> MakeReader:
+        return vllm_parsers(family.tokenizer or family.model, reasoning, tool)
+
     def manners(read: Vocabulary) -> Manners:
         # Where no parser is named, it may think. Whether a grammar lets it, its vocabulary decides.
         thinks, thinks_first = thoughts or (True, False)
         held = thinks if thoughts else THINK in read.added
+        # How a family writes calls its vocabulary tells, too: most write them as Hermes does.
+        writes_json = PYTHON in read.added and CALL not in read.added
         return Manners(
-            style or _style_of(read),
+            style or (CallStyle.JSON if writes_json else CallStyle.HERMES),
             thinks,
             thinks_first,
             thinks_under_grammar=held,
-            reader=_vllms(family, *named) if named else None,
-            quiet_reader=_vllms(family, "", named[1]) if named and named[1] else None,
+            reader=vllms(*named) if named else None,
+            quiet_reader=vllms("", named[1]) if named and named[1] else None,
             template_kwargs=family.template_kwargs,
             sight=read_sight(family.tokenizer or family.model, read, family.image_token),
         )
 
     return ChatTemplateFormat(vocabulary, engine.render, manners, engine.tokenize, lambda: engine.supports_pictures)
-
-
-def _vllms(family: ModelFamily, reasoning: str, tool: str) -> MakeReader:
-    return vllm_parsers(family.tokenizer or family.model, reasoning, tool)
-
-
-def _style_of(vocabulary: Vocabulary) -> CallStyle:
-    """Return how a family writes calls, which its vocabulary tells: most write them as Hermes does."""
-    return CallStyle.JSON if PYTHON in vocabulary.added and CALL not in vocabulary.added else CallStyle.HERMES

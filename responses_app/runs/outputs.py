@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from engine.formats.base import Picture
+from engine.formats.base import PicturePart
 from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
 from responses_app.protocol.items.shown_images import images_in_output
 from responses_app.protocol.items.tool_items import body_and_omissions
@@ -152,13 +152,13 @@ async def _seen(run: Run, output: OutputGiven, images_max: int) -> OutputGiven:
     sources = list(images_in_output(output.output))
     if len(sources) > images_max:
         raise too_many_images(f"output{sources[images_max].path}", len(sources), images_max)
-    digests: dict[int, Picture] = {}
+    digests: dict[int, PicturePart] = {}
     for source in sources:
         try:
             digest = await plan.pictures.show(source, owner=plan.response_id, stored=plan.stored)
         except PictureUnreadable as problem:
             raise invalid_image(f"output{source.path}", problem) from None
-        digests[source.key] = Picture(digest)
+        digests[source.key] = PicturePart(digest)
     if not digests:
         return output
     body, _ = body_and_omissions([digests.get(id(part), part) for part in output.output])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from django.conf import settings as django_settings
 
 from engine.backends.base import BaseEngine
-from engine.models.formats import make_format, told_of
+from engine.models.formats import make_format, plain_messages
 from responses_app.auth.door import Door
 from responses_app.auth.origins import is_listed
 from responses_app.limits.ledger import BaseLedger
@@ -454,7 +454,7 @@ def _machines(base: _Base) -> Machines:
         )
         for model in base.settings.served
     )
-    models = ServedModels(served, told=told_of, embedding=embedding_names(base.settings))
+    models = ServedModels(served, told=plain_messages, embedding=embedding_names(base.settings))
     # Of the secret that all workers share; `person` keeps it apart from all else that is made of it.
     id_key = blake2b(django_settings.SECRET_KEY.encode(), person=b"respsite ids").digest()
     return Machines(models, id_key, base.sealer)

@@ -11,8 +11,9 @@ import pytest
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError, EngineUnavailable, PromptTooLong
 from engine.formats.harmony.encoding import STOP_TOKENS
-from engine.formats.harmony.parser import HarmonyStream, MessageCompleted
+from engine.formats.harmony.parser import MessageCompleted
 from engine.types import EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
+from tests.kit.harmony_stream import HarmonyStream
 
 PATIENCE = 30.0  # seconds until a test gives up on an engine
 _numbers = count(1)

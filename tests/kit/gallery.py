@@ -5,7 +5,7 @@ from functools import partial
 from hashlib import sha256
 
 from engine.errors import PictureGone
-from engine.formats.base import Picture
+from engine.formats.base import PicturePart
 from engine.types import PictureSource
 
 
@@ -16,11 +16,11 @@ class Gallery:
         self._kept: dict[str, bytes] = {}
         self.loaded: list[str] = []
 
-    def add(self, content: bytes) -> Picture:
+    def add(self, content: bytes) -> PicturePart:
         """Keep a picture, and return its place in a message."""
         digest = sha256(content).hexdigest()
         self._kept[digest] = content
-        return Picture(digest)
+        return PicturePart(digest)
 
     def sources(self, digests: Iterable[str]) -> tuple[PictureSource, ...]:
         """Return what a request has for pictures; those that are not kept are gone when they are loaded."""

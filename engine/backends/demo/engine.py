@@ -140,7 +140,11 @@ class DemoWeights(BaseWeights):
         if self.seed:
             free = words.free[begin : words.said]
             pairs = zip(chunk.token_ids, free, strict=True)
-            chunk.token_ids = [_varied(token, self.seed) if may else token for token, may in pairs]
+            chunk.token_ids = [self._varied(token) if may else token for token, may in pairs]
+
+    def _varied(self, token: int) -> int:
+        variants = _variants(token)
+        return variants[(variants.index(token) + self.seed) % len(variants)]
 
 
 class Words:
@@ -175,7 +179,7 @@ def free_places(reply: Sequence[int]) -> list[bool]:
 def is_begun(reply: Sequence[int], begun: Sequence[int]) -> bool:
     """Whether a reply begins like this, whatever weights said it."""
     beginning = reply[: len(begun)]
-    return list(beginning) == list(begun) or list(map(_plain, beginning)) == list(map(_plain, begun))
+    return list(beginning) == list(begun) or list(map(_variants, beginning)) == list(map(_variants, begun))
 
 
 def _seed_of(call: WeightsCall) -> int:
@@ -183,15 +187,6 @@ def _seed_of(call: WeightsCall) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < MAX_SEED:
         raise WeightsRefused('The demo engine takes updates like {"seed": 7}.')
     return seed
-
-
-def _plain(token: int) -> int:
-    return _variants(token)[0]
-
-
-def _varied(token: int, seed: int) -> int:
-    variants = _variants(token)
-    return variants[(variants.index(token) + seed) % len(variants)]
 
 
 @lru_cache(maxsize=10_000)

@@ -39,8 +39,12 @@ from engine.backends.demo.arguments import (
 from engine.backends.demo.tools import DemoAnswer, DemoCall, as_its_agent, of_agents, of_server_tools, search_for_tools
 from engine.backends.simulated import PromptTranscript, TranscriptMessage
 from engine.formats.harmony.encoding import (
+    ANALYSIS,
     CALL,
+    COMMENTARY,
     END,
+    FINAL,
+    FUNCTIONS,
     MESSAGE,
     RETURN,
     SPECIAL_TOKENS,
@@ -49,7 +53,7 @@ from engine.formats.harmony.encoding import (
     encode_harmony,
     encode_text,
 )
-from engine.formats.harmony.parser import ANALYSIS, COMMENTARY, FINAL, FUNCTIONS, parse_header
+from engine.formats.harmony.parser import parse_header
 from engine.types import TurnRules
 
 NOTHING_SEEN: Mapping[str, str] = {}
@@ -140,7 +144,9 @@ def _chosen(transcript: PromptTranscript, seen: Mapping[str, str]) -> DemoAnswer
     if text.startswith(_SUMMARY_WANTED):
         return DemoAnswer("A summary is wanted. I list what the user said.", _summary(transcript))
     if text.startswith(_THOUGHT_SUMMARY_WANTED):
-        return DemoAnswer("A summary of my thought is wanted.", _thought_in_short(transcript))
+        thoughts = (each.text() for each in reversed(transcript.messages) if ANALYSIS in each.header)
+        in_short = f'**Thinking as told**\n\nThe demo engine thought: "{_quoted(next(thoughts, ""))}"'
+        return DemoAnswer("A summary of my thought is wanted.", in_short)
     if text.startswith(_THINK):
         return DemoAnswer(text.removeprefix(_THINK).removeprefix(" "), "The demo engine thought what it was told.")
     if text.startswith(_REPEAT):
@@ -293,11 +299,6 @@ def _summary(transcript: PromptTranscript) -> str:
     left_out = max(0, len(lines) - MAX_SUMMARY)
     earlier = [f"({left_out} earlier messages are left out.)"] if left_out else []
     return "\n".join(["Summary by the demo engine (no model is loaded).", *earlier, *lines[left_out:]])
-
-
-def _thought_in_short(transcript: PromptTranscript) -> str:
-    thoughts = (each.text() for each in reversed(transcript.messages) if ANALYSIS in each.header)
-    return f'**Thinking as told**\n\nThe demo engine thought: "{_quoted(next(thoughts, ""))}"'
 
 
 def _summed_up(transcript: PromptTranscript) -> list[str]:

@@ -33,7 +33,11 @@ _PYTHON = re.compile(
 )
 # `program: print(call_tool("f"))`, as `python:`.
 _PROGRAM = re.compile(_PYTHON.pattern.replace("python:", "program:", 1), _PYTHON.flags)
-_PROGRAM_TOOL = "program"  # a namespace, and its only tool
+# By the tools that are called with code; `program` is a namespace, and its only tool.
+_CODE = {
+    "python": ("The user wants code to be run.", _PYTHON),
+    "program": ("The user wants a program to be run.", _PROGRAM),
+}
 # `shell: ls` on a line of its own: all that follows, a command each line.
 _SHELL = re.compile(r"(?:^|\n)\s*shell:\s*(?P<commands>.+)", re.DOTALL | re.IGNORECASE)
 _SHELL_TOOL = "shell.exec"
@@ -79,8 +83,8 @@ class DemoCall:
 def of_server_tools(transcript: PromptTranscript, text: str) -> DemoAnswer | DemoCall | None:
     """Return what is done with the server's own tools, None where the user wants nothing of them."""
     return (
-        _python(transcript, text)
-        or _program(transcript, text)
+        _code(transcript, text, "python", declared="\n## python\n", by="system")
+        or _code(transcript, text, "program", declared="namespace program {", by="developer")
         or _shell(transcript, text)
         or _file_search(transcript, text)
         or _image(transcript, text)
@@ -88,24 +92,15 @@ def of_server_tools(transcript: PromptTranscript, text: str) -> DemoAnswer | Dem
     )
 
 
-def _python(transcript: PromptTranscript, text: str) -> DemoCall | None:
-    """Run the code behind `python:`, the rest of the text or what is fenced there, once."""
-    code = _PYTHON.search(text)
-    is_offered = any("\n## python\n" in message.text() for message in transcript.of("system"))
-    if code is None or not is_offered or "python" in _called(transcript):
+def _code(transcript: PromptTranscript, text: str, tool: str, *, declared: str, by: str) -> DemoCall | None:
+    """Run the code behind `python:` or `program:`, the rest of the text or what is fenced there, once."""
+    thought, pattern = _CODE[tool]
+    code = pattern.search(text)
+    is_offered = any(declared in message.text() for message in transcript.of(by))
+    if code is None or not is_offered or tool in _called(transcript):
         return None
     plain = (code["fenced"] or code["plain"] or "").strip()
-    return DemoCall("The user wants code to be run.", "python", plain, hosted=True, freeform=True)
-
-
-def _program(transcript: PromptTranscript, text: str) -> DemoCall | None:
-    """Run the program behind `program:`, the rest of the text or what is fenced there, once."""
-    code = _PROGRAM.search(text)
-    is_offered = any(f"namespace {_PROGRAM_TOOL} {{" in message.text() for message in transcript.of("developer"))
-    if code is None or not is_offered or _PROGRAM_TOOL in _called(transcript):
-        return None
-    plain = (code["fenced"] or code["plain"] or "").strip()
-    return DemoCall("The user wants a program to be run.", _PROGRAM_TOOL, plain, hosted=True, freeform=True)
+    return DemoCall(thought, tool, plain, hosted=True, freeform=True)
 
 
 def _shell(transcript: PromptTranscript, text: str) -> DemoCall | None:

@@ -21,9 +21,9 @@ from engine.backends.llama.wire import (
     PATH,
     CompletionAnswer,
     CompletionStream,
+    LlamaTurn,
     Pieces,
     TokensLeftOut,
-    Turn,
     completion,
     ranked,
     ranking,
@@ -47,7 +47,7 @@ MAX_TRIED = 8  # special tokens whose ids are compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class LlamaService:
     """What a server turned out to be."""
 
     model: str  # as the server calls it
@@ -56,7 +56,7 @@ class Service:
     tokens: int  # of its vocabulary
 
 
-async def inspect(client: ServerClient, special: Mapping[str, int], *, is_harmony: bool) -> Service:
+async def inspect(client: ServerClient, special: Mapping[str, int], *, is_harmony: bool) -> LlamaService:
     """Ask the server what it serves. `special` are tokens that the model is known by, with their ids.
 
     Raises `EngineConfigurationError` where an operator has to change something, `EngineUnavailable` where it may pass.
@@ -65,7 +65,7 @@ async def inspect(client: ServerClient, special: Mapping[str, int], *, is_harmon
     models = await _asked(client, "/v1/models")
     try:
         (card,) = models["data"]
-        service = Service(
+        service = LlamaService(
             model=str(card["id"]),
             max_model_len=int(props["default_generation_settings"]["n_ctx"]),
             slots=int(props["total_slots"]),
@@ -79,7 +79,9 @@ async def inspect(client: ServerClient, special: Mapping[str, int], *, is_harmon
     return service
 
 
-async def _compare(client: ServerClient, special: Mapping[str, int], service: Service, *, is_harmony: bool) -> None:
+async def _compare(
+    client: ServerClient, special: Mapping[str, int], service: LlamaService, *, is_harmony: bool
+) -> None:
     """Raise `EngineConfigurationError` where the server's tokens are not ours."""
     for name, token in list(special.items())[:MAX_TRIED]:
         body = orjson.dumps({"content": name, "add_special": False, "parse_special": True})
@@ -151,7 +153,7 @@ class LlamaServerEngine(BaseEngine):
         self._max_connections = MAX_CONNECTIONS
         self._running = 0  # generations
         self._pieces: Pieces | None = None
-        self._service: Service | None = None  # what the server turned out to be at the start
+        self._service: LlamaService | None = None  # what the server turned out to be at the start
         self._doubted = False  # it broke a generation, or did not answer: it may be another one by now
         self._session: aiohttp.ClientSession | None = None
         self._client: ServerClient | None = None
@@ -202,7 +204,7 @@ class LlamaServerEngine(BaseEngine):
             at_once=service.slots,
         )
 
-    async def _start(self) -> Service:
+    async def _start(self) -> LlamaService:
         special: Mapping[str, int] = {}
         if self._tokenizer:
             vocabulary = await in_thread(partial(read_vocabulary, self._tokenizer))
@@ -226,7 +228,7 @@ class LlamaServerEngine(BaseEngine):
         Where a stream has left tokens out, it goes on behind what is known (`pieces`).
         """
         service, pieces = await self._serving()
-        turn = Turn(request, room(request, service.max_model_len))
+        turn = LlamaTurn(request, room(request, service.max_model_len))
         _check_bias(request, service.tokens)
         if self._running >= self._max_connections:
             raise EngineOverloaded(f"{self._max_connections} generations run; max_connections allows no more.")
@@ -252,7 +254,7 @@ class LlamaServerEngine(BaseEngine):
         finally:
             self._running -= 1
 
-    async def _stream(self, turn: Turn, pieces: Pieces, vocabulary: int) -> AsyncGenerator[TokenChunk, None]:
+    async def _stream(self, turn: LlamaTurn, pieces: Pieces, vocabulary: int) -> AsyncGenerator[TokenChunk, None]:
         """Yield what the server samples behind what the turn has. Raises as `ServerClient.stream`, `TokensLeftOut`."""
         request, top = turn.request, turn.request.sampling.top_logprobs
         most = min(turn.left, FEW) if turn.is_blind else turn.left
@@ -275,7 +277,7 @@ class LlamaServerEngine(BaseEngine):
                     chunk.logprobs = await self._likelihoods(turn, chunk.token_ids, pieces, top)
                 yield chunk
 
-    async def _behind(self, turn: Turn, tokens: Sequence[int], pieces: Pieces) -> TokenChunk | None:
+    async def _behind(self, turn: LlamaTurn, tokens: Sequence[int], pieces: Pieces) -> TokenChunk | None:
         """Take tokens that a stream has left out.
 
         Where they are not known, the next few are asked for in one answer, which has all of them.
@@ -293,7 +295,9 @@ class LlamaServerEngine(BaseEngine):
         finish = FinishReason.LENGTH if len(tokens) >= turn.left else None
         return turn.take(TokenChunk(token_ids=tokens, logprobs=logprobs, finish_reason=finish))
 
-    async def _likelihoods(self, turn: Turn, tokens: Sequence[int], pieces: Pieces, top: int) -> list[TokenLogprob]:
+    async def _likelihoods(
+        self, turn: LlamaTurn, tokens: Sequence[int], pieces: Pieces, top: int
+    ) -> list[TokenLogprob]:
         """Ask how likely each of these tokens was: it is told of none that ends within a character."""
         prompt = [*turn.request.prompt_token_ids, *turn.tokens]
         found = []
@@ -307,7 +311,11 @@ class LlamaServerEngine(BaseEngine):
         """Return what an error means for a generation, of which something was yielded or not."""
         meant: EngineError
         if isinstance(error, Refusal):
-            meant = self._refused(error)
+            problem = f"{self._reached().name} answered {error}"
+            # 503: it loads its model. A prompt that does not fit any more: it was started anew with less context.
+            meant = EngineUnavailable(problem, retry_after=error.retry_after or 5)
+            if error.status in (400, 422) and TOO_LONG not in error.text:
+                meant = GenerationFailed(problem)
         elif isinstance(error, Silent):
             meant = EngineUnavailable(str(error))
         else:
@@ -316,13 +324,6 @@ class LlamaServerEngine(BaseEngine):
             self._doubted = True
             return GenerationCut(str(meant)) if begun else meant
         return meant
-
-    def _refused(self, refusal: Refusal) -> EngineError:
-        problem = f"{self._reached().name} answered {refusal}"
-        if refusal.status in (400, 422) and TOO_LONG not in refusal.text:
-            return GenerationFailed(problem)
-        # 503: it loads its model. A prompt that does not fit any more: it was started anew with less context.
-        return EngineUnavailable(problem, retry_after=refusal.retry_after or 5)
 
     def render(self, chat: ChatPrompt) -> Sequence[int]:
         """Have the server render a conversation by the model's chat template, and tokenize it."""
@@ -397,7 +398,7 @@ class LlamaServerEngine(BaseEngine):
         if self._session is not None:
             await self._session.close()
 
-    async def _serving(self) -> tuple[Service, Pieces]:
+    async def _serving(self) -> tuple[LlamaService, Pieces]:
         """Return what the server is; one that was away is looked at again first. Raises `EngineUnavailable`."""
         service, pieces = self._require_started()
         if self._doubted:
@@ -417,7 +418,7 @@ class LlamaServerEngine(BaseEngine):
             self._doubted = False
         return service, pieces
 
-    def _require_started(self) -> tuple[Service, Pieces]:
+    def _require_started(self) -> tuple[LlamaService, Pieces]:
         self._require_open()
         if self._service is None or self._pieces is None:
             raise EngineUnavailable("The engine is not started yet.")

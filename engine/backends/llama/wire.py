@@ -355,7 +355,7 @@ MAX_EMPTY = 2  # requests in a row that bring no token; a stream that leaves out
 
 
 @dataclass
-class Turn:
+class LlamaTurn:
     """What was sampled so far, and what is to be asked for next.
 
     llama.cpp ends a generation at the tokens that end a text for the model, and knows no others; those of a request

@@ -178,20 +178,17 @@ def chunk_of(
             # `strict`: tokens and log probabilities that do not match would be shown for the wrong token.
             for token, position in zip(completion.token_ids, completion.logprobs, strict=True)
         ]
+    prompted = output.prompt_token_ids if has_pictures else prompt
     return TokenChunk(
         token_ids=completion.token_ids,
         finish_reason=FINISH_REASONS[finish] if finish else None,
         cached_tokens=output.num_cached_tokens,  # vLLM says it with every output; the caller reads it from the last one
         logprobs=logprobs,
-        prompt_logprobs=_ranked_prompt(output, output.prompt_token_ids if has_pictures else prompt),
+        prompt_logprobs=RankedPrompt(prompted, output.prompt_logprobs, _entries) if output.prompt_logprobs else None,
         # Made when the generation is over: earlier there is nothing to fetch.
         kv_transfer_params=output.kv_transfer_params if finish else None,
         prompt_tokens=len(output.prompt_token_ids) if has_pictures and finish else None,
     )
-
-
-def _ranked_prompt(output: Any, prompt: Sequence[int]) -> RankedPrompt | None:
-    return RankedPrompt(prompt, output.prompt_logprobs, _entries) if output.prompt_logprobs else None
 
 
 def _entries(place: Mapping[int, Any]) -> Place:

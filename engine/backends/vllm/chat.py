@@ -17,9 +17,9 @@ from engine.formats.chat_template.reader import (
     LINE,
     BaseReader,
     Gap,
-    Kind,
     Read,
     ReadEnded,
+    ReadKind,
     ReadStarted,
     Said,
     freeform_text,
@@ -102,7 +102,7 @@ def _with_objects(message: Mapping[str, Any], *, in_parts: bool) -> dict[str, An
     return {**message, "tool_calls": calls}
 
 
-def vllm_parsers(tokenizer: str, reasoning: str, tool: str) -> Callable[[Collection[str]], "VllmReader"]:
+def vllm_parsers(tokenizer: str, reasoning: str, tool: str) -> Callable[[Collection[str]], "VllmTurnReader"]:
     """Return what makes readers of turns with vLLM's parsers of these names, given what functions can be called.
 
     `tokenizer` is a folder, or a name of the hub. Raises `EngineConfigurationError` where vLLM has no such parsers.
@@ -122,7 +122,7 @@ def vllm_parsers(tokenizer: str, reasoning: str, tool: str) -> Callable[[Collect
     assert make is not None, "a parser was named"
 
     # vLLM's parsers read the tools from a request, so one is made up that declares nothing but their names.
-    def reader(functions: Collection[str]) -> "VllmReader":
+    def reader(functions: Collection[str]) -> "VllmTurnReader":
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
         request = ChatCompletionRequest.model_validate(
@@ -131,12 +131,12 @@ def vllm_parsers(tokenizer: str, reasoning: str, tool: str) -> Callable[[Collect
                 "tools": [{"type": "function", "function": {"name": name}} for name in functions] or None,
             }
         )
-        return VllmReader(make(loaded, request.tools), request)
+        return VllmTurnReader(make(loaded, request.tools), request)
 
     return reader
 
 
-class VllmReader(BaseReader):
+class VllmTurnReader(BaseReader):
     """Reads one turn with a parser of vLLM's."""
 
     takes_special_tokens = True
@@ -144,11 +144,11 @@ class VllmReader(BaseReader):
     def __init__(self, parser: Any, request: Any) -> None:
         self._parser: Any = parser  # None once it has failed
         self._request = request
-        self._open: Kind | None = None  # what the item is that is being told now; None before the first one
+        self._open: ReadKind | None = None  # what the item is that is being told now; None before the first one
         # The number of the open call, as vLLM counts them in a turn; -1 before the first one.
         self._call = -1
         self._held = ""  # arguments that may be those of a tool that takes text as it is
-        self._latest: Kind | None = None  # what was told last, if only white space of it
+        self._latest: ReadKind | None = None  # what was told last, if only white space of it
         self._gap = Gap()  # before the item that comes next
         self._line = ""  # the line end that a text ends with so far: it is the template's if another item follows
         self.repairs = 0  # how often the parser failed: 1 at most, as it is dropped then
@@ -163,7 +163,7 @@ class VllmReader(BaseReader):
         if self._open is not None:
             if self._line:
                 read.append(Said(self._line))
-            self._end(read, ReadEnded(truncated=not stopped, is_last=self._open is Kind.CALL and stopped))
+            self._end(read, ReadEnded(truncated=not stopped, is_last=self._open is ReadKind.CALL and stopped))
             self._open = None
         return read
 
@@ -186,26 +186,26 @@ class VllmReader(BaseReader):
                 logger.exception("a parser of vLLM's failed; what follows is read as text")
                 self._parser, self.repairs = None, self.repairs + 1
         if self._parser is None:
-            self._say(Kind.ANSWER, text, read)
+            self._say(ReadKind.ANSWER, text, read)
         elif delta is not None:
-            self._say(Kind.REASONING, delta.reasoning or "", read)
-            self._say(Kind.ANSWER, delta.content or "", read)
+            self._say(ReadKind.REASONING, delta.reasoning or "", read)
+            self._say(ReadKind.ANSWER, delta.content or "", read)
             for call in delta.tool_calls or ():
                 self._call_on(call, read)
         return read
 
-    def _say(self, kind: Kind, text: str, read: list[Read]) -> None:
+    def _say(self, kind: ReadKind, text: str, read: list[Read]) -> None:
         # White space alone opens no item (`Gap.take`), and yet it must be known what it came behind.
         if text and self._latest is not kind:
             behind = self._latest
-            self._gap = Gap(is_behind_thought=behind is Kind.REASONING, is_behind_call=behind is Kind.CALL)
+            self._gap = Gap(is_behind_thought=behind is ReadKind.REASONING, is_behind_call=behind is ReadKind.CALL)
             self._latest = kind
         # The gap swallows what the template writes between two items: only the rest begins an item.
         if self._open is not kind:
             text = self._gap.take(text)
             if not text:
                 return
-            before = self._gap.before_thought() if kind is Kind.REASONING else self._gap.before_answer()
+            before = self._gap.before_thought() if kind is ReadKind.REASONING else self._gap.before_answer()
             self._begin(ReadStarted(kind), read)
             text = before + text
         # A line end is held back until more text follows: only then is it the model's own.
@@ -218,10 +218,10 @@ class VllmReader(BaseReader):
     def _call_on(self, call: Any, read: list[Read]) -> None:
         function = call.function
         # The first delta of a call has its name; one without a name that belongs to no open call is dropped.
-        if self._open is not Kind.CALL or call.index != self._call:
+        if self._open is not ReadKind.CALL or call.index != self._call:
             if function is None or not function.name:
                 return
-            self._begin(ReadStarted(Kind.CALL, function.name), read)
+            self._begin(ReadStarted(ReadKind.CALL, function.name), read)
             self._call = call.index
         if function is not None and function.arguments:
             self._held += function.arguments

@@ -51,7 +51,7 @@ from hashlib import blake2b
 from math import ceil
 
 from engine.backends.client import OutOfReach
-from engine.backends.vllm.replica import Replica, Service
+from engine.backends.vllm.replica import Replica, ReplicaService
 from engine.backends.vllm.server_lists import ServerList
 from engine.errors import EngineError, EngineUnavailable
 from engine.types import Session
@@ -281,7 +281,7 @@ class ReplicaPool:
         return sum(replica.running for replica in self._all())
 
     @property
-    def services(self) -> list[Service]:
+    def services(self) -> list[ReplicaService]:
         """What those that are used can do."""
         return [replica.service for replica in self._replicas.values() if replica.service]
 
@@ -329,7 +329,7 @@ class ReplicaPool:
         for task in late:
             tasks[task].lose(f"{tasks[task]} takes longer than others to say what it can do")
 
-    def _take_answers(self, answers: Mapping[Replica, asyncio.Task[Service]]) -> None:
+    def _take_answers(self, answers: Mapping[Replica, asyncio.Task[ReplicaService]]) -> None:
         """Use those that can be used, if there is one, and lose the others. Raises as `inspect` does."""
         problems = {replica: problem for replica, task in answers.items() if (problem := task.exception())}
         for problem in problems.values():
@@ -412,7 +412,7 @@ class ReplicaPool:
             await asyncio.wait([task])
 
 
-async def _late_ones(tasks: Iterable[asyncio.Task[Service]]) -> Collection[asyncio.Task[Service]]:
+async def _late_ones(tasks: Iterable[asyncio.Task[ReplicaService]]) -> Collection[asyncio.Task[ReplicaService]]:
     """Wait for the first answer that is a good one, and then a little for the others; return those that are missing."""
     # A server that fails at once ends no waiting: the next one may do.
     waiting, good = set(tasks), False

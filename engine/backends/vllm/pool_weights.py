@@ -18,7 +18,7 @@ from engine.backends.client import Refusal
 from engine.backends.vllm.pool import ReplicaPool
 from engine.backends.vllm.replica import RESUME, Replica
 from engine.errors import EngineError, EngineUnavailable, WeightsRefused
-from engine.weights import FAILED, BaseWeights, PauseMode, ReplicaState, Told, WeightsCall, WeightsStep, nobody
+from engine.weights import FAILED, Announce, BaseWeights, PauseMode, ReplicaState, WeightsCall, WeightsStep, nobody
 
 STEP_SECONDS = 3600.0  # that a step may take, and a pause that waits: whoever asks for it has bounds of its own
 CHANGES = (WeightsStep.UPDATE, WeightsStep.FINISH)  # where one of these fails, weights may be new and old
@@ -90,7 +90,7 @@ class PoolWeights(BaseWeights):
             own = {replica: replace(call, info=info) for replica, info in zip(own, call.info, strict=True)}
         await self._everywhere(lambda replica: _step(replica, own[replica]))
 
-    async def apply(self, calls: Sequence[WeightsCall], mode: PauseMode, *, told: Told = nobody) -> None:
+    async def apply(self, calls: Sequence[WeightsCall], mode: PauseMode, *, told: Announce = nobody) -> None:
         """Change all of them at once."""
         before = self._want(calls)
         try:
@@ -99,7 +99,7 @@ class PoolWeights(BaseWeights):
             self._pool().want(before)
             raise
 
-    async def roll(self, calls: Sequence[WeightsCall], mode: PauseMode, *, told: Told = nobody) -> None:
+    async def roll(self, calls: Sequence[WeightsCall], mode: PauseMode, *, told: Announce = nobody) -> None:
         """Change one after the other; those that are away are tried, too."""
         pool, before = self._pool(), self._want(calls)
         problems: dict[Replica, EngineError] = {}
@@ -169,7 +169,7 @@ class PoolWeights(BaseWeights):
         replica.client.end_streams(EngineUnavailable(problem))
 
     async def _change(
-        self, replica: Replica, calls: Sequence[WeightsCall], mode: PauseMode, told: Told = nobody
+        self, replica: Replica, calls: Sequence[WeightsCall], mode: PauseMode, told: Announce = nobody
     ) -> EngineError | None:
         """Change one server, and return what was the matter."""
         replica.is_leaving_out = True

@@ -120,7 +120,7 @@ class Circuit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class ReplicaService:
     """What a server turned out to be able to do."""
 
     wire: Wire  # how generations are asked for
@@ -155,7 +155,7 @@ class Replica:
         self.running = 0  # generations, counted by `VllmServerEngine`
         self.circuit = Circuit()  # whether it is used
         self.doubted = asyncio.Event()  # wakes its watcher before the next look is due
-        self._service: Service | None = None  # the last one that was found, kept while the server is away
+        self._service: ReplicaService | None = None  # the last one that was found, kept while the server is away
         self._model = model
         self._harmony = harmony  # else any other token is as good to try it with
         self._pool = pool
@@ -184,7 +184,7 @@ class Replica:
         self._version = version
 
     @property
-    def service(self) -> Service | None:
+    def service(self) -> ReplicaService | None:
         """What it can do; None while it is not used."""
         return self._service if self.circuit.is_closed else None
 
@@ -200,7 +200,7 @@ class Replica:
 
     # What it can do.
 
-    async def inspect(self) -> Service:
+    async def inspect(self) -> ReplicaService:
         """Ask the server what it serves, and have it generate one token in each way there is until one works.
 
         Raises `EngineConfigurationError` where an operator has to change something, `EngineUnavailable` where it may
@@ -278,13 +278,13 @@ class Replica:
         await self.client.post(RESUME, b"{}", seconds=self.client.timeouts.connect, is_repeatable=True)
         self.may_be_paused = False
 
-    async def _find_wire(self, max_model_len: int) -> Service:
+    async def _find_wire(self, max_model_len: int) -> ReplicaService:
         """Return the first way in which the server generates a token."""
         # The one made for tokens first. With each, a low priority first: a refusal of it says that priorities are not
         # taken.
         for wire in (GENERATE, COMPLETIONS):
             for priority in (FIRST_PRIORITY, 0):
-                service = Service(wire=wire, takes_priorities=priority != 0, max_model_len=max_model_len)
+                service = ReplicaService(wire=wire, takes_priorities=priority != 0, max_model_len=max_model_len)
                 try:
                     await self._try(service, priority)
                 except Refusal as refusal:
@@ -298,7 +298,7 @@ class Replica:
                     return service
         raise AssertionError("the last attempt has worked or raised")
 
-    async def _takes_grammars(self, service: Service) -> bool:
+    async def _takes_grammars(self, service: ReplicaService) -> bool:
         """Whether the server holds a token to a grammar that allows one only: it needs a tokenizer for that."""
         grammar = TurnGrammar(TurnRules(), ONE_TOKEN if self._harmony else ONE_OF_ANY)
         try:
@@ -309,7 +309,7 @@ class Replica:
             return False
 
     async def first_token(
-        self, service: Service, *, priority: int = 0, grammar: TurnGrammar | None = None
+        self, service: ReplicaService, *, priority: int = 0, grammar: TurnGrammar | None = None
     ) -> list[int]:
         """Have the server generate one token; raises as `ServerClient.stream()` does."""
         request = GenerationRequest(
@@ -322,7 +322,7 @@ class Replica:
         async with aclosing(self.stream(request, service, max_tokens=1)) as chunks:
             return [token async for chunk in chunks for token in chunk.token_ids]
 
-    async def _try(self, service: Service, priority: int) -> None:
+    async def _try(self, service: ReplicaService, priority: int) -> None:
         try:
             tokens = await self.first_token(service, priority=priority)
         except GenerationFailed as error:
@@ -373,7 +373,7 @@ class Replica:
     # Generations.
 
     def stream(
-        self, request: GenerationRequest, service: Service, *, max_tokens: int
+        self, request: GenerationRequest, service: ReplicaService, *, max_tokens: int
     ) -> AsyncGenerator[TokenChunk, None]:
         """Yield what the server samples, over the wire of `service`; raises as `ServerClient.stream()` does."""
         # vLLM refuses any other one without `--scheduling-policy priority`.
@@ -473,7 +473,7 @@ class Replica:
             self.circuit.open(self._loop.time())
             self.doubted.set()
 
-    def use(self, service: Service) -> None:
+    def use(self, service: ReplicaService) -> None:
         """Use the server, as what it turned out to be."""
         self._service, self.problem = service, ""
         self.circuit.close(self._loop.time())

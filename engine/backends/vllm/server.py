@@ -15,7 +15,7 @@ from engine.backends.client import Refusal, ServerClient, Timeouts, open_session
 from engine.backends.vllm.pictures import Expansions
 from engine.backends.vllm.pool import ReplicaPool
 from engine.backends.vllm.pool_weights import PoolWeights, versions_of
-from engine.backends.vllm.replica import ANY_TOKEN, Replica, ReplicaFailed, Service
+from engine.backends.vllm.replica import ANY_TOKEN, Replica, ReplicaFailed, ReplicaService
 from engine.backends.vllm.routers import NO_ROUTER, Router, router_of
 from engine.backends.vllm.server_lists import ServerList, as_source, named_servers
 from engine.errors import (
@@ -140,7 +140,11 @@ class VllmServerEngine(CheckingEngine):
         if self._harmony:
             await load_vocabulary()
         self._require_open()
-        pool = self._open_pool()
+        if self._pool is None:
+            self._session = open_session(self._api_key)
+            make = partial(self._replica, self._session)
+            self._pool = ReplicaPool(self._servers, make, refresh_seconds=self._refresh_seconds)
+        pool = self._pool
         await unless(self._closed, pool.inspect(), error=_closed)
         self._require_open()
         pool.watch()
@@ -157,13 +161,6 @@ class VllmServerEngine(CheckingEngine):
             max_model_len=min(service.max_model_len for service in pool.services),
             detail=_described(pool.replicas),
         )
-
-    def _open_pool(self) -> ReplicaPool:
-        if self._pool is None:
-            self._session = open_session(self._api_key)
-            make = partial(self._replica, self._session)
-            self._pool = ReplicaPool(self._servers, make, refresh_seconds=self._refresh_seconds)
-        return self._pool
 
     def _replica(self, session: aiohttp.ClientSession, url: str, pool: Collection[Replica]) -> Replica:
         return Replica(
@@ -214,7 +211,7 @@ class VllmServerEngine(CheckingEngine):
         raise problem
 
     async def _sample(
-        self, pool: ReplicaPool, replica: Replica, service: Service, request: GenerationRequest, max_tokens: int
+        self, pool: ReplicaPool, replica: Replica, service: ReplicaService, request: GenerationRequest, max_tokens: int
     ) -> AsyncGenerator[TokenChunk, None]:
         """Yield what one server samples; raises what its errors mean, as `Replica.explain` does.
 
@@ -392,17 +389,11 @@ def _described(replicas: Sequence[Replica]) -> str:
     """Return for the operator which servers are asked in which way."""
     urls: dict[str, list[str]] = {}
     for replica in replicas:
-        if replica.service:
-            urls.setdefault(_way(replica.service), []).append(replica.client.url)
+        if service := replica.service:
+            missing = [] if service.takes_priorities else ["takes no priorities"]
+            missing += [] if service.takes_grammars else ["no grammars"]
+            way = service.wire.path + (f" ({', '.join(missing)})" if missing else "")
+            urls.setdefault(way, []).append(replica.client.url)
     serving = sum(map(len, urls.values()))
     ways = "; ".join(f"{way} at {', '.join(at)}" for way, at in urls.items())
     return f"over {ways}" + (f", {serving} of {len(replicas)} servers answer" if len(replicas) > 1 else "")
-
-
-def _way(service: Service) -> str:
-    missing = [
-        what
-        for what, there in (("takes no priorities", service.takes_priorities), ("no grammars", service.takes_grammars))
-        if not there
-    ]
-    return service.wire.path + (f" ({', '.join(missing)})" if missing else "")

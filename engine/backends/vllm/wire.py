@@ -26,7 +26,6 @@ from engine.types import (
     GenerationRequest,
     PromptLogprobs,
     RankedToken,
-    SamplingOptions,
     TokenChunk,
     TokenLogprob,
     WeightsSpan,
@@ -63,7 +62,14 @@ class Wire(ABC):
         `content_parts` are the pictures, which only a wire with `takes_pictures` has a place for; `more` are fields
         for a router before the server.
         """
-        sampling, whole = _sampling(request.sampling, max_tokens), is_whole(request)
+        wishes, whole = request.sampling, is_whole(request)
+        sampling: JsonObject = {
+            "max_tokens": max_tokens,
+            "stop_token_ids": list(wishes.stop_token_ids),
+            **wishes.named(),
+        }
+        if wishes.top_logprobs is not None:
+            sampling["logprobs"] = wishes.top_logprobs
         # The usage has the cached tokens, and comes only where it is asked for.
         streamed: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
         if request.grammar is not None:
@@ -148,7 +154,7 @@ GENERATE = GenerateWire()
 COMPLETIONS = CompletionsWire()
 
 
-class VllmReader(AnswerReader):
+class VllmAnswerReader(AnswerReader):
     """Reads what a wire's answers have in common."""
 
     def __init__(self, wire: Wire, top_logprobs: int | None, *, has_pictures: bool) -> None:
@@ -165,7 +171,7 @@ class VllmReader(AnswerReader):
         return None if self._top_logprobs is None else self._wire.logprobs(choice, self._top_logprobs)
 
 
-class TokenStream(VllmReader):
+class TokenStream(VllmAnswerReader):
     """One streamed answer."""
 
     def __init__(
@@ -239,13 +245,6 @@ def _weights(choice: JsonObject) -> list[WeightsSpan] | None:
     return [WeightsSpan(str(span["version"]), span["end"] - span["start"]) for span in spans]
 
 
-def _sampling(sampling: SamplingOptions, max_tokens: int) -> JsonObject:
-    options = sampling.named()
-    if sampling.top_logprobs is not None:
-        options["logprobs"] = sampling.top_logprobs
-    return {"max_tokens": max_tokens, "stop_token_ids": list(sampling.stop_token_ids), **options}
-
-
 def _token_id(entry: JsonObject) -> int:
     """Return an entry's token id; before vLLM 0.32 it stood in its token, as `token_id:123`."""
     token_id = entry.get("token_id")
@@ -286,14 +285,12 @@ class RankedPrompt(Sequence[Sequence[RankedToken] | None]):
     def __getitem__(self, index: int | slice) -> Sequence[RankedToken] | PromptLogprobs | None:
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
-        place = self.places[index]
-        return None if place is None else _ranked(self.prompt[index], self.entries(place))
-
-
-def _ranked(prompted: int, place: Place) -> Sequence[RankedToken]:
-    tokens = [RankedToken(token, _finite(logprob), rank or 0) for token, logprob, rank in place]
-    # The prompt's own token first, whatever its rank.
-    return sorted(tokens, key=lambda each: (each.token_id != prompted, each.rank))
+        place, own = self.places[index], self.prompt[index]
+        if place is None:
+            return None
+        tokens = [RankedToken(token, _finite(logprob), rank or 0) for token, logprob, rank in self.entries(place)]
+        # The prompt's own token first, whatever its rank.
+        return sorted(tokens, key=lambda each: (each.token_id != own, each.rank))
 
 
 def _finite(logprob: float | None) -> float:
@@ -309,7 +306,7 @@ def is_whole(request: GenerationRequest) -> bool:
     return request.sampling.prompt_logprobs is not None or moves_caches
 
 
-class WholeAnswer(VllmReader):
+class WholeAnswer(VllmAnswerReader):
     """Collects the bytes of one answer."""
 
     def __init__(
@@ -344,24 +341,20 @@ class WholeAnswer(VllmReader):
             raise GenerationFailed(NO_TOKEN_IDS)
         usage = message.get("usage") or {}
         # With pictures these are more than were sent.
-        self._prompt = message.get("prompt_token_ids") or self._prompt
+        prompt = message.get("prompt_token_ids") or self._prompt
+        # `/inference/v1/generate` has them beside the choices, `/v1/completions` in each choice.
+        places = message.get("prompt_logprobs") or choice.get("prompt_logprobs")
         return TokenChunk(
             token_ids=token_ids,
             finish_reason=FINISH_REASONS[choice["finish_reason"]],
             cached_tokens=_cached_tokens(usage),
             prompt_tokens=self._prompt_tokens(usage),
             logprobs=self._logprobs(choice),
-            # `/inference/v1/generate` has them beside the choices, `/v1/completions` in each choice.
-            prompt_logprobs=self._of_prompt(message.get("prompt_logprobs") or choice.get("prompt_logprobs")),
+            # All places now, not one by one when asked for: this runs on a thread already.
+            prompt_logprobs=None if places is None else list(RankedPrompt(prompt, places, _entries)),
             kv_transfer_params=message.get("kv_transfer_params"),
             weights=_weights(choice),
         )
-
-    def _of_prompt(self, places: Sequence[Mapping[str, Any] | None] | None) -> PromptLogprobs | None:
-        if places is None:
-            return None
-        # All places now, not one by one when asked for: this runs on a thread already.
-        return list(RankedPrompt(self._prompt, places, _entries))
 
 
 def _entries(place: Mapping[str, Any]) -> Iterator[tuple[int, float | None, int | None]]:

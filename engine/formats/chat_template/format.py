@@ -49,12 +49,12 @@ from engine.formats.chat_template.reader import (
     THINK_END,
     BaseReader,
     CallStyle,
-    Kind,
     Read,
     ReadEnded,
-    Reader,
+    ReadKind,
     ReadStarted,
     Said,
+    TagReader,
     Whole,
 )
 from engine.formats.chat_template.vocabulary import Sight, Vocabulary, template_messages
@@ -67,12 +67,12 @@ MakeReader = Callable[[Collection[str]], BaseReader]  # given the names of funct
 LABEL = 8  # bytes of the longest text of which `is_one_token` knows
 # The template decides about old reasoning, so the chain keeps it: see `MessageKind`.
 KINDS = {
-    Kind.REASONING: MessageKind.COMMENTARY,
-    Kind.ANSWER: MessageKind.FINAL,
-    Kind.CALL: MessageKind.COMMENTARY,
+    ReadKind.REASONING: MessageKind.COMMENTARY,
+    ReadKind.ANSWER: MessageKind.FINAL,
+    ReadKind.CALL: MessageKind.COMMENTARY,
 }
 # The reader's kinds; calls are told apart by their names (`_item`).
-_ITEMS = {Kind.REASONING: ItemKind.REASONING, Kind.ANSWER: ItemKind.ANSWER}
+_ITEMS = {ReadKind.REASONING: ItemKind.REASONING, ReadKind.ANSWER: ItemKind.ANSWER}
 
 
 class ChatParser(TurnParser):
@@ -99,7 +99,7 @@ class ChatParser(TurnParser):
         self._silent = vocabulary.special - seen  # special tokens that are not for the reader
         self._unread: list[int] = []  # tokens whose text is not whole yet
         self._ended = False  # an end token came, or `close`: what follows is not read
-        self._started = ReadStarted(Kind.ANSWER)  # what the open item began with
+        self._started = ReadStarted(ReadKind.ANSWER)  # what the open item began with
         self._texts: list[str] = []  # of the open item
         self._tokens: list[int] = []  # that belong to no item which has ended
         self._whole = 0  # tokens up to the end of the open call; 0 where it has not ended
@@ -161,7 +161,7 @@ class ChatParser(TurnParser):
     def _item(self) -> ItemStarted:
         """Decide what an item is: a name that the client has not declared is a tool of the server's, if any."""
         kind, name = self._started.kind, self._started.name
-        if kind is not Kind.CALL:
+        if kind is not ReadKind.CALL:
             return ItemStarted(_ITEMS[kind])
         return ItemStarted(ItemKind.CALL if self._is_own(name) else ItemKind.HOSTED_CALL, name)
 
@@ -176,7 +176,7 @@ class ChatParser(TurnParser):
         size = self._whole if self._whole and not ended.is_last else len(self._tokens)
         tokens, self._tokens, self._whole = self._tokens[:size], self._tokens[size:], 0
         said: dict[str, object] = {"is": kind.value, "text": "".join(self._texts)}
-        if kind is Kind.CALL:
+        if kind is ReadKind.CALL:
             said["name"] = self._started.name
             if not self._is_own(self._started.name):
                 said["hosted"] = True
@@ -184,7 +184,7 @@ class ChatParser(TurnParser):
             said["freeform"] = True
         return ItemEnded(
             RenderedMessage(KINDS[kind], record(said, tokens, vocabulary=self._vocabulary.fingerprint)),
-            reasoning_tokens=len(tokens) if kind is Kind.REASONING else 0,
+            reasoning_tokens=len(tokens) if kind is ReadKind.REASONING else 0,
             truncated=ended.truncated,
             called=ended.is_last,
         )
@@ -304,24 +304,24 @@ class ChatTemplateFormat(ModelFormat):
         manners = self._known[2]
         if manners.reader is not None:
             return manners.reader(functions)
-        return Reader(
+        return TagReader(
             style=manners.calls, thinks=manners.thinks, is_open=manners.thinks and manners.thinks_first, is_call=is_call
         )
 
     def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
         manners = self._known[2]
         whole = turn_grammar(rules, manners.calls, thinks=manners.thinks_under_grammar, open=manners.thinks_first)
+        if whole is None or not behind:
+            return whole
+        text = b"".join(map(self.token_bytes, behind)).decode(errors="replace")
         # `open`: then the turn begins within a thought, though no tag of it was sampled.
-        return rest_of(whole, self._text(behind), open=manners.thinks_first) if whole is not None and behind else whole
+        return rest_of(whole, text, open=manners.thinks_first)
 
     def problem_of(self, rules: TurnRules, tokens: Sequence[int]) -> str | None:
         # The names of all tools: the rules say which of them may be called.
         parser = self.parser([rule.name for rule in rules.calls])
         events = parser.feed(tokens)
         return problem_of(rules, events, has_ended=bool(tokens) and parser.is_end(tokens[-1]), repairs=parser.repairs)
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        return b"".join(map(self.token_bytes, tokens)).decode(errors="replace")
 
     # Prompts.
 
@@ -397,14 +397,14 @@ class ChatTemplateFormat(ModelFormat):
 
     def said(self, kind: ItemKind, text: str) -> RenderedMessage:
         if kind is ItemKind.REASONING:
-            return _message(KINDS[Kind.REASONING], {"is": "reasoning", "text": text})
+            return _message(KINDS[ReadKind.REASONING], {"is": "reasoning", "text": text})
         own = MessageKind.COMMENTARY if kind is ItemKind.PREAMBLE else MessageKind.FINAL
         return _message(own, {"is": "answer", "text": text})
 
     def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
         said: Json = {"is": "call", "text": arguments, "name": name}
         flags = {"freeform": freeform, "hosted": hosted}
-        return _message(KINDS[Kind.CALL], said | {flag: True for flag, is_so in flags.items() if is_so})
+        return _message(KINDS[ReadKind.CALL], said | {flag: True for flag, is_so in flags.items() if is_so})
 
     def output(self, name: str, body: Body, *, hosted: bool = False) -> RenderedMessage:
         said: Json = {"is": "output", **said_body(self._seen(body)), "name": name}

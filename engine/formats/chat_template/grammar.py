@@ -54,7 +54,11 @@ def turn_grammar(rules: TurnRules, style: CallStyle, *, thinks: bool, open: bool
                 "stop_after_first": False,
             },
         )
-    options = [_row(calls, style)] if calls else []
+    options: list[Tag] = []
+    if calls:
+        separator = "\n" if style is CallStyle.HERMES else "; "
+        row = {"type": "tags_with_separator", "tags": calls, "separator": separator, "at_least_one": True}
+        options.append(row)
     if not rules.must_call:
         options.append(_answer(rules.answer))
     outcome: Tag = options[0] if len(options) == 1 else {"type": "or", "elements": options}
@@ -73,11 +77,6 @@ def _thought(*, open: bool) -> Tag:
         return {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": end}
     tag = {"type": "tag", "begin": THINK, "content": {"type": "any_text"}, "end": end}
     return {"type": "optional", "content": tag}
-
-
-def _row(calls: list[Tag], style: CallStyle) -> Tag:
-    separator = "\n" if style is CallStyle.HERMES else "; "
-    return {"type": "tags_with_separator", "tags": calls, "separator": separator, "at_least_one": True}
 
 
 def _call(rule: CallRule, style: CallStyle) -> Tag:

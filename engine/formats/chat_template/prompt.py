@@ -46,11 +46,11 @@ from engine.formats.base import (
     Body,
     FunctionTool,
     MessageKind,
-    Picture,
+    PicturePart,
+    PlainKind,
+    PlainMessage,
     RenderedMessage,
     Tokens,
-    Told,
-    ToldKind,
     ToolNamespace,
     as_tokens,
     parts_of,
@@ -121,14 +121,14 @@ def said_body(body: Body) -> Saying:
         case [str(text)]:
             return {"text": text}
         case parts:
-            return {"parts": [{"image": part.digest} if isinstance(part, Picture) else part for part in parts]}
+            return {"parts": [{"image": part.digest} if isinstance(part, PicturePart) else part for part in parts]}
 
 
 def body_of(said: Saying) -> Body:
     """Return the body that the fields of a record say."""
     if "parts" not in said:
         return str(said.get("text", ""))
-    return [part if isinstance(part, str) else Picture(part["image"]) for part in said["parts"]]
+    return [part if isinstance(part, str) else PicturePart(part["image"]) for part in said["parts"]]
 
 
 def pictures_in(draft: "Tokens[int]") -> list[str]:
@@ -136,32 +136,32 @@ def pictures_in(draft: "Tokens[int]") -> list[str]:
     # Most have none, and it takes milliseconds to read a thousand; JSON never has this within a text.
     if sys.byteorder == "little" and b'"parts"' not in draft.tobytes():
         return []
-    return [part.digest for each in records(draft) for part in body_of(each.said) if isinstance(part, Picture)]
+    return [part.digest for each in records(draft) for part in body_of(each.said) if isinstance(part, PicturePart)]
 
 
 _TOLD = {
-    "user": ToldKind.USER,
-    "reasoning": ToldKind.REASONING,
-    "call": ToldKind.CALL,
-    "output": ToldKind.OUTPUT,
+    "user": PlainKind.USER,
+    "reasoning": PlainKind.REASONING,
+    "call": PlainKind.CALL,
+    "output": PlainKind.OUTPUT,
 }
 
 
-def told_of(message: RenderedMessage) -> list[Told]:
+def plain_messages(message: RenderedMessage) -> list[PlainMessage]:
     """Return what a message of a chain says, in no format's words."""
-    return [_told(each.said, message.kind) for each in records(message.tokens)]
+    return [_plain_message(each.said, message.kind) for each in records(message.tokens)]
 
 
-def _told(said: Saying, kind: MessageKind) -> Told:
+def _plain_message(said: Saying, kind: MessageKind) -> PlainMessage:
     match said["is"]:
         case "system":
-            meaning = ToldKind.NOTE if said.get("note") else ToldKind.DEVELOPER
+            meaning = PlainKind.NOTE if said.get("note") else PlainKind.DEVELOPER
         case "answer":
-            meaning = ToldKind.PREAMBLE if kind is MessageKind.COMMENTARY else ToldKind.ANSWER
+            meaning = PlainKind.PREAMBLE if kind is MessageKind.COMMENTARY else PlainKind.ANSWER
         case other:
             meaning = _TOLD[other]
     flags = {flag: bool(said.get(flag)) for flag in ("hosted", "freeform")}
-    return Told(meaning, body_of(said), said.get("name", ""), **flags)
+    return PlainMessage(meaning, body_of(said), said.get("name", ""), **flags)
 
 
 NONE = "none"
@@ -299,7 +299,7 @@ class _Writer:
         body = body_of(said)
         if self._sight is None:
             return without_pictures(body)
-        self._made.pictures += sum(isinstance(part, Picture) for part in body)
+        self._made.pictures += sum(isinstance(part, PicturePart) for part in body)
         return self._sight.written(body)
 
     def _plain(self, text: str) -> str:

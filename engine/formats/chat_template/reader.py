@@ -24,7 +24,7 @@ White space with nothing behind it but a tag, or a call, is no item's text.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeGuard
@@ -191,7 +191,14 @@ class CallStyle(Enum):
     JSON = "json"  # by its shape alone
 
 
-class Kind(Enum):
+_TAGS: Mapping[CallStyle, Sequence[str]] = {  # with which calls begin
+    CallStyle.NONE: (),
+    CallStyle.HERMES: (CALL,),
+    CallStyle.JSON: (PYTHON,),
+}
+
+
+class ReadKind(Enum):
     """What an item is."""
 
     REASONING = "reasoning"
@@ -203,7 +210,7 @@ class Kind(Enum):
 class ReadStarted:
     """An item begins."""
 
-    kind: Kind  # what begins
+    kind: ReadKind  # what begins
     name: str = ""  # of a call: what it calls
 
 
@@ -246,7 +253,7 @@ class BaseReader(ABC):
         """End the turn. `stopped`: by the model, else in its middle: then what is open is truncated."""
 
 
-class Reader(BaseReader):
+class TagReader(BaseReader):
     """Reads one turn. `is_call` says whether a name can be that of a tool, where only its shape tells a call."""
 
     def __init__(
@@ -254,6 +261,7 @@ class Reader(BaseReader):
     ) -> None:
         """Begin; `thinks`: there are tags around reasoning; `is_open`: the first of them stands in the prompt."""
         self._style = style
+        self._tags = _TAGS[style]
         self._is_call = is_call
         self._thinks = thinks
         self._held = ""  # text that was not decided yet: it may be the beginning of a tag, or of a call
@@ -261,7 +269,7 @@ class Reader(BaseReader):
         # What reads the next text: each state returns whether it got on, and so another one may have something to read.
         self._state: Callable[[], bool] = self._reasoning if is_open else self._content
         self._may_think_again = is_open  # some models write the tag that stands in the prompt, too
-        self._open: Kind | None = None  # what the open item is
+        self._open: ReadKind | None = None  # what the open item is
         self._is_whole = False  # the open call was said
         self._freeform = False  # the open call was given text as it is
         self._gap = Gap()  # before the item that comes next
@@ -273,28 +281,25 @@ class Reader(BaseReader):
     def feed(self, text: str, tokens: Sequence[int] = ()) -> list[Read]:
         """Take text; return what it completes."""
         self._held += text
-        return self._taken()
-
-    def end(self, *, stopped: bool) -> list[Read]:
-        """End the turn. `stopped`: by the model, else in its middle: then what is open is truncated."""
-        self._final = True
-        read = self._taken()
-        if self._open is not None:
-            # An answer or a thought is done where the model stopped; a call only with its last brace.
-            done = self._is_whole or (stopped and self._open is not Kind.CALL)
-            self._close(truncated=not done, is_last=self._is_whole)
-            read += self._taken()
-        return read
-
-    def _taken(self) -> list[Read]:
         while self._state():
             pass
         read, self._read = self._read, []
         return read
 
+    def end(self, *, stopped: bool) -> list[Read]:
+        """End the turn. `stopped`: by the model, else in its middle: then what is open is truncated."""
+        self._final = True
+        read = self.feed("")
+        if self._open is not None:
+            # An answer or a thought is done where the model stopped; a call only with its last brace.
+            done = self._is_whole or (stopped and self._open is not ReadKind.CALL)
+            self._close(truncated=not done, is_last=self._is_whole)
+            read += self.feed("")
+        return read
+
     # Items.
 
-    def _begin(self, kind: Kind, name: str = "") -> None:
+    def _begin(self, kind: ReadKind, name: str = "") -> None:
         self._close()
         self._open, self._gap = kind, Gap()
         self._read.append(ReadStarted(kind, name))
@@ -318,13 +323,13 @@ class Reader(BaseReader):
     # Text: reasoning and answers.
 
     def _content(self) -> bool:
-        if self._open is not Kind.ANSWER and not self._begins():
+        if self._open is not ReadKind.ANSWER and not self._begins():
             return False
         if self._is_whole:
             self._close()  # something follows the call
         tag, place = self._next_tag()
         # Text before the tag belongs to the answer; the tag itself is read in the next round.
-        if tag and not (self._open is not Kind.ANSWER and place == 0):
+        if tag and not (self._open is not ReadKind.ANSWER and place == 0):
             before = self._held[:place].removesuffix(LINE)
             self._answer(before)
             self._close()
@@ -343,9 +348,11 @@ class Reader(BaseReader):
                 self._gap = Gap()
             return True
         # What may be the beginning of a tag is held until more text decides it.
-        keep = 0 if self._final else self._undecided()
-        self._answer(self._held[: len(self._held) - keep])
-        self._held = self._held[len(self._held) - keep :]
+        if self._thinks and self._open is not ReadKind.ANSWER and THINK.startswith(self._held) and not self._final:
+            return False
+        decided = len(self._held) - (0 if self._final else _undecided(self._held, self._tags))
+        self._answer(self._held[:decided])
+        self._held = self._held[decided:]
         return False
 
     def _begins(self) -> bool:
@@ -357,32 +364,22 @@ class Reader(BaseReader):
         return bool(self._held)
 
     def _answer(self, text: str) -> None:
-        if text and self._open is not Kind.ANSWER:
-            text = self._gap.before_answer() + text
-            self._begin(Kind.ANSWER)
-        self._say(text)
-
-    def _tags(self) -> list[str]:
-        return {CallStyle.HERMES: [CALL], CallStyle.JSON: [PYTHON], CallStyle.NONE: []}[self._style]
+        if text:
+            if self._open is not ReadKind.ANSWER:
+                text = self._gap.before_answer() + text
+                self._begin(ReadKind.ANSWER)
+            self._read.append(Said(text))
 
     def _next_tag(self) -> tuple[str, int]:
         """Return the first tag, and its place; where an item begins a thought may, too, and a call without a tag."""
-        if self._may_think() and self._held.startswith(THINK):
-            return THINK, 0
-        if self._open is not Kind.ANSWER and self._style is CallStyle.JSON and self._held.startswith("{"):
-            return "{", 0
-        places = [(self._held.find(tag), tag) for tag in self._tags() if tag in self._held]
+        if self._open is not ReadKind.ANSWER:
+            if self._thinks and self._held.startswith(THINK):
+                return THINK, 0
+            if self._style is CallStyle.JSON and self._held.startswith("{"):
+                return "{", 0
+        places = [(self._held.find(tag), tag) for tag in self._tags if tag in self._held]
         place, tag = min(places, default=(-1, ""))
         return tag, place
-
-    def _may_think(self) -> bool:
-        return self._thinks and self._open is not Kind.ANSWER
-
-    def _undecided(self) -> int:
-        """Return how many characters at the end may belong to a tag."""
-        if self._may_think() and THINK.startswith(self._held):
-            return len(self._held)
-        return _undecided(self._held, self._tags())
 
     def _reasoning(self) -> bool:
         # The prompt ended with the tag, and the model may write it once more.
@@ -394,9 +391,9 @@ class Reader(BaseReader):
             self._may_think_again = False
         place = self._held.find(THINK_END)
         if place < 0:
-            keep = 0 if self._final else _undecided(self._held, [THINK_END])
-            self._thought(self._held[: len(self._held) - keep])
-            self._held = self._held[len(self._held) - keep :]
+            decided = len(self._held) - (0 if self._final else _undecided(self._held, (THINK_END,)))
+            self._thought(self._held[:decided])
+            self._held = self._held[decided:]
             return False
         # A line end before the closing tag is the template's.
         self._thought(self._held[:place].removesuffix(LINE))
@@ -407,13 +404,13 @@ class Reader(BaseReader):
         return True
 
     def _thought(self, text: str) -> None:
-        if self._open is not Kind.REASONING:
+        if self._open is not ReadKind.REASONING:
             text = self._gap.take(text)
-            if not text:
-                return
-            text = self._gap.before_thought() + text
-            self._begin(Kind.REASONING)
-        self._say(text)
+            if text:
+                text = self._gap.before_thought() + text
+                self._begin(ReadKind.REASONING)
+        if text:
+            self._read.append(Said(text))
 
     # Calls.
 
@@ -440,7 +437,7 @@ class Reader(BaseReader):
         if freeform is not None:
             self._state = self._whole
             return True
-        self._begin(Kind.CALL, name)
+        self._begin(ReadKind.CALL, name)
         self._held = arguments
         self._state = self._arguments
         return True
@@ -517,7 +514,7 @@ class Reader(BaseReader):
             self._answer(raw)
             return True
         name, arguments, freeform = call
-        self._begin(Kind.CALL, name)
+        self._begin(ReadKind.CALL, name)
         self._say(arguments)
         self._freeform = freeform
         self._complete()
@@ -532,7 +529,7 @@ class Reader(BaseReader):
         return bool(self._held) or self._final
 
 
-def _undecided(text: str, tags: list[str]) -> int:
+def _undecided(text: str, tags: Sequence[str]) -> int:
     """Return how many characters at a text's end may be the beginning of a tag, with the white space before them."""
     # A whole tag would have been found: one character less is the most that can be open.
     longest = max(map(len, tags), default=1) - 1

@@ -21,13 +21,13 @@ vocabulary, or writes them as plain text, does not tell whose a message is: noth
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
-from engine.formats.base import Begins, Body, Picture, Role, Tokens, messages_in, parts_of
+from engine.formats.base import Begins, Body, PicturePart, Role, Tokens, messages_in, parts_of
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}".encode()  # the bytes of an id that stands for nothing known
 KNOWN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<end_of_turn>")
@@ -74,10 +74,17 @@ def vocabulary_of(tokenizer: Mapping[str, Any], others: Sequence[Mapping[str, An
 
     Raises `ValueError`, `LookupError`, `TypeError` or `AttributeError` for what is not one.
     """
-    spelled = dict(_spelled(tokenizer["model"]["vocab"]))
+    vocab = tokenizer["model"]["vocab"]
+    # SentencePiece's is a list, with a score for each piece.
+    spelled = (
+        {int(token): piece for piece, token in vocab.items()}
+        if isinstance(vocab, dict)
+        else dict(enumerate(piece for piece, _ in vocab))
+    )
     entries = tokenizer.get("added_tokens", ())
     added = {str(each["content"]): int(each["id"]) for each in entries}
-    as_bytes = _of_bytes if _is_byte_level(tokenizer) else _of_sentencepiece
+    is_byte_level = any('"ByteLevel"' in json.dumps(tokenizer.get(part)) for part in ("pre_tokenizer", "decoder"))
+    as_bytes = _of_bytes if is_byte_level else _of_sentencepiece
     # Ids may have gaps, which stand for nothing that is known.
     pieces = [UNKNOWN] * (1 + max((*spelled, *added.values())))
     for token, piece in spelled.items():
@@ -89,17 +96,6 @@ def vocabulary_of(tokenizer: Mapping[str, Any], others: Sequence[Mapping[str, An
     if not ends:
         raise ValueError("no file says which tokens end a turn (eos_token)")
     return Vocabulary(pieces, added, frozenset(int(each["id"]) for each in entries if each.get("special")), ends)
-
-
-def _spelled(vocab: Any) -> Iterator[tuple[int, str]]:
-    # SentencePiece's is a list, with a score for each piece.
-    if isinstance(vocab, dict):
-        return ((int(token), piece) for piece, token in vocab.items())
-    return ((token, piece) for token, (piece, _) in enumerate(vocab))
-
-
-def _is_byte_level(tokenizer: Mapping[str, Any]) -> bool:
-    return any('"ByteLevel"' in json.dumps(tokenizer.get(part)) for part in ("pre_tokenizer", "decoder"))
 
 
 def _of_bytes(piece: str) -> bytes:
@@ -118,15 +114,11 @@ def _of_sentencepiece(piece: str) -> bytes:
     return piece.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()
 
 
-def _characters() -> dict[str, int]:
-    """Return the byte that each character stands for, as GPT-2 began it: itself, or one from U+0100 on."""
-    # Printable characters of Latin-1; the others get the next free ones from U+0100 on, in order.
-    itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return {chr(byte if byte in itself else next(others)): byte for byte in range(0x100)}
-
-
-BYTE_OF = _characters()
+# The byte that each character stands for, as GPT-2 began it. Printable characters of Latin-1 stand for themselves; the
+# other bytes have the next free ones from U+0100 on, in order.
+_ITSELF = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+_OTHERS = iter(range(0x100, 0x200))
+BYTE_OF = {chr(byte if byte in _ITSELF else next(_OTHERS)): byte for byte in range(0x100)}
 
 
 def _ends(others: Sequence[Mapping[str, Any]], added: Mapping[str, int]) -> set[int]:
@@ -165,7 +157,7 @@ class Sight:
 
     def written(self, body: Body) -> str:
         """Return a body as text for the template."""
-        return "".join(self.text if isinstance(part, Picture) else self.plain(part) for part in parts_of(body))
+        return "".join(self.text if isinstance(part, PicturePart) else self.plain(part) for part in parts_of(body))
 
     def plain(self, text: str) -> str:
         """Return a text in which nothing is taken for a picture."""

@@ -32,6 +32,15 @@ STOP_TOKENS = (RETURN, CALL)  # generation ends here
 END_TOKENS = frozenset((RETURN, CALL, END, ENDOFTEXT))  # a message ends here
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
+# Names in headers.
+ANALYSIS = "analysis"
+COMMENTARY = "commentary"
+FINAL = "final"
+CHANNELS = (ANALYSIS, COMMENTARY, FINAL)
+ASSISTANT = "assistant"
+FUNCTIONS = "functions."  # how the recipients begin that are functions of the client's
+NOBODY = ("user", "assistant", "all")  # recipients that are not tools: an answer may name its reader
+
 MAX_SLICE = 64 * 1024  # characters that are encoded at once
 
 _FIRST_SPECIAL = 199_998  # id, of `<|startoftext|>`: those from here on are special tokens

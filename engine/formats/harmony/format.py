@@ -16,29 +16,30 @@ from engine.formats.base import (
     Begins,
     Body,
     FunctionTool,
-    ItemEnded,
     ItemKind,
-    ItemStarted,
     ModelFormat,
-    Picture,
+    PicturePart,
+    PlainKind,
+    PlainMessage,
     RenderedMessage,
     Role,
-    Text,
     Tokens,
-    Told,
-    ToldKind,
     ToolNamespace,
-    TurnEvent,
-    TurnParser,
     UnreadableMessage,
     as_tokens,
     messages_in,
     without_pictures,
 )
 from engine.formats.harmony.encoding import (
+    ANALYSIS,
+    CHANNELS,
+    COMMENTARY,
     END_TOKENS,
+    FINAL,
+    FUNCTIONS,
     MAX_TOKEN,
     MESSAGE,
+    NOBODY,
     PICTURE,
     SPECIAL_TOKENS,
     START,
@@ -50,18 +51,7 @@ from engine.formats.harmony.encoding import (
     token_bytes,
 )
 from engine.formats.harmony.grammar import problem_of_turn, turn_grammar
-from engine.formats.harmony.parser import (
-    ANALYSIS,
-    CHANNELS,
-    COMMENTARY,
-    FINAL,
-    FUNCTIONS,
-    NOBODY,
-    HarmonyEvent,
-    HarmonyStream,
-    Header,
-    MessageCompleted,
-)
+from engine.formats.harmony.parser import MAX_NAME, TOOL_NAME, HarmonyParser
 from engine.formats.harmony.prompt import (
     IN_SYSTEM_MESSAGE,
     INSTRUCTIONS,
@@ -74,15 +64,11 @@ from engine.formats.harmony.prompt import (
     render_text,
     render_tool_output,
     render_user,
-    sampled_message,
 )
 from engine.types import TurnGrammar, TurnRules
 from engine.unanswered import Unanswered
 
 ROLES: Sequence[Role] = ("system", "developer", "user", "assistant")
-MAX_NAME = 256  # characters
-# What a header may have as a name: nothing that could be a special token or end the name.
-TOOL_NAME = re.compile(rf"[A-Za-z0-9_.\-]{{1,{MAX_NAME}}}")
 # `user`, `functions.f`: up to white space or a special token.
 _AUTHOR = re.compile(r"\s*([^\s<]*)")
 # `to=functions.f`.
@@ -102,24 +88,22 @@ def messages_of(tokens: Iterable[int]) -> list[Json]:
     messages = []
     for header, content in _cut(tokens):
         message = _header(decode_tokens(header))
-        messages.append({**message, "content": [_shown(part) for part in content_parts(content)]})
+        parts = [
+            {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "sha256": part.digest}
+            for part in content_parts(content)
+        ]
+        messages.append({**message, "content": parts})
     return messages
 
 
-def _shown(part: str | Picture) -> Json:
-    if isinstance(part, Picture):
-        return {"type": "image", "sha256": part.digest}
-    return {"type": "text", "text": part}
-
-
-def content_parts(content: Sequence[int]) -> list[str | Picture]:
+def content_parts(content: Sequence[int]) -> list[str | PicturePart]:
     """Return the texts and the pictures that the tokens of a message's content are, one at least."""
-    parts: list[str | Picture] = []
+    parts: list[str | PicturePart] = []
     done = 0
     for begin, end, digest in pictures_in(content):
         if begin > done:
             parts.append(decode_tokens(content[done:begin]))
-        parts.append(Picture(digest))
+        parts.append(PicturePart(digest))
         done = end
     if done < len(content) or not parts:
         parts.append(decode_tokens(content[done:]))
@@ -132,7 +116,7 @@ def pictures_in(tokens: Sequence[int]) -> Iterator[tuple[int, int, str]]:
     A model may have sampled the sign of a picture in any place: what is not a picture is text.
     """
     done = 0
-    for begin, end in pairwise(_places(tokens, PICTURE)):
+    for begin, end in pairwise(places_of(PICTURE, tokens)):
         # The end of one picture is not the beginning of the next.
         if begin >= done and end - begin <= MAX_DIGEST + 1:
             digest = decode_tokens(tokens[begin + 1 : end])
@@ -141,7 +125,8 @@ def pictures_in(tokens: Sequence[int]) -> Iterator[tuple[int, int, str]]:
                 done = end + 1
 
 
-def _places(tokens: Sequence[int], token: int) -> Iterator[int]:
+def places_of(token: int, tokens: Sequence[int]) -> Iterator[int]:
+    """Yield where a token stands among others."""
     # `index` searches in C; a loop over a prompt of 100,000 tokens would take far longer.
     place = -1
     with suppress(ValueError):
@@ -276,109 +261,40 @@ def _text(message: Mapping[str, Any]) -> str:
     return "".join(texts)
 
 
-def told_of(message: RenderedMessage) -> list[Told]:
+def plain_messages(message: RenderedMessage) -> list[PlainMessage]:
     """Return what a message of a chain says, in no format's words."""
-    return [_told(_header(decode_tokens(header)), content_parts(content)) for header, content in _cut(message.tokens)]
+    return [
+        _plain_message(_header(decode_tokens(header)), content_parts(content))
+        for header, content in _cut(message.tokens)
+    ]
 
 
-def _told(message: Json, parts: Sequence[str | Picture]) -> Told:
+def _plain_message(message: Json, parts: Sequence[str | PicturePart]) -> PlainMessage:
     text, recipient = without_pictures(parts), message.get("recipient")
     body: Body = text if all(isinstance(part, str) for part in parts) else parts
     match message["role"]:
         case "user":
-            return Told(ToldKind.USER, body)
+            return PlainMessage(PlainKind.USER, body)
         case "system" | "developer":
             instructions = text.removeprefix(INSTRUCTIONS)
             # A note is a developer's message without the head that instructions have.
-            return Told(ToldKind.NOTE if instructions == text else ToldKind.DEVELOPER, instructions)
+            return PlainMessage(PlainKind.NOTE if instructions == text else PlainKind.DEVELOPER, instructions)
         case "tool":
             name = str(message["name"] or "tool")
-            return Told(ToldKind.OUTPUT, body, name.removeprefix(FUNCTIONS), hosted=not name.startswith(FUNCTIONS))
+            return PlainMessage(
+                PlainKind.OUTPUT, body, name.removeprefix(FUNCTIONS), hosted=not name.startswith(FUNCTIONS)
+            )
     if recipient and recipient not in NOBODY:
         # `code` is how a call with text is marked (`render_call`).
         hosted, is_text = not recipient.startswith(FUNCTIONS), message.get("content_type") == "code"
-        return Told(ToldKind.CALL, text, recipient.removeprefix(FUNCTIONS), hosted=hosted, freeform=is_text)
-    kinds = {ANALYSIS: ToldKind.REASONING, COMMENTARY: ToldKind.PREAMBLE}
-    return Told(kinds.get(message.get("channel", ""), ToldKind.ANSWER), text)
+        return PlainMessage(PlainKind.CALL, text, recipient.removeprefix(FUNCTIONS), hosted=hosted, freeform=is_text)
+    kinds = {ANALYSIS: PlainKind.REASONING, COMMENTARY: PlainKind.PREAMBLE}
+    return PlainMessage(kinds.get(message.get("channel", ""), PlainKind.ANSWER), text)
 
 
-_TURN_ENDS = frozenset(STOP_TOKENS)  # a grammar lets any of them end a call
 # What a header must not have in a name: see `TOOL_NAME`.
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]")
 _CHANNELS = {ItemKind.REASONING: ANALYSIS, ItemKind.PREAMBLE: COMMENTARY, ItemKind.ANSWER: FINAL}
-
-
-class HarmonyParser(TurnParser):
-    """Reads one generation of a Harmony model."""
-
-    def __init__(self, functions: Collection[str] | None) -> None:
-        self._functions = functions
-        self._stream = HarmonyStream()  # what reads tokens; it knows no items
-        self._header = Header(None, None)  # of the open message
-        self._texts: list[str] = []  # of the open message: a malformed one is rendered anew
-
-    @property
-    def repairs(self) -> int:  # type: ignore[override]
-        """How many messages were malformed."""
-        return self._stream.repairs
-
-    def feed(self, token_ids: Iterable[int]) -> list[TurnEvent]:
-        events = self._stream.feed(token_ids)
-        if len(events) == 1 and isinstance(text := events[0], Text):  # nearly always
-            self._texts.append(text.text)
-            return [text]
-        return self._read(events)
-
-    def close(self) -> list[TurnEvent]:
-        return self._read(self._stream.close())
-
-    def is_end(self, token: int) -> bool:
-        return token in END_TOKENS
-
-    def _read(self, events: Iterable[HarmonyEvent]) -> list[TurnEvent]:
-        read: list[TurnEvent] = []
-        for event in events:
-            if isinstance(event, Text):
-                self._texts.append(event.text)
-                read.append(event)
-            elif isinstance(event, Header):
-                self._header = event
-                self._texts.clear()
-                read.append(self._item_of(event.channel, event.recipient))
-            else:
-                read.append(self._ended(event))
-        return read
-
-    def _ended(self, event: MessageCompleted) -> ItemEnded:
-        channel, recipient = self._header.channel, self._header.recipient
-        # The texts are needed only to write a malformed message anew.
-        message = sampled_message(
-            event, channel=channel, recipient=recipient, text="".join(self._texts) if event.repaired else ""
-        )
-        return ItemEnded(
-            message,
-            # Preambles count as reasoning, too: they are not part of the answer.
-            reasoning_tokens=event.content_tokens if channel in (ANALYSIS, COMMENTARY) else 0,
-            truncated=event.truncated,
-            # A call that the generation was cut in has no end token, and waits for nothing.
-            called=recipient is not None and bool(event.tokens) and event.tokens[-1] in _TURN_ENDS,
-        )
-
-    def _item_of(self, channel: str | None, recipient: str | None) -> ItemStarted:
-        """Decide what a message is. A call is a call on any channel: models do call on `analysis`.
-
-        A function is named with its prefix, any one: clients declare functions in ways that a server does not see. A
-        declared one is known without the prefix, too. Every other recipient is a tool of the server's.
-        """
-        if recipient is not None:
-            name = recipient.removeprefix(FUNCTIONS)
-            is_prefixed = name != recipient and TOOL_NAME.fullmatch(name) is not None
-            if self._functions is not None and (name in self._functions or is_prefixed):
-                return ItemStarted(ItemKind.CALL, name)
-            return ItemStarted(ItemKind.HOSTED_CALL, recipient)
-        if channel == ANALYSIS:
-            return ItemStarted(ItemKind.REASONING)
-        return ItemStarted(ItemKind.PREAMBLE if channel == COMMENTARY else ItemKind.ANSWER)
 
 
 class HarmonyFormat(ModelFormat):
@@ -424,9 +340,9 @@ class HarmonyFormat(ModelFormat):
         # A record of another format begins with a number that no vocabulary reaches (`MARK`).
         return first <= MAX_TOKEN
 
-    def told(self, message: Told) -> RenderedMessage:
+    def render_plain(self, message: PlainMessage) -> RenderedMessage:
         """A name goes into a header, where special tokens would count: what belongs in none becomes `_`."""
-        return super().told(replace(message, name=_NO_NAME.sub("_", message.name)[:MAX_NAME]))
+        return super().render_plain(replace(message, name=_NO_NAME.sub("_", message.name)[:MAX_NAME]))
 
     def pictures_of(self, draft: "Tokens[int]") -> Sequence[str]:
         return [digest for _, _, digest in pictures_in(draft)] if self.sees else ()

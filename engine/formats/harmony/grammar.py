@@ -33,10 +33,15 @@ from engine.contents.keywords import text_pattern_of
 from engine.contents.schemas import json_tag
 from engine.contents.validation import problem_of
 from engine.formats.harmony.encoding import (
+    ANALYSIS,
+    ASSISTANT,
     CHANNEL,
+    COMMENTARY,
     CONSTRAIN,
     END,
     ENDOFTEXT,
+    FINAL,
+    FUNCTIONS,
     MESSAGE,
     SPECIAL_TOKENS,
     START,
@@ -44,7 +49,6 @@ from engine.formats.harmony.encoding import (
     decode_tokens,
     token_bytes,
 )
-from engine.formats.harmony.parser import ANALYSIS, ASSISTANT, COMMENTARY, FINAL, FUNCTIONS
 from engine.types import AnyObject, AnyText, CallRule, Content, JsonSchema, Lark, Regex, TurnGrammar, TurnRules
 
 Step = int | bytes  # a special token, or the bytes of ordinary ones
@@ -279,7 +283,8 @@ def turn_grammar(rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | 
     if behind:
         left, _ = _follow(turn_shape(rules), behind)
         return TurnGrammar(rules, to_structural_tag(left), loose=any(map(is_inside, left))) if left else None
-    if _size(rules) > MAX_REMEMBERED_CHARACTERS:
+    contents = (rules.answer, *(rule.content for rule in rules.calls))
+    if sum(len(repr(content)) for content in contents) > MAX_REMEMBERED_CHARACTERS:
         return _whole_grammar.__wrapped__(rules)
     return _whole_grammar(rules)
 
@@ -310,13 +315,9 @@ def turn_shape(rules: TurnRules) -> Shape:
     calls = [_call(list(same), content) for content, same in by_content]
     options = tuple(in_order(part, onward) for part in (_THOUGHT, *calls))
     before = OneOf(options) if calls else options[0]
-    last = calls if rules.must_call else [*calls, _answer(rules.answer)]
+    answer = in_order(Special(CHANNEL), Chars(FINAL.encode()), _TYPE, Special(MESSAGE), Held(rules.answer))
+    last = calls if rules.must_call else [*calls, answer]
     return in_order(Many(before), last[0] if len(last) == 1 else OneOf(tuple(last)))
-
-
-def _size(rules: TurnRules) -> int:
-    contents = (rules.answer, *(rule.content for rule in rules.calls))
-    return sum(len(repr(content)) for content in contents)
 
 
 def _call(rules: Sequence[CallRule], content: Content) -> Shape:
@@ -326,10 +327,6 @@ def _call(rules: Sequence[CallRule], content: Content) -> Shape:
     # The recipient stands before the channel or behind it: models write both.
     to = in_order(Chars(b" to="), name)
     return in_order(OneOf((in_order(to, _CHANNEL), in_order(_CHANNEL, to))), _TYPE, Special(MESSAGE), Held(content))
-
-
-def _answer(content: Content) -> Shape:
-    return in_order(Special(CHANNEL), Chars(FINAL.encode()), _TYPE, Special(MESSAGE), Held(content))
 
 
 _NEXT = in_order(Special(START), Chars(ASSISTANT.encode()))

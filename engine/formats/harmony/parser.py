@@ -20,20 +20,47 @@ reader is ours; for well-formed headers the tests hold it to the library's answe
 
 import codecs
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from engine.formats.base import Text
-from engine.formats.harmony.encoding import CHANNEL, END_TOKENS, MESSAGE, START, token_bytes
+from engine.formats.base import (
+    ItemEnded,
+    ItemKind,
+    ItemStarted,
+    MessageKind,
+    RenderedMessage,
+    Text,
+    TurnEvent,
+    TurnParser,
+    as_tokens,
+)
+from engine.formats.harmony.encoding import (
+    ANALYSIS,
+    ASSISTANT,
+    CALL,
+    CHANNEL,
+    CHANNELS,
+    COMMENTARY,
+    END,
+    END_TOKENS,
+    ENDOFTEXT,
+    FINAL,
+    FUNCTIONS,
+    MESSAGE,
+    NOBODY,
+    RETURN,
+    START,
+    STOP_TOKENS,
+    decode_tokens,
+    token_bytes,
+)
+from engine.formats.harmony.prompt import generation_start, kind_of, render_assistant, render_call
 
-ANALYSIS = "analysis"
-COMMENTARY = "commentary"
-FINAL = "final"
-CHANNELS = (ANALYSIS, COMMENTARY, FINAL)
-ASSISTANT = "assistant"
-FUNCTIONS = "functions."  # how the recipients begin that are functions of the client's
-NOBODY = ("user", "assistant", "all")  # recipients that are not tools: an answer may name its reader
+MAX_NAME = 256  # characters
+# What a header may have as a name: nothing that could be a special token or end the name.
+TOOL_NAME = re.compile(rf"[A-Za-z0-9_.\-]{{1,{MAX_NAME}}}")
+_TURN_ENDS = frozenset(STOP_TOKENS)  # a grammar lets any of them end a call
 
 # A recipient ends where the JSON of a call without its `<|message|>` begins.
 # `to=functions.f`, at the beginning, behind white space, `>` or right behind the role.
@@ -152,8 +179,6 @@ class MessageCompleted:
     repaired: bool = False  # it was malformed, so `tokens` are not fit to be fed back
 
 
-HarmonyEvent = Header | Text | MessageCompleted
-
 _BEGINNINGS = frozenset((START, CHANNEL))
 _NO_TEXT = END_TOKENS | _BEGINNINGS  # inside a message; the text of all other tokens is the message's
 
@@ -168,21 +193,24 @@ class _State(Enum):
 _HEADER, _CONTENT, _BETWEEN = _State
 
 
-class HarmonyStream:
-    """Reads one generation. Feed it chunks of any size; the events do not depend on how the tokens were cut."""
+class HarmonyParser(TurnParser):
+    """Reads one generation. What a channel and a recipient mean is decided in `_started`, and nowhere else.
 
-    def __init__(self) -> None:
+    `functions` are those that the client has declared; None where calls are forbidden.
+    """
+
+    def __init__(self, functions: Collection[str] | None) -> None:
+        self._functions = functions
         self._state = _HEADER
         self._tokens: list[int] = []  # of the open message, from its header on
         self._header_tokens = 0  # of them, those up to `<|message|>`; the rest is content
-        self._header: Header | None = None  # None before `<|message|>`
+        self._header = Header(None, None)  # of the open message
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._mid_character = False  # the decoder holds the first bytes of a character
-        self.repairs = 0  # how many messages were malformed
+        self.repairs = 0
 
-    def feed(self, token_ids: Iterable[int]) -> list[HarmonyEvent]:
-        """Take sampled tokens, return what they complete."""
-        events: list[HarmonyEvent] = []
+    def feed(self, token_ids: Iterable[int]) -> list[TurnEvent]:
+        events: list[TurnEvent] = []
         for token in token_ids:
             if self._state is _CONTENT:
                 if token in _NO_TEXT:
@@ -190,17 +218,22 @@ class HarmonyStream:
                     continue
                 # Ordinary tokens and special ones without a meaning here: their text is kept.
                 self._tokens.append(token)
-                if text := self._decode(token_bytes(token)):
+                data = token_bytes(token)
+                try:
+                    text = self._decoded(data) if self._mid_character else data.decode()
+                except UnicodeDecodeError:  # nearly every token is whole characters
+                    text = self._decoded(data)
+                if text:
                     events.append(Text(text))
             elif self._state is _HEADER:
                 self._in_header(token, events)
-            else:
-                self._between(token)
+            elif token not in END_TOKENS:
+                self._begin(_HEADER, token)
         return events
 
-    def close(self) -> list[HarmonyEvent]:
+    def close(self) -> list[TurnEvent]:
         """End the generation: an open message is completed as truncated, loose text becomes a message."""
-        events: list[HarmonyEvent] = []
+        events: list[TurnEvent] = []
         if self._state is _CONTENT:
             self._complete(events, truncated=True)
         # What is only the beginning of a header has no text that could be lost.
@@ -209,7 +242,16 @@ class HarmonyStream:
         self._begin(_BETWEEN)
         return events
 
-    def _end_content(self, token: int, events: list[HarmonyEvent]) -> None:
+    def is_end(self, token: int) -> bool:
+        return token in END_TOKENS
+
+    def _decoded(self, data: bytes) -> str:
+        text = self._decoder.decode(data)
+        # `getstate` gives the bytes that are held: none between two characters.
+        self._mid_character = bool(self._decoder.getstate()[0])
+        return text
+
+    def _end_content(self, token: int, events: list[TurnEvent]) -> None:
         if token in END_TOKENS:
             self._tokens.append(token)
             self._complete(events)
@@ -218,22 +260,11 @@ class HarmonyStream:
             self._complete(events, repaired=True)
             self._begin(_HEADER, token)
 
-    def _decode(self, data: bytes) -> str:
-        if not self._mid_character:
-            try:
-                return data.decode()  # nearly every token is whole characters
-            except UnicodeDecodeError:
-                pass
-        text = self._decoder.decode(data)
-        # `getstate` gives the bytes that are held: none between two characters.
-        self._mid_character = bool(self._decoder.getstate()[0])
-        return text
-
-    def _in_header(self, token: int, events: list[HarmonyEvent]) -> None:
+    def _in_header(self, token: int, events: list[TurnEvent]) -> None:
         if token == MESSAGE:
-            self._header = parse_header(self._header_text())
+            header = parse_header(self._header_text())
             self._tokens.append(token)
-            self._open(self._header, events)
+            self._open(header, events)
         elif token in END_TOKENS:
             self._salvage(events)
             self._begin(_BETWEEN)
@@ -243,45 +274,97 @@ class HarmonyStream:
         else:
             self._tokens.append(token)
 
-    def _between(self, token: int) -> None:
-        if token not in END_TOKENS:
-            self._begin(_HEADER, token)
+    def _header_text(self) -> str:
+        # `<|start|>` is not part of the header: the first message of a turn has it in the prompt.
+        tokens = self._tokens[1:] if self._tokens and self._tokens[0] == START else self._tokens
+        return b"".join(map(token_bytes, tokens)).decode("utf-8", errors="replace")
 
     def _begin(self, state: _State, *tokens: int) -> None:
         self._state = state
         self._tokens = list(tokens)
-        self._header = None
 
-    def _open(self, header: Header, events: list[HarmonyEvent]) -> None:
+    def _open(self, header: Header, events: list[TurnEvent]) -> None:
         self._state = _CONTENT
-        self._header_tokens = len(self._tokens)
-        events.append(header)
+        self._header, self._header_tokens = header, len(self._tokens)
+        events.append(self._started(header))
         if header.loose:
             events.append(Text(header.loose))
 
-    def _complete(self, events: list[HarmonyEvent], *, truncated: bool = False, repaired: bool = False) -> None:
+    def _complete(self, events: list[TurnEvent], *, truncated: bool = False, repaired: bool = False) -> None:
         # Half a character at the end of a message becomes U+FFFD.
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         self._mid_character = False
         if rest:
             events.append(Text(rest))
-        # A header that was made of loose text is malformed, too.
-        repaired = repaired or self._header is None or not self._header.well_formed
+        repaired = repaired or not self._header.well_formed
         self.repairs += repaired
         content = len(self._tokens) - self._header_tokens + 1  # vLLM counts <|message|>, not the end token
         if self._tokens and self._tokens[-1] in END_TOKENS:
             content -= 1
-        events.append(MessageCompleted(tuple(self._tokens), content, truncated, repaired))
+        events.append(self._ended(MessageCompleted(tuple(self._tokens), content, truncated, repaired)))
 
-    def _salvage(self, events: list[HarmonyEvent], *, truncated: bool = False) -> None:
+    def _salvage(self, events: list[TurnEvent], *, truncated: bool = False) -> None:
         """Make a message of a header that never came to its `<|message|>`, if it holds any text."""
         header = parse_header(self._header_text(), complete=False)
         if header.loose:
             self._open(header, events)
             self._complete(events, truncated=truncated, repaired=True)
 
-    def _header_text(self) -> str:
-        # `<|start|>` is not part of the header: the first message of a turn has it in the prompt.
-        tokens = self._tokens[1:] if self._tokens and self._tokens[0] == START else self._tokens
-        return b"".join(map(token_bytes, tokens)).decode("utf-8", errors="replace")
+    def _started(self, header: Header) -> ItemStarted:
+        """Decide what a message is. A call is a call on any channel: models do call on `analysis`.
+
+        A function is named with its prefix, any one: clients declare functions in ways that a server does not see. A
+        declared one is known without the prefix, too. Every other recipient is a tool of the server's.
+        """
+        channel, recipient = header.channel, header.recipient
+        if recipient is not None:
+            name = recipient.removeprefix(FUNCTIONS)
+            is_prefixed = name != recipient and TOOL_NAME.fullmatch(name) is not None
+            if self._functions is not None and (name in self._functions or is_prefixed):
+                return ItemStarted(ItemKind.CALL, name)
+            return ItemStarted(ItemKind.HOSTED_CALL, recipient)
+        if channel == ANALYSIS:
+            return ItemStarted(ItemKind.REASONING)
+        return ItemStarted(ItemKind.PREAMBLE if channel == COMMENTARY else ItemKind.ANSWER)
+
+    def _ended(self, completed: MessageCompleted) -> ItemEnded:
+        channel, recipient = self._header.channel, self._header.recipient
+        text = ""
+        if completed.repaired:  # it is written anew
+            content = (token for token in completed.tokens[self._header_tokens :] if token not in END_TOKENS)
+            text = self._header.loose + decode_tokens(content)
+        return ItemEnded(
+            sampled_message(completed, channel=channel, recipient=recipient, text=text),
+            # Preambles count as reasoning, too: they are not part of the answer.
+            reasoning_tokens=completed.content_tokens if channel in (ANALYSIS, COMMENTARY) else 0,
+            truncated=completed.truncated,
+            # A call that the generation was cut in has no end token, and waits for nothing.
+            called=recipient is not None and bool(completed.tokens) and completed.tokens[-1] in _TURN_ENDS,
+        )
+
+
+def sampled_message(
+    completed: MessageCompleted, *, channel: str | None, recipient: str | None, text: str
+) -> RenderedMessage:
+    """Return a message that the model sampled, as it is fed back: its own tokens, `<|return|>` turned to `<|end|>`.
+
+    Any token that ended the turn becomes the one that belongs there: `<|call|>` behind a call, else `<|end|>`. The last
+    token is in no engine's cache, so that costs nothing. A truncated message is ended. A malformed one is
+    rendered anew, so that the model reads what the client read.
+    """
+    if completed.repaired:
+        if recipient:
+            return render_call(recipient, text)
+        return render_assistant(channel or FINAL, text)
+    kind = MessageKind.COMMENTARY if recipient else kind_of(channel)
+    tokens = as_tokens(completed.tokens)
+    # The first message of a turn has its `<|start|>assistant` in the prompt.
+    if tokens[0] != START:
+        tokens = as_tokens(generation_start()) + tokens
+    if tokens[-1] in (RETURN, CALL, ENDOFTEXT):
+        # `tokens` is a copy: the parser's own are a tuple.
+        tokens[-1] = CALL if recipient else END
+    elif tokens[-1] not in END_TOKENS:
+        tokens.append(CALL if recipient else END)
+    return RenderedMessage(kind, tokens)

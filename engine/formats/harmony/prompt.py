@@ -18,7 +18,7 @@ from engine.formats.base import (
     Body,
     FunctionTool,
     MessageKind,
-    Picture,
+    PicturePart,
     RenderedMessage,
     Tokens,
     ToolNamespace,
@@ -26,18 +26,16 @@ from engine.formats.base import (
     parts_of,
 )
 from engine.formats.harmony.encoding import (
+    ANALYSIS,
     CALL,
+    COMMENTARY,
     END,
-    END_TOKENS,
-    ENDOFTEXT,
+    FINAL,
     PICTURE,
-    RETURN,
-    START,
     encode_harmony,
     encode_slices,
     encode_text,
 )
-from engine.formats.harmony.parser import ANALYSIS, COMMENTARY, FINAL, MessageCompleted
 
 Schema = object  # any JSON: what is not a schema is `any`
 
@@ -298,7 +296,7 @@ def render_note(text: str) -> RenderedMessage:
 
 def render_assistant(channel: str, text: str) -> RenderedMessage:
     """Render a message of the assistant that was not sampled here."""
-    return RenderedMessage(_kind_of(channel), _render(f"assistant<|channel|>{channel}", text))
+    return RenderedMessage(kind_of(channel), _render(f"assistant<|channel|>{channel}", text))
 
 
 def render_call(recipient: str, arguments: str, *, freeform: bool = False) -> RenderedMessage:
@@ -315,33 +313,7 @@ def render_tool_output(name: str, body: Body) -> RenderedMessage:
     return RenderedMessage(MessageKind.OTHER, _render(f"{name} to=assistant<|channel|>{COMMENTARY}", body))
 
 
-def sampled_message(
-    event: MessageCompleted, *, channel: str | None, recipient: str | None, text: str
-) -> RenderedMessage:
-    """Return a message that the model sampled, as it is fed back: its own tokens, `<|return|>` turned to `<|end|>`.
-
-    Any token that ended the turn becomes the one that belongs there: `<|call|>` behind a call, else `<|end|>`. The last
-    token is in no engine's cache, so that costs nothing. A truncated message is ended. A malformed one is
-    rendered anew, so that the model reads what the client read.
-    """
-    if event.repaired:
-        if recipient:
-            return render_call(recipient, text)
-        return render_assistant(channel or FINAL, text)
-    kind = MessageKind.COMMENTARY if recipient else _kind_of(channel)
-    tokens = as_tokens(event.tokens)
-    # The first message of a turn has its `<|start|>assistant` in the prompt.
-    if tokens[0] != START:
-        tokens = as_tokens(generation_start()) + tokens
-    if tokens[-1] in (RETURN, CALL, ENDOFTEXT):
-        # `tokens` is a copy: the parser's own are a tuple.
-        tokens[-1] = CALL if recipient else END
-    elif tokens[-1] not in END_TOKENS:
-        tokens.append(CALL if recipient else END)
-    return RenderedMessage(kind, tokens)
-
-
-def _kind_of(channel: str | None) -> MessageKind:
+def kind_of(channel: str | None) -> MessageKind:
     """Return the kind of an assistant's message."""
     kinds = {ANALYSIS: MessageKind.ANALYSIS, COMMENTARY: MessageKind.COMMENTARY}
     return kinds.get(channel or FINAL, MessageKind.FINAL)
@@ -356,7 +328,7 @@ def generation_start() -> tuple[int, ...]:
 def _render(header: str, body: Body, *, end: int = END) -> "Tokens[int]":
     tokens = as_tokens(_header_tokens(header))
     for part in parts_of(body):
-        if isinstance(part, Picture):
+        if isinstance(part, PicturePart):
             tokens.extend((PICTURE, *encode_text(part.digest), PICTURE))
             continue
         # In parts: between two of them other threads have their turn, and the work may be given up.

@@ -3,15 +3,15 @@
     {"type": "input_image", "image_url": "https://…"}   ->   SeenImage(digest="9f86…")
 
 They stand in messages, in outputs of all kinds of calls, in what code has drawn, and may be a message's file. Items of
-other tools than functions are kept as JSON (`PassedThrough`): there a `Picture` stands in the place of the part, which
-no client can send.
+other tools than functions are kept as JSON (`PassedThrough`): there a `PicturePart` stands in the place of the part,
+which no client can send.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engine.formats.base import Picture
+from engine.formats.base import PicturePart
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.items import (
     FunctionCall,
@@ -156,19 +156,19 @@ def _seen_part(part: Part, seen: Seen) -> Part:
 
 def _seen_item(item: JsonObject, seen: Seen) -> JsonObject:
     if id(item) in seen:
-        return {**item, "result": Picture(seen[id(item)])}
+        return {**item, "result": PicturePart(seen[id(item)])}
     changed = {
         name: _seen_list(value, seen)
         for name in ("output", "outputs")
         if isinstance(value := item.get(name), list) and _has(value, seen)
     }
     if id(item.get("output")) in seen:
-        changed["output"] = Picture(seen[id(item["output"])])
+        changed["output"] = PicturePart(seen[id(item["output"])])
     return {**item, **changed} if changed else item
 
 
 def _seen_list(parts: Sequence[object], seen: Seen) -> object:
-    return [Picture(seen[id(part)]) if id(part) in seen else part for part in parts]
+    return [PicturePart(seen[id(part)]) if id(part) in seen else part for part in parts]
 
 
 def _has(parts: Sequence[object], seen: Seen) -> bool:

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from engine import orjson
-from engine.formats.base import IMAGE_OMITTED, Body, FunctionTool, Picture, without_pictures
+from engine.formats.base import IMAGE_OMITTED, Body, FunctionTool, PicturePart, without_pictures
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import call_of, called_name, json_text, ran_in_container
 from responses_app.protocol.items.client_tools import read_tools
@@ -122,26 +122,26 @@ def body_and_omissions(value: object) -> tuple[Body, int]:
     parts = value if isinstance(value, list) else [value]
     texts = [text for part in parts if (text := _text_of_part(part)) is not None]
     if len(texts) < len(parts):  # not a list of content parts
-        rest = [each for each in parts if not isinstance(each, Picture)]
+        rest = [each for each in parts if not isinstance(each, PicturePart)]
         return json_text(value if len(rest) == len(parts) else rest), 0
     return joined(texts), sum(text in _PART_NOTES for text in texts)
 
 
-def joined(parts: Iterable[str | Picture]) -> Body:
+def joined(parts: Iterable[str | PicturePart]) -> Body:
     """Return texts line by line, and pictures among them as models are used to them: with nothing around."""
-    body: list[str | Picture] = []
+    body: list[str | PicturePart] = []
     for is_text, run in groupby(parts, key=lambda part: isinstance(part, str)):
         if is_text:
             body.append("\n".join(map(str, run)))
         else:
             body += run
     # One text, or none: nearly always.
-    return body if any(isinstance(part, Picture) for part in body) else "".join(map(str, body))
+    return body if any(isinstance(part, PicturePart) for part in body) else "".join(map(str, body))
 
 
-def _text_of_part(part: object) -> str | Picture | None:
+def _text_of_part(part: object) -> str | PicturePart | None:
     """Return the text of a content part, None for what is not such a part."""
-    if isinstance(part, Picture):
+    if isinstance(part, PicturePart):
         return part
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         return None
@@ -256,7 +256,7 @@ def _image(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     if item.get("error") is not None:
         return [call, _error(call.tool, item["error"])]
     picture = item.get("result")
-    if isinstance(picture, Picture):
+    if isinstance(picture, PicturePart):
         return [call, ReadOutput(call.tool, [picture])]
     return [call, ReadOutput(call.tool, IMAGE_OMITTED, 1)]
 

@@ -17,7 +17,7 @@ from engine.formats.base import (
     Body,
     ItemKind,
     ModelFormat,
-    Picture,
+    PicturePart,
     RenderedMessage,
     Tokens,
     ToolNamespace,
@@ -355,12 +355,12 @@ def body_of(parts: Sequence[Part]) -> Body:
     return joined(map(_read_part, parts))
 
 
-def _read_part(part: Part) -> str | Picture:
+def _read_part(part: Part) -> str | PicturePart:
     match part:
         case RefusalPart():
             return part.refusal
         case SeenImage():
-            return Picture(part.digest)
+            return PicturePart(part.digest)
         case OmittedFile():
             return part.note
         case MediaPart():

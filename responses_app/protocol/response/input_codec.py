@@ -23,7 +23,7 @@ from dataclasses import asdict, astuple
 from typing import Any
 
 from engine import orjson
-from engine.formats.base import Picture
+from engine.formats.base import PicturePart
 from engine.types import FinishReason, TokenLogprob, WeightsSpan
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.multi_agent import AgentLimits
@@ -277,12 +277,12 @@ def _read_output(
     return OutputGiven(call_id, output, str(output) if text is None else text, _read_seen(seen))
 
 
-def _write_seen(seen: Sequence[str | Picture]) -> list[object]:
-    return [{"image": part.digest} if isinstance(part, Picture) else part for part in seen]
+def _write_seen(seen: Sequence[str | PicturePart]) -> list[object]:
+    return [{"image": part.digest} if isinstance(part, PicturePart) else part for part in seen]
 
 
-def _read_seen(written: Sequence[Any]) -> Sequence[str | Picture]:
-    return tuple(part if isinstance(part, str) else Picture(part["image"]) for part in written)
+def _read_seen(written: Sequence[Any]) -> Sequence[str | PicturePart]:
+    return tuple(part if isinstance(part, str) else PicturePart(part["image"]) for part in written)
 
 
 def _write_offered(input: Offered) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from engine.formats.base import Body, Picture, RenderedMessage, Tokens, as_tokens
+from engine.formats.base import Body, PicturePart, RenderedMessage, Tokens, as_tokens
 from engine.types import FinishReason, TokenLogprob, WeightsSpan
 from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events.events import Event
@@ -193,7 +193,9 @@ class ToolReturned:
     failed: bool = False
     shown: JsonObject = field(default_factory=dict)  # fields of the call's item
     state: JsonObject | None = None  # what later calls of the chain want to know; None: as before
-    seen: Sequence[str | Picture] = ()  # what the model reads and sees in place of the text, where there are pictures
+    seen: Sequence[
+        str | PicturePart
+    ] = ()  # what the model reads and sees in place of the text, where there are pictures
 
     @property
     def body(self) -> Body:
@@ -215,7 +217,7 @@ class OutputGiven:
     call_id: str
     output: str | list[JsonObject]  # as it was sent
     text: str  # what the model reads of it
-    seen: Sequence[str | Picture] = ()  # what it reads and sees in place of that, where there are pictures
+    seen: Sequence[str | PicturePart] = ()  # what it reads and sees in place of that, where there are pictures
 
     @property
     def body(self) -> Body:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from engine.formats.base import Picture
+from engine.formats.base import PicturePart
 from responses_app.protocol.items.shown_files import as_reason, decoded
 from responses_app.protocol.pictures import PictureUnreadable
 from responses_app.runs.plan.plan import RunPlan
@@ -18,10 +18,10 @@ logger = logging.getLogger("respsite.runs")
 
 MAX_SHOWN = 20  # images of one call; the model is told of the others
 LOOK_SECONDS = 60.0  # for the images of one call, together
-Look = Callable[[Sequence[str | ToolImage]], Awaitable[Sequence[str | Picture]]]
+Look = Callable[[Sequence[str | ToolImage]], Awaitable[Sequence[str | PicturePart]]]
 
 
-async def blind(seen: Sequence[str | ToolImage]) -> Sequence[str | Picture]:
+async def blind(seen: Sequence[str | ToolImage]) -> Sequence[str | PicturePart]:
     """See nothing: the model reads the output's text."""
     return ()
 
@@ -31,11 +31,11 @@ def look_of(plan: RunPlan) -> Look:
     if not plan.format.sees:
         return blind
 
-    async def look(seen: Sequence[str | ToolImage]) -> Sequence[str | Picture]:
+    async def look(seen: Sequence[str | ToolImage]) -> Sequence[str | PicturePart]:
         if not any(isinstance(each, ToolImage) for each in seen):
             return ()
         left = MAX_SHOWN
-        body: list[str | Picture] = []
+        body: list[str | PicturePart] = []
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 for each in seen:
@@ -51,13 +51,13 @@ def look_of(plan: RunPlan) -> Look:
     return look
 
 
-async def _picture(plan: RunPlan, image: ToolImage) -> str | Picture:
+async def _picture(plan: RunPlan, image: ToolImage) -> str | PicturePart:
     """Return the picture that an image is, which is kept for the response, or a note."""
     try:
         content = image.data if isinstance(image.data, bytes) else await asyncio.to_thread(decoded, image.data)
         if content is None:
             return _note("its data is not base64")
-        return Picture(await plan.pictures.show(content, owner=plan.response_id, stored=plan.stored))
+        return PicturePart(await plan.pictures.show(content, owner=plan.response_id, stored=plan.stored))
     except PictureUnreadable as problem:
         return _note(as_reason(problem))
     except StoreError as problem:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from engine.weights import BaseWeights, PauseMode, RemoteCall, Told, WeightsCall, WeightsStep, nobody
+from engine.weights import Announce, BaseWeights, PauseMode, RemoteCall, WeightsCall, WeightsStep, nobody
 
 Action = dict[str, Any]
 PAUSE, RESUME, CALL, APPLY = "pause", "resume", "call", "apply"
@@ -30,7 +30,7 @@ def applying(calls: Iterable[WeightsCall], mode: str, *, rolling: bool) -> Actio
     return {"do": APPLY, "mode": mode, "rolling": rolling, "calls": [asdict(call) for call in calls]}
 
 
-async def perform(weights: BaseWeights, actions: Sequence[Action], *, told: Told = nobody) -> None:
+async def perform(weights: BaseWeights, actions: Sequence[Action], *, told: Announce = nobody) -> None:
     """Do it; `told` is awaited where weights have changed, before these sample anything. Raises `EngineError`."""
     for action in actions:
         match action["do"]:

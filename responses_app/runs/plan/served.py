@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineConfigurationError, EngineUnavailable
-from engine.formats.base import ModelFormat, RenderedMessage, Told
+from engine.formats.base import ModelFormat, PlainMessage, RenderedMessage
 from engine.types import EngineInfo
 from responses_app.observing.metrics import ModelMeter
 from responses_app.protocol.api_keys import model_not_allowed
@@ -17,7 +17,7 @@ from responses_app.runs.plan.waits import ToolWaits
 from responses_app.runs.queues.turns import FairTurns
 
 # What a message of a chain says, whichever model's it is; None where nobody can read it.
-Tell = Callable[[RenderedMessage], Sequence[Told] | None]
+Tell = Callable[[RenderedMessage], Sequence[PlainMessage] | None]
 MAX_EARLY = 128  # calls of tools that responses of one model have begun early, in one worker
 MAX_EARLY_OF_PROJECT = 64  # of these
 

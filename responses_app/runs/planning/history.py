@@ -1,9 +1,9 @@
 """What a request continues: a chain with its tokens, a conversation with its items, replayed and referenced items.
 
 All of it is read in the format of the request's model, and a conversation may have begun with a model of another one.
-Token ids of one vocabulary mean other text in another. So a message of another format is told (`Told`: who says what to
-whom), and rendered anew; its tokens are used no more. The same message gives the same tokens each time, so what follows
-finds its own prompt in the engine's cache. What is already in the model's own format stays as it was sampled.
+Token ids of one vocabulary mean other text in another. So a message of another format is told (`PlainMessage`: who says
+what to whom), and rendered anew; its tokens are used no more. The same message gives the same tokens each time, so what
+follows finds its own prompt in the engine's cache. What is already in the model's own format stays as it was sampled.
 """
 
 import asyncio
@@ -416,7 +416,7 @@ class _Rewrite:
         parts = self._told(message)
         if parts is None:
             raise _Unreadable
-        made = [self._format.told(each) for each in parts]
+        made = [self._format.render_plain(each) for each in parts]
         # What stands for no message of the user keeps its kind; whether a thought is dropped later is the format's.
         return made if message.kind in _OF_THE_MODEL else [replace(each, kind=message.kind) for each in made]
 

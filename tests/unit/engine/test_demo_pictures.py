@@ -7,7 +7,7 @@ import pytest
 from engine.backends.demo.engine import PICTURE_TOKENS, DemoEngine
 from engine.backends.scripted import ScriptedEngine
 from engine.errors import EngineConfigurationError, GenerationFailed, PictureGone
-from engine.formats.base import Body, Picture, as_tokens
+from engine.formats.base import Body, PicturePart, as_tokens
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
 from engine.models.family import ModelFamily
@@ -104,7 +104,7 @@ async def test_a_picture_that_cannot_be_read_breaks_its_generation_alone(engine:
     with pytest.raises(GenerationFailed, match="cannot be read"):
         await collect(engine, asked(gallery, ["describe ", gallery.add(RED[:40])]))
     with pytest.raises(PictureGone):
-        await collect(engine, asked(gallery, ["describe ", Picture("0" * 64)]))
+        await collect(engine, asked(gallery, ["describe ", PicturePart("0" * 64)]))
     assert await said(engine, asked(gallery, "count to 2")) == "1 2"
 
 

@@ -17,9 +17,9 @@ from engine.backends.llama.server import LlamaServerEngine
 from engine.backends.llama.wire import (
     CompletionAnswer,
     CompletionStream,
+    LlamaTurn,
     Pieces,
     TokensLeftOut,
-    Turn,
     completion,
     ends_within,
     ranked,
@@ -255,40 +255,46 @@ CHUNK_STOP = TokenChunk(token_ids=[], finish_reason=FinishReason.STOP, cached_to
 CHUNK_LIMIT = TokenChunk(token_ids=[], finish_reason=FinishReason.LENGTH)
 
 
-def taken(turn: Turn, *chunks: TokenChunk) -> list[tuple[list[int], FinishReason | None]]:
+def taken(turn: LlamaTurn, *chunks: TokenChunk) -> list[tuple[list[int], FinishReason | None]]:
     found = [turn.take(chunk) for chunk in chunks]
     return [(list(each.token_ids), each.finish_reason) for each in found if each is not None]
 
 
 def test_a_turn_ends_where_the_request_or_the_server_says() -> None:
-    turn = Turn(request(stop_token_ids=(END,)), 9)
+    turn = LlamaTurn(request(stop_token_ids=(END,)), 9)
     assert taken(turn, TokenChunk(token_ids=[A, END, B5])) == [([A, END], FinishReason.STOP)]
     assert turn.is_over()
-    assert taken(Turn(request(), 9), TokenChunk(token_ids=[A]), CHUNK_STOP) == [([A], None), ([], FinishReason.STOP)]
-    assert taken(Turn(request(), 1), TokenChunk(token_ids=[A]), CHUNK_LIMIT) == [([A], None), ([], FinishReason.LENGTH)]
+    assert taken(LlamaTurn(request(), 9), TokenChunk(token_ids=[A]), CHUNK_STOP) == [
+        ([A], None),
+        ([], FinishReason.STOP),
+    ]
+    assert taken(LlamaTurn(request(), 1), TokenChunk(token_ids=[A]), CHUNK_LIMIT) == [
+        ([A], None),
+        ([], FinishReason.LENGTH),
+    ]
 
 
 def test_an_end_that_is_not_to_count_is_gone_past() -> None:
-    turn = Turn(request(ignore_eos=True), 2)
+    turn = LlamaTurn(request(ignore_eos=True), 2)
     assert taken(turn, TokenChunk(token_ids=[END]), CHUNK_STOP) == [([END], None)]
     assert not turn.is_over()
     assert taken(turn, TokenChunk(token_ids=[END]), CHUNK_STOP) == [([END], None), ([], FinishReason.LENGTH)]
 
 
 def test_a_few_tokens_in_one_answer_are_not_the_end() -> None:
-    turn = Turn(request(), 9, is_blind=True)
+    turn = LlamaTurn(request(), 9, is_blind=True)
     assert taken(turn, TokenChunk(token_ids=[A, A], finish_reason=FinishReason.LENGTH)) == [([A, A], None)]
     assert (turn.is_blind, turn.is_over(), turn.left) == (False, False, 7)
 
 
 def test_a_server_that_says_nothing_is_not_asked_for_ever() -> None:
-    turn = Turn(request(ignore_eos=True), 9)
+    turn = LlamaTurn(request(ignore_eos=True), 9)
     for _ in range(2):
         turn.ask()
         assert taken(turn, CHUNK_STOP) == []
     with pytest.raises(GenerationFailed, match="without a token"):
         turn.ask()
-    lively = Turn(request(ignore_eos=True), 9)
+    lively = LlamaTurn(request(ignore_eos=True), 9)
     for _ in range(8):
         lively.ask()
         taken(lively, TokenChunk(token_ids=[END]), CHUNK_STOP)

@@ -18,8 +18,9 @@ from engine.formats.harmony.encoding import (
     encode_text,
     token_bytes,
 )
-from engine.formats.harmony.parser import HarmonyEvent, HarmonyStream, Header, MessageCompleted
+from engine.formats.harmony.parser import Header, MessageCompleted
 from tests.kit.harmony_library import harmony_encoding
+from tests.kit.harmony_stream import HarmonyEvent, HarmonyStream
 from tests.kit.laws import Transcript, transcripts
 
 Read = tuple[str | None, str | None, str]  # channel, recipient, text

@@ -26,7 +26,7 @@ from engine.formats.harmony.encoding import (
     encode_harmony,
     encode_text,
 )
-from engine.formats.harmony.parser import HarmonyStream, MessageCompleted
+from engine.formats.harmony.parser import MessageCompleted, sampled_message
 from engine.formats.harmony.prompt import (
     generation_start,
     render_assistant,
@@ -35,9 +35,9 @@ from engine.formats.harmony.prompt import (
     render_system,
     render_text,
     render_tool_output,
-    sampled_message,
 )
 from tests.kit.harmony_library import harmony_encoding
+from tests.kit.harmony_stream import HarmonyStream
 from tests.kit.laws import SPECIAL_TOKENS, unicode_texts
 
 SCHEMA = '{"type":"object","properties":{"city":{"type":"string","description":"Which"}},"required":["city"]}'

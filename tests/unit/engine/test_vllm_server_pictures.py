@@ -16,7 +16,7 @@ from engine.errors import (
     PicturesRefused,
     PromptTooLong,
 )
-from engine.formats.base import Body, Picture
+from engine.formats.base import Body, PicturePart
 from engine.types import PictureSource
 from tests.contracts.engine import collect, joined
 from tests.kit.gallery import Gallery
@@ -239,7 +239,7 @@ async def test_what_a_server_does_not_take_is_told(
 ) -> None:
     gallery, server = Gallery(), await open_seeing(**eyes)
     engine = await vllm_over(server, harmony=False)
-    chat = chat_of(IDEFICS, gallery, ["", gallery.add(content) if content is not None else Picture("0" * 64)])
+    chat = chat_of(IDEFICS, gallery, ["", gallery.add(content) if content is not None else PicturePart("0" * 64)])
     with pytest.raises(expected, match=says):
         await collect(engine, chat.asked())
     assert engine.replicas()["serving"] == 1

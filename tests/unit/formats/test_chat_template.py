@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import GenerationCut
-from engine.formats.base import ItemKind, MessageKind, ModelFormat, RenderedMessage, Told, ToldKind
+from engine.formats.base import ItemKind, MessageKind, ModelFormat, PlainKind, PlainMessage, RenderedMessage
 from engine.formats.harmony.format import HarmonyFormat
-from engine.models.formats import told_of
+from engine.models.formats import plain_messages
 from engine.types import ChatPrompt
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.prompt.chain import ChainLink, new_link
@@ -403,24 +403,24 @@ async def test_a_compaction_is_read_by_a_model_of_another_format() -> None:
 
 
 NAMES = st.text(min_size=1, max_size=30)
-KINDS = st.sampled_from(ToldKind)
+KINDS = st.sampled_from(PlainKind)
 
 
-@given(st.lists(st.builds(Told, KINDS, st.text(max_size=60), NAMES, st.booleans(), st.booleans()), max_size=6))
-def test_what_is_told_from_one_format_to_another_keeps_its_text(messages: list[Told]) -> None:
+@given(st.lists(st.builds(PlainMessage, KINDS, st.text(max_size=60), NAMES, st.booleans(), st.booleans()), max_size=6))
+def test_what_is_told_from_one_format_to_another_keeps_its_text(messages: list[PlainMessage]) -> None:
     for model_format in FORMATS.values():
         for told in messages:
-            rendered = model_format.told(told)
-            again = told_of(rendered)
+            rendered = model_format.render_plain(told)
+            again = plain_messages(rendered)
             assert again is not None
             [read] = again
             assert (read.kind, read.text) == (told.kind, told.text)
-            if told.kind in (ToldKind.CALL, ToldKind.OUTPUT) and told.name.isalnum() and told.name.isascii():
+            if told.kind in (PlainKind.CALL, PlainKind.OUTPUT) and told.name.isalnum() and told.name.isascii():
                 assert (read.name, read.hosted) == (told.name, told.hosted)
 
 
 def test_what_nobody_wrote_is_not_read() -> None:
-    assert told_of(RenderedMessage(MessageKind.USER, FORMATS["fake"].user("x").tokens[1:])) is None
+    assert plain_messages(RenderedMessage(MessageKind.USER, FORMATS["fake"].user("x").tokens[1:])) is None
 
 
 def test_thoughts_are_dropped_where_the_format_drops_them() -> None:
@@ -429,7 +429,7 @@ def test_thoughts_are_dropped_where_the_format_drops_them() -> None:
     said = [qwen.user("hi"), qwen.said(ItemKind.REASONING, "Secretly."), qwen.said(ItemKind.ANSWER, "Hello.")]
     link = new_link(None, response_id="resp_1", started_on="2026-11-22", messages=said)
     later = new_link(link, response_id="resp_2", started_on="2026-11-22", messages=[qwen.user("and?")])
-    made: ChainLink | None = _chain(later, _Rewrite(FORMATS["fake"], told_of))
+    made: ChainLink | None = _chain(later, _Rewrite(FORMATS["fake"], plain_messages))
     assert made is not None
     text = b"".join(map(FORMATS["fake"].token_bytes, made.prompt_tokens())).decode()
     assert text == (

@@ -3,22 +3,22 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.formats.base import IMAGE_OMITTED, Body, Picture, Told, ToldKind, without_pictures
+from engine.formats.base import IMAGE_OMITTED, Body, PicturePart, PlainKind, PlainMessage, without_pictures
 from engine.formats.harmony.encoding import PICTURE, decode_tokens, encode_text
 from engine.formats.harmony.format import HarmonyFormat
-from engine.models.formats import told_of
+from engine.models.formats import plain_messages
 from tests.kit.plain_format import PlainFormat
 
 DOG, CAT = "d0" * 32, "ca" * 32
 SEEING, BLIND = HarmonyFormat(sees=True), HarmonyFormat()
-SHOWN: Body = ["Look: ", Picture(DOG), " and ", Picture(CAT), "."]
+SHOWN: Body = ["Look: ", PicturePart(DOG), " and ", PicturePart(CAT), "."]
 IN_WORDS = f"Look: {IMAGE_OMITTED} and {IMAGE_OMITTED}."
-PICTURES = st.integers(0, 2**256 - 1).map(lambda number: Picture(f"{number:064x}"))
+PICTURES = st.integers(0, 2**256 - 1).map(lambda number: PicturePart(f"{number:064x}"))
 BODIES = st.lists(st.one_of(PICTURES, st.text(min_size=1, max_size=80)), max_size=8)
 
 
 def test_a_message_has_the_digests_in_its_tokens() -> None:
-    draft = SEEING.user(SHOWN).tokens + SEEING.user("no").tokens + SEEING.output("f", ["", Picture(CAT)]).tokens
+    draft = SEEING.user(SHOWN).tokens + SEEING.user("no").tokens + SEEING.output("f", ["", PicturePart(CAT)]).tokens
     assert list(SEEING.pictures_of(draft)) == [DOG, CAT, CAT]
     assert list(SEEING.pictures_of(SEEING.user("no").tokens)) == []
 
@@ -32,15 +32,15 @@ def test_what_cannot_see_reads_that_a_picture_was_left_out() -> None:
 
 
 @given(BODIES)
-def test_a_conversation_goes_on_with_its_pictures(body: list[str | Picture]) -> None:
-    for kind, name in ((ToldKind.USER, ""), (ToldKind.OUTPUT, "f")):
-        message = SEEING.told(Told(kind, body, name))
-        [told] = told_of(message) or ()
-        digests = [part.digest for part in body if isinstance(part, Picture)]
-        assert [part.digest for part in told.body if isinstance(part, Picture)] == digests
+def test_a_conversation_goes_on_with_its_pictures(body: list[str | PicturePart]) -> None:
+    for kind, name in ((PlainKind.USER, ""), (PlainKind.OUTPUT, "f")):
+        message = SEEING.render_plain(PlainMessage(kind, body, name))
+        [told] = plain_messages(message) or ()
+        digests = [part.digest for part in body if isinstance(part, PicturePart)]
+        assert [part.digest for part in told.body if isinstance(part, PicturePart)] == digests
         assert list(SEEING.pictures_of(message.tokens)) == digests
         assert told.text == without_pictures(body)
-        assert SEEING.told(told) == message
+        assert SEEING.render_plain(told) == message
 
 
 @given(st.text(max_size=50))

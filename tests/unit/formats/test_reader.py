@@ -10,18 +10,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.backends.vllm.chat import VllmReader
+from engine.backends.vllm.chat import VllmTurnReader
 from engine.formats.chat_template import reader as reader_module
 from engine.formats.chat_template.reader import (
     SPACE,
     BaseReader,
     CallStyle,
-    Kind,
     ObjectScan,
     ReadEnded,
-    Reader,
+    ReadKind,
     ReadStarted,
     Said,
+    TagReader,
 )
 
 PIECES = (
@@ -50,8 +50,8 @@ STYLES = st.sampled_from(CallStyle)
 Item = tuple[str, str, str, bool]
 
 
-def reader(style: CallStyle = CallStyle.HERMES, *, is_open: bool = False, thinks: bool = True) -> Reader:
-    return Reader(style=style, thinks=thinks, is_open=is_open)
+def reader(style: CallStyle = CallStyle.HERMES, *, is_open: bool = False, thinks: bool = True) -> TagReader:
+    return TagReader(style=style, thinks=thinks, is_open=is_open)
 
 
 def read(parts: list[str], made: BaseReader, *, stopped: bool = True) -> list[Item]:
@@ -155,7 +155,7 @@ def test_calls_as_llama_writes_them() -> None:
     assert one(f"See: {call}", CallStyle.JSON) == [("answer", "", f"See: {call}")]
     assert one('{"a": 1}', CallStyle.JSON) == [("answer", "", '{"a": 1}')]
     assert one("<|python_tag|>print(1)", CallStyle.JSON) == [("answer", "", "print(1)")]
-    nobody = Reader(style=CallStyle.JSON, thinks=False, is_call=lambda _: False)
+    nobody = TagReader(style=CallStyle.JSON, thinks=False, is_call=lambda _: False)
     assert read([call], nobody) == [("answer", "", call, False)]
 
 
@@ -174,7 +174,7 @@ def test_what_only_looks_like_a_call_is_text(text: str) -> None:
 
 
 def test_what_is_cut_is_told() -> None:
-    for text, kind in (("Hel", Kind.ANSWER), ("<think>Hm", Kind.REASONING)):
+    for text, kind in (("Hel", ReadKind.ANSWER), ("<think>Hm", ReadKind.REASONING)):
         [item] = read([text], reader(), stopped=False)
         assert (item[0], item[3]) == (kind.value, True)
     [call] = read(['<tool_call>{"name": "f", "arguments": {"a"'], reader(), stopped=True)
@@ -321,5 +321,5 @@ class ToldParser:
     ],
 )
 def test_it_keeps_the_white_space_that_ours_keeps(told: list[str], ours: str) -> None:
-    items: list[Item] = read(told, VllmReader(ToldParser(), None))
-    assert items == read([ours], Reader(style=CallStyle.HERMES, thinks=True))
+    items: list[Item] = read(told, VllmTurnReader(ToldParser(), None))
+    assert items == read([ours], TagReader(style=CallStyle.HERMES, thinks=True))

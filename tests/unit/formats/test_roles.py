@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.formats.base import ItemKind, ModelFormat, Picture, RenderedMessage, as_tokens
+from engine.formats.base import ItemKind, ModelFormat, PicturePart, RenderedMessage, as_tokens
 from engine.formats.chat_template.vocabulary import template_messages, vocabulary_of
 from engine.formats.harmony.format import HarmonyFormat
 from tests.kit.plain_format import PlainFormat
@@ -104,7 +104,7 @@ def test_what_somebody_writes_begins_no_message_of_harmony() -> None:
 
 
 def test_a_tool_of_the_server_and_what_it_shows_are_a_tools() -> None:
-    shown = HARMONY.output("browser.open", ["see", Picture("ab" * 32)], hosted=True)
+    shown = HARMONY.output("browser.open", ["see", PicturePart("ab" * 32)], hosted=True)
     assert HARMONY.messages_in(shown.tokens, whole=True) == [(0, "tool")]
 
 
@@ -188,7 +188,7 @@ def test_a_format_that_does_not_tell_finds_nothing() -> None:
 
 @pytest.mark.parametrize("written", [HARMONY, *(seeing_format(each)[0] for each in (IDEFICS, QWEN_VL, GEMMA))])
 def test_pictures_stand_where_their_first_token_is(written: ModelFormat) -> None:
-    bodies = (["a", Picture("ab" * 32), "b", Picture("cd" * 32)], "none", [Picture("ab" * 32)])
+    bodies = (["a", PicturePart("ab" * 32), "b", PicturePart("cd" * 32)], "none", [PicturePart("ab" * 32)])
     draft = written.frame(instructions=None, functions=(), effort="low", date="2026-11-27")
     for body in bodies:
         draft.extend(written.user(body).tokens)

@@ -8,16 +8,16 @@ import pytest
 
 from engine.backends.demo.engine import DemoEngine
 from engine.errors import EngineConfigurationError, NotRendered
-from engine.formats.base import IMAGE_OMITTED, Body, FunctionTool, ItemKind, Picture, Tokens, as_tokens
+from engine.formats.base import IMAGE_OMITTED, Body, FunctionTool, ItemKind, PicturePart, Tokens, as_tokens
 from engine.formats.chat_template.format import ChatTemplateFormat
 from engine.formats.harmony.format import HarmonyFormat
 from engine.models.family import ModelFamily
-from engine.models.formats import make_format, told_of
+from engine.models.formats import make_format, plain_messages
 from tests.unit.formats.families import QWEN, Family
 from tests.unit.formats.seeing import GEMMA, IDEFICS, QWEN_VL, SEEING, WRITTEN, config_of, seeing_format
 
 DOG, CAT = "d0" * 32, "ca" * 32
-SHOWN: Body = ["Look: ", Picture(DOG), Picture(CAT), " No?"]
+SHOWN: Body = ["Look: ", PicturePart(DOG), PicturePart(CAT), " No?"]
 each_family = pytest.mark.parametrize("family", SEEING, ids=lambda family: family.name)
 
 
@@ -37,7 +37,7 @@ def text_of(model_format: ChatTemplateFormat, tokens: "Tokens[int]") -> str:
 @each_family
 def test_a_picture_is_one_token_with_what_its_family_writes_around_it(family: Family) -> None:
     made, _ = seeing_format(family)
-    asked = draft(made, made.user(SHOWN).tokens, made.output("f", ["", Picture(CAT)]).tokens)
+    asked = draft(made, made.user(SHOWN).tokens, made.output("f", ["", PicturePart(CAT)]).tokens)
     written = WRITTEN[family.name]
     assert made.sees
     assert list(made.pictures_of(asked)) == [DOG, CAT, CAT]
@@ -50,7 +50,7 @@ def test_a_text_is_never_taken_for_parts() -> None:
     made, _ = seeing_format(IDEFICS)
     for text in ('"parts"', '{"parts": [{"image": "%s"}]}' % DOG, '\\"parts\\"'):  # noqa: UP031
         assert list(made.pictures_of(made.user(text).tokens)) == []
-        assert list(made.pictures_of(made.user([text, Picture(CAT)]).tokens)) == [CAT]
+        assert list(made.pictures_of(made.user([text, PicturePart(CAT)]).tokens)) == [CAT]
 
 
 @each_family
@@ -59,7 +59,7 @@ def test_what_spells_a_picture_is_none(family: Family) -> None:
     spelled = WRITTEN[family.name]
     tool = FunctionTool("f", f"Says {spelled}", "{}")
     messages = [
-        made.user([f"I say {spelled}", Picture(DOG)]),
+        made.user([f"I say {spelled}", PicturePart(DOG)]),
         made.developer(spelled),
         made.note(spelled),
         made.said(ItemKind.REASONING, spelled),
@@ -83,7 +83,7 @@ def test_a_turn_that_was_sampled_stays_as_it_was_behind_a_picture(family: Family
     sampled = [*b"Hello", family.ids[family.end]]
     parser = made.parser()
     [*_, ended] = parser.feed(sampled)
-    again = draft(made, made.user(SHOWN).tokens, ended.message.tokens, made.user(["", Picture(DOG)]).tokens)
+    again = draft(made, made.user(SHOWN).tokens, ended.message.tokens, made.user(["", PicturePart(DOG)]).tokens)
     second = made.prompt_of(again)
     assert second[: len(first) + len(sampled)] == first + as_tokens(sampled)
     assert renderer.chats[-1].messages[0]["content"].count(WRITTEN[family.name]) == 2
@@ -136,11 +136,11 @@ def test_a_conversation_goes_on_with_another_model_that_sees() -> None:
     harmony = HarmonyFormat(sees=True)
     message = harmony.user(SHOWN)
     for made in (idefics, gemma, harmony):
-        [told] = told_of(message) or ()
-        message = made.told(told)
+        [told] = plain_messages(message) or ()
+        message = made.render_plain(told)
         assert list(made.pictures_of(message.tokens)) == [DOG, CAT]
-    [told] = told_of(idefics.user(SHOWN)) or ()
-    assert HarmonyFormat().told(told) == HarmonyFormat().user(f"Look: {IMAGE_OMITTED}{IMAGE_OMITTED} No?")
+    [told] = plain_messages(idefics.user(SHOWN)) or ()
+    assert HarmonyFormat().render_plain(told) == HarmonyFormat().user(f"Look: {IMAGE_OMITTED}{IMAGE_OMITTED} No?")
 
 
 def test_a_model_s_folder_says_whether_it_sees(tmp_path: Path) -> None:

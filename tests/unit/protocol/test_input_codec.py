@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.formats.base import Picture
+from engine.formats.base import PicturePart
 from engine.types import FinishReason, TokenLogprob, WeightsSpan
 from responses_app.protocol.items.multi_agent import AgentLimits
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
@@ -70,7 +70,7 @@ KEPT = [  # what has once been written, and must be read for as long as there ar
     (Sampled([7], FinishReason.LENGTH, 0), long('["sampled",[7],"length",0,null]')),
     (Sampled([], FinishReason.ABORT, 3), long('["sampled",[],"abort",3,null]')),
     (Sampled([7], None, 0, None, 900), long('["sampled",[7],null,0,null,900]')),
-    (ToolReturned("2", seen=("2", Picture("ab"))), long('["tool","2",false,{},null,["2",{"image":"ab"}]]')),
+    (ToolReturned("2", seen=("2", PicturePart("ab"))), long('["tool","2",false,{},null,["2",{"image":"ab"}]]')),
     (Sampled([7], None, 0), long('["sampled",[7],null,0,null]')),
     (Sampled([], None, None, []), long('["sampled",[],null,null,[]]')),
     (

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from engine.formats.base import ToldKind
+from engine.formats.base import PlainKind
 from engine.formats.harmony.format import HarmonyFormat, render_messages
-from engine.models.formats import told_of
+from engine.models.formats import plain_messages
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.calls import check_outputs
 from responses_app.protocol.messages.blocks import read_messages
@@ -71,8 +71,8 @@ def given(format_name: str, items: list[JsonObject], before: list[JsonObject] | 
     parent = new_link(None, response_id="r", started_on="2026-01-01", messages=[], items=before) if before else None
     request = parse_create({"input": items})
     messages = render_items(model_format, request.input, request.input_json, parent=parent, sampled={})
-    told = [each for message in messages for each in told_of(message) or ()]
-    outputs = [(each.name, str(each.body)) for each in told if each.kind is ToldKind.OUTPUT]
+    told = [each for message in messages for each in plain_messages(message) or ()]
+    outputs = [(each.name, str(each.body)) for each in told if each.kind is PlainKind.OUTPUT]
     return " ".join(
         f"{name}={text.removeprefix('[the user did not approve this call: ').rstrip(']')}" for name, text in outputs
     )
@@ -153,7 +153,7 @@ def test_messages_in_the_shape_of_chat_for_harmony() -> None:
     calls = [{"id": "X", "function": {"name": each, "arguments": "{}"}} for each in "ab"]
     outputs = [{"role": "tool", "tool_call_id": "X", "content": each} for each in "12"]
     rendered = render_messages([{"role": "assistant", "tool_calls": calls}, *outputs])
-    told = [each for message in rendered for each in told_of(message) or () if each.kind is ToldKind.OUTPUT]
+    told = [each for message in rendered for each in plain_messages(message) or () if each.kind is PlainKind.OUTPUT]
     assert [(each.name, each.body) for each in told] == [("a", "1"), ("b", "2")]
 
 
