@@ -3,8 +3,10 @@
 The application runs in this process with a scripted engine, and is spoken to as a server speaks to it. A function is
 counted once for each time it is called, however often a coroutine goes on; comprehensions and what the scripted engine
 does by itself are not counted. All threads count. Each way is gone several times; the fewest calls are printed.
+`--details` prints before the table the functions that the last round of each way called, in order.
 """
 
+import argparse
 import asyncio
 import os
 import sys
@@ -39,9 +41,10 @@ INTERPRETER = {"tools": [{"type": "code_interpreter", "container": {"type": "aut
 class Counter:
     """What is called while it counts: once for each frame."""
 
-    def __init__(self) -> None:
+    def __init__(self, detailed: bool) -> None:
+        self.detailed = detailed
         self.counts = False
-        self._frames: dict[FrameType, None] = {}  # held, so that no other one is taken for it
+        self._frames: dict[FrameType, int] = {}  # with their depths; held, so that no other one is taken for it
 
     def install(self) -> None:
         """Look at all calls from now on, in this thread and in those that begin later."""
@@ -76,6 +79,12 @@ class Counter:
         """In how many modules they lie."""
         return len({frame.f_code.co_filename for frame in self._frames})
 
+    def details(self) -> Iterator[str]:
+        """Yield a line for each call, in order: the function, set in under its caller, and where it stands."""
+        for frame, depth in self._frames.items():
+            code = frame.f_code
+            yield f"{'  ' * depth}{code.co_qualname}  {Path(code.co_filename).relative_to(ROOT)}:{code.co_firstlineno}"
+
     def _look(self, frame: FrameType, event: str, _argument: object) -> None:
         if not self.counts or event != "call":
             return
@@ -83,7 +92,10 @@ class Counter:
         if code.co_filename.startswith(OURS) and not code.co_filename.startswith(NOT_COUNTED):
             if code.co_name in ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<module>"):
                 return
-            self._frames[frame] = None
+            caller = frame.f_back
+            while caller is not None and caller not in self._frames:
+                caller = caller.f_back
+            self._frames[frame] = 0 if caller is None else self._frames[caller] + 1
 
 
 class Ways:
@@ -213,18 +225,20 @@ def _between_generations(counter: Counter) -> Iterator[None]:
         counter.end()
 
 
-async def fewest(counter: Counter, way: Callable[[], Awaitable[None]]) -> tuple[int, int]:
+async def fewest(counter: Counter, name: str, way: Callable[[], Awaitable[None]]) -> tuple[int, int]:
     """Go a way several times; return the fewest calls, and their modules."""
     counted = []
     for _ in range(TIMES):
         await way()
         counted.append((counter.calls, counter.modules))
+    if counter.detailed:
+        print(f"\n{name}", *counter.details(), sep="\n")
     return min(counted)
 
 
-async def measured() -> list[tuple[str, str, str]]:
+async def measured(detailed: bool) -> list[tuple[str, str, str]]:
     """Return each way with its calls and its modules."""
-    counter = Counter()
+    counter = Counter(detailed)
     counter.install()
     os.environ["DJANGO_SETTINGS_MODULE"] = "respsite.settings"
     django.setup(set_prefix=False)
@@ -241,19 +255,22 @@ async def measured() -> list[tuple[str, str, str]]:
             ("GET of a stored response", ways.stored),
             ("one call of the code interpreter", ways.interpreter),
         ]
-        rows = [(name, *map(str, await fewest(counter, way))) for name, way in whole]
+        rows = [(name, *map(str, await fewest(counter, name, way))) for name, way in whole]
         for name, way in (("a token over a WebSocket", ways.socket), ("a token over chat", ways.chat)):
-            few, _ = await fewest(counter, lambda way=way: way("[few]"))  # type: ignore[misc]
-            many, _ = await fewest(counter, lambda way=way: way("[many]"))  # type: ignore[misc]
+            few, _ = await fewest(counter, name, lambda way=way: way("[few]"))  # type: ignore[misc]
+            many, _ = await fewest(counter, name, lambda way=way: way("[many]"))  # type: ignore[misc]
             rows.append((name, f"{(many - few) / (MANY - FEW):.1f}", ""))
     # Behind the server, which does something now and then by itself.
-    rows.append(("a takeover, until the first generation", *map(str, await fewest(counter, ways.takeover))))
+    name = "a takeover, until the first generation"
+    rows.append((name, *map(str, await fewest(counter, name, ways.takeover))))
     return [(name, calls, modules) for name, calls, modules in rows]
 
 
 def main() -> None:
     """Print the table."""
-    rows = asyncio.run(measured())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--details", action="store_true", help="print the functions of each way, too")
+    rows = asyncio.run(measured(parser.parse_args().details))
     sys.setprofile(None)
     width = max(len(name) for name, *_ in rows)
     print(f"{'':{width}}  calls  modules")
