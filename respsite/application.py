@@ -14,11 +14,9 @@ from responses_app.settings.conf import Settings
 from responses_app.web.bodies import Application, Bodies, BodyRules
 from responses_app.web.endpoint import line_of
 from responses_app.web.middleware import let_in
-from responses_app.web.rollouts import RolloutPaths
 from responses_app.web.servers.backpressure import Backpressure
 from responses_app.web.servers.daphne import hook_daphne
-from responses_app.web.servers.forwarded import Forwarded
-from responses_app.web.servers.heads import Heads
+from responses_app.web.servers.heads import Heads, Senders
 from responses_app.web.servers.inflow import FrameRules
 from responses_app.web.servers.layers import Exposure, Handler, Lifecycle, Served, StaticFiles, traced
 from responses_app.web.servers.uvicorn import UvicornHook
@@ -52,7 +50,7 @@ def make_application(site: Site) -> Application:
     )
     exposure.hook_daphne()
     application = Backpressure(
-        RolloutPaths(exposure),
+        exposure,
         stall_seconds=site.settings.stream_stall_seconds,
         max_message_bytes=site.settings.websocket_max_message_bytes,
         frame_rules=frame_rules,
@@ -61,8 +59,8 @@ def make_application(site: Site) -> Application:
     site.draining.is_sending = application.is_unsent
     own = site.settings
     # Outermost, as it asks the server's own `send` who calls.
-    heads = Heads(application, site.answer_headers, rules.refused)
-    return Forwarded(heads, None if own.behind_proxy == "no" else Proxies(own.trusted_proxies))
+    senders = Senders(None if own.behind_proxy == "no" else Proxies(own.trusted_proxies))
+    return Heads(application, senders, site.answer_headers, rules.refused)
 
 
 def body_rules(own: Settings, refused: Callable[[ApiError], None]) -> BodyRules:

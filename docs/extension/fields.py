@@ -121,7 +121,7 @@ def queries() -> str:
         (f"{each.method} {each.shown_path}", ", ".join(code(name) for name in each.query))
         for route in routes()
         for each in route.endpoints
-        if each.looks_at_query and each.query
+        if not each.is_open and each.query
     )
     return table(("request", "parameters"), ([code(request), names] for request, names in shown))
 

@@ -82,7 +82,7 @@ def locked_page(request: HttpRequest, response: HttpResponse, credentials: dict[
 def client_address(request: HttpRequest) -> str | None:
     """Return the address that failures count against, an IPv6 one without what its owner chose; None if unknown.
 
-    Behind a proxy it is the client's: see `web.servers.forwarded`.
+    Behind a proxy it is the client's: see `web.servers.heads`.
     """
     try:
         address = ip_address(request.META.get("REMOTE_ADDR") or "")

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
@@ -51,17 +50,12 @@ from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, 
 from responses_app.web.endpoint import AFTER, EVENTS, JSON, LIMIT, Endpoint, Parameter, text
 from responses_app.web.http import (
     DONE,
-    caller_of,
-    cut_of,
+    ApiRequest,
     error_event,
     json_response,
-    project_of,
     query_of,
     read_json,
     read_line,
-    request_id_of,
-    rollout_of,
-    span_of,
 )
 from responses_app.wiring.site import Site, get_site
 
@@ -198,21 +192,14 @@ def _read(data: JsonObject) -> tuple[ChatRequest, list[SeenTurn]]:
     return chat, chat.seen_turns()
 
 
-async def _create(request: HttpRequest) -> HttpResponseBase:
+async def _create(request: ApiRequest) -> HttpResponseBase:
     site = get_site()
     chat, turns = await read_json(request, _read, site.reader)
-    origin = Origin.of(
-        caller_of(request),
-        TRANSPORT,
-        request_id=request_id_of(request),
-        span=span_of(request),
-        rollout=rollout_of(request, "chat"),
-    )
-    reading = await _begun(site, chat, turns, origin)
+    reading = await _begun(site, chat, turns, request.origin(TRANSPORT, "chat"))
     if not chat.create.stream:
         return json_response(await read_completion(reading))
     ping_seconds = site.settings.responses_ping_interval_seconds
-    return await encoded_stream(reading, ping_seconds=ping_seconds, cut=cut_of(request))
+    return await encoded_stream(reading, ping_seconds=ping_seconds, cut=request.cut)
 
 
 async def _line(line: Line) -> LineAnswer:
@@ -254,29 +241,29 @@ async def _begun(site: Site, chat: ChatRequest, turns: Sequence[SeenTurn], origi
     )
 
 
-async def _list(request: HttpRequest) -> ChatCompletionList:
+async def _list(request: ApiRequest) -> ChatCompletionList:
     query = parse_chat_query(query_of(request))
-    return page_of(await get_site().chats.listed(project_of(request), query), query.page, lambda each: each)
+    return page_of(await get_site().chats.listed(request.caller.project, query), query.page, lambda each: each)
 
 
-async def _get(request: HttpRequest, completion_id: str) -> ChatCompletion:
-    return await get_site().chats.get(project_of(request), completion_id)
+async def _get(request: ApiRequest, completion_id: str) -> ChatCompletion:
+    return await get_site().chats.get(request.caller.project, completion_id)
 
 
-async def _update(request: HttpRequest, completion_id: str) -> ChatCompletion:
+async def _update(request: ApiRequest, completion_id: str) -> ChatCompletion:
     site = get_site()
     metadata = await read_json(request, parse_chat_changes, site.reader)
-    return await site.chats.change(project_of(request), completion_id, metadata)
+    return await site.chats.change(request.caller.project, completion_id, metadata)
 
 
-async def _delete(request: HttpRequest, completion_id: str) -> DeletedChatCompletion:
-    await get_site().chats.delete(project_of(request), completion_id)
+async def _delete(request: ApiRequest, completion_id: str) -> DeletedChatCompletion:
+    await get_site().chats.delete(request.caller.project, completion_id)
     return {"id": completion_id, "object": "chat.completion.deleted", "deleted": True}
 
 
-async def _messages(request: HttpRequest, completion_id: str) -> ChatMessageList:
+async def _messages(request: ApiRequest, completion_id: str) -> ChatMessageList:
     page = parse_list_query(query_of(request), descending=False)
-    messages = await get_site().chats.messages(project_of(request), completion_id)
+    messages = await get_site().chats.messages(request.caller.project, completion_id)
     return page_behind(messages, page)
 
 

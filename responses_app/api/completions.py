@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator
 from functools import partial
 
-from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from engine import orjson
@@ -18,40 +17,29 @@ from responses_app.protocol.stateless.completions import (
     parse_completion,
 )
 from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer, begun, tokens_of
-from responses_app.runs.plan.plan import Origin
 from responses_app.runs.stateless.completing import Completing
 from responses_app.web.endpoint import EVENTS, JSON, Endpoint
 from responses_app.web.http import (
     DONE,
     PING,
-    caller_of,
+    ApiRequest,
     error_event,
     json_response,
     read_json,
     read_line,
-    request_id_of,
-    rollout_of,
     seconds_to_head,
     server_sent,
-    span_of,
 )
 from responses_app.wiring.site import get_site
 
 
-async def _create(request: HttpRequest) -> HttpResponseBase:
+async def _create(request: ApiRequest) -> HttpResponseBase:
     """Complete prompts."""
     site = get_site()
     parse = partial(parse_completion, engine_fields=site.takes_engine_fields)
     parsed = await read_json(request, parse, site.reader)
     transport = "sse" if parsed.fields.stream else "json"
-    origin = Origin.of(
-        caller_of(request),
-        transport,
-        request_id=request_id_of(request),
-        span=span_of(request),
-        rollout=rollout_of(request, "completions"),
-    )
-    completing = await site.completions.create(parsed, origin)
+    completing = await site.completions.create(parsed, request.origin(transport, "completions"))
     if parsed.fields.stream:
         return await _stream(completing, parsed, site.settings.responses_ping_interval_seconds)
     return json_response(await _whole(completing))

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
@@ -19,18 +19,17 @@ from responses_app.protocol.stateless.embeddings import (
 from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.endpoint import BYTES, JSON, Endpoint
-from responses_app.web.http import caller_of, read_json, read_line, request_id_of, span_of
+from responses_app.web.http import ApiRequest, read_json, read_line
 from responses_app.wiring.site import get_site
 
 BYTES_A_NUMBER = 20  # of a vector that is written as JSON, about
 
 
-async def _create(request: HttpRequest) -> HttpResponse:
+async def _create(request: ApiRequest) -> HttpResponse:
     """Embed texts, or tokens; each input is embedded by itself."""
     site = get_site()
     fields = await read_json(request, parse_embeddings, site.token_reader)
-    origin = Origin.of(caller_of(request), "json", request_id=request_id_of(request), span=span_of(request))
-    written, _ = await _embedded(fields, origin)
+    written, _ = await _embedded(fields, request.origin("json"))
     headers = {"content-length": str(len(written.content))}
     if written.metadata is not None:
         headers["metadata"] = written.metadata

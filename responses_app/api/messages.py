@@ -6,7 +6,6 @@
 from dataclasses import replace
 from functools import partial
 
-from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from engine import orjson
@@ -36,15 +35,11 @@ from responses_app.runs.plan.plan import Origin
 from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, read_quietly
 from responses_app.web.endpoint import EVENTS, JSON, SEALS, Endpoint, Parameter, text
 from responses_app.web.http import (
-    caller_of,
-    cut_of,
+    ApiRequest,
     json_response,
     read_json,
     read_line,
-    request_id_of,
     rfc3339,
-    rollout_of,
-    span_of,
 )
 from responses_app.wiring.site import get_site
 
@@ -112,14 +107,15 @@ class MessageReading(EncodedReading):
         return whole_message(self._reader.source.response(), self._asked, len(self._details.prompt_token_ids))
 
 
-async def _create(request: HttpRequest) -> HttpResponseBase:
+async def _create(request: ApiRequest) -> HttpResponseBase:
     check_version(request.headers.get(VERSION))
     site = get_site()
     asked = await read_json(request, partial(parse_messages, parse=site.parse_create), site.reader)
-    reading = await _begun(asked, _origin(request), lists_tools=LISTS_TOOLS in request.headers.get(BETA, ""))
+    origin = request.origin(TRANSPORT, "messages")
+    reading = await _begun(asked, origin, lists_tools=LISTS_TOOLS in request.headers.get(BETA, ""))
     if asked.create.stream:
         ping_seconds = site.settings.responses_ping_interval_seconds
-        return await encoded_stream(reading, ping_seconds=ping_seconds, cut=cut_of(request))
+        return await encoded_stream(reading, ping_seconds=ping_seconds, cut=request.cut)
     await read_quietly(reading)
     return json_response(reading.whole())
 
@@ -163,24 +159,15 @@ async def _begun(asked: MessagesRequest, origin: Origin, *, lists_tools: bool = 
     )
 
 
-async def _count(request: HttpRequest) -> MessageTokens:
+async def _count(request: ApiRequest) -> MessageTokens:
     check_version(request.headers.get(VERSION))
     site = get_site()
     asked = await read_json(request, partial(parse_count, parse=site.parse_create), site.reader)
+    origin = request.origin(TRANSPORT, "messages")
     try:
-        return {"input_tokens": await site.service.count_input_tokens(asked.create, _origin(request))}
+        return {"input_tokens": await site.service.count_input_tokens(asked.create, origin)}
     except ApiError as error:
         raise asked.renamed(error) from None
-
-
-def _origin(request: HttpRequest) -> Origin:
-    return Origin.of(
-        caller_of(request),
-        TRANSPORT,
-        request_id=request_id_of(request),
-        span=span_of(request),
-        rollout=rollout_of(request, "messages"),
-    )
 
 
 _VERSION = Parameter(

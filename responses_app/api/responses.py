@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
@@ -44,20 +44,14 @@ from responses_app.web.http import (
     DONE,
     GONE,
     PING,
+    ApiRequest,
     Cut,
-    caller_of,
-    cut_of,
-    decided_of,
     include_of,
     json_response,
-    project_of,
     query_of,
     read_json,
     read_line,
-    request_id_of,
-    rollout_of,
     server_sent,
-    span_of,
 )
 from responses_app.wiring.site import Site, get_site
 
@@ -201,7 +195,7 @@ class ResponseGoesOn(TypedDict):
     status: Literal["in_progress"]
 
 
-async def _create(request: HttpRequest) -> HttpResponseBase:
+async def _create(request: ApiRequest) -> HttpResponseBase:
     """Create a response; `stream: true` streams it, `background: true` answers before it runs."""
     site = get_site()
     dialect = _dialect(site, request)
@@ -218,36 +212,36 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
     return _answer(dialect, await read_to_end(reader))
 
 
-async def _decide(request: HttpRequest) -> str:
+async def _decide(request: ApiRequest) -> str:
     """Return the id of the response that a request is to make; "" where that is not stored."""
     site = get_site()
     fields = await read_json(request, dict, site.reader)
     stored = await site.service.is_stored(
-        project_of(request), fields.get("store"), background=fields.get("background") is True
+        request.caller.project, fields.get("store"), background=fields.get("background") is True
     )
     return site.new_id(ids.RESPONSE) if stored else ""
 
 
-async def _replay(request: HttpRequest, response_id: str, is_new: bool) -> HttpResponseBase | None:
+async def _replay(request: ApiRequest, response_id: str, is_new: bool) -> HttpResponseBase | None:
     """Answer a request whose response is there already, from its first event on; None where it is not there.
 
     `is_new`: the first request has not been answered yet, so what fails with nothing said is an error for both.
     """
     site = get_site()
     with store_errors():
-        if not await site.store.knows(project_of(request), response_id):
+        if not await site.store.knows(request.caller.project, response_id):
             return None
     dialect = _dialect(site, request)
     create = await read_json(request, site.parse_create, site.reader)
     if create.stream:
         dialect = dialect.hiding if create.hides_sizes else dialect
         reader = await site.responses.follow(
-            project_of(request), response_id, dialect=dialect, include=create.include or ()
+            request.caller.project, response_id, dialect=dialect, include=create.include or ()
         )
         return await _stream(site, request, reader, dialect, _first_word_seconds(site) if is_new else 0.0)
-    response = await site.responses.response(project_of(request), response_id)
+    response = await site.responses.response(request.caller.project, response_id)
     if response["status"] in RUNNING and not create.background:
-        response = await read_to_end(await site.responses.follow(project_of(request), response_id))
+        response = await read_to_end(await site.responses.follow(request.caller.project, response_id))
     return _answer(dialect, response)
 
 
@@ -264,12 +258,12 @@ async def _line(line: Line) -> LineAnswer:
     return LineAnswer(orjson.dumps(dialect.response(response)), tokens_of(response["usage"]))
 
 
-async def _delete(request: HttpRequest, response_id: str) -> DeletedResponse:
-    await get_site().responses.delete(project_of(request), response_id)
+async def _delete(request: ApiRequest, response_id: str) -> DeletedResponse:
+    await get_site().responses.delete(request.caller.project, response_id)
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-async def _get(request: HttpRequest, response_id: str) -> HttpResponseBase:
+async def _get(request: ApiRequest, response_id: str) -> HttpResponseBase:
     """Return a response, or pick up its stream (`stream=true&starting_after=N`)."""
     site = get_site()
     dialect = _dialect(site, request)
@@ -278,40 +272,40 @@ async def _get(request: HttpRequest, response_id: str) -> HttpResponseBase:
     include = parse_include_query(query)  # of its input: its own output keeps what it was created with
     starting_after = _starting_after(query)
     if _flag(query, "stream"):
-        project = project_of(request)
+        project = request.caller.project
         dialect = dialect.hiding if _flag(query, "include_obfuscation") else dialect
         reader = await site.responses.follow(
             project, response_id, starting_after=starting_after, dialect=dialect, include=include
         )
         return await _stream(site, request, reader, dialect)
-    return _answer(dialect, await site.responses.response(project_of(request), response_id))
+    return _answer(dialect, await site.responses.response(request.caller.project, response_id))
 
 
-async def _cancel(request: HttpRequest, response_id: str) -> HttpResponse:
+async def _cancel(request: ApiRequest, response_id: str) -> HttpResponse:
     site = get_site()
     dialect = _dialect(site, request)
-    return _answer(dialect, await site.responses.cancel(project_of(request), response_id))
+    return _answer(dialect, await site.responses.cancel(request.caller.project, response_id))
 
 
-async def _give_output(request: HttpRequest, response_id: str) -> ResponseGoesOn:
+async def _give_output(request: ApiRequest, response_id: str) -> ResponseGoesOn:
     site = get_site()
     parse = partial(parse_tool_output, max_bytes=site.settings.responses_max_tool_output_bytes)
     output = await read_json(request, parse, site.reader)
-    check_named(caller_of(request).scopes, named_in_parts(output.output, at="output"))
-    await site.outputs.give(project_of(request), response_id, output)
+    check_named(request.caller.scopes, named_in_parts(output.output, at="output"))
+    await site.outputs.give(request.caller.project, response_id, output)
     return {"id": response_id, "status": "in_progress"}
 
 
-async def _input_items(request: HttpRequest, response_id: str) -> ItemList:
+async def _input_items(request: ApiRequest, response_id: str) -> ItemList:
     query = query_of(request)
     page_query = parse_list_query(query)
     include = include_of(query, screenshots=get_site().settings.enable_computer_call)
-    page = page_behind(await get_site().responses.input_items(project_of(request), response_id), page_query)
+    page = page_behind(await get_site().responses.input_items(request.caller.project, response_id), page_query)
     page["data"] = [with_included(input_item_resource(item), include) for item in page["data"]]
     return page
 
 
-async def _input_tokens(request: HttpRequest) -> InputTokens:
+async def _input_tokens(request: ApiRequest) -> InputTokens:
     site = get_site()
     dialect = _dialect(site, request)
     create = await read_json(request, site.parse_create, site.reader)
@@ -320,7 +314,7 @@ async def _input_tokens(request: HttpRequest) -> InputTokens:
     return {"object": "response.input_tokens", "input_tokens": count}
 
 
-async def _compact(request: HttpRequest) -> HttpResponse:
+async def _compact(request: ApiRequest) -> HttpResponse:
     """Sum a conversation up; the client goes on from what it gets: the user's messages and the summary."""
     site = get_site()
     dialect = _dialect(site, request)
@@ -332,7 +326,7 @@ async def _compact(request: HttpRequest) -> HttpResponse:
     return _answer(dialect, compacted_response(response, messages))
 
 
-def _dialect(site: Site, request: HttpRequest) -> Dialect:
+def _dialect(site: Site, request: ApiRequest) -> Dialect:
     return site.dialect(request.headers.get(DIALECT_HEADER))
 
 
@@ -340,31 +334,22 @@ def _answer(dialect: Dialect, response: Mapping[str, object]) -> HttpResponse:
     return json_response(dialect.response(response))
 
 
-def _origin(request: HttpRequest, create: CreateRequest, *, awaits_tools: bool = False) -> Origin:
+def _origin(request: ApiRequest, create: CreateRequest, *, awaits_tools: bool = False) -> Origin:
     """Return where a request came from; one whose client hears nothing before the end does not wait for it."""
     transport = "background" if create.background else "sse" if create.stream else "json"
-    # Such a client could never learn which call to answer.
-    awaits_tools = awaits_tools and transport != "json"
-    return Origin.of(
-        caller_of(request),
-        transport,
-        request_id=request_id_of(request),
-        awaits_tools=awaits_tools,
-        span=span_of(request),
-        decided=decided_of(request),
-        rollout=rollout_of(request, "responses"),
-    )
+    # A client of JSON could never learn which call to answer.
+    return request.origin(transport, "responses", awaits_tools=awaits_tools and transport != "json")
 
 
 async def _stream(
-    site: Site, request: HttpRequest, reader: ResponseReader, dialect: Dialect, first_word_seconds: float = 0.0
+    site: Site, request: ApiRequest, reader: ResponseReader, dialect: Dialect, first_word_seconds: float = 0.0
 ) -> HttpResponseBase:
     return await event_stream(
         reader,
         ping_seconds=site.settings.responses_ping_interval_seconds,
         first_word_seconds=first_word_seconds,
         dialect=dialect,
-        cut=cut_of(request),
+        cut=request.cut,
     )
 
 

@@ -23,7 +23,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from responses_app.auth.keyring import KeyRing, no_watch
-from responses_app.auth.proxies import came_through_proxy
 from responses_app.auth.sessions import SessionWatch
 from responses_app.protocol.api_keys import (
     MANAGES,
@@ -50,7 +49,8 @@ def pass_of(scope: Any, headers: Mapping[bytes, bytes]) -> SessionPass | None:
     """Return the session that a request, or the handshake of a WebSocket, means to come in by; None without one."""
     origin = headers.get(b"origin")
     if scope.get("type") == "websocket":
-        project = _offered(scope.get("subprotocols", ()))
+        offered = (each for each in scope.get("subprotocols", ()) if each.startswith(SESSION_IN_SUBPROTOCOL))
+        project = next((each.removeprefix(SESSION_IN_SUBPROTOCOL) for each in offered), None)
         is_own = origin is not None and _is_own(origin, scope, headers)
     else:
         header = headers.get(HEADER)
@@ -60,13 +60,6 @@ def pass_of(scope: Any, headers: Mapping[bytes, bytes]) -> SessionPass | None:
         return None
     key = _cookie(headers.get(b"cookie", b""))
     return SessionPass(key, project[:MAX_PROJECT]) if key else None
-
-
-def _offered(subprotocols: Sequence[str]) -> str | None:
-    named = (
-        each.removeprefix(SESSION_IN_SUBPROTOCOL) for each in subprotocols if each.startswith(SESSION_IN_SUBPROTOCOL)
-    )
-    return next(named, None)
 
 
 def _is_own(origin: bytes, scope: Any, headers: Mapping[bytes, bytes]) -> bool:
@@ -91,16 +84,21 @@ def _cookie(header: bytes) -> str:
     return morsel.value[:MAX_COOKIE] if morsel is not None else ""
 
 
+# Headers that clients have no reason to send: common proxies and networks in front add them.
+_PROXY_NAMES = frozenset((
+    b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"true-client-ip",
+    b"cf-connecting-ip", b"fastly-client-ip", b"cdn-loop",
+))  # fmt: skip
+_PROXY_PREFIXES = (b"x-forwarded", b"x-envoy-", b"x-original-")
+_OLD_VERSIONS = ("0.9", "1.0")  # of HTTP, which nginx and others speak to a server unless they are told to do better
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
-def is_local(host: str) -> bool:
-    """Whether only this machine can call this address; so it is with what is not one: a name, a Unix socket's path."""
-    return is_loopback(host, unknown=True)
-
-
 def is_loopback(host: object, *, unknown: bool = False) -> bool:
-    """Whether this is an address of the loopback interface; `unknown` is the answer for what is not an address."""
+    """Whether this is an address of the loopback interface.
+
+    `unknown` is the answer for what is not an address: a name, or a Unix socket's path.
+    """
     try:
         address = ip_address(str(host))
     except ValueError:
@@ -131,25 +129,28 @@ _MAX_SECRET = 512  # characters of a key that are looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knock:
-    """What a request, or the handshake of a WebSocket, says of who asks."""
+class Credentials:
+    """Who asks, as the head of a request or of a WebSocket's handshake says it."""
 
     secret: str | None  # an API key, as far as it may be one; None without
-    asks_locally: bool  # from this machine, by a loopback name, through no proxy
     session: SessionPass | None = None  # a session that it means to come in by
 
     @classmethod
-    def of(cls, scope: Any) -> "Knock":
-        """Read an ASGI scope."""
-        # `dict` keeps the last of equal names, and reversed that is the first one sent.
-        headers = dict(reversed(scope["headers"]))  # the first one counts
+    def of(cls, scope: Any, headers: Mapping[bytes, bytes]) -> "Credentials":
+        """Read an ASGI scope and its headers, the first one of each name."""
+        subprotocols = scope.get("subprotocols", ())
         return cls(
-            secret=_bearer(headers.get(b"authorization"))
-            or _plain(headers.get(API_KEY))
-            or _in_subprotocol(scope.get("subprotocols", ())),
-            asks_locally=_asks_locally(scope, headers),
-            session=pass_of(scope, headers),
+            secret=_bearer(headers.get(b"authorization", b""))
+            or headers.get(API_KEY, b"").decode("latin1").strip()[:_MAX_SECRET]
+            or _behind(IN_SUBPROTOCOL, subprotocols)[:_MAX_SECRET]
+            or None,
+            session=pass_of(scope, headers) if HEADER in headers or subprotocols else None,
         )
+
+
+def headers_in(scope: Any) -> dict[bytes, bytes]:
+    """Return the headers of an ASGI scope, the first one of each name."""
+    return dict(reversed(scope["headers"]))
 
 
 class Door:
@@ -214,21 +215,24 @@ class Door:
         """Whether some who ask are let in by a key only, as far as is known yet."""
         return self.mode == "on" or (self.mode == "auto" and self.is_exposed)
 
-    def is_open(self, credentials: Knock) -> bool:
-        """Whether who asks needs no key."""
-        return self.mode == "off" or (not self.needs_keys and credentials.asks_locally)
+    def is_open(self, scope: Any, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether a request needs no key; `headers` has the first one of each name in its ASGI scope."""
+        if self.mode == "auto":
+            return not self.is_exposed and asks_locally(scope, headers)
+        return self.mode == "off"
 
     async def caller(self, scope: Any, *, needed: str | None = None) -> Caller:
         """Return who asks for what needs this scope.
 
         Raises `ApiError`: 401 without a key that opens, 503 where none can tell now.
         """
-        credentials = Knock.of(scope)
+        headers = headers_in(scope)
         # Whoever manages keys can let others in: an open door is none for this.
         manages = needed in MANAGES
         # A key that comes all the same is not looked at: it changes nothing about what is seen.
-        if self.is_open(credentials) and not manages:
+        if not manages and self.is_open(scope, headers):
             return NOBODY_ASKED
+        credentials = Credentials.of(scope, headers)
         if not credentials.secret:
             if manages and credentials.session is None:
                 raise no_admin_key()
@@ -273,34 +277,29 @@ def accepted_subprotocol(offered: Sequence[str]) -> str | None:
     return next(iter(understood), None)
 
 
-def _plain(header: bytes | None) -> str | None:
-    return (header or b"").decode("latin1").strip()[:_MAX_SECRET] or None
+def _bearer(header: bytes) -> str:
+    scheme, _, secret = header.decode("latin1").strip().partition(" ")
+    return secret.strip()[:_MAX_SECRET] if scheme.lower() == "bearer" else ""
 
 
-def _bearer(header: bytes | None) -> str | None:
-    scheme, _, secret = (header or b"").decode("latin1").strip().partition(" ")
-    return secret.strip()[:_MAX_SECRET] or None if scheme.lower() == "bearer" else None
+def _behind(start: str, offered: Iterable[str]) -> str:
+    """Return what the first subprotocol with this beginning has behind it, "" where none begins so."""
+    return next((each.removeprefix(start) for each in offered if each.startswith(start)), "")
 
 
-def _in_subprotocol(offered: Iterable[str]) -> str | None:
-    named = (each.removeprefix(IN_SUBPROTOCOL) for each in offered if each.startswith(IN_SUBPROTOCOL))
-    return next(named, "")[:_MAX_SECRET] or None
-
-
-def _asks_locally(scope: Any, headers: dict[bytes, bytes]) -> bool:
-    server, client = scope.get("server"), scope.get("client")
-    return (
-        bool(server and client)
-        and is_loopback(server[0])
-        and is_loopback(client[0])
-        and _name(headers.get(b"host", b"").decode("latin1")) in LOOPBACK_NAMES
-        and not came_through_proxy(scope, headers)
+def came_through_proxy(scope: Mapping[str, Any], headers: Iterable[bytes]) -> bool:
+    """Whether an ASGI scope, which has these names of headers, shows that a proxy was in between."""
+    return scope.get("http_version") in _OLD_VERSIONS or any(
+        name in _PROXY_NAMES or name.startswith(_PROXY_PREFIXES) for name in headers
     )
 
 
-def _name(host: str) -> str:
-    """Return the name in a `Host` header, without its port."""
-    if host.startswith("["):
-        # "[::1]:8000"
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0].lower() if ":" in host else host.lower()
+def asks_locally(scope: Any, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request comes from this machine, by a loopback name, and nothing shows that a proxy was in between."""
+    server, client = scope.get("server"), scope.get("client")
+    if not (server and client and is_loopback(server[0]) and is_loopback(client[0])):
+        return False
+    host = headers.get(b"host", b"").decode("latin1").lower()
+    # Without its port: "[::1]:8000", "localhost:8000".
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.rpartition(":")[0] if ":" in host else host
+    return name in LOOPBACK_NAMES and not came_through_proxy(scope, headers)

@@ -5,10 +5,9 @@ too. So only its end is known to be true, and it is read from there: an address 
 wrote it, is that of a trusted proxy. What stands before the first address that is not, is the client's own word.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -17,20 +16,6 @@ Headers = Iterable[tuple[bytes, bytes]]
 _FOR, _PROTO = b"x-forwarded-for", b"x-forwarded-proto"
 _SCHEMES = ("http", "https")
 _UNIX = "unix:"  # in place of an address: nginx was called by another proxy over a Unix socket
-# Headers that clients have no reason to send: common proxies and networks in front add them.
-_NAMES = frozenset((
-    b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"true-client-ip",
-    b"cf-connecting-ip", b"fastly-client-ip", b"cdn-loop",
-))  # fmt: skip
-_PREFIXES = (b"x-forwarded", b"x-envoy-", b"x-original-")
-_OLD_VERSIONS = ("0.9", "1.0")  # of HTTP, which nginx and others speak to a server unless they are told to do better
-
-
-def came_through_proxy(scope: Mapping[str, Any], headers: Iterable[bytes]) -> bool:
-    """Whether an ASGI scope, which has these names of headers, shows that a proxy was in between."""
-    return scope.get("http_version") in _OLD_VERSIONS or any(
-        name in _NAMES or name.startswith(_PREFIXES) for name in headers
-    )
 
 
 def trusted_proxies(value: str) -> tuple[Network, ...]:

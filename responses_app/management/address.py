@@ -17,7 +17,7 @@ def daphne_server(endpoints: Sequence[str], **more: Any) -> Any:
     """Return daphne's `Server`.
 
     It is not told of proxies: it would believe the first address of `X-Forwarded-For`, which a client can choose. The
-    application finds out who is behind them (`web.servers.forwarded`).
+    application finds out who is behind them (`web.servers.heads`).
     """
     from daphne.server import Server  # installs Twisted's reactor: not before it is needed
 

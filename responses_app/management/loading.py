@@ -35,7 +35,7 @@ MODULES = (
     *(f"responses_app.stores.database.{name}" for name in ("organization", "responses.store", "responses.chats")),
     *(f"responses_app.stores.database.{name}" for name in ("responses.kept_chats", "rollouts.store", "setups")),
     *(f"responses_app.stores.database.{name}" for name in ("transfer.retention", "vector_stores.vector_stores")),
-    *("responses_app.tools.mcp.tool", "responses_app.web.rollouts", "responses_app.web.servers.backpressure"),
+    *("responses_app.tools.mcp.tool", "responses_app.web.servers.heads", "responses_app.web.servers.backpressure"),
     *("responses_app.web.servers.daphne", "responses_app.web.servers.layers", "responses_app.web.servers.uvicorn"),
 )
 PACKAGES = ("engine", "responses_app", "respsite")

@@ -7,7 +7,7 @@ from django.shortcuts import render
 from django.views.decorators.csrf import csrf_exempt
 
 from engine.sampling import SAMPLED, bounds_of, carried, kind_of
-from responses_app.auth.door import Knock
+from responses_app.auth.door import headers_in
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.protocol.errors import JsonObject
 from responses_app.settings.conf import Settings
@@ -43,7 +43,7 @@ def playground(request: HttpRequest) -> HttpResponse:
 def _facts(request: HttpRequest) -> JsonObject:
     """Return what the page begins with: how one signs in, and which of the server's tools it can switch on."""
     site = get_site()
-    is_open = site.door.is_open(Knock.of(request.scope))  # type: ignore[attr-defined]
+    is_open = site.door.is_open(request.scope, headers_in(request.scope))  # type: ignore[attr-defined]
     by_session = not is_open and bool(session_scopes(request.user))
     return {
         "door": "open" if is_open else "session" if by_session else "key",

@@ -10,8 +10,10 @@ application only when it has the whole body.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, replace
+from email.utils import formatdate
 from typing import Any
 
 from responses_app.protocol.codings import codings_in
@@ -32,7 +34,7 @@ from responses_app.protocol.transport import (
 )
 from responses_app.web.endpoint import Endpoint, Form, Size, find, is_api_path
 from responses_app.web.http import NotServed, error_response
-from responses_app.web.rollouts import below_rollout
+from responses_app.web.phrases import PHRASES
 from responses_app.web.unpacking import DECODERS, coding_of, not_unpacked, unpacked_pieces
 
 Message = MutableMapping[str, Any]
@@ -49,6 +51,7 @@ START_BYTES = 64 * 1024  # of a body of JSON, within which its first brace has t
 # Of a message with a body's last part: a file that has the whole body, whose bytes do not stand in messages, and their
 # number. Whoever reads the message takes the file over.
 BODY_FILE, BODY_SIZE = "respsite.body.file", "respsite.body.size"
+ROLLOUT_BASE = re.compile(r"/rollouts/([^/]+)(/v1/.*)")  # a path below the base URL of a roll-out
 LINGER_SECONDS = 10.0  # a refused client may go on sending this long; it reads its answer in this time
 
 
@@ -71,16 +74,18 @@ class Head:
         values = {name: value.decode("latin1") for name, value in headers}
         is_coded = b"transfer-encoding" in values
         length = "" if is_coded else values.get(b"content-length", "0")
+        path = path.removeprefix(root_path.rstrip("/"))
+        based = ROLLOUT_BASE.fullmatch(path)
         return cls(
             method=method,
-            path=below_rollout(path.removeprefix(root_path.rstrip("/"))),
+            path=path if based is None else based[2],
             content_type=values.get(b"content-type", "").partition(";")[0].strip().lower(),
             # Zeros in front mean nothing; of what is left the first digits are enough, as Python takes long for very
             # long ones.
             length=int("0" + length.lstrip("0")[:MAX_DIGITS]) if length.isdecimal() else None,
             codings=tuple(v.decode("latin1").strip().lower() for n, v in headers if n == b"transfer-encoding"),
             has_both=is_coded and b"content-length" in values,
-            is_packed=bool(codings_in(headers)),
+            is_packed=b"content-encoding" in values and bool(codings_in(headers)),
         )
 
     @property
@@ -104,14 +109,18 @@ class BodyRules:
     max_file_setting: str  # the name of the setting that says so
     max_skill_bytes: int  # of a skill's bundle, or of the files in it
 
-    def check(self, head: Head) -> None:
-        """Raise `ApiError` for a body that is declared larger than it may be, or of which two servers could disagree
-        where it ends: a proxy in front could take a part of it for the next request, of somebody else.
+    def check(self, head: Head) -> int:
+        """Return how many bytes of a body are taken.
+
+        Raises `ApiError` for one that is declared larger than it may be, or of which two servers could disagree where
+        it ends: a proxy in front could take a part of it for the next request, of somebody else.
         """
         if head.end_is_unclear:
             raise coding_beside_length() if head.has_both else unknown_coding(", ".join(head.codings))
-        if head.length is not None and head.length > self.limit(head):
+        limit = self.limit(head)
+        if head.length is not None and head.length > limit:
             raise self.excess(head)
+        return limit
 
     def asks_first(self, head: Head) -> bool:
         """Whether a body is declared so large that who sends it is asked for a key before any of it is taken."""
@@ -181,12 +190,12 @@ class Bodies:
             return
         head = Head.of(scope["method"], scope["path"], scope.get("root_path", ""), scope["headers"])
         try:
-            self._rules.check(head)
+            limit = self._rules.check(head)
             if head.length == 0:
                 await self._app(scope, receive, send)
                 return
-            coding = coding_of(scope["headers"])
-            body = _CountedBody(self._rules, head, scope, receive)
+            coding = coding_of(scope["headers"]) if head.is_packed else None
+            body = _CountedBody(self._rules, head, scope, receive, limit)
             if self._rules.asks_first(head) or (coding is not None and _posted(head) is not None):
                 await body.admit()
             if coding is None:
@@ -228,6 +237,26 @@ def answer(
     return response.status_code, lines, response.content
 
 
+def refusal(
+    error: ApiError, headers: Iterable[tuple[bytes, bytes]], standing: AnswerHeaders, *, path: str = ""
+) -> bytes:
+    """Return a whole answer, as bytes, behind which the connection closes; `headers` are those of the request."""
+    return written(*answer(error, headers, standing, path=path))
+
+
+def written(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
+    """Return an answer over HTTP/1.1, as bytes, behind which the connection closes."""
+    head = b"HTTP/1.1 %d %b\r\n" % (status, PHRASES.get(status, "Error").encode())
+    for line in (*headers, (b"date", date()), (b"connection", b"close")):
+        head += b"%b: %b\r\n" % line
+    return head + b"\r\n" + body
+
+
+def date() -> bytes:
+    """Return the time as `Date` has it."""
+    return formatdate(usegmt=True).encode()
+
+
 class BodyStart:
     """The beginning of a body, until it is known to be one of what is taken."""
 
@@ -248,13 +277,13 @@ class BodyStart:
 class _CountedBody:
     """One request's body on its way to the application."""
 
-    def __init__(self, rules: BodyRules, head: Head, scope: Message, receive: Receive) -> None:
+    def __init__(self, rules: BodyRules, head: Head, scope: Message, receive: Receive, limit: int) -> None:
         self._rules = rules
         self._head = head
         self._scope = scope
         self._receive = receive
         self._is_admitted = False  # it is known that who sends it may send so much
-        self._limit = rules.limit(head)
+        self._limit = limit  # bytes
         self._began = asyncio.get_running_loop().time()
         self._received = 0  # bytes
         self._start = BodyStart(rules, head)

@@ -17,7 +17,6 @@ from enum import Enum, auto
 from functools import cache, partial
 from typing import Any
 
-from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, get_resolver, resolve
 from typing_extensions import TypeAliasType
@@ -40,12 +39,13 @@ from responses_app.protocol.idempotency import IDEMPOTENCY_KEY, MAX_KEY
 from responses_app.protocol.messages.errors import ErrorSchema
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES
 from responses_app.protocol.requests.pages import DEFAULT_LIMIT, MAX_LIMIT
+from responses_app.protocol.retention import keeps_nothing
 from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer
-from responses_app.runs.plan.failures import store_away
+from responses_app.runs.plan.failures import store_away, store_errors
 from responses_app.stores.base import StoreError
-from responses_app.web.http import MethodNotAllowed, NotServed, ignored_of, json_response, query_of
+from responses_app.web.http import ApiRequest, MethodNotAllowed, NotServed, ignored_of, json_response, query_of
 from responses_app.web.idempotency import Decide, Once, Replay, key_of
-from responses_app.web.retention import ANSWER_KEPT, check_keeps
+from responses_app.wiring.site import get_site
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +199,6 @@ class Endpoint:
         return (*self.takes, ONCE) if self.is_once else self.takes
 
     @property
-    def looks_at_query(self) -> bool:
-        """Whether every name of a query is carried out, refused or named as ignored, as those of a body are."""
-        return not self.is_open
-
-    @property
     def query(self) -> Mapping[str, str]:
         """The names that a query may have, each with its type as JSON has it; `name[]` is told by that."""
         taken = [each for each in self.takes if each.where == "query"]
@@ -235,11 +230,12 @@ class Endpoint:
         """The schemas of a 200 by their media types."""
         return {JSON: self.handler.__annotations__["return"]} if self.answers is None else self.answers
 
-    def answers_to(self, method: str) -> bool:
-        """Whether it is what a request with this method is for; HEAD is answered like a GET that does not stream."""
-        if method == "HEAD" and EVENTS in self.contents:
-            return False
-        return self.method == ("GET" if method == "HEAD" or (self.probed and method == "OPTIONS") else method)
+    @property
+    def methods(self) -> Sequence[str]:
+        """The methods that it answers: HEAD like a GET that does not stream, OPTIONS where it is `probed`."""
+        if self.method != "GET":
+            return (self.method,)
+        return ("GET", *(() if EVENTS in self.contents else ("HEAD",)), *(("OPTIONS",) if self.probed else ()))
 
 
 _CHATS = "the input and what is remembered of it are in /v1/responses and /v1/conversations"
@@ -315,6 +311,10 @@ def look_at_query(names: Iterable[str], taken: Mapping[str, str], noted: Ignored
     check_query(names, {**taken, **_OF_CLIENTS}, noted)
 
 
+ANSWER_KEPT = (
+    "With an 'Idempotency-Key' the answer is kept, to be given again",
+    "Send the request without this header.",
+)
 API_URLS = "responses_app.urls"
 WEBSOCKET_KEY = "Sec-WebSocket-Key"  # a header of every handshake, which proxies pass on
 UPGRADE_NEEDED = " A WebSocket needs an upgrade request to this path."
@@ -331,15 +331,19 @@ class Route:
         self.endpoints = endpoints
         self.path = endpoints[0].shown_path
         self.regex = endpoints[0].regex
+        self._by_method = {method: each for each in reversed(endpoints) for method in each.methods}
+        area = endpoints[0].scope
+        self._reads: str | None = None if area is None else area.scope(writes=False)
+        self._writes: str | None = None if area is None else area.scope(writes=True)
 
-    async def __call__(self, request: HttpRequest, **named: str) -> HttpResponseBase:
+    async def __call__(self, request: ApiRequest, **named: str) -> HttpResponseBase:
         """Answer. Raises `ApiError`: 405 for a method that is not taken, 503 where the database is away, its own."""
         endpoint = self.endpoint(str(request.method))
         if endpoint is None:
             raise self._not_allowed(request)
-        key = key_of(request) if endpoint.is_once else None
+        key = key_of(request) if IDEMPOTENCY_KEY in request.headers and endpoint.is_once else None
         if key is not None or endpoint.keeps is not None:
-            await check_keeps(request, endpoint.keeps or ANSWER_KEPT)
+            await _check_keeps(request, endpoint.keeps or ANSWER_KEPT)
         if key is None:
             return await self._answer(endpoint, request, named)
         answer = partial(self._answer, endpoint, request, named)
@@ -350,8 +354,8 @@ class Route:
         except StoreError as error:
             raise store_away(error) from error
 
-    async def _answer(self, endpoint: Endpoint, request: HttpRequest, named: Mapping[str, str]) -> HttpResponseBase:
-        if endpoint.looks_at_query and request.META.get("QUERY_STRING"):
+    async def _answer(self, endpoint: Endpoint, request: ApiRequest, named: Mapping[str, str]) -> HttpResponseBase:
+        if request.META["QUERY_STRING"] and not endpoint.is_open:
             look_at_query(query_of(request), endpoint.query, ignored_of(request))
         try:
             answer = await endpoint.handler(request, *named.values())
@@ -365,17 +369,25 @@ class Route:
 
     def endpoint(self, method: str) -> Endpoint | None:
         """Return what answers a method."""
-        return next((each for each in self.endpoints if each.answers_to(method)), None)
+        return self._by_method.get(method)
 
     def scope(self, method: str) -> str | None:
         """Return the scope that a method needs, also one that is not taken; None where not even a key is needed."""
-        area = self.endpoints[0].scope
-        return None if area is None else area.scope(writes=method not in SAFE_METHODS)
+        return self._reads if method in SAFE_METHODS else self._writes
 
-    def _not_allowed(self, request: HttpRequest) -> ApiError:
+    def _not_allowed(self, request: ApiRequest) -> ApiError:
         upgrades = any(each.websocket for each in self.endpoints)
         hint = "" if not upgrades else UPGRADE_LOST if WEBSOCKET_KEY in request.headers else UPGRADE_NEEDED
         return MethodNotAllowed(str(request.method), [each.method for each in self.endpoints], hint)
+
+
+async def _check_keeps(request: ApiRequest, keeps: tuple[str, str]) -> None:
+    """Refuse what would be kept, in a project that keeps nothing. Raises `ApiError`; 503 where nobody knows that."""
+    with store_errors():
+        retentions = await get_site().service.retention.current()
+    if retentions.keeps_nothing(request.caller.project):
+        what, instead = keeps
+        raise keeps_nothing(what, instead)
 
 
 def routes_of(endpoints: Iterable[Endpoint]) -> Sequence[Route]:

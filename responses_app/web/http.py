@@ -3,10 +3,9 @@
 What the events are is for who makes them: responses, chats and completions have their own.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from typing import TypeVar
+from typing import IO, Any, TypeVar
 
 from django.core.exceptions import SuspiciousOperation
 from django.core.handlers.asgi import ASGIRequest
@@ -15,7 +14,7 @@ from django.http.request import UnreadablePostError
 
 from engine import orjson
 from responses_app.observing.traces import NO_SPAN, SPAN, Span
-from responses_app.protocol.api_keys import Caller
+from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
 from responses_app.protocol.errors import (
     FOREIGN_SEALS,
     ApiError,
@@ -30,11 +29,11 @@ from responses_app.protocol.items.resources import SCREENSHOTS
 from responses_app.protocol.json_text import dumps
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages
 from responses_app.protocol.requests.pages import Query, parse_include_query
-from responses_app.protocol.rollouts.generations import Api, RolloutRef
+from responses_app.protocol.rollouts.generations import Api
 from responses_app.protocol.rollouts.requests import ref_of
 from responses_app.protocol.transport import ANTHROPIC_REQUEST_ID, JSON_TYPE, unsupported_media_type
 from responses_app.runs.batches.lines import Line
-from responses_app.runs.plan.plan import DecidedResponse
+from responses_app.runs.plan.plan import DecidedResponse, Origin
 from responses_app.wiring.reading import JsonReader
 from responses_app.wiring.site import get_site
 
@@ -42,6 +41,36 @@ Parsed = TypeVar("Parsed")
 Fields = TypeVar("Fields")
 CUT = "respsite.cut"  # of a request's scope: what breaks its answer off
 Cut = Callable[[], Awaitable[None]]  # ends an answer in its middle: clients take a clean end for its whole
+
+
+class ApiRequest(ASGIRequest):
+    """A request with what the API's handlers read of it beside its body and path."""
+
+    caller: Caller = NOBODY_ASKED  # who asks; what it sees and makes is of its project alone
+    request_id: str = ""
+    ignored_fields: IgnoredFields | None = None  # names that have no effect, which the answer tells
+    decided_response: DecidedResponse | None = None  # of the response that it makes, where it has an idempotency key
+
+    def __init__(self, scope: MutableMapping[str, Any], body_file: IO[bytes]) -> None:
+        super().__init__(scope, body_file)
+        self.sent_headers = {name.decode("latin1"): value.decode("latin1") for name, value in scope["headers"]}
+        self.span: Span = scope.get(SPAN, NO_SPAN)
+        self.cut: Cut | None = scope.get(CUT)  # breaks its answer off, where its server can do so
+
+    def origin(self, transport: str, api: Api | None = None, *, awaits_tools: bool = False) -> Origin:
+        """Return where what it asks for comes from; a roll-out of its headers counts where it speaks an `api`.
+
+        Raises `ApiError` for a roll-out's id that is none.
+        """
+        return Origin.of(
+            self.caller,
+            transport,
+            request_id=self.request_id,
+            awaits_tools=awaits_tools,
+            span=self.span,
+            decided=self.decided_response,
+            rollout=None if api is None else ref_of(self.headers, api),
+        )
 
 
 def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
@@ -83,8 +112,14 @@ async def read_json(request: HttpRequest, parse: Callable[[JsonObject], Parsed],
     def read(content: bytes) -> Parsed:
         return parse_noting(request, parse, _as_object(content, reader), reader)
 
+    def content() -> bytes:  # which the request does not keep, as it would with `request.body`
+        try:
+            return request.read()
+        except UnreadablePostError:
+            raise invalid_request("The body could not be read to its end. Send it again.") from None
+
     size = int(length) if length.isdecimal() else reader.max_body_bytes
-    return await reader.read(project_of(request), size, partial(_content, request), read)
+    return await reader.read(caller_of(request).project, size, content, read)
 
 
 async def read_line(line: Line, parse: Callable[[JsonObject], Parsed], reader: JsonReader) -> Parsed:
@@ -103,20 +138,14 @@ async def read_line(line: Line, parse: Callable[[JsonObject], Parsed], reader: J
 
 def parse_noting(request: HttpRequest, parse: Callable[[Fields], Parsed], fields: Fields, reader: JsonReader) -> Parsed:
     """Return what `parse` makes of a body's fields; the answer will name those that are ignored. Raises `ApiError`."""
-    of_query = ignored_of(request)
+    assert isinstance(request, ApiRequest)
+    of_query = request.ignored_fields
     with reader.noting(request.headers.get(FOREIGN_SEALS)) as ignored:
-        ignored.names, ignored.more = [*of_query.names], of_query.more
+        if of_query is not None:
+            ignored.names, ignored.more = [*of_query.names], of_query.more
         parsed = parse(fields)
-    request.ignored_fields = ignored  # type: ignore[attr-defined]
+    request.ignored_fields = ignored
     return parsed
-
-
-def _content(request: HttpRequest) -> bytes:
-    """Return the body, which the request does not keep (as it would with `request.body`)."""
-    try:
-        return request.read()
-    except UnreadablePostError:
-        raise invalid_request("The body could not be read to its end. Send it again.") from None
 
 
 def _as_object(content: bytes, reader: JsonReader) -> JsonObject:
@@ -138,8 +167,8 @@ def or_raise(row: Parsed | None, absent: ApiError) -> Parsed:
 
 def caller_of(request: HttpRequest) -> Caller:
     """Return who asks, as the middleware found out."""
-    caller: Caller = request.caller  # type: ignore[attr-defined]
-    return caller
+    assert isinstance(request, ApiRequest)
+    return request.caller
 
 
 def project_of(request: HttpRequest) -> str:
@@ -149,30 +178,7 @@ def project_of(request: HttpRequest) -> str:
 
 def cut_of(request: HttpRequest) -> Cut | None:
     """Return what breaks the answer to a request off, where its server can do so."""
-    # The scope of anything else, such as a test's request, has no connection.
-    return request.scope.get(CUT) if isinstance(request, ASGIRequest) else None
-
-
-def decided_of(request: HttpRequest) -> DecidedResponse | None:
-    """Return what was decided of the response that a request makes, where it came with an idempotency key."""
-    return getattr(request, "decided_response", None)
-
-
-def request_id_of(request: HttpRequest) -> str:
-    """Return the id the middleware gave this request."""
-    return str(getattr(request, "request_id", ""))
-
-
-def rollout_of(request: HttpRequest, api: Api) -> RolloutRef:
-    """Return what the headers of a request say of its roll-out. Raises `ApiError` for a wrong id."""
-    return ref_of(request.headers, api)
-
-
-def span_of(request: HttpRequest) -> Span:
-    """Return the span of this request."""
-    scope: Mapping[str, object] = getattr(request, "scope", {})
-    span = scope.get(SPAN)
-    return span if isinstance(span, Span) else NO_SPAN
+    return request.cut if isinstance(request, ApiRequest) else None
 
 
 class NotServed(Exception):
@@ -195,11 +201,10 @@ class MethodNotAllowed(ApiError):
 
 def ignored_of(request: HttpRequest) -> IgnoredFields:
     """Return the names in a request that have no effect, which can be added to: the answer will have them."""
-    ignored: IgnoredFields | None = getattr(request, "ignored_fields", None)
-    if ignored is None:
-        ignored = IgnoredFields(refuse=get_site().reader.refuse_unknown)
-        request.ignored_fields = ignored  # type: ignore[attr-defined]
-    return ignored
+    assert isinstance(request, ApiRequest)
+    if request.ignored_fields is None:
+        request.ignored_fields = IgnoredFields(refuse=get_site().reader.refuse_unknown)
+    return request.ignored_fields
 
 
 def query_of(request: HttpRequest) -> Mapping[str, Sequence[str]]:

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from hashlib import blake2b
 
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from responses_app.protocol.errors import ApiError, stopping
@@ -38,7 +38,7 @@ from responses_app.runs.idempotency import HeldKey, IdempotencyKeys, Recording, 
 from responses_app.runs.log.journal import Waiter
 from responses_app.stores.base import StoreError
 from responses_app.stores.idempotency import AnswerHead, KeyRecord, KeyState
-from responses_app.web.http import CUT, PING, Cut, cut_of, project_of
+from responses_app.web.http import PING, ApiRequest, Cut
 from responses_app.wiring.site import get_site
 
 FIRST_LOOK_SECONDS = 0.01  # until the first look at what became of a request; each next pause is longer by a half
@@ -50,14 +50,13 @@ READ_BYTES = 1 << 18  # of a body, for its digest
 
 Handler = Callable[[], Awaitable[HttpResponseBase]]
 # Gets the id of the response, and whether the first request has not been answered yet.
-Replay = Callable[[HttpRequest, str, bool], Awaitable[HttpResponseBase | None]]
-Decide = Callable[[HttpRequest], Awaitable[str]]  # the id of the stored response that a request makes; "" for none
+Replay = Callable[[ApiRequest, str, bool], Awaitable[HttpResponseBase | None]]
+Decide = Callable[[ApiRequest], Awaitable[str]]  # the id of the stored response that a request makes; "" for none
 
 
-def key_of(request: HttpRequest) -> str | None:
+def key_of(request: ApiRequest) -> str:
     """Return the key that a request came with. Raises `ApiError` (400) for what is none."""
-    value = request.headers.get(IDEMPOTENCY_KEY)
-    return None if value is None else checked_key(value)
+    return checked_key(request.headers[IDEMPOTENCY_KEY])
 
 
 class Once:
@@ -65,7 +64,7 @@ class Once:
 
     def __init__(
         self,
-        request: HttpRequest,
+        request: ApiRequest,
         key: str,
         carry_out: Handler,
         *,
@@ -79,7 +78,7 @@ class Once:
         self._decide = decide
         self._replay = replay
         self._headers = headers  # those of the request that change the answer
-        self._project = project_of(request)
+        self._project = request.caller.project
         self._keys: IdempotencyKeys = get_site().idempotency
 
     async def answer(self) -> HttpResponseBase:
@@ -172,7 +171,7 @@ class Once:
                 over = record is not None and record.state is KeyState.ANSWERED
                 if not over:
                     if record is None or record.is_orphan or record.state is not KeyState.RUNNING:
-                        await _cut_off(cut_of(self._request))
+                        await _cut_off(self._request.cut)
                         return
                     await asyncio.sleep(MAX_LOOK_SECONDS)
                     silent += MAX_LOOK_SECONDS
@@ -238,7 +237,7 @@ class Once:
 
     async def _perform(self, held: HeldKey) -> HttpResponseBase:
         """Have the handler answer, and keep what it answers, or note why it does not."""
-        self._request.decided_response = held.decided  # type: ignore[attr-defined]
+        self._request.decided_response = held.decided
         try:
             answer = await self._carry_out()
         except (ApiError, StoreError) as error:
@@ -266,10 +265,10 @@ class Once:
 
     def _recorded(self, held: HeldKey, head: AnswerHead, answer: StreamingHttpResponse) -> HttpResponseBase:
         """Return a stream that is kept as it goes out, and to its end, also where its client leaves."""
-        out = _Outgoing(get_site().settings.stream_max_lag_bytes, cut_of(self._request))
+        out = _Outgoing(get_site().settings.stream_max_lag_bytes, self._request.cut)
         # What the handler cuts off is cut off for its client, and is not whole for others.
         if out.cut is not None:
-            self._request.scope[CUT] = out.cut_off  # type: ignore[attr-defined]
+            self._request.cut = out.cut_off
         recording = Recording(self._keys, held, head)
         self._keys.carry_out(_record(answer, recording, out), name="idempotent stream")
         sent = StreamingHttpResponse(out.chunks(), status=answer.status_code, headers=dict(head.headers))
@@ -368,7 +367,7 @@ async def _cut_off(cut: Cut | None) -> None:
         await cut()
 
 
-def _head_of(answer: HttpResponseBase, request: HttpRequest) -> AnswerHead:
+def _head_of(answer: HttpResponseBase, request: ApiRequest) -> AnswerHead:
     headers = {name.lower(): value for name, value in answer.items()}
     ignored = str(getattr(request, "ignored_fields", ""))
     if ignored:
@@ -376,12 +375,12 @@ def _head_of(answer: HttpResponseBase, request: HttpRequest) -> AnswerHead:
     return AnswerHead(status=answer.status_code, headers=headers, streams=answer.streaming)
 
 
-def rewind(request: HttpRequest) -> None:
+def rewind(request: ApiRequest) -> None:
     """Let the body be read once more."""
     request._stream.seek(0)  # the file that Django has read it into
 
 
-def fingerprint_of(request: HttpRequest, headers: tuple[str, ...]) -> str:
+def fingerprint_of(request: ApiRequest, headers: tuple[str, ...]) -> str:
     """Return what tells a request from others: its method, its path and query, these headers, and its body.
 
     The boundary of a form is left out: clients choose another one at each try.

@@ -3,6 +3,9 @@
 So sessions, auth, CSRF and messages serve the admin alone (they cost 3 ms a request), every answer of the API has its
 headers, and every error is JSON in the shape that its client knows.
 
+A stream whose caller may not ask any more is ended in its middle: the key was revoked, or the session is over. Clients
+take a clean end for the whole; who asks again hears a 401. A WebSocket says so itself (`web.sockets.connection`).
+
 `Source` tells which web pages may use the server: a browser says where a request comes from, and cannot be made to lie
 about it. The API asks nobody for a password, and a browser inside the network reaches it for any page that its user
 opens. So a page's requests pass where the page is the server's own (same scheme, host and port as the request went to)
@@ -29,17 +32,19 @@ from django.http.response import HttpResponseBase
 from responses_app.auth.origins import is_listed
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.observing.logs import bind, is_silent
-from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
+from responses_app.observing.traces import NO_SPAN
+from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import ApiError, foreign_page, host_not_allowed, server_error
 from responses_app.protocol.fields import IGNORED_HEADER
 from responses_app.protocol.rate_limits import as_anthropic_headers, as_headers
 from responses_app.protocol.transport import ANTHROPIC_VERSION
+from responses_app.settings.conf import Settings
 from responses_app.web.auditing import answer_audited
 from responses_app.web.endpoint import Route, find, is_api_path, path_not_found
-from responses_app.web.http import NotServed, error_response, request_id_of, rfc3339, span_of
-from responses_app.web.leaving import end_with_caller
+from responses_app.web.http import ApiRequest, NotServed, error_response, rfc3339
 from responses_app.wiring.site import get_site
 
+_PREFLIGHT = {"origin", "access-control-request-method"}  # with OPTIONS: may a page send what no form does?
 _REQUESTED_HEADERS = "Access-Control-Request-Headers"
 _HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,100}")  # in lower case; RFC 9110 section 5.6.2
 _FOR_OWN_PAGES = ("respsite-session",)  # headers that no other origin may send: `auth.door` says why
@@ -79,13 +84,8 @@ class Source:
             fetch_site=headers.get(b"sec-fetch-site"),
         )
 
-    @property
-    def is_link(self) -> bool:
-        """Whether the user opens a page, from wherever a link led them here: no other page sees what is answered."""
-        return self.origin is None and self.fetch_mode == "navigate"
-
-    def is_allowed(self, trusted: Collection[str]) -> bool:
-        """Whether this is not a page's request, or that of the server's own pages, or of one that is `trusted`.
+    def is_allowed(self, settings: Settings) -> bool:
+        """Whether this is not a page's request, or that of the server's own pages, or of one that is trusted.
 
         `Sec-Fetch-Site` is the browser's own judgement: behind a proxy with TLS it knows the scheme that we do not.
         Where it comes without an Origin it is all there is to go by.
@@ -96,7 +96,7 @@ class Source:
             return self.fetch_site in (None, "none")  # none: the user's own doing, as from the address bar
         if self.host and is_listed(self.origin, (f"{self.scheme}://{self.host}",)):
             return True
-        return is_listed(self.origin, trusted)
+        return is_listed(self.origin, settings.trusted_pages)
 
 
 def host_allowed(host: str | None, allowed_hosts: Collection[str]) -> bool:
@@ -122,22 +122,21 @@ class ApiMiddleware:
         """Answer, or hand on."""
         if not is_api_path(request.path_info):
             return await self._hand_on(request)
+        assert isinstance(request, ApiRequest)
         began = asyncio.get_running_loop().time()
-        request_headers = _headers_of(request)
-        request_id = get_site().answer_headers.request_id(request_headers)
-        request.request_id = request_id  # type: ignore[attr-defined]
-        bind(request_id=request_id)
-        # Until it is known who asks; what is refused before has an answer with headers, too.
-        request.caller = NOBODY_ASKED  # type: ignore[attr-defined]
-        response = await self._answer(request, request_id)
-        if ignored := str(getattr(request, "ignored_fields", "")):
+        site = get_site()
+        request.request_id = site.answer_headers.request_id(request.sent_headers)
+        bind(request_id=request.request_id)
+        response = await self._answer(request)
+        if request.ignored_fields is not None and (ignored := str(request.ignored_fields)):
             response[IGNORED_HEADER] = ignored
-            logger.info("request %s: these fields have no effect: %s", request_id, ignored)
-        for name, value in (await answer_headers(request_headers, request_id, request.caller, began=began)).items():  # type: ignore[attr-defined]
+            logger.info("request %s: these fields have no effect: %s", request.request_id, ignored)
+        headers = await answer_headers(request.sent_headers, request.request_id, request.caller, began=began)
+        for name, value in headers.items():
             response[name] = value
-        for name, value in get_site().answer_headers.for_page(request_headers, response.headers).items():
+        for name, value in site.answer_headers.for_page(request.sent_headers, response.headers).items():
             response[name] = value
-        get_site().watch.metrics.answers.count(str(response.status_code))
+        site.watch.metrics.answers.count(str(response.status_code))
         # Django would log each 4xx as a warning and each 503 as an error: a load balancer that asks /ready during a
         # start would fill the log. What is worth a line is logged where it happens.
         response._has_been_logged = True  # type: ignore[attr-defined]
@@ -155,28 +154,45 @@ class ApiMiddleware:
                 answer[name] = f"{answer[name]}, {value}" if name == "vary" and name in answer else value
         return answer
 
-    async def _answer(self, request: HttpRequest, request_id: str) -> HttpResponseBase:
+    async def _answer(self, request: ApiRequest) -> HttpResponseBase:
         try:
             _check_host(request)
             _check_origin(request)
-            if _is_preflight(request):
+            if request.method == "OPTIONS" and request.sent_headers.keys() >= _PREFLIGHT:
                 return _preflight_answer(request)
             route, named = find(request.path_info)
             await _let_in(request, route)
-            answer = await answer_audited(request, route, named, partial(route, request, **named))
-            end_with_caller(request, answer)
+            if request.caller.session:
+                answer = await answer_audited(request, route, named, partial(route, request, **named))
+            else:
+                answer = await route(request, **named)
+            if answer.streaming:
+                _end_with_caller(request)
             return answer
         except NotServed:
             return _refused(path_not_found(request.path_info), request)
         except ApiError as error:
             return _refused(error, request)
         except Exception:
-            logger.exception("request %s broke", request_id)
-            return _refused(server_error(request_id), request)
+            logger.exception("request %s broke", request.request_id)
+            return _refused(server_error(request.request_id), request)
 
 
-def _headers_of(request: HttpRequest) -> dict[str, str]:
-    return {name.decode("latin1"): value.decode("latin1") for name, value in request.scope["headers"]}  # type: ignore[attr-defined]
+def _end_with_caller(request: ApiRequest) -> None:
+    """Watch who asks for a stream until the task that sends it, which is the current one, has ended."""
+    caller, cut, sending = request.caller, request.cut, asyncio.current_task()
+    if not (caller.is_known and cut is not None and sending is not None):
+        return
+
+    def lost() -> None:
+        over = "API key opens no more" if caller.key else "session is over"
+        logger.info("the answer to request %s ends: its %s", request.request_id, over)
+        # It lasts until the server has noticed that the connection is gone, and cancels the sending.
+        cutting = asyncio.ensure_future(cut())
+        sending.add_done_callback(lambda _: cutting.cancel())
+
+    unwatch = get_site().door.watch(caller, lost)
+    sending.add_done_callback(lambda _: unwatch())
 
 
 async def answer_headers(given: Mapping[str, str], request_id: str, caller: Caller, *, began: float) -> dict[str, str]:
@@ -192,10 +208,10 @@ async def answer_headers(given: Mapping[str, str], request_id: str, caller: Call
     return headers | as_headers(lines) if lines else headers
 
 
-def _refused(error: ApiError, request: HttpRequest) -> HttpResponse:
+def _refused(error: ApiError, request: ApiRequest) -> HttpResponse:
     get_site().watch.metrics.error("http", error.status, error.code or error.type)
     headers = {name.lower(): value for name, value in request.headers.items()}
-    return error_response(error, path=request.path_info, headers=headers, request_id=request_id_of(request))
+    return error_response(error, path=request.path_info, headers=headers, request_id=request.request_id)
 
 
 async def let_in(scope: Any, method: str, path: str) -> None:
@@ -205,15 +221,15 @@ async def let_in(scope: Any, method: str, path: str) -> None:
         (await get_site().door.caller(scope, needed=needed)).check_scope(needed)
 
 
-async def _let_in(request: HttpRequest, route: Route) -> None:
+async def _let_in(request: ApiRequest, route: Route) -> None:
     """Find out who asks, note it, and check that their key is made for this."""
     needed = route.scope(str(request.method))
     if needed is None:
         return
-    caller = request.caller = await get_site().door.caller(request.scope, needed=needed)  # type: ignore[attr-defined]
+    caller = request.caller = await get_site().door.caller(request.scope, needed=needed)
     bind(project=caller.project, key_id=caller.key_id)
-    if not is_silent():  # a path has the ids that a client names, whatever they are
-        span_of(request).note({"url.path": request.path_info})
+    if request.span is not NO_SPAN and not is_silent():  # a path has the ids that a client names, whatever they are
+        request.span.note({"url.path": request.path_info})
     caller.check_scope(needed)
 
 
@@ -228,20 +244,11 @@ def _check_host(request: HttpRequest) -> None:
 def _check_origin(request: HttpRequest) -> None:
     """Refuse what a foreign web page has a browser send: a POST without a body and any GET come unasked."""
     source = Source.of_request(request)
-    # A link changes nothing here, and the page that it stands on never sees the answer.
-    if source.is_link and request.method in SAFE_METHODS:
+    if source.is_allowed(get_site().settings):
         return
-    if not source.is_allowed(get_site().settings.trusted_pages):
+    # The user opens a page, from wherever a link led them here. It changes nothing, and no other page sees the answer.
+    if not (source.origin is None and source.fetch_mode == "navigate" and request.method in SAFE_METHODS):
         raise foreign_page(source.origin)
-
-
-def _is_preflight(request: HttpRequest) -> bool:
-    """Whether a browser asks whether a page may send a request of another kind than forms do."""
-    return (
-        request.method == "OPTIONS"
-        and "Origin" in request.headers
-        and "Access-Control-Request-Method" in request.headers
-    )
 
 
 def _preflight_answer(request: HttpRequest) -> HttpResponse:

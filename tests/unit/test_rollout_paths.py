@@ -9,8 +9,10 @@ from django.http import HttpRequest
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rollouts.requests import ref_of
+from responses_app.protocol.transport import AnswerHeaders, HeaderSettings
+from responses_app.web.bodies import Head
 from responses_app.web.idempotency import fingerprint_of
-from responses_app.web.rollouts import RolloutPaths, below_rollout
+from responses_app.web.servers.heads import Heads, Senders
 
 
 async def seen(path: str, *ids: str, root_path: str = "") -> tuple[str, str | None]:
@@ -21,8 +23,16 @@ async def seen(path: str, *ids: str, root_path: str = "") -> tuple[str, str | No
         scopes.append(scope)
 
     headers = [(b"host", b"a"), *((b"x-rollout-id", each.encode()) for each in ids)]
-    scope = {"type": "http", "path": path, "root_path": root_path, "headers": headers, "raw_path": b"/"}
-    await RolloutPaths(application)(scope, None, None)
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "root_path": root_path,
+        "headers": headers,
+        "raw_path": b"/",
+    }
+    standing = AnswerHeaders(HeaderSettings(), lambda: "req_1")
+    await Heads(application, Senders(None), standing, lambda error: None)(scope, cast(Any, None), cast(Any, None))
     values = [value.decode() for name, value in scopes[0]["headers"] if name == b"x-rollout-id"]
     return scopes[0]["path"], ",".join(values) or None
 
@@ -41,7 +51,7 @@ async def seen(path: str, *ids: str, root_path: str = "") -> tuple[str, str | No
     ],
 )
 async def test_what_stands_below_a_rollout(path: str, below: str, name: str | None) -> None:
-    assert below_rollout(path) == below
+    assert Head.of("POST", path, "", []).path == below
     assert await seen(path) == (below, name)
     assert await seen(f"/app{path}", root_path="/app") == (f"/app{below}", name)
 

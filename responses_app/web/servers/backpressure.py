@@ -82,8 +82,8 @@ class Backpressure:
         self._max_message_bytes = max_message_bytes
         self._frame_rules = frame_rules
         # A dict in place of a set, for its order.
-        self._sending: dict[_Guard, None] = {}  # in order of their age
-        self._sweeper: asyncio.TimerHandle | None = None
+        self.sending: dict[_Guard, None] = {}  # in order of their age
+        self.sweeper: asyncio.TimerHandle | None = None  # runs while any send waits
         self._transports: WeakSet[Any] = WeakSet()  # of daphne's, that answers over HTTP go out by
 
     async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
@@ -116,28 +116,18 @@ class Backpressure:
         """Whether the end of an answer lies here still: its handler has returned, and Twisted has it."""
         return any(each.connected and (each.dataBuffer or each._tempDataBuffer) for each in self._transports)
 
-    def watch(self, guard: "_Guard") -> None:
-        """Look after a send that had to wait."""
-        self._sending[guard] = None
-        if self._sweeper is None:
-            self._schedule()
-
-    def unwatch(self, guard: "_Guard") -> None:
-        """The send is through."""
-        self._sending.pop(guard, None)
-
-    def _schedule(self) -> None:
-        # One timer for all connections: a send may wait up to a tenth longer than the stall time.
+    def schedule(self) -> None:
+        """Look after the sends that wait, by one timer: each may wait up to a tenth longer than the stall time."""
         loop = asyncio.get_running_loop()
-        self._sweeper = loop.call_later(self._stall_seconds / SWEEPS_PER_STALL, self._sweep)
+        self.sweeper = loop.call_later(self._stall_seconds / SWEEPS_PER_STALL, self._sweep)
 
     def _sweep(self) -> None:
-        self._sweeper = None
+        self.sweeper = None
         overdue = asyncio.get_running_loop().time() - self._stall_seconds
-        for guard in [guard for guard in self._sending if guard.since <= overdue]:
+        for guard in [guard for guard in self.sending if guard.since <= overdue]:
             guard.give_up(self._stall_seconds)
-        if self._sending:
-            self._schedule()
+        if self.sending:
+            self.schedule()
 
 
 class _Guard:
@@ -159,8 +149,20 @@ class _Guard:
 
     async def send(self, message: Message) -> None:
         """Send, and wait until the peer takes more."""
+        if not self._is_websocket and self._owner.is_stopping():
+            message = self._as_the_last(message)
         try:
-            await self._send_and_wait(message)
+            if self._daphne is not None:
+                self._daphne.before(message)
+                if not self._daphne.sends(message):
+                    await self._send(message)
+                self._daphne.after(message)
+                if self._daphne.paused:
+                    await self._watched(self._daphne.drain())
+            elif self._writable is not None:
+                await self._watched(self._send_to_the_end(message, self._writable))
+            else:
+                await self._watched(self._send(message))
         except RuntimeError:
             if not self._is_open:
                 raise
@@ -168,20 +170,6 @@ class _Guard:
             raise ConnectionAbortedError("the server has closed the connection") from None
         if self._is_websocket:
             self._is_open = message["type"] != "websocket.close"
-
-    async def _send_and_wait(self, message: Message) -> None:
-        if not self._is_websocket and self._owner.is_stopping():
-            message = self._as_the_last(message)
-        if self._daphne is not None:
-            self._daphne.before(message)
-            if not self._daphne.sends(message):
-                await self._send(message)
-            self._daphne.after(message)
-            if self._daphne.paused:
-                await self._watched(self._daphne.drain())
-        else:
-            writable = self._writable
-            await self._watched(self._send(message) if writable is None else self._send_to_the_end(message, writable))
 
     def _as_the_last(self, message: Message) -> Message:
         """Let the connection end with this answer, so that its client asks a server that does not stop."""
@@ -225,9 +213,12 @@ class _Guard:
         await self._watched(asyncio.get_running_loop().create_future())
 
     async def _watched(self, waiting: Awaitable[None]) -> None:
+        owner = self._owner
         self.since = asyncio.get_running_loop().time()
         self._sender = asyncio.current_task()
-        self._owner.watch(self)
+        owner.sending[self] = None
+        if owner.sweeper is None:
+            owner.schedule()
         try:
             await waiting
         # A cancellation by `give_up` becomes an error below; any other one goes on.
@@ -235,14 +226,14 @@ class _Guard:
             if not self._stalled or not self._is_websocket:
                 raise
         finally:
-            self._owner.unwatch(self)
+            owner.sending.pop(self, None)
         if self._stalled and self._is_websocket:
             raise ConnectionAbortedError("the client takes nothing")
 
     def give_up(self, seconds: float) -> None:
         """End a connection whose peer takes nothing."""
         self._stalled = True
-        self._owner.unwatch(self)
+        self._owner.sending.pop(self, None)
         told = "a client took no byte for %g s (STREAM_STALL_SECONDS) and was dropped"
         logger.warning(told, seconds, extra=OF_STRANGERS)
         if self._daphne is not None:

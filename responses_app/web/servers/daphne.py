@@ -26,8 +26,7 @@ from functools import cache, partial
 from typing import Any
 
 from responses_app.protocol.transport import AnswerHeaders
-from responses_app.web.bodies import BODY_FILE, BODY_SIZE, BodyRules, Message, Receive
-from responses_app.web.servers.heads import date, written
+from responses_app.web.bodies import BODY_FILE, BODY_SIZE, BodyRules, Message, Receive, date, written
 from responses_app.web.servers.inflow import REASON_BYTES, FrameRules, Frames, Inflow
 from responses_app.web.servers.listening import listen_widely, when_daphne_runs
 
@@ -148,26 +147,20 @@ def _protocol_of(send: object) -> tuple[Any, bool]:
     return (protocol if http is not None and isinstance(protocol, http.WebRequest) else None), False
 
 
-def caller_of(scope: Message, send: object) -> Sequence[Any] | None:
-    """Return the address and port that daphne is called from, whatever a header says of it; None for a Unix socket.
+def peer_of(scope: Message, send: object) -> tuple[Sequence[Any] | None, str | None]:
+    """Return the address and port that daphne is called from, and the scheme, whatever headers say of them.
 
-    With another server it is what the scope says.
+    The address is None for a Unix socket; daphne's scopes of WebSockets have no scheme. With another server both are
+    those of the scope.
     """
     protocol, is_websocket = _protocol_of(send)
+    scheme: str | None = scope.get("scheme")
     if protocol is None:
-        client: Sequence[Any] | None = scope.get("client")
-        return client
+        return scope.get("client"), scheme
     peer = protocol.transport.getPeer() if is_websocket else protocol.client
-    return (str(peer.host), peer.port) if hasattr(peer, "port") else None
-
-
-def scheme_of(scope: Message, send: object) -> str | None:
-    """Return the scheme that daphne is called with, likewise; its scopes of WebSockets have none."""
-    protocol, is_websocket = _protocol_of(send)
-    if protocol is None or is_websocket:
-        scheme: str | None = scope.get("scheme")
-        return scheme
-    return "https" if protocol.isSecure() else "http"
+    if not is_websocket:
+        scheme = "https" if protocol.isSecure() else "http"
+    return ((str(peer.host), peer.port) if hasattr(peer, "port") else None), scheme
 
 
 class DaphneConnection:

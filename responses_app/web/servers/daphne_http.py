@@ -37,6 +37,8 @@ from responses_app.web.bodies import (
     Head,
     Message,
     answer,
+    date,
+    refusal,
 )
 from responses_app.web.endpoint import is_api_path
 from responses_app.web.phrases import PHRASES
@@ -45,10 +47,8 @@ from responses_app.web.servers.heads import (
     MAX_HEAD_BYTES,
     check_head,
     check_size,
-    date,
     is_handshake,
     origin_form,
-    refusal,
 )
 from responses_app.web.servers.inflow import AVERAGE_BYTES, Framing, Inflow, lines_end
 

@@ -1,18 +1,29 @@
-"""Heads of requests as RFC 9110 and RFC 9112 have them, whichever server reads them.
+"""Heads of requests, the same for all below whichever server reads them: who calls, which path, what is refused.
 
 Servers differ in what they let by: a missing `Host`, an absolute URL as the target, `OPTIONS *`, another version of the
 protocol. And each answers its own refusals in its own words, without `Date`, or not at all. `Heads` looks at each head
-before anything is done with it. A request that a server refuses before the application is called gets its answer from
-`refusal`, with which `daphne_http` and `uvicorn` replace the server's own.
+before anything is done with it, as RFC 9110 and RFC 9112 have it. A request that a server refuses before the
+application is called gets its answer from `bodies.refusal`, with which `daphne_http` and `uvicorn` replace the server's
+own.
+
+The client in each scope is the one that calls, also behind proxies. Servers have their own readers of
+`X-Forwarded-For`: daphne's takes the first address, uvicorn's does so where it trusts all proxies, and both depend on
+flags. Their findings are replaced by one rule (`auth.proxies`), so that BEHIND_PROXY and TRUSTED_PROXIES alone decide:
+without them no header counts.
+
+Base URLs of roll-outs: `/rollouts/{id}/v1/…` is `/v1/…` with the header `x-rollout-id`, for clients that take a URL.
+All below sees the usual path: the rules for a body, the scope that is needed and the handler are as without it.
 """
 
+import logging
 import re
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Sequence
-from email.utils import formatdate
+from collections.abc import Callable, Sequence
 from urllib.parse import unquote
 
+from responses_app.auth.proxies import Proxies
 from responses_app.protocol.errors import ApiError
+from responses_app.protocol.rollouts.requests import HEADER
 from responses_app.protocol.transport import (
     AnswerHeaders,
     UpgradeRequired,
@@ -21,8 +32,10 @@ from responses_app.protocol.transport import (
     unknown_expectation,
     unreadable,
 )
-from responses_app.web.bodies import Application, Message, Receive, SendMessage, answer, say
-from responses_app.web.phrases import PHRASES
+from responses_app.web.bodies import ROLLOUT_BASE, Application, Message, Receive, SendMessage, answer, say
+from responses_app.web.servers.daphne import peer_of
+
+logger = logging.getLogger("respsite.transport")
 
 Headers = Sequence[tuple[bytes, bytes]]  # names in lower case
 
@@ -32,24 +45,14 @@ _ABSOLUTE = re.compile(rb"(?i:https?|wss?)://([^/?#]*)([^#]*)")
 _KEY_BYTES = 16  # of a WebSocket's handshake
 _DIGITS = re.compile(r"(\d)\.\d")  # of a version of HTTP/1 or older
 
-
-def refusal(error: ApiError, headers: Headers, standing: AnswerHeaders, *, path: str = "") -> bytes:
-    """Return a whole answer, as bytes, behind which the connection closes; `headers` are those of the request."""
-    status, lines, body = answer(error, headers, standing, path=path)
-    return written(status, lines, body)
-
-
-def written(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
-    """Return an answer over HTTP/1.1, as bytes, behind which the connection closes."""
-    head = b"HTTP/1.1 %d %b\r\n" % (status, PHRASES.get(status, "Error").encode())
-    for line in (*headers, (b"date", date()), (b"connection", b"close")):
-        head += b"%b: %b\r\n" % line
-    return head + b"\r\n" + body
-
-
-def date() -> bytes:
-    """Return the time as `Date` has it."""
-    return formatdate(usegmt=True).encode()
+# Keys in a scope for the address that calls and the scheme that it uses, where a server put others in their places.
+PEER, SCHEME = "respsite.peer", "respsite.scheme"
+IGNORED = (
+    "%s sends X-Forwarded-For, which is ignored: TRUSTED_PROXIES does not name it, so all behind it count as one "
+    "client. If it is your proxy, add its address there."
+)
+_SCHEMES = {"http": {"http": "http", "https": "https"}, "websocket": {"http": "ws", "https": "wss"}}
+_ROLLOUT_HEADER = HEADER.encode()
 
 
 def origin_form(target: bytes) -> tuple[bytes, bytes | None]:
@@ -106,14 +109,53 @@ def _tokens(headers: Headers, name: bytes) -> list[bytes]:
     return [token.strip().lower() for value in _values(headers, name) for token in value.split(b",")]
 
 
+class Senders:
+    """Who calls, as `proxies` say it that are trusted; None: none is."""
+
+    def __init__(self, proxies: Proxies | None) -> None:
+        self._proxies = proxies
+        self._has_warned = False
+
+    def named(self, scope: Message, send: object) -> Message:
+        """Return a copy of a scope with its true client, and the scheme that it used."""
+        peer, scheme = (scope[PEER], scope[SCHEME]) if PEER in scope else peer_of(scope, send)
+        if self._proxies is not None:
+            caller = str(peer[0]) if peer else None
+            sender = self._proxies.sender(caller, scope["headers"])
+            if sender.is_ignored and not self._has_warned:
+                self._has_warned = True
+                logger.warning(IGNORED, caller)
+            if sender.host != caller:
+                peer = None if sender.host is None else (sender.host, 0)
+            if sender.scheme is not None:
+                scheme = _SCHEMES[scope["type"]][sender.scheme]
+        return {**scope, "client": peer, **({} if scheme is None else {"scheme": scheme})}
+
+
+class NotesPeer:
+    """ASGI application before uvicorn's reader of proxy headers, which puts its finding in the place of the peer."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
+        """Hand on, with the address that calls and its scheme under keys of their own."""
+        if scope["type"] in _SCHEMES:
+            scope[PEER], scope[SCHEME] = scope.get("client"), scope.get("scheme")
+        await self._app(scope, receive, send)
+
+
 class Heads:
-    """ASGI middleware: refuses what no server may take, and lets the application see paths only.
+    """ASGI middleware around the whole application: refuses what no server may take, and makes scopes alike.
 
     `refused` is told of what is refused.
     """
 
-    def __init__(self, app: Application, standing: AnswerHeaders, refused: Callable[[ApiError], None]) -> None:
+    def __init__(
+        self, app: Application, senders: Senders, standing: AnswerHeaders, refused: Callable[[ApiError], None]
+    ) -> None:
         self._app = app
+        self._senders = senders
         self._standing = standing
         self._refused = refused
 
@@ -122,12 +164,14 @@ class Heads:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        is_http, target = scope["type"] == "http", _target(scope)
+        scope = self._senders.named(scope, send)
+        is_http, target = scope["type"] == "http", target_of(scope)
         try:
             if is_http:
-                check_size_of(scope)
+                check_size(target, scope["headers"], scope.get("query_string", b""))
                 check_head(scope["method"], str(scope.get("http_version", "1.1")), scope["headers"])
-            scope = _with_path(scope, target)
+            if not target.startswith(b"/") and (target != b"*" or scope.get("method") != "OPTIONS"):
+                scope = _with_path(scope, target)
         except ApiError as error:
             if not is_http:  # the handshake of a WebSocket, whose path is not found then
                 await self._app(scope, receive, send)
@@ -139,6 +183,8 @@ class Heads:
         if is_http and target == b"*":
             await say(send, 204, [(b"allow", METHODS)], b"")
             return
+        if "/rollouts/" in scope["path"]:
+            scope = below_rollout(scope)
         await self._app(scope, receive, send)
 
 
@@ -152,29 +198,25 @@ def check_head(method: str, version: str, headers: Headers) -> None:
         raise unreadable("it has more than one 'Host'" if hosts else "its header 'Host' is missing")
     if version != "1.1":  # HTTP/1.0 has neither of the following
         return
-    for expected in _tokens(headers, b"expect"):
-        if expected != b"100-continue":
-            raise unknown_expectation(expected.decode("latin1"))
-    problem = handshake_problem(method, headers)
-    if problem is not None:
+    names = {name for name, _ in headers}
+    if b"expect" in names:
+        for expected in _tokens(headers, b"expect"):
+            if expected != b"100-continue":
+                raise unknown_expectation(expected.decode("latin1"))
+    if b"upgrade" in names and (problem := handshake_problem(method, headers)) is not None:
         raise problem
 
 
-def check_size(target: bytes, headers: Headers) -> None:
-    """Raise `ApiError` (414, 431) for a URL or headers that are too long."""
-    if len(target) > MAX_HEAD_BYTES:
+def check_size(target: bytes, headers: Headers, query: bytes = b"") -> None:
+    """Raise `ApiError` (414, 431) for a URL or headers that are too long; `query`: where it is not in the target."""
+    size = len(target) + (1 + len(query) if query else 0)
+    if size > MAX_HEAD_BYTES:
         raise target_too_long(MAX_HEAD_BYTES)
-    if len(target) + sum(len(name) + len(value) + 2 for name, value in headers) > MAX_HEAD_BYTES:
+    if size + sum(len(name) + len(value) + 2 for name, value in headers) > MAX_HEAD_BYTES:
         raise head_too_large(MAX_HEAD_BYTES)
 
 
-def check_size_of(scope: Message) -> None:
-    """Raise `ApiError` as `check_size` does, for the request of a scope."""
-    query: bytes = scope.get("query_string", b"")
-    check_size(_target(scope) + (b"?" + query if query else b""), scope["headers"])
-
-
-def _target(scope: Message) -> bytes:
+def target_of(scope: Message) -> bytes:
     """Return a request's target without its query, below the root path."""
     raw: bytes = scope.get("raw_path") or str(scope["path"]).encode()
     return raw.removeprefix(str(scope.get("root_path", "")).encode())
@@ -182,11 +224,25 @@ def _target(scope: Message) -> bytes:
 
 def _with_path(scope: Message, target: bytes) -> Message:
     """Return a scope whose path is a path, with the host that an absolute URL named. Raises `ApiError`."""
-    if target.startswith(b"/") or (target == b"*" and scope.get("method") == "OPTIONS"):
-        return scope
     path, authority = origin_form(b"" if target == b"*" else target)
     assert authority is not None, "what is no path is absolute"
     root = str(scope.get("root_path", ""))
     headers = [(b"host", authority), *((name, value) for name, value in scope["headers"] if name != b"host")]
     decoded = unquote(path.decode("latin1"))
     return {**scope, "path": root + decoded, "raw_path": root.encode() + path, "headers": headers}
+
+
+def below_rollout(scope: Message) -> Message:
+    """Return a scope without the base of a roll-out before its path, and with the header that names the roll-out."""
+    root = str(scope.get("root_path", "")).rstrip("/")
+    based = ROLLOUT_BASE.fullmatch(scope["path"].removeprefix(root))
+    if based is None:
+        return scope
+    name = based[1].encode("latin1", errors="replace")
+    headers = [(key, value) for key, value in scope["headers"] if key != _ROLLOUT_HEADER]
+    # A header that names another one makes a list of the two, which is refused.
+    names = dict.fromkeys([name, *(value for key, value in scope["headers"] if key == _ROLLOUT_HEADER)])
+    # A copy: the server goes on with its own.
+    scope = {**scope, "path": root + based[2], "headers": [*headers, (_ROLLOUT_HEADER, b", ".join(names))]}
+    scope.pop("raw_path", None)
+    return scope

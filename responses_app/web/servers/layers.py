@@ -30,13 +30,13 @@ from django.http import FileResponse, Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.cache import patch_vary_headers
 
-from responses_app.auth.door import is_local
+from responses_app.auth.door import is_loopback
 from responses_app.limits.suspects import holding
 from responses_app.observing.traces import SPAN, TRACEPARENT, Traces
 from responses_app.protocol.errors import ApiError
 from responses_app.web.bodies import BODY_FILE, Application, Message, Receive, SendMessage
 from responses_app.web.endpoint import find, is_api_path
-from responses_app.web.http import NotServed
+from responses_app.web.http import ApiRequest, NotServed
 from responses_app.web.servers.listening import ports, stop_accepting, when_daphne_runs
 from responses_app.wiring.site import get_site
 
@@ -59,6 +59,8 @@ class Handler(ASGIHandler):
         else:
             await super().__call__(scope, receive, send)
 
+    request_class = ApiRequest
+
     async def read_body(self, receive: Any) -> Any:
         """Return a request's body as a file, closed where it does not come to its end: Django would leave it open.
 
@@ -80,6 +82,9 @@ class Handler(ASGIHandler):
         return body
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        async def answered(request: Any) -> None:
+            await self.send_response(await self.run_get_response(request), send)
+
         try:
             body = await self.read_body(receive)
         except RequestAborted:
@@ -91,7 +96,7 @@ class Handler(ASGIHandler):
                 await self.send_response(refused, send)
                 return
             # Whichever ends first: a client that leaves cancels its answer, and so lets go of what it reads.
-            answering = asyncio.create_task(self._answer(request, send), name="answer")
+            answering = asyncio.create_task(answered(request), name="answer")
             leaving = asyncio.create_task(receive(), name="disconnect")  # behind the body comes only this
             try:
                 await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -103,16 +108,10 @@ class Handler(ASGIHandler):
             if not answering.cancelled():  # else its client has left
                 answering.result()
         finally:
-            await self._close(body)
-
-    async def _close(self, body: Any) -> None:
-        if getattr(body, "_rolled", True):  # on a disk, which may take 20 ms to forget 30 MB
-            await asyncio.get_running_loop().run_in_executor(None, body.close)
-        else:
-            body.close()
-
-    async def _answer(self, request: Any, send: Any) -> None:
-        await self.send_response(await self.run_get_response(request), send)
+            if getattr(body, "_rolled", True):  # on a disk, which may take 20 ms to forget 30 MB
+                await asyncio.get_running_loop().run_in_executor(None, body.close)
+            else:
+                body.close()
 
 
 WARNING = (
@@ -160,7 +159,7 @@ class Exposure:
     def _check(self, address: Any) -> None:
         """Take note of an address, a host and a port, that others can reach."""
         # A Unix socket has a path, and no port.
-        if self._known or not address or address[1] is None or is_local(str(address[0])):
+        if self._known or not address or address[1] is None or is_loopback(address[0], unknown=True):
             return
         self._known = True
         self._exposed()

@@ -22,10 +22,9 @@ from responses_app.protocol.transport import (
     target_too_long,
     unreadable,
 )
-from responses_app.web.bodies import LINGER_SECONDS, Application, BodyRules, Message, Receive, SendMessage
+from responses_app.web.bodies import LINGER_SECONDS, Application, BodyRules, Message, Receive, SendMessage, refusal
 from responses_app.web.servers import inflow
-from responses_app.web.servers.forwarded import NotesPeer
-from responses_app.web.servers.heads import MAX_HEAD_BYTES, check_size_of, handshake_problem, refusal
+from responses_app.web.servers.heads import MAX_HEAD_BYTES, NotesPeer, check_size, handshake_problem, target_of
 from responses_app.web.servers.inflow import AVERAGE_BYTES, FrameRules, Frames, Framing, Inflow, lines_end
 from responses_app.web.servers.listening import BACKLOG
 
@@ -210,7 +209,7 @@ class _BoundedHttp:
         if scope["http_version"] == "1.0" or handshake_problem(scope["method"], scope["headers"]) is not None:
             return False
         try:
-            check_size_of(scope)
+            check_size(target_of(scope), scope["headers"], scope["query_string"])
         except ApiError:
             return False
         return bool(super()._should_upgrade())  # type: ignore[misc]

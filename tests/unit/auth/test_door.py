@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from responses_app.api.endpoints import ENDPOINTS
-from responses_app.auth.door import Door, Knock, accepted_subprotocol
-from responses_app.auth.proxies import Proxies, came_through_proxy, trusted_proxies
+from responses_app.auth.door import Credentials, Door, accepted_subprotocol, came_through_proxy, headers_in
+from responses_app.auth.proxies import Proxies, trusted_proxies
 from responses_app.protocol.api_keys import (
     ADMIN_START,
     MANAGES,
@@ -21,7 +21,7 @@ from responses_app.protocol.api_keys import (
 )
 from responses_app.protocol.errors import ApiError
 from responses_app.web.endpoint import routes
-from responses_app.web.servers.forwarded import PEER, SCHEME, Forwarded
+from responses_app.web.servers.heads import PEER, SCHEME, Senders
 
 LOCAL = ("127.0.0.1", 8000)
 
@@ -36,9 +36,17 @@ def door(mode: str, *, is_exposed: bool = False) -> Door:
     return Door(mode, None, None, is_exposed=is_exposed)  # type: ignore[arg-type]
 
 
+def is_open(door: Door, scope: dict[str, Any]) -> bool:
+    return door.is_open(scope, headers_in(scope))
+
+
+def credentials(scope: dict[str, Any]) -> Credentials:
+    return Credentials.of(scope, headers_in(scope))
+
+
 @pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:80", "[::1]:8000", "LOCALHOST:1"])
 def test_this_machine_needs_no_key(host: str) -> None:
-    assert door("auto").is_open(Knock.of(scope(host)))
+    assert is_open(door("auto"), scope(host))
 
 
 @pytest.mark.parametrize(
@@ -53,15 +61,14 @@ def test_this_machine_needs_no_key(host: str) -> None:
     ],
 )
 def test_who_may_come_from_elsewhere_needs_one(given: dict[str, Any]) -> None:
-    knock = Knock.of(scope(**given))
-    assert not door("auto").is_open(knock)
-    assert door("off").is_open(knock)
+    assert not is_open(door("auto"), scope(**given))
+    assert is_open(door("off"), scope(**given))
 
 
 def test_an_exposed_server_asks_everybody() -> None:
-    assert not door("auto", is_exposed=True).is_open(Knock.of(scope()))
-    assert not door("on").is_open(Knock.of(scope()))
-    assert door("off", is_exposed=True).is_open(Knock.of(scope()))
+    assert not is_open(door("auto", is_exposed=True), scope())
+    assert not is_open(door("on"), scope())
+    assert is_open(door("off", is_exposed=True), scope())
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,7 @@ def test_an_exposed_server_asks_everybody() -> None:
     ],
 )
 def test_where_a_key_stands(headers: list[tuple[bytes, bytes]], offered: list[str], found: str | None) -> None:
-    assert Knock.of(scope(headers=headers, subprotocols=offered)).secret == found
+    assert credentials(scope(headers=headers, subprotocols=offered)).secret == found
 
 
 def test_a_browser_gets_back_a_subprotocol_without_a_key() -> None:
@@ -138,8 +145,8 @@ def test_secrets_are_long_and_show_little() -> None:
 def test_a_session_is_of_a_page_of_this_origin(scheme: str, origin: str, is_own: bool) -> None:
     headers = [(b"origin", origin.encode()), (b"cookie", b"sessionid=abc")]
     offered = ["respsite-session.default"]
-    knock = Knock.of(scope(type="websocket", scheme=scheme, headers=headers, subprotocols=offered))
-    assert (knock.session is not None) == is_own
+    found = credentials(scope(type="websocket", scheme=scheme, headers=headers, subprotocols=offered))
+    assert (found.session is not None) == is_own
 
 
 ONE, NAMED = Proxies(), Proxies(trusted_proxies("192.0.2.1, 203.0.113.0/24,2001:db8::/48"))
@@ -202,22 +209,21 @@ def test_the_scheme_is_what_the_clients_proxy_says(forwarded: str, schemes: list
 
 
 @pytest.mark.parametrize("kind", ["http", "websocket"])
-async def test_the_scope_has_the_client(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_scope_has_the_client(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[Any] = []
     plain, secure = ("http", "https") if kind == "http" else ("ws", "wss")
 
-    async def app(scope: Any, receive: object, send: object) -> None:
+    def see(proxies: Proxies | None, scope: Any) -> None:
+        scope = Senders(proxies).named(scope, None)
         seen.append((scope["client"], scope.get("scheme")))
-
-    async def none(*_: object) -> Any: ...
 
     headers = [(b"x-forwarded-for", b"6.6.6.6, 8.8.8.8"), (b"x-forwarded-proto", b"https")]
     scope = {"type": kind, "client": (LOOPBACK, 5), "headers": headers}
     for proxies in (None, ONE, NAMED):
-        await Forwarded(app, proxies)(dict(scope), none, none)
+        see(proxies, scope)
     for proxies in (None, ONE):  # uvicorn has put the first address there, whoever called
         found = {"client": ("6.6.6.6", 0), "scheme": secure, PEER: ("9.9.9.9", 7), SCHEME: plain}
-        await Forwarded(app, proxies)({**scope, **found}, none, none)
+        see(proxies, {**scope, **found})
     local, stranger = ((LOOPBACK, 5), None), (("9.9.9.9", 7), plain)
     assert seen == [local, (("8.8.8.8", 0), secure), local, stranger, stranger]
     told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]

@@ -7,7 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from responses_app.web.servers.layers import Exposure, is_local
+from responses_app.auth.door import is_loopback
+from responses_app.web.servers.layers import Exposure
 from tests.kit.server import Server
 from tests.kit.waiting import looks
 
@@ -126,5 +127,5 @@ async def test_which_addresses_are_told(
 
 @pytest.mark.each_server
 def test_an_address_of_this_machine_alone() -> None:
-    assert not is_local("0.0.0.0")
-    assert not is_local("192.168.1.1")
+    assert not is_loopback("0.0.0.0", unknown=True)
+    assert not is_loopback("192.168.1.1", unknown=True)
