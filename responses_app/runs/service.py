@@ -52,7 +52,7 @@ from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.log.replay import Machines, as_begun
 from responses_app.runs.log.run_log import LiveLogs, RunLog
-from responses_app.runs.plan.failures import engine_errors, refusal, store_away, store_errors
+from responses_app.runs.plan.failures import engine_errors, refusal, store_errors
 from responses_app.runs.plan.pictures import named_in
 from responses_app.runs.plan.plan import Origin, RunPlan
 from responses_app.runs.plan.recorders import of_fields, record
@@ -60,13 +60,13 @@ from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.planning.grammars import check_grammar
 from responses_app.runs.planning.history import History, Recall, with_known_turns
-from responses_app.runs.planning.offering import Shelf
+from responses_app.runs.planning.offering import Shelf, with_fixed_versions
 from responses_app.runs.planning.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.queues.turns import FairThreads
 from responses_app.runs.registry.registry import RunRegistry
 from responses_app.runs.retention import RetentionWatch
 from responses_app.runs.rollouts import Rollouts
-from responses_app.stores.base import AcceptedResponse, Claim, StoreError
+from responses_app.stores.base import AcceptedResponse, Claim
 from responses_app.stores.callers import BaseKeyStore
 from responses_app.stores.stores import BaseSharedTurns, Stores
 
@@ -149,8 +149,7 @@ class ResponseService:
             details.check_prompts(len(plan.generation.prompt_token_ids))
             plan.details = details
         plan.chat = chat
-        self._record(plan, model)
-        await self._keep_pictures(plan)
+        await self._prepare(plan, model)
         run = self._run(plan, model)
         self._note(plan)
         # Approvals before admission: a response that may not make its calls takes nothing of the limits.
@@ -165,12 +164,12 @@ class ResponseService:
         keeps. Raises `ApiError` as `create` does.
         """
         request, origin = await self.rollouts.entered(request, origin)
-        model, draft, info = await self._draft(request, origin, lambda _: None)
-        before = await self.history.said_before(origin.project, draft.context.parent)
+        with store_errors():
+            model, draft, info = await self._draft(request, origin, lambda _: None)
+            before = await self.history.said_before(origin.project, draft.context.parent)
         with engine_errors(origin.request_id):
             plan, messages = await self._in_thread(draft, plan_to_compact, draft, model.engine, info, before=before)
-        self._record(plan, model)
-        await self._keep_pictures(plan)
+        await self._prepare(plan, model)
         run = self._run(plan, model)
         await self.admission.admit(run)
         return self.registry.attach(run), identified(messages, self.new_id)
@@ -181,7 +180,8 @@ class ResponseService:
         Raises `ApiError` for everything else that `create` refuses. It counts as a request, and its tokens do not.
         """
         await self.rates.admit(origin.limited, Amount(requests=1), None)  # takes nothing that is to be settled
-        model, draft, info = await self._draft(request, origin, lambda _: None, dialect=dialect, runs=False)
+        with store_errors():
+            model, draft, info = await self._draft(request, origin, lambda _: None, dialect=dialect, runs=False)
         with engine_errors(origin.request_id):
             if not draft.is_long:
                 return count_prompt(draft, model.engine, info)
@@ -246,8 +246,7 @@ class ResponseService:
         # What was sealed elsewhere was taken when it was accepted, or was refused then.
         request = request.model_copy(update={"ignored": IgnoredFields(foreign_seals=True)})
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
-        self._record(plan, model)
-        await self._keep_pictures(plan)
+        await self._prepare(plan, model)
         run = self._run(plan, model, accepted)
         if accepted.log:
             # On a thread: a log may be long, and nobody else knows this run yet.
@@ -282,32 +281,38 @@ class ResponseService:
         accepted: AcceptedResponse | None = None,
     ) -> tuple[ServedModel, RunPlan]:
         try:
-            model, draft, info = await self._draft(request, origin, recall, dialect=dialect, accepted=accepted)
+            with store_errors():
+                model, draft, info = await self._draft(request, origin, recall, dialect=dialect, accepted=accepted)
+                # Before the plan: the chain of a later leg names what its whole turn continues.
+                if accepted is None:
+                    named = await self.naming.public_id(origin.project, draft.request, draft.context, dialect)
+                else:
+                    known = accepted.response.get("public_id")
+                    named = PublicId(*known) if known else None
+                draft.public = named
         except ApiError as error:
             raise as_conflict(error) if dialect.one_id_a_turn else error from None
-        except StoreError as error:  # a tool looks there for what the request names
-            raise store_away(error) from error
-        # Before the plan: the chain of a later leg names what its whole turn continues.
-        public = await self._public_id(draft, dialect, accepted)
-        if public is not None:
-            draft = replace(draft, public=public)
         with engine_errors(origin.request_id):
             if draft.is_long:
                 plan = await self._in_thread(draft, make_plan, draft, model.engine, info)
             else:
                 plan = make_plan(draft, model.engine, info)
-            await check_grammar(plan, model.engine)
+            if plan.grammar is not None:
+                await check_grammar(plan, plan.grammar, model.engine)
         return model, plan
 
-    def _record(self, plan: RunPlan, model: ServedModel) -> None:
-        record(plan, model, now=self.now, rule=self.rollouts.rule(plan.origin.weights, model))
+    async def _prepare(self, plan: RunPlan, model: ServedModel) -> None:
+        """Have a plan recorded where a roll-out wants it, and keep what its prompts show.
 
-    async def _keep_pictures(self, plan: RunPlan) -> None:
-        """Keep what the prompts of a response show, before it is accepted: another worker may go on with it."""
-        with store_errors():
-            await plan.pictures.keep(
-                plan.response_id, plan.new_pictures, stored=plan.stored, shown=plan.prompt_pictures
-            )
+        Before its response is accepted: another worker may go on with it. Raises `ApiError`.
+        """
+        if plan.origin.rollout is not None or plan.request.wants_tokens:
+            record(plan, model, now=self.now, rule=self.rollouts.rule(plan.origin.weights, model))
+        if plan.format.sees:
+            with store_errors():
+                await plan.pictures.keep(
+                    plan.response_id, plan.new_pictures, stored=plan.stored, shown=plan.prompt_pictures
+                )
 
     async def _in_thread(
         self, draft: Draft, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -317,13 +322,6 @@ class ResponseService:
         if draft.format.renders_elsewhere:
             return await self.threads.wait(project, work, *args, **kwargs)
         return await self.threads.run(project, draft.size, work, *args, **kwargs)
-
-    async def _public_id(self, draft: Draft, dialect: Dialect, accepted: AcceptedResponse | None) -> PublicId | None:
-        if accepted is not None:
-            known = accepted.response.get("public_id")
-            return PublicId(*known) if known else None
-        with store_errors():
-            return await self.naming.public_id(draft.origin.project, draft.request, draft.context, dialect)
 
     async def _draft(
         self,
@@ -344,24 +342,27 @@ class ResponseService:
         self._check(request, model.engine)
         # Early, since a full server has to refuse cheaply; the admission checks again.
         self.registry.check_capacity()
-        with store_errors():
-            stored = await self.is_stored(origin.project, request.store, background=bool(request.background))
-        unkept = self.retention.table.keeps_nothing(origin.project)
+        stored = await self.is_stored(origin.project, request.store, background=bool(request.background))
+        unkept = not stored and self.retention.table.keeps_nothing(origin.project)
         if unkept:
             _check_unkept(request)
-        info = await self._ready(model, origin)
-        if accepted is None:  # what has begun ends where other weights come
+        try:
+            info = await model.ready()
+        except EngineError as error:
+            raise refusal(error, origin.request_id) from error
+        if accepted is None and origin.weights is not None:  # what has begun ends where other weights come
             self.rollouts.check(origin.weights, model)
-        named = named_in(accepted.request if accepted else None)
+        pictures = named_in(accepted.request) if accepted and accepted.request else {}
         try:
             context = await self.history.context(
-                origin, request, recall, dialect=dialect, model_format=model.format, named_pictures=named
+                origin, request, recall, dialect=dialect, model_format=model.format, named_pictures=pictures
             )
         except ApiError as error:
             raise _unkept_parent(error) if unkept else error from None
         if origin.transport not in OF_MESSAGES:
             context = await with_known_turns(request, context, partial(self.known_turns.recall, origin.project))
-        request = await self.shelf.with_fixed_skills(request, origin.project)
+        if self.shelf.skills is not None and request.tools_json:
+            request = await with_fixed_versions(request, self.shelf.skills, origin.project)
         if accepted is not None:
             response_id = accepted.response["id"]
         else:
@@ -384,7 +385,7 @@ class ResponseService:
             seal=partial(self.sealer.seal, compaction.PURPOSE, origin.project),
             late_tools=context.late_tools,
             asked=self._asked(request),
-            agents=self._agents(request, origin),
+            agents=self._agents(request, origin) if request.multi_agent is not None else None,
         )
         return model, draft, info
 
@@ -470,12 +471,6 @@ class ResponseService:
         if plan.shown is not None:
             response |= {"input_messages": plan.shown, "output_messages": []}
         return response
-
-    async def _ready(self, model: ServedModel, origin: Origin) -> EngineInfo:
-        try:
-            return await model.ready()
-        except EngineError as error:
-            raise refusal(error, origin.request_id) from error
 
     def _check(self, request: CreateRequest, engine: BaseEngine) -> None:
         """Refuse what this server, as it is configured, cannot do; raises `ApiError`.

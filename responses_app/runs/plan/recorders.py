@@ -14,9 +14,9 @@ ROLLOUT = "respsite_rollout"  # of the request, as it is kept for another worker
 
 
 def record(plan: RunPlan, model: ServedModel, *, now: Callable[[], float], rule: WeightsRule | None) -> None:
-    """Have what a plan generates recorded, where it is part of a roll-out."""
+    """Have what a plan generates recorded, for its roll-out or for its client, who wants the tokens."""
     ref = plan.origin.rollout
-    if plan.request.warm_up or (ref is None and not plan.request.wants_tokens):
+    if plan.request.warm_up:
         return
     prompt, written = plan.generation.prompt_token_ids, plan.format
     # Where a template renders the whole, nobody knows how much of it stands before the first message.

@@ -31,7 +31,7 @@ from responses_app.protocol.requests.tool_choice import ToolChoice
 from responses_app.protocol.requests.tools import content_of
 from responses_app.protocol.response.steps import ToolsFound, ToolsListed
 from responses_app.runs.plan.plan import CompactionPlan, RunPlan, Toolbox, ToolEntry
-from responses_app.runs.plan.sessions import session_of_response
+from responses_app.runs.plan.sessions import session_of
 
 MAX_SHOWN_NAME, MAX_SHOWN_NAMES = 128, 500  # characters of a tool's name, and of those that there are, in an error
 _NONE_TO_CALL = "A call is demanded, and there is no tool that can be called."
@@ -120,7 +120,9 @@ def go_on(plan: RunPlan, compaction: CompactionPlan, now: Compacted) -> RunPlan:
         plan.generation,
         prompt_token_ids=prompt.tokens,
         sampling=bounded(compaction.sampling, room=writer.max_model_len - len(prompt.tokens)),
-        session=session_of_response(plan.origin, plan.request, root=link.root_id),
+        session=session_of(
+            plan.origin, root=link.root_id, key=plan.request.session_key, conversation=plan.request.conversation_id
+        ),
     )
     return replace(compacted_plan, generation=generation, draft=prompt.draft)
 

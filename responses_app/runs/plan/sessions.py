@@ -12,7 +12,6 @@ prompt says what it continues.
 
 from engine.types import Session, digest_of
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
-from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.rollouts.generations import RolloutRef
 from responses_app.protocol.rollouts.requests import branch_of
 from responses_app.runs.plan.plan import Origin
@@ -30,11 +29,6 @@ def session_of(origin: Origin, *, root: str, key: str | None = None, conversatio
     if harness.name:
         return _session(project, harness.name, parent=digest_of(project, harness.parent) if harness.parent else "")
     return _session(project, root)
-
-
-def session_of_response(origin: Origin, request: CreateRequest, *, root: str) -> Session:
-    """Return the session of a request for a response; `root` is the id of its chain's first response."""
-    return session_of(origin, root=root, key=request.session_key, conversation=request.conversation_id)
 
 
 def session_of_conversation(project: str, conversation: str) -> Session:

@@ -90,19 +90,17 @@ def _first_grammar(
         raise _refused(refused, None) from refused
 
 
-async def check_grammar(plan: RunPlan, engine: BaseEngine) -> None:
-    """Raise `ApiError` where the engine cannot hold the model to the grammar of a plan."""
-    if plan.grammar is None:
-        return
+async def check_grammar(plan: RunPlan, grammar: TurnGrammar, engine: BaseEngine) -> None:
+    """Raise `ApiError` where the engine cannot hold the model to the grammar of a plan's first turn."""
     try:
-        await engine.check_grammar(plan.grammar)
+        await engine.check_grammar(grammar)
     except GrammarRefused as refused:
         # As in `_first_grammar`: each part alone, to name the field.
         for field, part in _parts(plan.request, plan.client_tools):
             try:
-                grammar = plan.format.grammar(part)
-                if grammar is not None:
-                    await engine.check_grammar(grammar)
+                alone = plan.format.grammar(part)
+                if alone is not None:
+                    await engine.check_grammar(alone)
             except GrammarRefused as its:
                 raise _refused(its, field) from its
         raise _refused(refused, None) from refused

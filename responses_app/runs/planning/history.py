@@ -51,7 +51,6 @@ from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.resources import RUNNING, Status
 from responses_app.protocol.requests.server_tools import is_image_by_id
 from responses_app.protocol.sealing import Sealer
-from responses_app.runs.plan.failures import store_errors
 from responses_app.runs.plan.pictures import ShownPictures
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import Tell
@@ -80,15 +79,8 @@ class Context:
     shows_files: bool = False  # files stand in the items, of any size
     pictures: ShownPictures  # that the model is shown
 
-    @property
-    def raw(self) -> list[JsonObject]:
-        """All items as JSON."""
-        return [*self.before.raw, *self.own.raw]
-
-    @property
-    def late_tools(self) -> list[JsonObject]:
-        """The tools that the items of the conversation declare, the latest last."""
-        return [*(self.parent.all_late_tools() if self.parent else ()), *late_tools(self.raw)]
+    raw: Sequence[JsonObject] = ()  # all items as JSON
+    late_tools: Sequence[JsonObject] = ()  # that the items of the conversation declare, the latest last
 
 
 class History:
@@ -126,38 +118,66 @@ class History:
         """Return what a request continues, as the model of this format reads and sees it.
 
         `named_pictures` are those that its response was shown before (`ShownPictures.named`).
-        Raises `ApiError` for what cannot be found, or cannot be shown.
+        Raises `ApiError` for what cannot be found, or cannot be shown, and `StoreError`.
         """
-        with store_errors():
-            pictures = self.pictures.shown(origin.project, named_pictures)
-            context = await self._context(origin, request, recall, dialect, pictures, sees=model_format.sees)
-        if not model_format.sees:
-            self._leave_images_out(request, context)
+        project, own = origin.project, await self._resolved(origin, request)
+        pictures = self.pictures.shown(project, named_pictures)
+        context = Context(parent=None, before=_NOTHING, own=own, sampled={}, pictures=pictures)
+        if request.previous_response_id is not None:
+            completed = dialect.completed_calls_are_answered
+            answered = answered_calls(own.raw, completed=completed)
+            parent, next_leg = await self._continued(project, request.previous_response_id, recall, answered)
+            context.parent, context.next_leg = parent, next_leg
+            if completed and any(map(comes_back, own.raw)):
+                context.own = with_results(own, await self._awaited(project, parent))
+        elif request.conversation_id is not None:
+            await self._put_conversation_before(project, request.conversation_id, context)
+        for index, item in enumerate(context.own.parsed):
+            if isinstance(item, NamelessCall) and not item.name:
+                raise missing(f"input[{index}].name")
+        await self._read(project, request, context, sees=model_format.sees)
+        parsed = [*context.before.parsed, *context.own.parsed]
+        replayed = {item.id for item in parsed if item.id and item.id.startswith(_OWN_PREFIXES)}
+        if replayed:
+            context.sampled = await self._store.sampled_items(project, replayed)
+        context.raw = [*context.before.raw, *context.own.raw]
+        context.late_tools = late_tools(context.raw)
+        if context.parent is not None:
+            context.late_tools = [*context.parent.all_late_tools(), *context.late_tools]
         return context
+
+    async def _read(self, project: str, request: CreateRequest, context: Context, *, sees: bool) -> None:
+        """Open what is sealed in the items, and read their files and pictures, as far as the model `sees` any."""
+        if any(each.parsed and is_sealed(each) for each in (context.before, context.own)):
+            await self._open(project, request, context)
+        context.shows_files = any(files_in([*context.before.parsed, *context.own.parsed]))
+        if context.shows_files:
+            see = partial(self.pictures.of_file, project, context.pictures) if sees else None
+            context.before, context.own = await self._files.read(project, context.before, context.own, see=see)
+        if not sees:
+            self._leave_images_out(request, context)
+            return
+        # Images of the request, and those in memory that only its connection knows.
+        for link in context.parent.unstored() if context.parent else ():
+            context.pictures.hold(link.pictures)
+        read = self.pictures.read(project, context.before, context.own, context.pictures)
+        context.before, context.own = await read
 
     async def said_before(self, project: str, parent: ChainLink | None) -> list[tuple[str, JsonObject]]:
         """Return the user's messages, as text and as items, for which a compaction that a chain begins with stands.
 
         The chain has no tokens of them; what its first response was asked has them, where that is kept. Raises
-        `ApiError` where the store is away.
+        `StoreError`.
         """
         if parent is None:
             return []
-        with store_errors():
-            kept = await self._store.input_items(project, parent.root_id)
+        kept = await self._store.input_items(project, parent.root_id)
         if not kept:
             return []
         items = await asyncio.to_thread(self._parsed, project, kept)
         if any(files_in(items.parsed)):
             items, _ = await self._files.read(project, items, _NOTHING)
         return await asyncio.to_thread(_replaced_of_user, items)
-
-    async def _see(self, project: str, context: Context) -> None:
-        """Read the images of a request, and have those in memory that only its connection knows."""
-        for link in context.parent.unstored() if context.parent else ():
-            context.pictures.hold(link.pictures)
-        read = self.pictures.read(project, context.before, context.own, context.pictures)
-        context.before, context.own = await read
 
     def _leave_images_out(self, request: CreateRequest, context: Context) -> None:
         """Name the images of a request that its model cannot see. Raises `ApiError` where they are refused."""
@@ -170,57 +190,22 @@ class History:
     def _parsed(self, project: str, kept: Sequence[JsonObject]) -> Items:
         return Unsealing(self._sealer, project).opened(Items(*parse_input(list(kept))), named=False)
 
-    async def _context(
-        self,
-        origin: Origin,
-        request: CreateRequest,
-        recall: Recall,
-        dialect: Dialect,
-        pictures: ShownPictures,
-        *,
-        sees: bool,
-    ) -> Context:
-        project, own = origin.project, await self._resolved(origin, request)
-        context = Context(parent=None, before=_NOTHING, own=own, sampled={}, pictures=pictures)
-        if request.previous_response_id is not None:
-            completed = dialect.completed_calls_are_answered
-            answered = answered_calls(own.raw, completed=completed)
-            parent, next_leg = await self._continued(project, request.previous_response_id, recall, answered)
-            context.parent, context.next_leg = parent, next_leg
-            if completed and any(map(comes_back, own.raw)):
-                own = with_results(own, await self._awaited(project, parent))
-        elif request.conversation_id is not None:
-            context = await self._in_conversation(project, request.conversation_id, context)
-        for index, item in enumerate(own.parsed):
-            if isinstance(item, NamelessCall) and not item.name:
-                raise missing(f"input[{index}].name")
-        context.before, context.own = await self._opened(project, request, context.before, own)
-        context.shows_files = any(files_in([*context.before.parsed, *context.own.parsed]))
-        if context.shows_files:
-            see = partial(self.pictures.of_file, project, context.pictures) if sees else None
-            context.before, context.own = await self._files.read(project, context.before, context.own, see=see)
-        if sees:
-            await self._see(project, context)
-        context.sampled = await self._sampled(project, [*context.before.parsed, *context.own.parsed])
-        return context
-
     async def _awaited(self, project: str, parent: ChainLink) -> dict[str, JsonObject]:
         """Return what the calls that a chain waits for called, and with what, by their ids."""
         kept = None if parent.waiting else await self._store.response(project, parent.response_id)
         written = parent.waiting if kept is None else written_calls(kept["output"])
         return {call_id: written.get(call_id, {}) for call_id in parent.awaited}
 
-    async def _opened(self, project: str, request: CreateRequest, before: Items, own: Items) -> tuple[Items, Items]:
+    async def _open(self, project: str, request: CreateRequest, context: Context) -> None:
         """Open the seals of a conversation's items and of the request's own. Raises `ApiError` for a broken one."""
-        if not (is_sealed(before) or is_sealed(own)):
-            return before, own
         note = request.note_ignored if request.ignored is not None and request.ignored.foreign_seals else None
-        unsealing = Unsealing(self._sealer, project, note=note)
+        unsealing, before, own = Unsealing(self._sealer, project, note=note), context.before, context.own
 
         def opened() -> tuple[Items, Items]:
             return unsealing.opened(before, named=False), unsealing.opened(own, named=True)
 
-        return await asyncio.to_thread(opened) if _is_long(request, before, own) else opened()
+        is_long = _is_long(request, before, own)
+        context.before, context.own = await asyncio.to_thread(opened) if is_long else opened()
 
     async def _continued(
         self, project: str, named: str, recall: Recall, answered: Set[str]
@@ -285,7 +270,7 @@ class History:
                 raise previous_response_in_progress(response_id)
         return link
 
-    async def _in_conversation(self, project: str, conversation_id: str, context: Context) -> Context:
+    async def _put_conversation_before(self, project: str, conversation_id: str, context: Context) -> None:
         """Put the conversation before the request's items: the chain of its head, and what was added since."""
         record = await self._conversations.get(project, conversation_id)
         if record is None:
@@ -294,8 +279,8 @@ class History:
         # Where the head's chain is gone, all items of the conversation are read anew.
         covered = record.head_position if head else 0
         entries = await self._conversations.entries_since(project, conversation_id, covered)
-        before = Items(*parse_input([entry.item for entry in entries]))
-        return replace(context, parent=head, before=before, conversation=record)
+        context.before = Items(*parse_input([entry.item for entry in entries]))
+        context.parent, context.conversation = head, record
 
     async def _resolved(self, origin: Origin, request: CreateRequest) -> Items:
         """Return a request's items with the items that it names by their ids.
@@ -331,10 +316,6 @@ class History:
         if known:
             raise missing_scope(READS_CONVERSATIONS, param=f"input[{min(places[each] for each in known)}].id")
 
-    async def _sampled(self, project: str, items: Sequence[InputItem]) -> Mapping[str, SampledMessage]:
-        replayed = {item.id for item in items if item.id and item.id.startswith(_OWN_PREFIXES)}
-        return await self._store.sampled_items(project, replayed) if replayed else {}
-
 
 async def with_known_turns(request: CreateRequest, context: Context, recall: RecallTurns) -> Context:
     """Return what a request continues with its turns as they were sampled, as far as `recall` knows them."""
@@ -342,7 +323,10 @@ async def with_known_turns(request: CreateRequest, context: Context, recall: Rec
 
     def placed() -> list[list[PlacedTurn]]:
         parent, sampled = context.parent, context.sampled
-        return [turns_of_items(each.parsed, each.raw, parent=parent, sampled=sampled) for each in parts]
+        return [
+            turns_of_items(each.parsed, each.raw, parent=parent, sampled=sampled) if each.parsed else []
+            for each in parts
+        ]
 
     turns = await asyncio.to_thread(placed) if _is_long(request, *parts) else placed()
     known = await recall(keys) if (keys := keys_of(turn.seen for each in turns for turn in each)) else {}
@@ -386,6 +370,7 @@ def _unresolved_reference(index: int, item_id: str) -> ApiError:
     return invalid_request(f"Item with id '{item_id}' not found ('{param}'). Send the item itself.", param=param)
 
 
+_OF_MODELS = (SampledInput, OpenedCompaction)  # items that have messages as a model wrote them
 _OF_THE_MODEL = (MessageKind.ANALYSIS, MessageKind.COMMENTARY, MessageKind.FINAL)
 
 
@@ -429,6 +414,9 @@ def is_foreign(parent: ChainLink | None, model_format: ModelFormat) -> bool:
 
 def in_format(context: Context, model_format: ModelFormat, told: Tell) -> Context:
     """Return what a request continues with all its messages in one format. Raises `ApiError` where that fails."""
+    parsed = (*context.before.parsed, *context.own.parsed)
+    if context.parent is None and not context.sampled and not any(isinstance(each, _OF_MODELS) for each in parsed):
+        return context  # no model has written any of it
     rewrite = _Rewrite(model_format, told)
     try:
         return replace(

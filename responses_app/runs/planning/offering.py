@@ -2,12 +2,16 @@
 
 Not to be had: 400, naming the setting. Those that agents declare in every request (`DECLARED_UNASKED`) are left out
 instead, and named as ignored, unless `tool_choice` demands one, or the operator wants the error (UNSERVED_TOOLS).
+
+Which versions of skills it gets is fixed when it is accepted. Whoever names the latest version, or the default one,
+gets the one that it is now: so the model is told it again as it was, where another worker goes on with the response.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.files.skills import skills_in
 from responses_app.protocol.items.client_tools import functions_of_programs
 from responses_app.protocol.items.multi_agent import agents_offer
 from responses_app.protocol.items.offers import ApprovedCall, approved_calls, state_of_item
@@ -23,8 +27,7 @@ from responses_app.protocol.requests.server_tools import (
 )
 from responses_app.runs.plan.plan import NO_TOOLS, Toolbox, ToolEntry
 from responses_app.runs.planning.history import Context
-from responses_app.runs.planning.skills import with_fixed_versions
-from responses_app.stores.skills import BaseSkills
+from responses_app.stores.skills import BaseSkills, found_version
 from responses_app.tools.base import BaseTool, ToolUse
 
 _NOT_SHOWN = "Tools that the server runs are the Responses API's: send the request to /v1/responses, or leave it out."
@@ -38,10 +41,6 @@ class Shelf:
     skills: BaseSkills | None = None  # that requests may name; None where there are none
     refuses_unserved: bool = False  # also what would be left out
 
-    async def with_fixed_skills(self, request: CreateRequest, project: str) -> CreateRequest:
-        """Return a request that names each skill by the number of its version. Raises `ApiError`."""
-        return request if self.skills is None else await with_fixed_versions(request, self.skills, project)
-
     def tool_of(self, kind: str) -> BaseTool | None:
         """Return the tool of a kind; None where there is none."""
         return next((tool for tool in self.tools if kind in tool.kinds), None)
@@ -54,18 +53,19 @@ class Shelf:
         `context` is what the request continues; `response_id` is the id of the response to it; `unkept` says that its
         project keeps nothing.
         """
-        parent = context.parent
-        served = [] if request.tool_choice.forbids else request.served
-        left_out = self._left_out(request)
+        parent, forbids = context.parent, request.tool_choice.forbids
+        served = [] if forbids or not request.tools_json else request.served
+        left_out = self._left_out(request) if request.tools_json else set()
         earlier = [*(parent.all_tool_items() if parent else ()), *context.raw]
         approved = approved_calls(context.own.raw, earlier)
         states = parent.all_states() if parent else {}  # also of tools that are not declared any more
-        _refuse_unserved(approved, served)
+        if approved:
+            _refuse_unserved(approved, served)
         paused = () if request.warm_up else paused_programs(earlier)
         if paused and (request.only_compacts or not any(tool["type"] == PROGRAMS for tool in served)):
             raise _waiting(paused[0], request)
-        search = None if request.tool_choice.forbids else search_offer(request.tools_json)
-        agents = agents_offer() if request.with_agents and not request.tool_choice.forbids else None
+        search = None if forbids or not request.tools_json else search_offer(request.tools_json)
+        agents = agents_offer() if request.with_agents and not forbids else None
         if not served:
             return replace(NO_TOOLS, states=states, search=search, agents=agents)
         chain_id = parent.root_id if parent else response_id
@@ -172,3 +172,30 @@ def _refuse_unserved(approved: Sequence[ApprovedCall], served: Sequence[Mapping[
                 param="tools",
                 code="invalid_value",
             )
+
+
+async def with_fixed_versions(request: CreateRequest, skills: BaseSkills, project: str) -> CreateRequest:
+    """Return a request that names each version by its number. Raises `ApiError` for a skill that is not there."""
+    tools = [await _fixed(tool, index, skills, project) for index, tool in enumerate(request.tools_json)]
+    return request if tools == request.tools_json else request.model_copy(update={"tools_json": tools})
+
+
+async def _fixed(tool: JsonObject, index: int, skills: BaseSkills, project: str) -> JsonObject:
+    field, declared = skills_in(tool)
+    if not declared:
+        return tool
+    fixed = await _numbered(declared, f"tools[{index}].{field}.skills", skills, project)
+    place = tool[field]
+    assert isinstance(place, dict), "it has skills"
+    return {**tool, field: {**place, "skills": fixed}}
+
+
+async def _numbered(declared: Sequence[JsonObject], at: str, skills: BaseSkills, project: str) -> list[JsonObject]:
+    numbered = []
+    for place, each in enumerate(declared):
+        if each["type"] != "skill_reference":
+            numbered.append(each)
+            continue
+        record = await found_version(skills, project, each, f"{at}[{place}]")
+        numbered.append({**each, "version": str(record.version)})
+    return numbered

@@ -35,7 +35,7 @@ from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES, ServiceTier
 from responses_app.runs.plan.plan import Origin, RunPlan, Toolbox
 from responses_app.runs.plan.replanning import bounded, plan_compaction, summary_sampling, with_late_tools
 from responses_app.runs.plan.served import Tell
-from responses_app.runs.plan.sessions import session_of_response
+from responses_app.runs.plan.sessions import session_of
 from responses_app.runs.planning.grammars import plan_rules
 from responses_app.runs.planning.history import LONG_INPUT, Context, in_format, is_foreign
 
@@ -50,8 +50,10 @@ def sampling_of(
 ) -> SamplingOptions:
     """Return how to sample. Raises `ApiError` for tokens that the model does not have."""
     stop_tokens = fields.stop_token_ids or ()
-    check_tokens(map(int, fields.logit_bias or ()), model_format, "logit_bias")
-    check_tokens(stop_tokens, model_format, "stop_token_ids")
+    if fields.logit_bias:
+        check_tokens(map(int, fields.logit_bias), model_format, "logit_bias")
+    if stop_tokens:
+        check_tokens(stop_tokens, model_format, "stop_token_ids")
     wishes = fields.wishes()
     if fields.top_p == 0:  # only the likeliest token, which engines know by another name: vLLM takes no 0 here
         del wishes["top_p"]
@@ -125,18 +127,17 @@ class Draft:
         named = any(isinstance(item, ItemReference) for item in request.input)
         shown = bool(request.enable_response_messages)
         reads = self.context.shows_files
-        if self.format.renders_elsewhere or is_foreign(self.context.parent, self.format):
+        parent = self.context.parent
+        if self.format.renders_elsewhere or (parent is not None and is_foreign(parent, self.format)):
             return True
         return request.size > LONG_INPUT or bool(self.context.before.parsed) or held or named or shown or reads
 
 
 def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     """Render what is new, and decide how to generate. Raises `ApiError` for what the model cannot take."""
-    draft = _in_its_format(draft)
-    context = draft.context
+    context = draft.context = in_format(draft.context, draft.format, draft.told)
     request, tools, rules, grammar = _held(draft, engine)
-    ignored = _ignored_requests(context)
-    link, messages = _rendered(draft, info, ignored)
+    link, messages, ignored = _rendered(draft, info)
     priority = _priority(draft)
     if not (request.warm_up or request.only_compacts):
         _check_outputs(context, tools)
@@ -174,7 +175,9 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
             sampling=sampling,
             priority=priority if engine.supports_priority else 0,
             cache_salt=_cache_salt(request, draft.origin) if engine.supports_cache_salt else None,
-            session=session_of_response(draft.origin, request, root=link.root_id),
+            session=session_of(
+                draft.origin, root=link.root_id, key=request.session_key, conversation=request.conversation_id
+            ),
             kin=draft.origin.kin,
         ),
         pictures=context.pictures,
@@ -214,12 +217,6 @@ def _held(
     )
 
 
-def _in_its_format(draft: Draft) -> Draft:
-    """Return a draft whose conversation is written as its model reads it. Raises `ApiError`."""
-    context = in_format(draft.context, draft.format, draft.told)
-    return replace(draft, context=context)
-
-
 def _check_outputs(context: Context, tools: ClientTools) -> None:
     """Raise `ApiError` where a call has no output, or an output no call."""
     parent = context.parent
@@ -240,7 +237,6 @@ def plan_to_compact(
     `before` are those, as text and as items, that the chain it continues has in a summary only. Raises `ApiError` as
     `make_plan` does.
     """
-    draft = _in_its_format(draft)
     plan = make_plan(draft, engine, info)
     assert plan.compaction is not None, "the request only compacts"
     messages = [*before, *_said_by_user(draft)]
@@ -277,9 +273,9 @@ def count_prompt(draft: Draft, engine: BaseEngine, info: EngineInfo) -> int:
     Raises `ApiError` as `make_plan` does for what cannot be enforced, and where not even the longest tokens could make
     it fit.
     """
-    draft = _in_its_format(draft)
+    draft.context = in_format(draft.context, draft.format, draft.told)
     _held(draft, engine)
-    link, _ = _rendered(draft, info, _ignored_requests(draft.context))
+    link, *_ = _rendered(draft, info)
     writer = PromptWriter(draft.format, info.max_model_len, draft.tools.namespaces)
     try:
         return len(writer.prompt(draft.request, link).tokens)
@@ -287,12 +283,13 @@ def count_prompt(draft: Draft, engine: BaseEngine, info: EngineInfo) -> int:
         return writer.frame_tokens(draft.request, link.started_on) + len(link.prompt_tokens())
 
 
-def _rendered(draft: Draft, info: EngineInfo, ignored: Sequence[JsonObject]) -> tuple[ChainLink, list[RenderedMessage]]:
-    """Return the chain with what is new at its end, and that alone; `ignored` requests were not approved.
+def _rendered(draft: Draft, info: EngineInfo) -> tuple[ChainLink, list[RenderedMessage], Sequence[JsonObject]]:
+    """Return the chain with what is new at its end, that alone, and the requests for approval that nobody answered.
 
-    Raises `ApiError`.
+    The user goes on without answering those: the model waits for their outputs. Raises `ApiError`.
     """
     context = draft.context
+    ignored = unanswered(context.parent.all_tool_items(), context.raw) if context.parent else ()
     # A token has at least one byte.
     if draft.size >= info.max_model_len:  # else it fits, whatever its tokens are
         check_request_can_fit(draft.request, context.before, context.own, draft.format, info.max_model_len)
@@ -308,21 +305,18 @@ def _rendered(draft: Draft, info: EngineInfo, ignored: Sequence[JsonObject]) -> 
         draft.format.output(mcp_name(str(each["server_label"]), str(each["name"])), NOT_APPROVED, hosted=True)
         for each in ignored
     ]
-    messages = [*refused, *_previous_messages(draft), *messages]
+    if draft.request.previous_input_messages:
+        messages = [*_previous_messages(draft.format, draft.request.previous_input_messages), *messages]
+    messages = [*refused, *messages]
     today = datetime.fromtimestamp(draft.created_at, UTC).date().isoformat()
     link = new_link(context.parent, response_id=draft.response_id, started_on=today, messages=messages)
-    return link, messages
+    return link, messages, ignored
 
 
-def _ignored_requests(context: Context) -> list[JsonObject]:
-    """Return the requests for approval that the user goes on without answering: the model waits for their outputs."""
-    return unanswered(context.parent.all_tool_items(), context.raw) if context.parent else []
-
-
-def _previous_messages(draft: Draft) -> list[RenderedMessage]:
-    """Return what the request says came before it, in the model's own words."""
+def _previous_messages(model_format: ModelFormat, previous: Sequence[JsonObject]) -> list[RenderedMessage]:
+    """Return what the request says came before it, in the model's own words. Raises `ApiError`."""
     try:
-        return draft.format.render_messages(draft.request.previous_input_messages or ())
+        return model_format.render_messages(previous)
     except UnreadableMessage as problem:
         param = f"previous_input_messages[{problem.index}]"
         raise invalid_request(f"Invalid value for '{param}': {problem}", param=param, code="invalid_value") from None
