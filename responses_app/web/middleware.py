@@ -38,7 +38,6 @@ from responses_app.protocol.errors import ApiError, foreign_page, host_not_allow
 from responses_app.protocol.fields import IGNORED_HEADER
 from responses_app.protocol.rate_limits import as_anthropic_headers, as_headers
 from responses_app.protocol.transport import ANTHROPIC_VERSION
-from responses_app.settings.conf import Settings
 from responses_app.web.auditing import answer_audited
 from responses_app.web.endpoint import Route, find, is_api_path, path_not_found
 from responses_app.web.http import ApiRequest, NotServed, error_response, rfc3339
@@ -84,8 +83,8 @@ class Source:
             fetch_site=headers.get(b"sec-fetch-site"),
         )
 
-    def is_allowed(self, settings: Settings) -> bool:
-        """Whether this is not a page's request, or that of the server's own pages, or of one that is trusted.
+    def is_allowed(self, trusted: Collection[str]) -> bool:
+        """Whether this is not a page's request, or that of the server's own pages, or of one that is `trusted`.
 
         `Sec-Fetch-Site` is the browser's own judgement: behind a proxy with TLS it knows the scheme that we do not.
         Where it comes without an Origin it is all there is to go by.
@@ -96,7 +95,7 @@ class Source:
             return self.fetch_site in (None, "none")  # none: the user's own doing, as from the address bar
         if self.host and is_listed(self.origin, (f"{self.scheme}://{self.host}",)):
             return True
-        return is_listed(self.origin, settings.trusted_pages)
+        return is_listed(self.origin, trusted)
 
 
 def host_allowed(host: str | None, allowed_hosts: Collection[str]) -> bool:
@@ -244,7 +243,7 @@ def _check_host(request: HttpRequest) -> None:
 def _check_origin(request: HttpRequest) -> None:
     """Refuse what a foreign web page has a browser send: a POST without a body and any GET come unasked."""
     source = Source.of_request(request)
-    if source.is_allowed(get_site().settings):
+    if source.is_allowed(get_site().settings.trusted_pages):
         return
     # The user opens a page, from wherever a link led them here. It changes nothing, and no other page sees the answer.
     if not (source.origin is None and source.fetch_mode == "navigate" and request.method in SAFE_METHODS):

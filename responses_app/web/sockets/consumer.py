@@ -45,7 +45,7 @@ def refusal(site: Site, scope: Any) -> tuple[str, ApiError] | None:
     source = Source.of_handshake(scope)
     if not host_allowed(source.host, site.settings.allowed_hosts):
         return "its Host is not in ALLOWED_HOSTS", host_not_allowed(source.host or "", status=403)
-    if not source.is_allowed(site.settings):
+    if not source.is_allowed(site.settings.trusted_pages):
         return "its Origin is neither the server's own nor in ALLOWED_ORIGINS", foreign_page(source.origin)
     return None
 
