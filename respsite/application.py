@@ -15,7 +15,7 @@ from responses_app.web.bodies import Application, Bodies, BodyRules
 from responses_app.web.endpoint import line_of
 from responses_app.web.middleware import let_in
 from responses_app.web.servers.backpressure import Backpressure
-from responses_app.web.servers.daphne import hook_daphne
+from responses_app.web.servers.daphne import hook_daphne, peer_of
 from responses_app.web.servers.heads import Heads, Senders
 from responses_app.web.servers.inflow import FrameRules
 from responses_app.web.servers.layers import Exposure, Handler, Lifecycle, Served, StaticFiles, traced
@@ -59,7 +59,7 @@ def make_application(site: Site) -> Application:
     site.draining.is_sending = application.is_unsent
     own = site.settings
     # Outermost, as it asks the server's own `send` who calls.
-    senders = Senders(None if own.behind_proxy == "no" else Proxies(own.trusted_proxies))
+    senders = Senders(None if own.behind_proxy == "no" else Proxies(own.trusted_proxies), peer_of)
     return Heads(application, senders, site.answer_headers, rules.refused)
 
 

@@ -12,6 +12,7 @@ from responses_app.protocol.rollouts.requests import ref_of
 from responses_app.protocol.transport import AnswerHeaders, HeaderSettings
 from responses_app.web.bodies import Head
 from responses_app.web.idempotency import fingerprint_of
+from responses_app.web.servers.daphne import peer_of
 from responses_app.web.servers.heads import Heads, Senders
 
 
@@ -32,7 +33,9 @@ async def seen(path: str, *ids: str, root_path: str = "") -> tuple[str, str | No
         "raw_path": b"/",
     }
     standing = AnswerHeaders(HeaderSettings(), lambda: "req_1")
-    await Heads(application, Senders(None), standing, lambda error: None)(scope, cast(Any, None), cast(Any, None))
+    await Heads(application, Senders(None, peer_of), standing, lambda error: None)(
+        scope, cast(Any, None), cast(Any, None)
+    )
     values = [value.decode() for name, value in scopes[0]["headers"] if name == b"x-rollout-id"]
     return scopes[0]["path"], ",".join(values) or None
 

@@ -19,6 +19,7 @@ import logging
 import re
 from base64 import b64decode
 from collections.abc import Callable, Sequence
+from typing import Any
 from urllib.parse import unquote
 
 from responses_app.auth.proxies import Proxies
@@ -33,7 +34,6 @@ from responses_app.protocol.transport import (
     unreadable,
 )
 from responses_app.web.bodies import ROLLOUT_BASE, Application, Message, Receive, SendMessage, answer, say
-from responses_app.web.servers.daphne import peer_of
 
 logger = logging.getLogger("respsite.transport")
 
@@ -109,16 +109,20 @@ def _tokens(headers: Headers, name: bytes) -> list[bytes]:
     return [token.strip().lower() for value in _values(headers, name) for token in value.split(b",")]
 
 
-class Senders:
-    """Who calls, as `proxies` say it that are trusted; None: none is."""
+PeerOf = Callable[[Message, object], tuple[Sequence[Any] | None, str | None]]  # of a scope and a server's `send`
 
-    def __init__(self, proxies: Proxies | None) -> None:
+
+class Senders:
+    """Who calls, as `proxies` say it that are trusted; None: none is. `peer_of` finds address and scheme."""
+
+    def __init__(self, proxies: Proxies | None, peer_of: PeerOf) -> None:
         self._proxies = proxies
+        self._peer_of = peer_of
         self._has_warned = False
 
     def named(self, scope: Message, send: object) -> Message:
         """Return a copy of a scope with its true client, and the scheme that it used."""
-        peer, scheme = (scope[PEER], scope[SCHEME]) if PEER in scope else peer_of(scope, send)
+        peer, scheme = (scope[PEER], scope[SCHEME]) if PEER in scope else self._peer_of(scope, send)
         if self._proxies is not None:
             caller = str(peer[0]) if peer else None
             sender = self._proxies.sender(caller, scope["headers"])

@@ -21,6 +21,7 @@ from responses_app.protocol.api_keys import (
 )
 from responses_app.protocol.errors import ApiError
 from responses_app.web.endpoint import routes
+from responses_app.web.servers.daphne import peer_of
 from responses_app.web.servers.heads import PEER, SCHEME, Senders
 
 LOCAL = ("127.0.0.1", 8000)
@@ -214,7 +215,7 @@ def test_the_scope_has_the_client(kind: str, caplog: pytest.LogCaptureFixture) -
     plain, secure = ("http", "https") if kind == "http" else ("ws", "wss")
 
     def see(proxies: Proxies | None, scope: Any) -> None:
-        scope = Senders(proxies).named(scope, None)
+        scope = Senders(proxies, peer_of).named(scope, None)
         seen.append((scope["client"], scope.get("scheme")))
 
     headers = [(b"x-forwarded-for", b"6.6.6.6, 8.8.8.8"), (b"x-forwarded-proto", b"https")]
