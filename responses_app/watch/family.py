@@ -52,7 +52,7 @@ SELECT id, parent_id FROM after LIMIT %s
 
 
 @dataclass(slots=True)
-class Node:
+class ChainNode:
     """A response in the tree."""
 
     id: str
@@ -66,7 +66,7 @@ class Node:
     forks: list["Branch"] = field(default_factory=list)  # go on from it beside the next one of its branch
 
 
-Branch = list[Node]  # one behind the other
+Branch = list[ChainNode]  # one behind the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +156,13 @@ def _with_more(project: str, ids: Sequence[str]) -> set[str]:
     return {str(parent) for parent in parents.distinct()}
 
 
-def _nodes(project: str, ids: Sequence[str], current: str, ttl: float, *, has_texts: bool) -> dict[str, Node]:
+def _nodes(project: str, ids: Sequence[str], current: str, ttl: float, *, has_texts: bool) -> dict[str, ChainNode]:
     columns = ("pk", "status", "created_at", "input_tokens", "output_tokens", "size")
     rows = list(Response.objects.filter(project=project, pk__in=ids).values(*columns))
     since = datetime.now(UTC).timestamp() - ttl if ttl else 0.0
     rows = [row for row in rows if row["created_at"].timestamp() > since]
     texts = _texts(rows) if has_texts else {}
-    nodes = {each: Node(each, is_current=each == current) for each in ids}
+    nodes = {each: ChainNode(each, is_current=each == current) for each in ids}
     for row in rows:
         node = nodes[row["pk"]]
         node.gone, node.status, node.created_at = False, row["status"], row["created_at"]
@@ -188,7 +188,7 @@ def asked_of(items: object) -> str:
     return visible(words_of(items, TEXT))
 
 
-def _branch(first: str, nodes: dict[str, Node], parents: _Parents, path: frozenset[str], *, depth: int) -> Branch:
+def _branch(first: str, nodes: dict[str, ChainNode], parents: _Parents, path: frozenset[str], *, depth: int) -> Branch:
     """Return a response and what goes on from it: on the path to the current one, else the oldest; others are forks."""
     children = parents.children()
     branch: Branch = []

@@ -1,11 +1,13 @@
 """The page of a response: what was asked and answered and when, what it cost, and what stands before and after it.
 
 It is one page in two frames: in the admin, and at `/watch/` for whoever may read the response by the API.
-`WatchedResponse` is what the page shows, and the comparison with it: a row, what was said so far, and a timeline.
+`WatchedResponse` is what the page and the comparison show: a row, what was said so far, and a timeline. Who may see
+figures and not content gets its shape: fields are named that stay, so that a new field of the object is content until
+somebody has looked at it.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,16 +22,14 @@ from responses_app.protocol.errors import ApiError, response_not_found
 from responses_app.protocol.requests.resources import RUNNING
 from responses_app.protocol.response.timeline import Timeline, guess, untimed
 from responses_app.runs.by_id import Watched
-from responses_app.watch.agents import agents_of
 from responses_app.watch.drawing import draw
 from responses_app.watch.family import ChainTree, family_of
-from responses_app.watch.rollout_places import Places
-from responses_app.watch.shape import shape_of, unnamed
 from responses_app.watch.text import (
     ADMIN_PAGE,
     NONE,
     Clipped,
-    Room,
+    PageRoom,
+    Places,
     ago,
     conversation_link,
     in_bytes,
@@ -40,7 +40,7 @@ from responses_app.watch.text import (
     response_link,
     visible,
 )
-from responses_app.watch.transcript import MAX_ITEMS, Block, PageTranscript, as_dict, as_list
+from responses_app.watch.transcript import MAX_ITEMS, Block, PageTranscript, agents_of, as_dict, as_list
 from responses_app.wiring.site import get_site
 
 LARGEST = 8 << 20  # bytes of a response whose input a page reads
@@ -176,9 +176,11 @@ def response_page(shown: WatchedResponse, frame: Surroundings, *, turns: str = "
     """Return what the template of the page needs. `turns`, if not empty, adds the turns before."""
     row, body, fits = shown.row, shown.body, shown.row.size <= LARGEST
     family = tree_of(shown)
-    transcript = PageTranscript(Room(LIVE_ROOM, pictures=LIVE_PICTURES) if shown.running else Room())
+    transcript = PageTranscript(PageRoom(LIVE_ROOM, pictures=LIVE_PICTURES) if shown.running else PageRoom())
     before = _ancestors(shown) if turns and shown.has_content else []
-    conversation = [_turn(transcript, each) for each in before]
+    conversation = [ShownTurn(each.pk, each.created_at) for each in before]
+    for turn, each in zip(conversation, before, strict=True):
+        turn.read(transcript, each.input_items, as_dict(each.body).get("output"))
     instructions = body.get("instructions")
     current = ShownTurn(row.pk, row.created_at, current=True)
     if isinstance(instructions, str):
@@ -226,12 +228,6 @@ def tree_of(shown: WatchedResponse) -> ChainTree:
     row = shown.row
     previous = row.previous_response_id
     return family_of(row.project, row.pk, previous=previous, ttl=shown.ttl, has_texts=shown.has_content)
-
-
-def _turn(transcript: PageTranscript, response: Response) -> ShownTurn:
-    turn = ShownTurn(response.pk, response.created_at)
-    turn.read(transcript, response.input_items, as_dict(response.body).get("output"))
-    return turn
 
 
 def _ancestors(shown: WatchedResponse) -> list[Response]:
@@ -344,11 +340,8 @@ def _asked(body: dict[str, Any]) -> list[tuple[str, str]]:
         **{f"metadata {key}": value for key, value in list(as_dict(body.get("metadata")).items())[:16]},
     }
     unusual = ((name, value) for name, value in values.items() if value is not None and value != _USUAL.get(name))
-    return [(visible(name)[:80], _short(value)) for name, value in unusual]
-
-
-def _short(value: object) -> str:
-    return visible(value if isinstance(value, str) else pretty(value))[:200]
+    texts = ((name, value if isinstance(value, str) else pretty(value)) for name, value in unusual)
+    return [(visible(name)[:80], visible(text)[:200]) for name, text in texts]
 
 
 def _tools(body: dict[str, Any]) -> list[str]:
@@ -359,8 +352,34 @@ def _tools(body: dict[str, Any]) -> list[str]:
 
 
 def _raw(body: object, input_items: object) -> list[tuple[str, Clipped]]:
-    room = Room()
+    room = PageRoom()
     return [
         ("Response object", room.clip(pretty(body), shown=RAW, folded=0)),
         ("Input items", room.clip(pretty(input_items), shown=RAW, folded=0)),
     ]
+
+
+# Numbers, switches, ids and words of the API's own; no text of a client or a model.
+_STAYS = frozenset(
+    "id object created_at completed_at status background model previous_response_id usage incomplete_details "
+    "max_output_tokens max_tool_calls parallel_tool_calls temperature top_p presence_penalty frequency_penalty "
+    "top_logprobs truncation service_tier".split()
+)
+NOT_SHOWN = "Its text belongs to the content, which your permissions do not include."
+
+
+def shape_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a response's object without its content: no output, no instructions, no metadata, tools by their types."""
+    shape = {name: value for name, value in body.items() if name in _STAYS}
+    if isinstance(error := body.get("error"), dict):
+        shape["error"] = {"code": error.get("code"), "message": NOT_SHOWN}
+    if isinstance(reasoning := body.get("reasoning"), dict):
+        shape["reasoning"] = {"effort": reasoning.get("effort")}
+    if isinstance(tools := body.get("tools"), list):
+        shape["tools"] = [{"type": tool.get("type")} for tool in tools if isinstance(tool, dict)]
+    return {**shape, "output": []}
+
+
+def unnamed(timeline: Timeline) -> Timeline:
+    """Return a timeline that does not name tools: clients and models choose the names of functions."""
+    return replace(timeline, phases=[replace(phase, name="") for phase in timeline.phases])

@@ -10,14 +10,18 @@ from engine.sampling import SAMPLED, bounds_of, carried, kind_of
 from responses_app.auth.door import headers_in
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.files import containers
+from responses_app.protocol.items import shown_files
+from responses_app.protocol.requests.server_tools import MAX_STORES
+from responses_app.runs.planning import reading
 from responses_app.settings.conf import Settings
 from responses_app.stores.database.callers import projects_of
 from responses_app.stores.database.roles import session_scopes
 from responses_app.watch.access import sees_everything
-from responses_app.watch.file_limits import file_limits
 from responses_app.web.endpoint import path_not_found
 from responses_app.web.http import error_response
-from responses_app.wiring.site import get_site
+from responses_app.wiring.server_tools import interpreter_of
+from responses_app.wiring.site import Site, get_site
 
 # Images are what models and their code draw, as data URLs; a blob is a file that the page has chosen or fetched itself.
 # The font is that of formulas. The WebSocket is named: older browsers do not count it to 'self'.
@@ -95,3 +99,20 @@ def _sandbox_missing(settings: Settings) -> str:
     from responses_app.tools.sandbox.choosing import missing  # only who looks at the page waits for it
 
     return missing(settings.sandbox)
+
+
+PART_BYTES = 8 * 1024 * 1024  # what is larger goes in parts of this size; one that is lost is sent again
+
+
+def file_limits(site: Site) -> JsonObject:
+    """Return the limits of files by where they go; a place that this server does not have is null."""
+    settings = site.settings
+    has_containers = interpreter_of(site.tools) is not None
+    return {
+        "bytes": settings.file_max_bytes,  # of any file
+        "part": PART_BYTES,
+        "message": {"count": shown_files.MAX_FILES, "bytes": reading.MAX_BYTES, "characters": shown_files.MAX_TEXT},
+        "images": {"count": settings.input_images_max, "bytes": settings.input_image_max_bytes},
+        "code": {"count": containers.MAX_FILES, "bytes": settings.sandbox_disk_bytes} if has_containers else None,
+        "store": {"count": settings.vector_store_max_files, "stores": MAX_STORES} if settings.file_search else None,
+    }

@@ -1,6 +1,7 @@
-"""Text as the pages show it: what models and clients wrote, made fit for a page, and numbers, times, states and links.
+"""What the pages show: text and pictures of models and clients, made fit for a page; numbers, times, states and links.
 
-What cannot be seen is shown, and what is too long is cut.
+What cannot be seen is shown, and what is too long is cut. Of pictures a page shows those that an item holds itself, as
+a data URL of a known type; it never asks another server for one.
 
 Templates escape HTML; this is about the rest. A lone surrogate cannot be encoded, a NUL ends documents early, controls
 of direction turn what stands beside them around, and tag characters say what nobody sees. All are shown as escapes.
@@ -8,15 +9,18 @@ of direction turn what stands beside them around, and tag characters say what no
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from responses_app.models.rollouts import Rollout
 from responses_app.protocol.requests.resources import Status
-from responses_app.watch.pictures import MOST, PictureRoom
 
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # control characters but tab, line feed and carriage return
@@ -26,6 +30,36 @@ _UNSEEN = re.compile(
 )
 SHOWN, FOLDED = 1_500, 30_000  # characters of a text that a page shows at once, and that can be unfolded
 CUT_BACK = 200  # a text is cut at a line or a word, if there is one this close
+
+# For example `data:image/png;base64,iVBORw0K…`. SVG is left out: it may hold scripts.
+_PICTURE = re.compile("data:image/(?:png|jpeg|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")
+MAX_PICTURES = 4_000_000  # characters of data URLs that all pictures of a page may have
+
+PictureOf = Callable[[Mapping[str, Any]], str | None]  # a part of an item → its picture as a data URL, if it has one
+
+
+class ShownPicture(NamedTuple):
+    """A picture on a page."""
+
+    url: str  # a data URL
+    alt: str  # what stands for it where it is not seen
+    number: int  # of its page's pictures; a page that grows keeps it
+
+
+def own_picture(part: Mapping[str, Any]) -> str | None:
+    """Return what a part holds itself, as OpenAI's API and MCP have images; whether it is one, `hang` finds out."""
+    match part:
+        case {"type": "input_image" | "computer_screenshot", "image_url": str(url)}:
+            pass
+        case {"type": "input_file", "file_data": str(url)}:
+            pass
+        case {"type": "image", "url": str(url)}:  # of the code interpreter
+            pass
+        case {"type": "image", "mimeType": str(kind), "data": str(data)}:  # of MCP
+            url = f"data:{kind};base64,{data}"
+        case _:
+            return None
+    return url if url.startswith("data:") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +82,14 @@ class Clipped:
         return f"{self.lost:,}"
 
 
-class Room:
-    """What is left of a page: texts that come after it is full show their beginning alone."""
+class PageRoom:
+    """The space left on a page: texts that come after it is full show their beginning alone."""
 
-    def __init__(self, characters: int = 1_000_000, *, pictures: int = MOST) -> None:
+    def __init__(self, characters: int = 1_000_000, *, pictures: int = MAX_PICTURES) -> None:
         self._left = characters
+        self._left_for_pictures = pictures
         self._clipped = 0  # texts so far: the last one's number
-        self.pictures = PictureRoom(pictures)
+        self._hung = 0  # pictures so far
 
     def clip(self, text: str, *, shown: int = SHOWN, folded: int = FOLDED) -> Clipped:
         """Return a text as the page shows it; it is only folded where that saves something."""
@@ -66,6 +101,14 @@ class Room:
         self._left -= len(seen)
         self._clipped += 1
         return Clipped(seen[:cut], seen[cut:], lost, self._clipped)
+
+    def hang(self, url: str, alt: str) -> ShownPicture | None:
+        """Return a picture as the page shows it; None where there is no room, or where it is none of a known type."""
+        if len(url) > self._left_for_pictures or not _PICTURE.fullmatch(url):
+            return None
+        self._left_for_pictures -= len(url)
+        self._hung += 1
+        return ShownPicture(url, alt, self._hung)
 
 
 def visible(text: object) -> str:
@@ -172,3 +215,24 @@ def _link(page: str, identifier: str) -> SafeString:
     return format_html(
         '<a class="id" href="{}" title="{}">{}</a>', url, visible(identifier), visible(short_id(identifier))
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The addresses of roll-outs. Members of the staff see all projects, so their links say which one they mean."""
+
+    is_staff: bool
+
+    def rollout(self, rollout: Rollout, **query: object) -> str:
+        """Return the address of a roll-out's page."""
+        return self._with(reverse("watch-rollout", args=(rollout.name,)), rollout.project, query)
+
+    def group(self, rollout: Rollout, **query: object) -> str:
+        """Return the address of the table of a roll-out's group."""
+        return self._with(reverse("watch-rollouts"), rollout.project, {"group": rollout.group, **query})
+
+    def _with(self, url: str, project: str, query: Mapping[str, object]) -> str:
+        named = {name: value for name, value in query.items() if value is not None}
+        if self.is_staff:
+            named = {"project": project, **named}
+        return f"{url}?{urlencode(named)}" if named else url

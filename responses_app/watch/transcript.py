@@ -1,7 +1,7 @@
 """Items of a response, read as a conversation: who said what, and each function call beside its output.
 
 Items are what clients and models sent: nothing is taken for granted about their shape. A call of a tool that the server
-ran shows its arguments, and beside them what the tool returned.
+ran shows its arguments, and beside them what the tool returned. Agents become a tree of names, each with its task.
 """
 
 import json
@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from engine.unanswered import Unanswered
 from responses_app.protocol.items.calls import is_output
 from responses_app.protocol.items.multi_agent import CALL, MESSAGE, ROOT, agent_of
-from responses_app.watch.pictures import Picture, PictureOf, own_picture
-from responses_app.watch.text import FOLDED, Clipped, Room, pretty, visible
+from responses_app.watch.text import FOLDED, Clipped, PageRoom, PictureOf, ShownPicture, own_picture, pretty, visible
 
 
 class ServerCall(NamedTuple):
@@ -82,6 +81,7 @@ ACTIONS = {  # calls whose tools have no name, and the field that says what was 
     "shell_call": "action",
     "apply_patch_call": "operation",
     "tool_search_call": "arguments",
+    CALL: "arguments",  # of agents, which says by its `action` what is asked for
 }
 MAX_ITEMS = 200  # shown of each list of items
 ONE_LINE = 80  # characters of JSON that need no second one
@@ -100,7 +100,7 @@ class Block:
     note: str = ""  # a word beside its title
     texts: list[Clipped] = field(default_factory=list)
     chips: list[str] = field(default_factory=list)  # parts that are not text, by name
-    pictures: list[Picture] = field(default_factory=list)
+    pictures: list[ShownPicture] = field(default_factory=list)
     code: Clipped | None = None  # arguments, or an output
     agent: str = ""  # the name of the agent below the root whose item it is
     call_id: str = ""
@@ -124,8 +124,8 @@ class PageTranscript:
     `picture_of` finds the picture of a part: where it knows of none, the part is shown by its name.
     """
 
-    def __init__(self, room: Room | None = None, *, picture_of: PictureOf = own_picture) -> None:
-        self.room = room or Room()
+    def __init__(self, room: PageRoom | None = None, *, picture_of: PictureOf = own_picture) -> None:
+        self.room = room or PageRoom()
         self._picture_of = picture_of
         self._calls = Unanswered[Block]()
 
@@ -170,20 +170,15 @@ class PageTranscript:
             block = self._action(kind, item)
         elif kind in READERS:
             block = self._of_server(READERS[kind](item))
+        elif kind == MESSAGE:
+            block = self._agent_message(item)
         else:
-            block = self._rest(kind, item)
+            block = self._output(kind, item) if is_output(kind) else self._other(kind, item)
         block.item_id, status = visible(_string(item, "id")), _string(item, "status")
         block.status = "" if status == "completed" else visible(status)
         agent = agent_of(item) if isinstance(item, dict) else ROOT
         block.agent = "" if agent == ROOT else visible(agent)[:200]
         return block
-
-    def _rest(self, kind: str, item: Any) -> Block:
-        if kind == CALL:
-            return self._agents(item)
-        if kind == MESSAGE:
-            return self._agent_message(item)
-        return self._output(kind, item) if is_output(kind) else self._other(kind, item)
 
     def _message(self, item: Any) -> Block:
         role = _string(item, "role")
@@ -210,13 +205,9 @@ class PageTranscript:
         return block
 
     def _action(self, kind: str, item: Any) -> Block:
-        block = Block("call", "assistant", kind.removesuffix("_call"), call_id=_string(item, "call_id"))
+        title = _string(item, "action") if kind == CALL else kind.removesuffix("_call")
+        block = Block("call", "assistant", visible(title)[:80], call_id=_string(item, "call_id"))
         block.code = self.room.clip(_readable(item.get(ACTIONS[kind], "")))
-        return block
-
-    def _agents(self, item: Any) -> Block:
-        block = Block("call", "assistant", visible(_string(item, "action"))[:80], call_id=_string(item, "call_id"))
-        block.code = self.room.clip(_readable(item.get("arguments", "")))
         return block
 
     def _agent_message(self, item: Any) -> Block:
@@ -278,7 +269,7 @@ class PageTranscript:
         """Add a part that is no text: its picture, if it has one that can be shown and there is room, else its name."""
         url = self._picture_of(part) if isinstance(part, dict) else None
         name = "A screenshot" if _string(part, "type") == "computer_screenshot" else _string(part, "filename") or alt
-        picture = self.room.pictures.hang(url, visible(name)[:120]) if url else None
+        picture = self.room.hang(url, visible(name)[:120]) if url else None
         if picture is None:
             block.chips.append(_part_name(part, url))
         else:
@@ -348,3 +339,37 @@ def _readable(text: object) -> str:
         return line if 0 < len(line) <= ONE_LINE else pretty(value)
     except (ValueError, RecursionError):
         return text
+
+
+MAX_AGENTS = 200  # shown of a response
+TASK_LENGTH = 70  # characters of a task
+
+
+@dataclass(slots=True)
+class AgentNode:
+    """An agent below the root."""
+
+    name: str  # as people read it: `/root/berlin`
+    depth: int  # below the root, which is at 0
+    task: str = ""  # the beginning of the first one
+    items: int = 0  # that it has said or read
+    answers: int = 0  # how often it has answered
+
+
+def agents_of(output: object) -> list[AgentNode]:
+    """Return the agents of a response by the items of its output, each behind the one that has started it."""
+    nodes: dict[str, AgentNode] = {}
+    for item in as_list(output):
+        if not isinstance(item, dict):
+            continue
+        is_letter = item.get("type") == MESSAGE
+        name = str(item.get("recipient")) if is_letter else agent_of(item)
+        if name == ROOT or (name not in nodes and len(nodes) == MAX_AGENTS):
+            continue
+        node = nodes.setdefault(name, AgentNode(visible(name)[:200], name.count("/") - 1))
+        node.items += 1
+        node.answers += item.get("phase") == "final_answer"
+        if is_letter and not node.task:
+            words = " ".join(_string(part, "text") for part in as_list(item.get("content"))).split()
+            node.task = visible(" ".join(words)[:TASK_LENGTH])
+    return [nodes[name] for name in sorted(nodes)]

@@ -21,10 +21,10 @@ from responses_app.protocol.errors import ApiError, JsonObject, response_not_fou
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.watch.access import caller_of, page, sees_everything, shows_content
 from responses_app.watch.auditing import viewed
+from responses_app.watch.drawing import trace_of
 from responses_app.watch.family import Branch, ChainTree
 from responses_app.watch.page import Surroundings, WatchedResponse, response_page, shown_to_clients, summary, tree_of
-from responses_app.watch.perfetto import trace_of
-from responses_app.watch.text import Room, visible
+from responses_app.watch.text import PageRoom, visible
 from responses_app.watch.transcript import PageTranscript
 from responses_app.web.http import error_response, json_response
 
@@ -202,7 +202,7 @@ def compare(request: HttpRequest) -> HttpResponse:
     both = [_load(request, each) for each in ids]
     # Both pictures have the same scale, so that bars can be compared.
     scale = max(each.timeline.milliseconds(each.now) for each in both)
-    room = Room(ROOM)
+    room = PageRoom(ROOM)
     sides = []
     for key, each in zip(("left", "right"), both, strict=True):
         transcript = PageTranscript(room)

@@ -15,10 +15,9 @@ from engine import orjson
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.rollouts.requests import can_be_group, can_be_name
 from responses_app.stores.database.rollouts.rows import GONE
-from responses_app.watch.rollout_places import Places
 from responses_app.watch.rollouts.page import shown_of, stale_text
-from responses_app.watch.rollouts.words import reward_number, reward_text, whole_reward
-from responses_app.watch.text import NONE, milliseconds, moment, visible
+from responses_app.watch.rollouts.showing import reward_number, reward_text, whole_reward
+from responses_app.watch.text import NONE, Places, milliseconds, moment, visible
 
 PAGE = 50  # roll-outs of one page of the list
 MAX_GROUP = 200  # attempts of a group that are shown, the latest
@@ -27,7 +26,7 @@ MAX_DETAIL = 64 << 10  # bytes of what is kept of a call beside its tokens: of l
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class AttemptRow:
     """A roll-out in a table."""
 
     rollout: Rollout
@@ -37,11 +36,6 @@ class Attempt:
     breaks: int | None  # None where there are too many generations to look at
     weights: str
     stale: str
-
-    @staticmethod
-    def text(reward: object) -> str:
-        """Return a reward as text."""
-        return reward_text(reward)
 
     @property
     def shown_reward(self) -> str:
@@ -74,7 +68,7 @@ class Attempt:
         return moment(self.rollout.created_at)
 
 
-Sorted = Callable[[Attempt], Any]
+Sorted = Callable[[AttemptRow], Any]
 # By the names in addresses: the head of a column, what it is sorted by, and whether the largest come first.
 COLUMNS: Mapping[str, tuple[str, Sorted, bool]] = {
     "name": ("Attempt", lambda each: each.name, False),
@@ -96,11 +90,11 @@ def kept() -> "QuerySet[Rollout]":
     return Rollout.objects.exclude(project=GONE)
 
 
-def attempts_of(rollouts: Sequence[Rollout], places: Places) -> list[Attempt]:
+def attempts_of(rollouts: Sequence[Rollout], places: Places) -> list[AttemptRow]:
     """Return roll-outs as rows."""
     breaks, weights = _breaks(rollouts), _weights(rollouts)
     return [
-        Attempt(
+        AttemptRow(
             rollout=each,
             url=places.rollout(each),
             group_url=places.group(each) if each.group else "",
@@ -192,7 +186,7 @@ def _order(sort: str) -> tuple[str, bool]:
 
 
 def _columns(
-    attempts: Sequence[Attempt], sorted_by: str, is_down: bool, group: str, project: str
+    attempts: Sequence[AttemptRow], sorted_by: str, is_down: bool, group: str, project: str
 ) -> list[tuple[str, str, str]]:
     """Return the heads of a table: each with the address that sorts by it, and how it is sorted now."""
     hidden = {name for name in ("stale", "weights") if not any(getattr(each, name) for each in attempts)}
@@ -207,14 +201,14 @@ def _columns(
     return heads
 
 
-def _compared(each: Attempt, best: Attempt | None, places: Places) -> str:
+def _compared(each: AttemptRow, best: AttemptRow | None, places: Places) -> str:
     """Return the address that compares an attempt with the best one, "" for that one itself."""
     if best is None or each.rollout.pk == best.rollout.pk:
         return ""
     return places.rollout(best.rollout, **{"with": each.name})
 
 
-def _figures(attempts: Sequence[Attempt], rewards: Sequence[float]) -> list[tuple[str, str, str]]:
+def _figures(attempts: Sequence[AttemptRow], rewards: Sequence[float]) -> list[tuple[str, str, str]]:
     count = len(attempts)
     ended = sum(1 for each in attempts if each.rollout.ended_at is not None)
     mean = sum(rewards) / len(rewards) if rewards else 0.0
@@ -232,7 +226,7 @@ def _figures(attempts: Sequence[Attempt], rewards: Sequence[float]) -> list[tupl
     ]
 
 
-def _dots(rewarded: Sequence[tuple[Attempt, float]]) -> list[tuple[float, str]]:
+def _dots(rewarded: Sequence[tuple[AttemptRow, float]]) -> list[tuple[float, str]]:
     """Return a dot for each reward: where, in percent of the width, and what it is of."""
     if len(rewarded) < 2:
         return []

@@ -28,7 +28,7 @@ MAX_DETAILS = 32 << 20  # of one page
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OutlineStep:
     """A generation, without its tokens; the names are those of `Generation`."""
 
     number: int
@@ -58,10 +58,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class OutlineStretch:
     """Tokens in a row that are all of one generation's prompt, or all sampled by it."""
 
-    step: Step  # whose they are
+    step: OutlineStep  # whose they are
     kind: Literal["prompt", "sampled"]
     begin: int  # the place of the first one in the sequence
     end: int
@@ -76,7 +76,7 @@ class Stretch:
 class TokenStretch:
     """A stretch with its tokens."""
 
-    stretch: Stretch
+    stretch: OutlineStretch
     tokens: "Tokens[int]"
     logprobs: "array[float] | None"  # of sampled ones, where the engine has told them
 
@@ -86,7 +86,7 @@ class Outline:
     """The generations of one roll-out."""
 
     rollout: Rollout
-    steps: Mapping[int, Step]  # by their numbers, in order
+    steps: Mapping[int, OutlineStep]  # by their numbers, in order
     left_out: int = 0  # generations behind the last one that is looked at
     _calls: dict[int, EngineCall] = field(default_factory=dict)
     _taken: int = 0  # bytes of details
@@ -98,11 +98,11 @@ class Outline:
         columns = ("number", "parent", "shared", "near", "cut")
         sizes = [Length(name) for name in ("tail", "sampled", "detail")]
         rows = _rows(rollout).order_by("number").values_list(*columns, *sizes, *(_part(name, 1, 1) for name in packed))
-        steps: dict[int, Step] = {}
+        steps: dict[int, OutlineStep] = {}
         for number, parent, shared, near, cut, tail, sampled, detail, *first in rows[:MAX_STEPS]:
             # The first byte of each column says how many bytes a number of it takes.
             of_tail, of_sampled, of_logprob = (int.from_bytes(_read(each), "little") for each in first)
-            steps[number] = Step(
+            steps[number] = OutlineStep(
                 *(number, parent, shared, near, cut),
                 prompt=shared + (tail - 1) // of_tail,
                 sampled=(sampled - 1) // of_sampled,
@@ -111,9 +111,9 @@ class Outline:
             )
         return cls(rollout, steps, max(0, rollout.generations - len(steps)))
 
-    def stretches(self, number: int, begin: int, end: int) -> list[Stretch]:
+    def stretches(self, number: int, begin: int, end: int) -> list[OutlineStretch]:
         """Return whose the tokens of a generation's sequence are, from the place `begin` up to `end`, in order."""
-        found: list[Stretch] = []
+        found: list[OutlineStretch] = []
         at: int | None = number
         while at is not None and end > begin:
             step = self.steps[at]
@@ -121,7 +121,7 @@ class Outline:
             parts = (("sampled", step.prompt), ("prompt", step.shared))
             for kind, first in parts:
                 if end > max(begin, first):
-                    found.append(Stretch(step, kind, max(begin, first), end))
+                    found.append(OutlineStretch(step, kind, max(begin, first), end))
                     end = max(begin, first)
             at = step.parent
         return found[::-1]
@@ -174,7 +174,7 @@ class Outline:
         rows = _rows(self.rollout).filter(response_id__in=list(response_ids)).order_by("number")
         return dict(rows.values_list("response_id", "number"))
 
-    def _read_stretch(self, stretch: Stretch) -> TokenStretch:
+    def _read_stretch(self, stretch: OutlineStretch) -> TokenStretch:
         """Read the part of a row that a stretch is."""
         row = _rows(self.rollout).filter(number=stretch.step.number)
         first, count = stretch.first, stretch.end - stretch.begin

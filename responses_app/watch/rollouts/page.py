@@ -1,7 +1,19 @@
-"""The page of a roll-out: its numbers, the tree of its generations, its rewards and what is set for it."""
+"""The page of a roll-out: its numbers, the tree of its generations, its rewards and what is set for it.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+The tree is drawn as rails: a row for each generation, in the order of commit, and a column for each sequence.
+
+    ● g0
+    ● g1            continues g0
+    ├─╮
+    │ ● g2          leaves g0 before its end: a break
+    ● │ g3          continues g1
+
+A column is free again once nothing leaves its sequence any more, so a conversation whose every turn breaks stays in
+one column. There are `MAX_COLUMNS`; what needs more shares the last one.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,26 +23,138 @@ from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import MAIN, EngineCall
 from responses_app.protocol.rollouts.requests import RolloutObject
 from responses_app.stores.database.rollouts.rows import record_of
-from responses_app.watch.rollout_places import Places
-from responses_app.watch.rollouts.outline import Outline, Step
-from responses_app.watch.rollouts.rails import Rail, Rails
-from responses_app.watch.rollouts.tokens import LEGEND, text_of
-from responses_app.watch.rollouts.window import Reader, generation_page
-from responses_app.watch.rollouts.words import reason_of, reward_text, versions, whole_reward
-from responses_app.watch.text import NONE, ago, in_bytes, milliseconds, moment, visible
+from responses_app.watch.rollouts.outline import Outline, OutlineStep
+from responses_app.watch.rollouts.showing import LEGEND, reason_of, reward_text, text_of, versions, whole_reward
+from responses_app.watch.rollouts.window import TokenReader, generation_page
+from responses_app.watch.text import NONE, Places, ago, in_bytes, milliseconds, moment, visible
 from responses_app.wiring.site import get_site
 
 PAGE = 60  # generations of one page
 PREVIEW = 32  # tokens of what was sampled, of which a row shows `CHARACTERS` at most
 CHARACTERS = 120
 MAX_REWARDS = 50  # that are shown, the last ones
+MAX_COLUMNS = 8
+WIDTH, NODE = 16, 22  # pixels: of a column, and from the top of a row to its node
+
+
+@dataclass(slots=True)
+class Strand:
+    """Generations of which each continues the one before."""
+
+    first: int
+    last: int  # its own last generation
+    until: int  # the last one that leaves it, or `last`
+    column: int = 0
+    origin: "Strand | None" = None
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RailLine:
+    """A line of a row, from its top or its node down to its node or its end."""
+
+    x: int
+    begin: str
+    end: str
+    kind: str  # own, over: what is left of a sequence is only left by others
+
+
+@dataclass(frozen=True, slots=True)
+class Rail:
+    """What stands left of a row."""
+
+    width: int
+    x: int  # of the node
+    lines: Sequence[RailLine]
+    curve: str = ""  # the path from the column that is left
+    is_cut: bool = False
+
+    @property
+    def y(self) -> int:
+        """Of the node."""
+        return NODE
+
+
+@dataclass(slots=True)
+class Rails:
+    """The columns of all generations of an outline."""
+
+    strand_of: dict[int, Strand] = field(default_factory=dict)
+    strands: list[Strand] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, outline: Outline) -> "Rails":
+        """Find the sequences, and put each into a column."""
+        rails = cls()
+        for step in outline.steps.values():
+            rails._add(step)
+        busy: list[int] = []  # by columns: up to which generation one is used
+        for each in rails.strands:
+            free = next((place for place, until in enumerate(busy) if until < each.first), len(busy))
+            each.column = min(free, MAX_COLUMNS - 1)
+            if free == len(busy) < MAX_COLUMNS:
+                busy.append(each.until)
+            else:
+                busy[each.column] = max(busy[each.column], each.until)
+        return rails
+
+    def _add(self, step: OutlineStep) -> None:
+        origin = None if step.origin is None else self.strand_of.get(step.origin)
+        if origin is not None and not step.cut and origin.last == step.parent:
+            origin.last = step.number
+            origin.until = max(origin.until, step.number)
+            self.strand_of[step.number] = origin
+            return
+        if origin is not None and step.origin != step.number - 1:
+            # The line to it passes all rows between; from the row before it needs none.
+            origin.until = max(origin.until, step.number)
+        new = Strand(step.number, step.number, step.number, origin=origin)
+        self.strands.append(new)
+        self.strand_of[step.number] = new
+
+    def rows(self, steps: Iterable[OutlineStep]) -> list[Rail]:
+        """Draw the rows of generations in a row."""
+        some = list(steps)
+        if not some:
+            return []
+        begin, end = some[0].number, some[-1].number
+        near = [each for each in self.strands if each.first <= end and each.until >= begin]
+        width = WIDTH * (1 + max(each.column for each in near))
+        return [self._row(step, near, width) for step in some]
+
+    def _row(self, step: OutlineStep, near: Sequence[Strand], width: int) -> Rail:
+        number, own = step.number, self.strand_of[step.number]
+        lines = []
+        for each in near:
+            x = _x(each.column)
+            if each is own:
+                if number > each.first:
+                    lines.append(RailLine(x, "0", str(NODE), "own"))
+                if number < each.until or self._leaves_next(number):
+                    lines.append(RailLine(x, str(NODE), "100%", "own" if number < each.last else "over"))
+            elif each.first < number < each.until:
+                lines.append(RailLine(x, "0", "100%", "own" if number < each.last else "over"))
+        curve = ""
+        if own.first == number and own.origin is not None:
+            x, to = _x(own.origin.column), _x(own.column)
+            curve = f"M{x} 0C{x} {NODE} {to} 0 {to} {NODE}"
+        return Rail(width, _x(own.column), lines, curve, bool(step.cut))
+
+    def _leaves_next(self, number: int) -> bool:
+        """Whether the next generation leaves this one."""
+        following = self.strand_of.get(number + 1)
+        own = self.strand_of[number]
+        return following is not None and following.first == number + 1 and following.origin is own
+
+
+def _x(column: int) -> int:
+    return WIDTH * column + WIDTH // 2
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRow:
     """A generation in the tree."""
 
-    step: Step
+    step: OutlineStep
     rail: Rail
     url: str  # of the page with its tokens
     cut: tuple[str, str] | None  # why it broke: in a word or two, in a sentence
@@ -101,12 +225,12 @@ def without_content(context: dict[str, Any]) -> dict[str, Any]:
     return {**context, "rows": rows, "asked": [], "metadata": [], "has_content": False}
 
 
-def rows_of(outline: Outline, rails: Rails, shown: Sequence[Step], places: Places) -> list[Row]:
+def rows_of(outline: Outline, rails: Rails, shown: Sequence[OutlineStep], places: Places) -> list[GenerationRow]:
     """Return the rows of generations, which are in order."""
     numbers = [step.number for step in shown]
     calls = outline.calls([*numbers, *(step.origin for step in shown if step.origin is not None)])
     response_ids, begun = outline.response_ids(numbers), outline.beginnings(numbers, PREVIEW)
-    reader = Reader(outline)
+    reader = TokenReader(outline)
     reader.look_up(list(response_ids.values()))
     rewards = {each["turn"]: reward_text(each["reward"]) for each in outline.rollout.rewards if each["turn"]}
     largest = max((step.whole for step in outline.steps.values()), default=1) or 1
@@ -116,7 +240,7 @@ def rows_of(outline: Outline, rails: Rails, shown: Sequence[Step], places: Place
         response_id = response_ids.get(number, "")
         parts = [round(count / largest * 100, 3) for count in (step.shared, step.new, step.sampled)]
         rows.append(
-            Row(
+            GenerationRow(
                 step=step,
                 rail=rail,
                 url=places.rollout(outline.rollout, g=number),

@@ -1,5 +1,11 @@
-"""`/watch/rollouts`: the list of roll-outs, a group's table; and `/watch/rollouts/{id}`: one, or two side by side."""
+"""`/watch/rollouts`: the list of roll-outs, a group's table; and `/watch/rollouts/{id}`: one, or two side by side.
 
+Two roll-outs are compared by how many generations and tokens they begin with alike, and by the tokens where they part.
+Generations are compared in their order, those with the same number. Those that have the same place and the same tokens
+are alike; the first two that do not are the ones in which the roll-outs part. A reader may name two others.
+"""
+
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import admin
@@ -7,18 +13,172 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.urls import reverse
 
-from responses_app.models.rollouts import Rollout
+from engine.formats.base import as_tokens
+from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.api_keys import Area
+from responses_app.protocol.rollouts.placing import common
 from responses_app.protocol.rollouts.requests import can_be_name, rollout_not_found
 from responses_app.watch.access import caller_of, page, sees_everything, shows_content
 from responses_app.watch.auditing import viewed
-from responses_app.watch.rollout_places import Places
-from responses_app.watch.rollouts.comparing import compare_page
-from responses_app.watch.rollouts.listing import group_page, kept, list_page
-from responses_app.watch.rollouts.outline import Outline
-from responses_app.watch.rollouts.page import rollout_page, without_content
-from responses_app.watch.rollouts.window import generation_page
+from responses_app.watch.rollouts.listing import AttemptRow, attempts_of, group_page, kept, list_page
+from responses_app.watch.rollouts.outline import Outline, OutlineStep
+from responses_app.watch.rollouts.page import PAGE, GenerationRow, Rails, rollout_page, rows_of, without_content
+from responses_app.watch.rollouts.showing import LEGEND, reward_text
+from responses_app.watch.rollouts.window import Side, TokenReader, generation_page
+from responses_app.watch.text import Places
+
+AT_ONCE = 20  # generations whose tokens are compared at once
+MAX_COMPARED = 32 << 20  # bytes of rows that are compared: what is behind them is taken for different
+BLOCK = 16_384  # tokens of two sequences that are compared at once
+MAX_TOKENS = 2_000_000  # of two sequences that are compared
+BEHIND = 256  # tokens that are shown behind the place at which two part
+MAX_REWARDS = 30  # of turns
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Where two roll-outs part."""
+
+    alike: int  # generations that are the same in both
+    left: int | None  # the generations that differ; None where a roll-out has no more
+    right: int | None
+    position: int  # how many tokens these begin with alike
+    is_bounded: bool = False  # more was not compared
+    is_chosen: bool = False  # the reader has named the generations
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One of two roll-outs."""
+
+    key: str  # left, right
+    rollout: Rollout
+    url: str
+    attempt: AttemptRow
+    rewards: list[tuple[str, str]]  # of turns: the generation, and the reward
+    rows: list[GenerationRow]
+    left_out: int  # generations that are not listed
+    step: OutlineStep | None  # the generation in which it parts from the other one
+    side: Side | None
+    bar: tuple[float, float, float]  # of that generation: common, other prompt, other sampled, in percent
+
+    @property
+    def bar_sampled(self) -> float:
+        """Where the sampled part of the bar begins."""
+        return round(self.bar[0] + self.bar[1], 3)
+
+
+def compare_page(
+    left: Rollout, right: Rollout, places: Places, *, numbers: tuple[int | None, int | None]
+) -> dict[str, Any]:
+    """Return what the template needs; `numbers` are the generations that the reader names."""
+    outlines = Outline.of(left), Outline.of(right)
+    parting = _chosen(*outlines, *numbers) or part(*outlines)
+    parted = zip(outlines, (parting.left, parting.right), strict=True)
+    largest = max([1, *(each.steps[number].whole for each, number in parted if number is not None)])
+    columns = [
+        _column(key, outline, places, attempt, parting, largest)
+        for key, outline, attempt in zip(("left", "right"), outlines, attempts_of([left, right], places), strict=True)
+    ]
+    return {
+        "title": "Compare two roll-outs",
+        "name": left.name,
+        "other": right.name,
+        "columns": columns,
+        "parting": parting,
+        "is_same": parting.left is None and parting.right is None,
+        "in_sampled": [each.step is not None and parting.position >= each.step.prompt for each in columns],
+        "legend": LEGEND,
+        "action": reverse("watch-rollout", args=(left.name,)),
+        "project": left.project if places.is_staff else "",
+    }
+
+
+def part(left: Outline, right: Outline) -> Parting:
+    """Return where two roll-outs part."""
+    alike, is_bounded = _alike(left, right)
+    one = alike if alike in left.steps else None
+    other = alike if alike in right.steps else None
+    if one is None or other is None or is_bounded:
+        return Parting(alike, one, other, 0, is_bounded)
+    position, is_bounded = _common(left, one, right, other)
+    return Parting(alike, one, other, position, is_bounded)
+
+
+def _chosen(left: Outline, right: Outline, one: int | None, other: int | None) -> Parting | None:
+    if one is None or other is None or one not in left.steps or other not in right.steps:
+        return None
+    position, is_bounded = _common(left, one, right, other)
+    return Parting(0, one, other, position, is_bounded, is_chosen=True)
+
+
+def _alike(left: Outline, right: Outline) -> tuple[int, bool]:
+    """Return how many generations two roll-outs begin with alike, and whether that many were all that was compared."""
+    shaped = 0
+    for number, step in left.steps.items():
+        other = right.steps.get(number)
+        if other is None or _shape(step) != _shape(other):
+            break
+        shaped += 1
+    left_rows, right_rows = ({"rollout_id": each.rollout.pk} for each in (left, right))
+    size = 0
+    for begin in range(0, shaped, AT_ONCE):
+        some = range(begin, min(begin + AT_ONCE, shaped))
+        size += sum(8 * (left.steps[number].new + left.steps[number].sampled) for number in some)
+        if size > MAX_COMPARED:
+            return begin, True
+        both = [
+            RolloutGeneration.objects.filter(**rows, number__in=some).order_by("number").values_list("tail", "sampled")
+            for rows in (left_rows, right_rows)
+        ]
+        for number, (one, other_one) in zip(some, zip(*both, strict=True), strict=True):
+            if any(bytes(first) != bytes(second) for first, second in zip(one, other_one, strict=True)):
+                return number, False
+    return shaped, False
+
+
+def _shape(step: OutlineStep) -> tuple[object, ...]:
+    return step.parent, step.shared, step.prompt, step.sampled
+
+
+def _common(left: Outline, one: int, right: Outline, other: int) -> tuple[int, bool]:
+    """Return how many tokens two generations' sequences begin with alike, and whether no more were compared."""
+    end = min(left.steps[one].whole, right.steps[other].whole)
+    for begin in range(0, min(end, MAX_TOKENS), BLOCK):
+        tokens = left.tokens(one, begin, min(begin + BLOCK, end))
+        found = common(tokens, as_tokens(right.tokens(other, begin, min(begin + BLOCK, end))), 0)
+        if found < len(tokens):
+            return begin + found, False
+    return min(end, MAX_TOKENS), end > MAX_TOKENS
+
+
+def _column(key: str, outline: Outline, places: Places, attempt: AttemptRow, parting: Parting, largest: int) -> Column:
+    rollout, number = outline.rollout, getattr(parting, key)
+    step = None if number is None else outline.steps[number]
+    side, bar = None, (0.0, 0.0, 0.0)
+    if step is not None:
+        side = TokenReader(outline).side(f"g{step.number}", step.number, parting.position, behind=BEHIND)
+        prompt = max(0, step.prompt - parting.position)
+        parts = (parting.position, prompt, step.whole - parting.position - prompt)
+        bar = tuple(round(count / largest * 100, 3) for count in parts)  # type: ignore[assignment]
+    shown = list(outline.steps.values())[:PAGE]
+    turns = [each for each in rollout.rewards if each["turn"] is not None][:MAX_REWARDS]
+    known = outline.numbers_of([each["turn"] for each in turns])
+    return Column(
+        key=key,
+        rollout=rollout,
+        url=places.rollout(rollout),
+        attempt=attempt,
+        rewards=[(f"g{known[each['turn']]}", reward_text(each["reward"])) for each in turns if each["turn"] in known],
+        rows=rows_of(outline, Rails.of(outline), shown, places),
+        left_out=max(0, rollout.generations - len(shown)),
+        side=side,
+        step=step,
+        bar=bar,
+    )
+
 
 MAX_PLACE = 10  # digits of a number in an address
 

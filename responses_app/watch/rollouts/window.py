@@ -12,9 +12,18 @@ from engine.formats.base import ModelFormat
 from engine.types import WeightsSpan
 from responses_app.models import Response
 from responses_app.protocol.rollouts.generations import EngineCall
-from responses_app.watch.rollouts.outline import Outline, Step, TokenStretch
-from responses_app.watch.rollouts.tokens import MAX_TOPS, ShownToken, one_text, texts_of
-from responses_app.watch.rollouts.words import FINISHES, reason_of, reward_text, steps_of, versions
+from responses_app.watch.rollouts.outline import Outline, OutlineStep, TokenStretch
+from responses_app.watch.rollouts.showing import (
+    FINISHES,
+    MAX_TOPS,
+    ShownToken,
+    one_text,
+    reason_of,
+    reward_text,
+    steps_of,
+    texts_of,
+    versions,
+)
 from responses_app.watch.text import pretty, visible
 from responses_app.wiring.site import get_site
 
@@ -61,7 +70,7 @@ class Break:
     sides: Sequence[Side]
 
 
-class Reader:
+class TokenReader:
     """Reads tokens of an outline as a page shows them."""
 
     def __init__(self, outline: Outline) -> None:
@@ -138,7 +147,7 @@ class Reader:
         return Side(label, same, tokens[len(same) :], begin, whole - end, has_text)
 
 
-def break_of(reader: Reader, step: Step) -> Break | None:
+def break_of(reader: TokenReader, step: OutlineStep) -> Break | None:
     """Return where a generation broke; None where it goes on from another one, or is the first."""
     near = reader.outline.steps.get(-1 if step.near is None else step.near)
     if not step.cut or near is None:
@@ -149,9 +158,9 @@ def break_of(reader: Reader, step: Step) -> Break | None:
     return Break(title, sentence, near.number, step.shared, near.whole, sides)
 
 
-def generation_page(outline: Outline, step: Step, *, at: int | None, as_table: bool) -> dict[str, Any]:
+def generation_page(outline: Outline, step: OutlineStep, *, at: int | None, as_table: bool) -> dict[str, Any]:
     """Return what the template of one generation needs; the window begins at the place `at`, if it is given."""
-    reader = Reader(outline)
+    reader = TokenReader(outline)
     begin = _first_shown(step) if at is None else max(0, min(at, step.whole - 1))
     end = min(step.whole, begin + WINDOW)
     stretches = reader.window(step.number, begin, end)
@@ -175,13 +184,13 @@ def generation_page(outline: Outline, step: Step, *, at: int | None, as_table: b
     }
 
 
-def _first_shown(step: Step) -> int:
+def _first_shown(step: OutlineStep) -> int:
     """Return where a window begins: before the new part of the prompt, if it is short, else before the sampled part."""
     begin = step.shared if step.new <= SHORT else step.prompt
     return max(0, min(begin - BEFORE, step.whole - 1))
 
 
-def _steps_to(step: Step, begin: int, end: int) -> list[tuple[str, int]]:
+def _steps_to(step: OutlineStep, begin: int, end: int) -> list[tuple[str, int]]:
     """Return the links to other windows: a name, and where each begins."""
     places = []
     if begin > 0:
@@ -196,7 +205,9 @@ def _steps_to(step: Step, begin: int, end: int) -> list[tuple[str, int]]:
     return places
 
 
-def _facts(reader: Reader, step: Step, call: EngineCall | None, before: EngineCall | None) -> list[tuple[str, str]]:
+def _facts(
+    reader: TokenReader, step: OutlineStep, call: EngineCall | None, before: EngineCall | None
+) -> list[tuple[str, str]]:
     read = f"{step.prompt:,} tokens"
     if step.shared and step.parent is not None:
         read += f": {step.shared:,} as in g{step.parent}, {step.new:,} new"

@@ -9,8 +9,7 @@ from django.test import Client
 from responses_app.models import Conversation, ConversationItem
 from responses_app.watch.family import asked_of
 from responses_app.watch.page import LIVE_PICTURES
-from responses_app.watch.pictures import MOST
-from responses_app.watch.text import Room
+from responses_app.watch.text import MAX_PICTURES, PageRoom
 from responses_app.watch.transcript import Block, PageTranscript
 from tests.inprocess.admin import samples
 
@@ -20,7 +19,7 @@ NO_PICTURES = [
     "data:image/svg+xml;base64,PHN2Zz4=",
     "data:text/html;base64,PGI+",
     'data:image/png;base64," onerror=x',
-    "data:image/png;base64," + "A" * (MOST + 1),
+    "data:image/png;base64," + "A" * (MAX_PICTURES + 1),
 ]
 
 
@@ -109,12 +108,12 @@ def test_a_result_of_an_mcp_server_shows_its_pictures() -> None:
 
 
 def test_a_page_has_a_bounded_amount_of_pictures() -> None:
-    large = "data:image/png;base64," + "A" * (MOST // 2)
+    large = "data:image/png;base64," + "A" * (MAX_PICTURES // 2)
     item = {"type": "code_interpreter_call", "outputs": [{"type": "image", "url": large}] * 3}
     (block,) = PageTranscript().read([item])
     assert block.answer
     assert (len(block.answer.pictures), len(block.answer.chips)) == (1, 2)
-    (message,) = PageTranscript(Room(pictures=1_000)).read([sent(*[image(PNG)] * 60)])
+    (message,) = PageTranscript(PageRoom(pictures=1_000)).read([sent(*[image(PNG)] * 60)])
     assert len(message.pictures) == 1_000 // len(PNG)
     assert message.chips[-1] == "10 more parts"
     assert [picture.number for picture in message.pictures] == list(range(1, len(message.pictures) + 1))

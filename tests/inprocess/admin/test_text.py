@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from responses_app.watch.text import CUT_BACK, Room, pretty, visible
+from responses_app.watch.text import CUT_BACK, PageRoom, pretty, visible
 from responses_app.watch.transcript import READERS, PageTranscript
 from tests.inprocess.admin.samples import answered, called, gave, said, thought
 
@@ -50,7 +50,7 @@ def test_what_is_shown_can_always_be_encoded(text: str) -> None:
 
 def test_a_long_text_is_folded_at_a_line_and_then_cut() -> None:
     text = "\n".join(f"line {number}" for number in range(1_000))
-    clipped = Room().clip(text, shown=100, folded=1_000)
+    clipped = PageRoom().clip(text, shown=100, folded=1_000)
     assert clipped.shown.endswith("\n")
     assert len(clipped.shown) <= 100
     assert (clipped.shown + clipped.folded) == text[:1_100]
@@ -59,11 +59,11 @@ def test_a_long_text_is_folded_at_a_line_and_then_cut() -> None:
 
 def test_a_text_is_not_folded_for_a_few_characters() -> None:
     text = "x" * (100 + CUT_BACK)
-    assert Room().clip(text, shown=100).shown == text
+    assert PageRoom().clip(text, shown=100).shown == text
 
 
 def test_a_full_page_shows_beginnings_only() -> None:
-    room = Room(characters=5_000)
+    room = PageRoom(characters=5_000)
     clipped = [room.clip("y" * 4_000, folded=10_000) for _ in range(3)]
     assert [text.lost for text in clipped] == [0, 2_500, 2_500]
 

@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from responses_app.protocol.response.timeline import untimed
-from responses_app.watch.family import Node, _branch, _Parents
+from responses_app.watch.family import ChainNode, _branch, _Parents
 from responses_app.watch.page import Surroundings, WatchedResponse, response_page
 from tests.inprocess.admin import samples
 
 
 def test_a_chain_in_a_circle_has_an_end() -> None:
     path = ["a", "b", "a", "b"]
-    nodes = {each: Node(each) for each in path}
+    nodes = {each: ChainNode(each) for each in path}
     branch = _branch("a", nodes, _Parents(path), frozenset(path), depth=0)
     assert [node.id for node in branch] == ["a", "b"]
 

@@ -16,13 +16,22 @@ from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import Break, EngineCall, Recorded
 from responses_app.protocol.rollouts.tree import tree_of
 from responses_app.stores.database.rollouts.rows import read_generations, record_of
-from responses_app.watch.rollout_places import Places
-from responses_app.watch.rollouts.comparing import part
 from responses_app.watch.rollouts.listing import group_page
-from responses_app.watch.rollouts.outline import Outline, Step
-from responses_app.watch.rollouts.rails import MAX_COLUMNS, Rails
-from responses_app.watch.rollouts.tokens import MAX_TEXT, ShownToken, TokenText, level_of, text_of, texts_of, told_of
-from responses_app.watch.rollouts.words import reward_number, reward_text
+from responses_app.watch.rollouts.outline import Outline, OutlineStep
+from responses_app.watch.rollouts.page import MAX_COLUMNS, Rails
+from responses_app.watch.rollouts.showing import (
+    MAX_TEXT,
+    ShownToken,
+    TokenText,
+    level_of,
+    reward_number,
+    reward_text,
+    text_of,
+    texts_of,
+    told_of,
+)
+from responses_app.watch.rollouts.views import part
+from responses_app.watch.text import Places
 from tests.inprocess.admin.conftest import admin, client_with, closed_store  # noqa: F401 - fixtures
 from tests.kit.plain_format import FORMAT as PLAIN
 from tests.kit.sample_rollouts import HOSTILE, agent, keep
@@ -167,12 +176,12 @@ def test_how_likely_a_token_was(logprob: float | None, level: str, told: str) ->
     assert token.title == ("token 7" if logprob is None else f"token 7, log probability {told}")
 
 
-def step(number: int, parent: int | None = None, cut: str = "") -> Step:
+def step(number: int, parent: int | None = None, cut: str = "") -> OutlineStep:
     """A generation: a continuation of its parent, or what leaves it."""
-    return Step(number, parent, 1, parent, cast(Break, cut), 2, 1, 0, (3, 3, 0))
+    return OutlineStep(number, parent, 1, parent, cast(Break, cut), 2, 1, 0, (3, 3, 0))
 
 
-def rails_of(*steps: Step) -> tuple[Rails, list[int]]:
+def rails_of(*steps: OutlineStep) -> tuple[Rails, list[int]]:
     """Return rails, and the column of each generation."""
     outline = Outline(Rollout(), {each.number: each for each in steps})
     rails = Rails.of(outline)
