@@ -59,7 +59,7 @@ SECRET_KEY = _secret_key()
 DEBUG = RESPSITE.debug
 ALLOWED_HOSTS = list(RESPSITE.allowed_hosts)
 CSRF_TRUSTED_ORIGINS = list(RESPSITE.csrf_trusted_origins)
-CSRF_FAILURE_VIEW = "responses_app.admin.problems.csrf_failure"
+CSRF_FAILURE_VIEW = "responses_app.admin.requests.csrf_failure"
 
 # Behind a proxy with TLS: the admin's cookies go over HTTPS alone, and who comes without is sent there. These count for
 # Django's own part; the API, `/health`, `/ready` and `/metrics` answer before that, whatever the scheme.
@@ -93,7 +93,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
-    "responses_app.admin.audit.refusals",
+    "responses_app.admin.requests.refusals",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "axes.middleware.AxesMiddleware",
 ]

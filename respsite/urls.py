@@ -14,10 +14,10 @@ from responses_app.watch import views as watch
 from responses_app.watch.playground import playground
 from responses_app.watch.rollouts import views as rollouts
 
-handler400 = "responses_app.admin.problems.bad_request"
-handler403 = "responses_app.admin.problems.forbidden"
-handler404 = "responses_app.admin.problems.not_found"
-handler500 = "responses_app.admin.problems.broken"
+handler400 = "responses_app.admin.requests.bad_request"
+handler403 = "responses_app.admin.requests.forbidden"
+handler404 = "responses_app.admin.requests.not_found"
+handler500 = "responses_app.admin.requests.broken"
 
 SIGN_ON = []
 if settings.RESPSITE.oidc_issuer:

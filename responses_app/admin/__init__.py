@@ -8,10 +8,10 @@ from django.contrib import admin
 
 from responses_app.admin import (  # noqa: F401 - each registers its pages
     audit,
-    batches,
     conversations,
     dashboard,
     projects,
+    resources,
     responses,
     webhooks,
 )

@@ -4,27 +4,21 @@ Nothing of the trail can be changed or deleted here, by nobody.
 """
 
 import json
-import logging
-from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
-from django.db import OperationalError
 from django.db.models import Model, QuerySet
 from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from responses_app.admin.filters import AgeFilter, OwnProjectFilter, ValuesFilter
 from responses_app.admin.lists import ListOnlyAdmin, column
-from responses_app.admin.problems import problem_page
 from responses_app.models.audit import MAX_NAME, AuditRow
-from responses_app.protocol.errors import ApiError, overloaded
 from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry, AuditUnavailable
 from responses_app.stores.database.audit.trail import record
 from responses_app.stores.database.audit.verifying import as_json, detail_of
@@ -34,12 +28,6 @@ from responses_app.watch.auditing import actor_of, done
 from responses_app.watch.text import NONE, moment, visible
 
 MAX_EXPORTED = 20_000  # entries of one file: some 8 MB
-NO_DATABASE = (
-    "The database does not answer, or cannot be written to: nothing was changed. The server's log says why. Try again "
-    "when it works."
-)
-
-logger = logging.getLogger("respsite.admin")
 
 
 class ActionFilter(admin.SimpleListFilter):
@@ -102,10 +90,6 @@ class AuditAdmin(ListOnlyAdmin):
         """Search by the whole subject, or by who did it."""
         term = plain(search_term.strip(), MAX_NAME)
         return (queryset.filter(subject=term) if term else queryset), False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
-        return False
 
     @admin.display(description="who")
     def who(self, row: AuditRow) -> str:
@@ -195,28 +179,3 @@ def _sign_in_failed(credentials: dict[str, Any], request: Any = None, **kwargs: 
     detail = {"locked": True} if is_locked else {}
     name = str(credentials.get("username") or "")
     record(AuditEntry(Actor(ActorKind.NOBODY, address=address), Action.SIGN_IN_FAILED, name, detail=detail))
-
-
-def refusals(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[HttpRequest], HttpResponseBase]:
-    """Make the middleware that shows a page where something was not done: the database is away or cannot be written
-    to, or the audit trail cannot.
-    """
-
-    def middleware(request: HttpRequest) -> HttpResponseBase:
-        return get_response(request)
-
-    def process_exception(request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        problem: ApiError
-        if isinstance(exception, AuditUnavailable):
-            title, problem = "Not recorded", exception
-        elif isinstance(exception, OperationalError):
-            logger.error("%s: the database fails: %s", request.path, exception)
-            title, problem = "Not done", overloaded(NO_DATABASE, retry_after=2)
-        else:
-            return None
-        answer = problem_page(title, problem.message, status=problem.status)
-        answer["Retry-After"] = str(problem.retry_after)
-        return answer
-
-    middleware.process_exception = process_exception  # type: ignore[attr-defined]
-    return middleware

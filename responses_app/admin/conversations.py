@@ -19,21 +19,19 @@ from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.views.decorators.http import require_safe
 
-from responses_app.admin.actions import MAX_CHANGED
-from responses_app.admin.filters import OwnProjectFilter
-from responses_app.admin.lists import BoundedChangeList, ReadOnlyAdmin, column
-from responses_app.admin.searching import beginning_with
+from responses_app.admin.filters import OwnProjectFilter, SearchedById
+from responses_app.admin.lists import MAX_CHANGED, BoundedChangeList, ReadOnlyAdmin, column
 from responses_app.models import Conversation, ConversationItem
 from responses_app.stores.audit import Action
 from responses_app.watch.auditing import done_to, viewed
-from responses_app.watch.text import NONE, moment, response_link, short_id, visible
-from responses_app.watch.transcript import Block, PageTranscript
+from responses_app.watch.text import NONE, response_link, short_id, visible
+from responses_app.watch.transcript import Block, PageTranscript, as_dict
 
 AT_ONCE = 100  # items on a page
 
 
 @dataclass(slots=True)
-class Stretch:
+class ConversationStretch:
     """Items that came with one response, or without one."""
 
     response_id: str  # "" for items that a client added
@@ -59,7 +57,7 @@ class ConversationChangeList(BoundedChangeList):
 
 
 @admin.register(Conversation)
-class ConversationAdmin(ReadOnlyAdmin):
+class ConversationAdmin(SearchedById, ReadOnlyAdmin):
     """Conversations, the newest first."""
 
     list_display = ("identifier", "named", "items_counted", "created", "project_name", "head_link")
@@ -68,13 +66,10 @@ class ConversationAdmin(ReadOnlyAdmin):
     )
     named = column("title", lambda row: visible(row.title)[:100] or NONE)
     items_counted = column("items", lambda row: f"{row.items_counted:,}")
-    created = column("created", lambda row: moment(row.created_at))
-    project_name = column("project", lambda row: visible(row.project))
     head_link = column("latest response", lambda row: response_link(row.head) if row.head else NONE)
     list_filter = (OwnProjectFilter,)
     date_hierarchy = "created_at"
     ordering = ("-created_at",)
-    search_fields = ("id",)
     search_help_text = "Finds a conversation by its id or the beginning of it."
     content_columns = ("named",)
     actions = ("delete_selected",)
@@ -82,13 +77,6 @@ class ConversationAdmin(ReadOnlyAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Count items beside."""
         return ConversationChangeList
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: "QuerySet[Conversation]", search_term: str
-    ) -> "tuple[QuerySet[Conversation], bool]":
-        """Search by the id."""
-        term = search_term.strip()
-        return (beginning_with(queryset, term) if term else queryset), False
 
     @method_decorator(require_safe)
     def change_view(
@@ -141,7 +129,7 @@ def _page(conversation: Conversation, *, after: int) -> dict[str, Any]:
         group = list(some)
         blocks = transcript.read([row.item for row in group])
         if blocks:  # outputs stand with their calls, wherever those are
-            stretches.append(Stretch(response_id, group[0].created_at, blocks))
+            stretches.append(ConversationStretch(response_id, group[0].created_at, blocks))
     return {
         "title": "Conversation",
         "conversation": conversation,
@@ -149,15 +137,13 @@ def _page(conversation: Conversation, *, after: int) -> dict[str, Any]:
         "named": visible(conversation.title),
         "latest": response_link(conversation.head) if conversation.head else "",
         "status": visible(conversation.status),
-        "metadata": [(visible(key), visible(value)) for key, value in _pairs(conversation.metadata)],
+        "metadata": [
+            (visible(key), visible(value)) for key, value in list(as_dict(conversation.metadata).items())[:16]
+        ],
         "stretches": stretches,
         "from_start": after == 0,
         "next_after": rows[AT_ONCE - 1].position if len(rows) > AT_ONCE else None,
     }
-
-
-def _pairs(metadata: object) -> list[tuple[str, Any]]:
-    return list(metadata.items())[:16] if isinstance(metadata, dict) else []
 
 
 def _number(text: str | None) -> int:

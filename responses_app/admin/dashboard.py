@@ -16,19 +16,18 @@ from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db import connection
-from django.db.models import BooleanField, Count, Func, Model, QuerySet
+from django.db.models import BooleanField, Count, Func, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
 
 from responses_app.admin.charts import Chart, ChartPlan, Series, bar_chart, line_chart
 from responses_app.admin.filters import KeyFilter, ModelFilter, ProjectFilter, cut, newest_since
 from responses_app.admin.lists import ListOnlyAdmin, column
 from responses_app.admin.panels import errors, here, slowest, stores
-from responses_app.admin.usage import Row, money
+from responses_app.admin.usage import UsageRow, money
 from responses_app.models import ApiKey, Response, Worker
 from responses_app.protocol.api_keys import BY_SESSION
 from responses_app.protocol.requests.resources import Status
@@ -134,7 +133,7 @@ class Statistics:
     complete: bool  # all of it was counted
 
 
-class _Running(Func):
+class _RunningCondition(Func):
     """Whether a response runs, literally as in the condition of the index `response_running`: SQLite compares text."""
 
     output_field = BooleanField()
@@ -189,7 +188,7 @@ def running() -> dict[tuple[str, str], int]:
 
 
 def _running_query() -> "QuerySet[Response, tuple[Any, ...]]":
-    rows = Response.objects.filter(_Running()).order_by()
+    rows = Response.objects.filter(_RunningCondition()).order_by()
     return rows.values_list("worker", "status").annotate(count=Count("*"))
 
 
@@ -205,23 +204,19 @@ def is_alive(worker: Worker, now: datetime) -> bool:
 
 @admin.register(Worker)
 class WorkerAdmin(ListOnlyAdmin):
-    """Workers, the one seen last first."""
+    """Workers, the one seen last first. They remove each other."""
 
     list_display = ("identifier", "alive", "last_seen", "started", "connections", "in_flight")
     identifier = column("worker", lambda row: format_html('<span class="id">{}</span>', row.pk))
-    alive = column("state", lambda row: _life(is_alive(row, datetime.now(UTC))))
+    alive = column(
+        "state",
+        lambda row: format_html(
+            '<span class="pill pill-{0}">{0}</span>', "alive" if is_alive(row, datetime.now(UTC)) else "gone"
+        ),
+    )
     last_seen = column("last seen", lambda row: ago(row.seen_at, datetime.now(UTC)))
     started = column("started", lambda row: ago(row.started_at, datetime.now(UTC)))
     ordering = ("-seen_at",)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Workers remove each other."""
-        return False
-
-
-def _life(alive: bool) -> SafeString:
-    state = "alive" if alive else "gone"
-    return format_html('<span class="pill pill-{}">{}</span>', state, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +322,7 @@ def _cost(now: datetime, period: Period, chosen: Chosen) -> list[tuple[str, str,
         wanted |= {"keys": (), "users": [chosen.key.partition(":")[2]]}
     end = int(now.timestamp())
     used = sums(connection, UsageQuery(start=end - period.hours * 3600, end=end + 1, groups=("model",), **wanted))
-    total = Row("")
+    total = UsageRow("")
     for each in used:
         total.add(each, prices.get(each.model))
     return [("Cost", total.cost_text if used else money(Decimal(0)), total.cost_note or "stored or not")]

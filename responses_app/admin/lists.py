@@ -1,7 +1,7 @@
-"""What all lists of the admin share: nothing is added or changed, and no page costs more as the tables grow.
+"""The base of all lists of the admin: nothing is added or changed, and no page costs more as the tables grow.
 
 A count is exact up to `MAX_COUNTED`, and beyond that the page says that there are more. What can be filtered by is in
-`filters`, and how responses are searched in `searching`.
+`filters`.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,10 +24,11 @@ from django.utils.text import capfirst
 
 from responses_app.stores.database.roles import sees_content
 from responses_app.watch.auditing import viewed
-from responses_app.watch.text import visible
+from responses_app.watch.text import moment, visible
 
 MAX_FILTERED = 100_000  # rows that filters look through, the newest of the dates that are chosen
 MOST_OF_DATES = {"year": 9_998, "month": 12, "day": 31}  # there is a year after each
+MAX_CHANGED = 500  # responses or conversations that one action deletes, or cancels
 MAX_COUNTED = 10_000  # rows of a list that are counted and can be paged to; filters reach the others
 
 
@@ -170,11 +171,6 @@ class BoundedChangeList(ChangeList):
         return self.get_query_string(dict(zip(names, parts, strict=False)), [f"{self.date_hierarchy}__"])
 
 
-def _parameters(listed: Any) -> Sequence[str]:
-    """Return the parameters of a filter: of a class of its own, or of a field with Django's class for it."""
-    return (f"{listed[0]}__exact", f"{listed[0]}__isnull") if isinstance(listed, tuple) else (listed.parameter_name,)
-
-
 def column(head: str, shown: Callable[[Any], object]) -> Callable[[object, Any], object]:
     """Return a column of a list, by what it shows of a row."""
 
@@ -195,6 +191,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     list_max_show_all = 50
     sortable_by = ()
     content_columns: tuple[str, ...] = ()  # with words of users: for those who may see content, which is recorded
+    project_name = column("project", lambda row: visible(row.project))
+    created = column("created", lambda row: moment(row.created_at))
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         """Show the list."""
@@ -217,8 +215,13 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         Django allows any lookup in any column of the table. Whether `body__contains` finds a response would tell what
         is in it, letter by letter, and so would the secret of a webhook.
         """
-        dates = {f"{self.date_hierarchy}__{part}" for part in ("year", "month", "day")} if self.date_hierarchy else ()
-        return lookup in dates or any(lookup in _parameters(each) for each in self.get_list_filter(request))
+        allowed = (
+            {f"{self.date_hierarchy}__{part}" for part in ("year", "month", "day")} if self.date_hierarchy else set()
+        )
+        for each in self.get_list_filter(request):
+            # A class of its own, or a field with Django's class for it.
+            allowed |= {f"{each[0]}__exact", f"{each[0]}__isnull"} if isinstance(each, tuple) else {each.parameter_name}
+        return lookup in allowed
 
     def get_list_display(self, request: HttpRequest) -> Sequence[Any]:
         """Leave out the columns that this user may not see."""
@@ -267,3 +270,7 @@ class ListOnlyAdmin(ReadOnlyAdmin):
     ) -> HttpResponseRedirect:
         """Send to the list."""
         return self.to_list()
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Nobody deletes from it."""
+        return False

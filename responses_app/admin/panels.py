@@ -98,7 +98,7 @@ def slowest(rows: "QuerySet[Response]") -> list[Slow]:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineState:
+class EngineRow:
     """An engine, as this worker sees it."""
 
     model: str
@@ -115,7 +115,7 @@ class EngineState:
 class Here:
     """What this worker says of itself: others have queues and engines of their own."""
 
-    engines: Sequence[EngineState] = ()
+    engines: Sequence[EngineRow] = ()
     background: int = 0  # responses in the background that wait
     containers: str = ""  # "" where there is no code interpreter
     suspects: Sequence["SuspectRow"] = ()  # of all workers of its supervisor
@@ -139,7 +139,7 @@ def here(site: "Site") -> Here:
 
     troubles = async_to_sync(ask)()
     waiting = {model.name: model.turns.waiting.total() for model in site.service.models}
-    engines = [EngineState(visible(name), troubles.get(name) or "ok", waiting.get(name, 0)) for name in site.engines]
+    engines = [EngineRow(visible(name), troubles.get(name) or "ok", waiting.get(name, 0)) for name in site.engines]
     return Here(engines, site.registry.queue.waiting, _containers(site), _suspects(site))
 
 

@@ -1,14 +1,18 @@
-"""Projects, and what is theirs: API keys, uploaded files and skills.
+"""Projects and API keys, with their limits.
 
-Their lists change limits (`limits`); those of a project count all its keys together. A key's form makes one and shows
-it this once; an action revokes keys. Files and skills are listed without what is in them.
+Their lists change limits, by the rules of `respsite manage set_limits`; those of a project count all its keys together.
+A form has the values that its user saw beside those they want. So only what they changed is changed, and what somebody
+else has changed meanwhile is not overwritten: the form says so instead.
+
+A key's form makes one and shows it this once; an action revokes keys.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
+from django.conf import settings
 from django.contrib import admin, messages
 from django.db import transaction
 from django.db.models import Count, QuerySet
@@ -18,22 +22,102 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.debug import sensitive_variables
 
-from responses_app.admin.filters import OwnProjectFilter
-from responses_app.admin.limits import LimitsForm, LimitsInPlace, spend_limit
 from responses_app.admin.lists import ListOnlyAdmin, ReadOnlyAdmin, column
-from responses_app.admin.searching import beginning_with
-from responses_app.models import ID_LENGTH, AdminKey, ApiKey, Project, StoredFile
-from responses_app.models.skills import SkillVersion
+from responses_app.models import ID_LENGTH, AdminKey, ApiKey, Project
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in
-from responses_app.protocol.rate_limits import LIMITS
+from responses_app.protocol.organization import MAX_CENTS
+from responses_app.protocol.rate_limits import LIMITS, MOST
 from responses_app.protocol.retention import NEVER, kept, parse_retention, written
 from responses_app.stores.audit import Action
 from responses_app.stores.database.callers import create_key, revoke_keys
 from responses_app.watch.auditing import done, done_to
-from responses_app.watch.text import NONE, ago, in_bytes, moment, visible
+from responses_app.watch.text import NONE, ago, moment, visible
 
 if TYPE_CHECKING:
-    from django.db.models import Model
+    pass
+
+SPENDING = "monthly_spend_cents"  # the limit that needs prices; it may also be 0, and larger than all others
+
+
+def spend_limit(cents: int | None) -> int | None:
+    """Return a limit of spending. Raises `ValidationError` where nothing is known of costs."""
+    if cents is not None and not settings.RESPSITE.prices:
+        raise forms.ValidationError("Nothing is known of costs here. Set PRICES first.")
+    return cents
+
+
+class LimitsForm(forms.ModelForm):
+    """Limits, as they were seen and as they are to be."""
+
+    def clean_monthly_spend_cents(self) -> int | None:
+        """Take another one where there are prices; one that was set before they went stays."""
+        cents: int | None = self.cleaned_data[SPENDING]
+        return spend_limit(cents) if SPENDING in self.changed_data else cents
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse to overwrite what somebody else has changed since the page was loaded."""
+        cleaned = super().clean() or {}
+        for name in self.changed_limits:
+            now = self.initial.get(name)
+            if self.seen(name) != now:
+                shown = "no limit" if now is None else f"{now:,}"
+                text = f"Somebody else has set this to {shown} meanwhile. Load the page again."
+                self.add_error(name, forms.ValidationError(text))
+        return cleaned
+
+    @property
+    def changed_limits(self) -> list[str]:
+        """Which limits this user has changed."""
+        return [name for name in self.changed_data if name in LIMITS]
+
+    def seen(self, name: str) -> Any:
+        """Return a limit as the page had it; where the request does not tell, as it is."""
+        at = self.add_initial_prefix(name)
+        if at not in self.data:
+            return self.initial.get(name)
+        try:
+            return self.fields[name].to_python(self.data[at])
+        except forms.ValidationError:
+            return self.initial.get(name)
+
+
+class LimitsInPlace(admin.ModelAdmin):
+    """Has limits edited; a change holds within 2 s."""
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Take what the command line takes."""
+        if db_field.name not in LIMITS:
+            return super().formfield_for_dbfield(db_field, request, **kwargs)
+        return forms.IntegerField(
+            required=False,
+            min_value=0 if db_field.name == SPENDING else 1,
+            max_value=MAX_CENTS if db_field.name == SPENDING else MOST,
+            show_hidden_initial=True,
+            label=str(db_field.verbose_name).capitalize(),
+            widget=forms.NumberInput(attrs={"class": "rs-limit", "placeholder": "no limit"}),
+        )
+
+    def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> type[forms.ModelForm]:
+        """Return the form of a row."""
+        return super().get_changelist_form(request, form=LimitsForm, **kwargs)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Change what was changed, as long as it is as it was seen, and record it; in the page's transaction."""
+        if not isinstance(form, LimitsForm):
+            super().save_model(request, obj, form, change)
+            return
+        wanted: Mapping[str, Any] = {name: form.cleaned_data[name] for name in form.changed_limits}
+        if not wanted:
+            return
+        seen = {name: form.seen(name) for name in wanted}
+        same = {f"{name}__isnull" if value is None else name: value is None or value for name, value in seen.items()}
+        rows = type(obj)._default_manager.filter(pk=obj.pk, **same)
+        if not rows.update(**wanted):  # between the look of `clean` and now
+            text = f"{obj}: somebody else has changed these limits at the same time. Yours are not kept."
+            self.message_user(request, text, messages.ERROR)
+            return
+        project = getattr(obj, "project_id", obj.pk)
+        done(request, Action.LIMITS_CHANGED, obj.pk, project=project, **wanted)
 
 
 class ProjectForm(LimitsForm):
@@ -81,7 +165,6 @@ class ProjectAdmin(LimitsInPlace, ReadOnlyAdmin):
     named = column("project", lambda row: visible(row.name))
     titled = column("name", lambda row: visible(row.title) or NONE)
     keys_counted = column("keys", lambda row: row.key_count)  # revoked ones too
-    created = column("created", lambda row: moment(row.created_at))
     archived = column("archived", lambda row: moment(row.archived_at) if row.archived_at else NONE)
     # None is what nearly all have: the server's settings say it.
     retention_shown = column(
@@ -165,7 +248,7 @@ class NewKeyForm(forms.ModelForm):
 
 @admin.register(ApiKey)
 class ApiKeyAdmin(LimitsInPlace, ListOnlyAdmin):
-    """Keys, the newest first."""
+    """Keys, the newest first. A revoked one stays, so that it can be seen who had one."""
 
     form = NewKeyForm
     list_display: Sequence[str] = (
@@ -175,7 +258,6 @@ class ApiKeyAdmin(LimitsInPlace, ListOnlyAdmin):
     identifier = column("key", lambda row: format_html('<span class="id" title="{}">{}…</span>', row.pk, row.prefix))
     named = column("name", lambda row: visible(row.name) or NONE)
     project_name = column("project", lambda row: visible(row.project_id))
-    created = column("created", lambda row: moment(row.created_at))
     # Noted once a minute at most.
     used = column("last used", lambda row: ago(row.last_used_at, datetime.now(UTC)) if row.last_used_at else "never")
     expires = column("expires", lambda row: moment(row.expires_at) if row.expires_at else "never")
@@ -196,10 +278,6 @@ class ApiKeyAdmin(LimitsInPlace, ListOnlyAdmin):
     def has_revoke_permission(self, request: HttpRequest) -> bool:
         """Revoking is Django's permission to change."""
         return bool(request.user.has_perm("responses_app.change_apikey"))
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """A revoked key stays, so that it can be seen who had one."""
-        return False
 
     @sensitive_variables("secret")
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
@@ -272,65 +350,3 @@ class AdminKeyAdmin(ApiKeyAdmin):
     def has_revoke_permission(self, request: HttpRequest) -> bool:
         """Revoking is Django's permission to change."""
         return bool(request.user.has_perm("responses_app.change_adminkey"))
-
-
-@admin.register(SkillVersion)
-class SkillVersionAdmin(ListOnlyAdmin):
-    """Versions of skills, the newest first. Clients delete them, and `respsite manage forget` those of a project."""
-
-    list_display = ("identifier", "named", "number", "size", "project_name", "created")
-    identifier = column("skill", lambda row: format_html('<span class="id">{}</span>', row.skill_id))
-    named = column("name", lambda row: visible(row.name))
-    number = column("version", lambda row: row.version)
-    # One that is not whole is being uploaded, or on its way out.
-    size = column("size", lambda row: f"{in_bytes(row.bytes)}{'' if row.is_whole else ', not whole'}")
-    project_name = column("project", lambda row: visible(row.project))
-    created = column("created", lambda row: moment(row.created_at))
-    list_filter = (OwnProjectFilter,)
-    ordering = ("-id",)  # in which they came
-    search_fields = ("skill_id",)
-    search_help_text = "Finds the versions of a skill by its whole id."
-    content_columns = ("named",)
-    actions = None
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: "QuerySet[SkillVersion]", search_term: str
-    ) -> "tuple[QuerySet[SkillVersion], bool]":
-        """Search by the id of the skill."""
-        term = search_term.strip()
-        return (queryset.filter(skill_id=term) if term else queryset), False
-
-    def has_delete_permission(self, request: HttpRequest, obj: "Model | None" = None) -> bool:
-        """Nobody: the bundle is in pieces that the admin does not know."""
-        return False
-
-
-@admin.register(StoredFile)
-class StoredFileAdmin(ListOnlyAdmin):
-    """Files, the newest first. Clients delete them, and `respsite manage forget` those of a project."""
-
-    list_display = ("identifier", "named", "size", "purpose", "project_name", "created", "expires")
-    identifier = column("file", lambda row: format_html('<span class="id">{}</span>', row.pk))
-    named = column("name", lambda row: visible(row.filename))
-    # One that is not whole is being uploaded, or on its way out.
-    size = column("size", lambda row: f"{in_bytes(row.bytes)}{'' if row.is_whole else ', not whole'}")
-    project_name = column("project", lambda row: visible(row.project))
-    created = column("created", lambda row: moment(row.created_at))
-    expires = column("expires", lambda row: NONE if row.expires_at is None else moment(row.expires_at))
-    list_filter = (OwnProjectFilter,)
-    ordering = ("-id",)  # in which they came
-    search_fields = ("id",)
-    search_help_text = "Finds a file by its id or the beginning of it."
-    content_columns = ("named",)
-    actions = None
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: "QuerySet[StoredFile]", search_term: str
-    ) -> "tuple[QuerySet[StoredFile], bool]":
-        """Search by the id."""
-        term = search_term.strip()
-        return (beginning_with(queryset, term) if term else queryset), False
-
-    def has_delete_permission(self, request: HttpRequest, obj: "Model | None" = None) -> bool:
-        """Nobody: the admin would read all that is in a file to say what goes with it."""
-        return False

@@ -1,8 +1,11 @@
-"""What requests of the admin go through, and no request of the API: the login, and two middlewares.
+"""What requests of the admin go through, and no request of the API: login, middlewares, pages of problems.
 
 Failed logins are counted over all workers (django-axes), and too many lock for a while. They count against the user
 name and against the address they came from, in the database. While either one is locked, the right password is refused
 too, so that nobody learns by guessing on that it is the right one.
+
+Pages of what did not work stand in the place of Django's: each says what it was, and what helps. They are made without
+the database and without a session, which may be what is broken.
 """
 
 import logging
@@ -16,13 +19,19 @@ from urllib.parse import urlsplit
 from axes.signals import user_locked_out
 from django.conf import settings
 from django.contrib import admin
-from django.db import connections
+from django.db import OperationalError, connections
 from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.middleware.csrf import REASON_BAD_REFERER, REASON_INSECURE_REFERER, REASON_NO_REFERER
 from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.urls import Resolver404, get_script_prefix, resolve, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
+
+from responses_app.api.server import missing
+from responses_app.protocol.errors import ApiError, overloaded
+from responses_app.stores.audit import AuditUnavailable
 
 logger = logging.getLogger("respsite.admin")
 
@@ -153,4 +162,102 @@ def close_connections(get_response: GetResponse) -> GetResponse:
                 if not connection.in_atomic_block:  # tests have their transaction around the request
                     connection.close()
 
+    return middleware
+
+
+PEOPLES = ("/admin/", "/docs/", "/watch/")  # below these are pages for people
+TOO_MUCH = "The server does not take this form: it is too large, or it was damaged on its way. Go back and try again."
+NOT_ALLOWED = "Your user may not do this. An administrator of this server can give it the role that may."
+NOTHING_HERE = "There is nothing at this address. It may have been deleted, or a part of the address is missing."
+BROKEN = "Something broke in the server. Try again later. Its operator finds the reason in the server's log."
+EXPIRED = "The form had expired, or the browser sent no cookie with it. Open the page again, and send it once more."
+NO_REFERER = "The browser does not say which page the form came from. Let it send the header Referer to this server."
+ELSEWHERE = (
+    "The form came from %s, and the server does not know that as its own address: to it, you called %s. If you did not "
+    "open the form on this server, do not send it again."
+)
+FOR_OPERATORS = (
+    "If it is the address of this server, a proxy in front of it is not in its settings yet. Its operator sets "
+    "BEHIND_PROXY=%s and CSRF_TRUSTED_ORIGINS=%s, and starts it again: see Deployment in the documentation."
+)
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """Say why a form was not taken (403); Django's `CSRF_FAILURE_VIEW`."""
+    origin = _origin(request, reason)
+    if reason == REASON_NO_REFERER:
+        return problem_page("The form was not taken", NO_REFERER, status=403)
+    if not origin:
+        return problem_page("The form was not taken", EXPIRED, status=403)
+    called = f"{request.scheme}://{request.get_host()}"
+    operator = FOR_OPERATORS % ("tls" if origin.startswith("https:") else "http", origin)
+    return problem_page("The form was not taken", ELSEWHERE % (origin, called), operator, status=403)
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Say that a request is not taken (400); Django's `handler400`."""
+    return problem_page("The form was not taken", TOO_MUCH, status=400)
+
+
+def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Say that a user may not do this (403); Django's `handler403`."""
+    return problem_page("Not allowed", NOT_ALLOWED, status=403)
+
+
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Say that there is nothing (404): as a page to people, else in the API's shape; Django's `handler404`."""
+    if request.path_info.startswith(PEOPLES):
+        return problem_page("Nothing here", NOTHING_HERE, status=404)
+    return missing(request, exception)
+
+
+def broken(request: HttpRequest) -> HttpResponse:
+    """Say that something broke (500); Django's `handler500`."""
+    return problem_page("Something broke", BROKEN, status=500)
+
+
+def _origin(request: HttpRequest, reason: str) -> str:
+    """Return where a form came from that was refused for that; "" where it was refused for something else."""
+    if reason.startswith("Origin checking failed"):
+        return str(request.META.get("HTTP_ORIGIN", ""))
+    beginning = REASON_BAD_REFERER.partition("%s")[0]
+    if reason.startswith((beginning, REASON_INSECURE_REFERER)) and reason != REASON_NO_REFERER:
+        return "/".join(str(request.META.get("HTTP_REFERER", "")).split("/")[:3])
+    return ""
+
+
+def problem_page(title: str, *paragraphs: str, status: int) -> HttpResponse:
+    """Return a page with these paragraphs, of which the first one stands out."""
+    context = {"title": title, "paragraphs": paragraphs, "site_title": admin.site.site_title, "has_permission": False}
+    return HttpResponse(render_to_string("admin/respsite/problem.html", context), status=status)
+
+
+NO_DATABASE = (
+    "The database does not answer, or cannot be written to: nothing was changed. The server's log says why. Try again "
+    "when it works."
+)
+
+
+def refusals(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[HttpRequest], HttpResponseBase]:
+    """Make the middleware that shows a page where something was not done: the database is away or cannot be written
+    to, or the audit trail cannot.
+    """
+
+    def middleware(request: HttpRequest) -> HttpResponseBase:
+        return get_response(request)
+
+    def process_exception(request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        problem: ApiError
+        if isinstance(exception, AuditUnavailable):
+            title, problem = "Not recorded", exception
+        elif isinstance(exception, OperationalError):
+            logger.error("%s: the database fails: %s", request.path, exception)
+            title, problem = "Not done", overloaded(NO_DATABASE, retry_after=2)
+        else:
+            return None
+        answer = problem_page(title, problem.message, status=problem.status)
+        answer["Retry-After"] = str(problem.retry_after)
+        return answer
+
+    middleware.process_exception = process_exception  # type: ignore[attr-defined]
     return middleware

@@ -51,7 +51,7 @@ NONE = {"key": "without a key", "user": "without a user"}  # how the empty value
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class UsageView:
     """What is chosen."""
 
     by: str
@@ -60,7 +60,7 @@ class View:
     filters: Mapping[str, str]
 
     @classmethod
-    def of(cls, asked: Mapping[str, str], today: date) -> "View":
+    def of(cls, asked: Mapping[str, str], today: date) -> "UsageView":
         """Return what an address asks for; what cannot be read in it is as if it were left out."""
         by = asked.get("by", "")
         until = min(_date(asked.get("until")) or today, today + timedelta(days=1))
@@ -93,7 +93,7 @@ class View:
 
 
 @dataclass(slots=True)
-class Row:
+class UsageRow:
     """A row of the table."""
 
     value: str  # of what the rows are by, as a filter takes it
@@ -138,11 +138,11 @@ def usage(request: HttpRequest) -> HttpResponse:
     """Show usage to whoever may see responses."""
     if not sees_figures(request.user):
         raise PermissionDenied
-    view = View.of(request.GET.dict(), datetime.now(UTC).date())
+    view = UsageView.of(request.GET.dict(), datetime.now(UTC).date())
     rows, complete = table(view)
     if request.GET.get("csv"):
         return as_csv(view, rows)
-    total = Row("")
+    total = UsageRow("")
     for row in rows:
         add_up(total, row)
     context = {
@@ -167,15 +167,15 @@ def usage(request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, "admin/respsite/usage.html", context)
 
 
-def table(view: View) -> tuple[list[Row], bool]:
+def table(view: UsageView) -> tuple[list[UsageRow], bool]:
     """Return the rows, the most expensive first, days in their order; and whether all was read."""
     groups: tuple[Group, ...] = ("model",) if view.by in ("day", "model") else (_group(view.by), "model")
     found = sums(connection, view.query(*groups, width=DAY if view.by == "day" else None))
-    rows: dict[str, Row] = {}
+    rows: dict[str, UsageRow] = {}
     prices = settings.RESPSITE.prices
     for used in found:
         value = str(_day(used.start)) if view.by == "day" else str(getattr(used, view.by))
-        rows.setdefault(value, Row(value)).add(used, prices.get(used.model))
+        rows.setdefault(value, UsageRow(value)).add(used, prices.get(used.model))
     labels = _labels(view.by, list(rows)[:MAX_ROWS])
     for row in rows.values():
         row.label = labels.get(row.value) or visible(row.value) or NONE.get(view.by, "–")
@@ -185,7 +185,7 @@ def table(view: View) -> tuple[list[Row], bool]:
     return ordered, len(found) < MAX_SUMS
 
 
-def chart(view: View) -> Chart:
+def chart(view: UsageView) -> Chart:
     """Return the tokens of each day."""
     by_day = {_day(each.start): each.tokens for each in sums(connection, view.query(width=DAY))}
     days = [view.since + timedelta(days=number) for number in range((view.until - view.since).days + 1)]
@@ -209,7 +209,7 @@ def chart(view: View) -> Chart:
     )
 
 
-def as_csv(view: View, rows: Sequence[Row]) -> HttpResponse:
+def as_csv(view: UsageView, rows: Sequence[UsageRow]) -> HttpResponse:
     """Return rows as a file for a spreadsheet."""
     name = f"usage-by-{view.by}-{view.since}-{view.until}.csv"
     answer = HttpResponse(
@@ -235,7 +235,7 @@ def money(amount: Decimal) -> str:
     return amount_text(amount, settings.RESPSITE.prices_currency)
 
 
-def add_up(total: Row, row: Row) -> None:
+def add_up(total: UsageRow, row: UsageRow) -> None:
     """Add a row to the total."""
     total.requests += row.requests
     total.input += row.input

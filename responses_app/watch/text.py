@@ -12,15 +12,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from responses_app.models.rollouts import Rollout
 from responses_app.protocol.requests.resources import Status
+
+if TYPE_CHECKING:
+    from responses_app.models.rollouts import Rollout
 
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # control characters but tab, line feed and carriage return
@@ -223,11 +225,11 @@ class Places:
 
     is_staff: bool
 
-    def rollout(self, rollout: Rollout, **query: object) -> str:
+    def rollout(self, rollout: "Rollout", **query: object) -> str:
         """Return the address of a roll-out's page."""
         return self._with(reverse("watch-rollout", args=(rollout.name,)), rollout.project, query)
 
-    def group(self, rollout: Rollout, **query: object) -> str:
+    def group(self, rollout: "Rollout", **query: object) -> str:
         """Return the address of the table of a roll-out's group."""
         return self._with(reverse("watch-rollouts"), rollout.project, {"group": rollout.group, **query})
 

@@ -6,8 +6,8 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from responses_app.admin import actions
-from responses_app.admin.actions import Cancelled
+from responses_app.admin import responses
+from responses_app.admin.responses import Cancelled
 from responses_app.models import ChainPart, Conversation, ConversationItem, Response, SampledItem
 from tests.inprocess.admin import samples
 from tests.inprocess.admin.conftest import ClientWith
@@ -36,12 +36,12 @@ def test_an_export_has_a_response_a_line(admin: Client) -> None:
 
 
 def test_an_export_is_bounded(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actions, "MAX_EXPORTED", 70)
+    monkeypatch.setattr(responses, "MAX_EXPORTED", 70)
     samples.many(200)
     every = {"action": "export", "_selected_action": [f"resp_{0xABC000000:032x}"], "select_across": "1"}
     assert admin.post(LIST, every).content.count(b"\n") == 70
     assert admin.post(f"{LIST}?status=failed", every).content.count(b'"status":"failed"') < 70
-    monkeypatch.setattr(actions, "MAX_EXPORTED_BYTES", 1_000)
+    monkeypatch.setattr(responses, "MAX_EXPORTED_BYTES", 1_000)
     assert 0 < len(admin.post(LIST, every).content) <= 1_000
 
 
@@ -82,7 +82,7 @@ def test_one_response_can_be_deleted_from_its_page(admin: Client) -> None:
 
 
 def test_deleting_all_that_match_stops_at_a_bound(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actions, "MAX_CHANGED", 40)
+    monkeypatch.setattr(responses, "MAX_CHANGED", 40)
     samples.many(100)
     chosen = (f"resp_{0xABC000000:032x}",)
     answer = act(admin, "delete_selected", *chosen, select_across="1")
@@ -113,7 +113,7 @@ def test_cancelling_says_what_could_not_be_cancelled(admin: Client, monkeypatch:
         asked.append(running)
         return Cancelled(here=1, asked=1)
 
-    monkeypatch.setattr(actions, "cancel_responses", cancel)
+    monkeypatch.setattr(responses, "cancel_responses", cancel)
     ids = [samples.response(n, status=s).pk for n, s in enumerate(("completed", "queued", "in_progress", "queued"))]
     background = samples.response(9, status="queued", background=True).pk
     assert messages_of(act(admin, "cancel", *ids, background)) == [

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from responses_app.admin.limits import LimitsForm
+from responses_app.admin.projects import LimitsForm
 from responses_app.models import ApiKey, Project
 from responses_app.models.audit import AuditRow
 from responses_app.protocol.api_keys import digest_of

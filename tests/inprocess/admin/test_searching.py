@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import connection
 from django.test import Client
 
-from responses_app.admin import searching
+from responses_app.admin import filters
 from responses_app.models import ApiKey, Project, Response
 from responses_app.models.audit import AuditRow
 from responses_app.protocol.prices import prices
@@ -118,14 +118,14 @@ def test_a_search_that_takes_too_long_says_what_to_do(admin: Client, monkeypatch
         raise SearchTooSlow
 
     said(1, "turtle")
-    monkeypatch.setattr(searching, "find", too_slow)
+    monkeypatch.setattr(filters, "find", too_slow)
     assert "The search was ended after 2 s. Choose a project or dates" in page(admin, q="turtle")
     [row] = AuditRow.objects.filter(action="content_searched")
     assert json.loads(row.detail)["found"] == "ended after its time"
 
 
 def test_more_than_a_search_finds_is_said(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "MAX_FOUND", 2)
+    monkeypatch.setattr(filters, "MAX_FOUND", 2)
     for number in (1, 2, 3):
         said(number, "turtle", created_at=DAY + timedelta(days=number))
     read()

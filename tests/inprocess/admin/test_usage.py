@@ -14,7 +14,7 @@ from django.http import QueryDict
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from responses_app.admin.usage import BY, MAX_DAYS, Row, View, harmless, table
+from responses_app.admin.usage import BY, MAX_DAYS, UsageRow, UsageView, harmless, table
 from responses_app.models import ApiKey, Project
 from responses_app.models.usage import Usage
 from responses_app.protocol.prices import prices
@@ -39,9 +39,9 @@ def used(number: int, **fields: Any) -> None:
     Usage.objects.create(id=f"resp_{number}", **{**about, **tokens, **fields})
 
 
-def view(**asked: str) -> View:
+def view(**asked: str) -> UsageView:
     """Return what an address asks for today."""
-    return View.of(asked, TODAY)
+    return UsageView.of(asked, TODAY)
 
 
 def page_of(client: Client, query: str = "") -> str:
@@ -199,7 +199,7 @@ def test_csv(admin: Client) -> None:
 
 
 def test_a_row_adds_up_exactly() -> None:
-    row = Row("a")
+    row = UsageRow("a")
     assert row.cost_text == "no price"
     row.cost = Decimal("0.0000012")
     assert row.cost_text == "0.000001 EUR"
