@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.kept import Kept, Line, OfNoProject
 from responses_app.models import audit as audit_models  # noqa: F401
 from responses_app.models import batches as batch_models  # noqa: F401
 from responses_app.models import chats as chat_models  # noqa: F401
@@ -68,6 +69,9 @@ class Response(WithId):
     output_tokens = models.PositiveIntegerField(default=0)
     first_token_ms = models.PositiveIntegerField(null=True)  # since its run began
     duration_ms = models.PositiveIntegerField(null=True)
+    kept = Kept(
+        shown=(10, "responses"), key="key_id", dated="created_at", line=Line(10, "response", by="created_at id")
+    )
 
     class Meta:
         permissions: ClassVar = [("see_content", "Can see what people wrote and what models answered")]
@@ -109,6 +113,7 @@ class ChainPart(WithId):
     tokens = models.BinaryField()  # of all messages, one behind the other, as such numbers
     settles = models.BooleanField()  # what came before it loses its analysis
     ends_final = models.BooleanField()
+    kept = Kept(shown=(40, "chain parts"), owner="Response", moved=Line(10, "part"))
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["parent"], name="chainpart_parent")]
@@ -120,6 +125,7 @@ class PublicName(WithId):
     project = models.CharField(max_length=64, default="default")
     name = models.CharField(max_length=ID_LENGTH)
     leg = models.PositiveIntegerField()  # from 1 on: which response of its turn it is
+    kept = Kept(shown=(90, "public names"), owner="Response", moved=Line(40, "name"))
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["name", "project", "leg"], name="publicname_leg")]
@@ -133,6 +139,7 @@ class BriefResponse(WithId):
 
     project = models.CharField(max_length=64, default="default")
     ended_at = models.DateTimeField(null=True)  # None while it runs, and where its worker died and it failed
+    kept = Kept(shown=(80, "brief responses"), owner="Response")
 
 
 class ChatChoice(WithId):
@@ -147,6 +154,7 @@ class ChatChoice(WithId):
     metadata = JSONTextField(default=dict)  # counts in the first choice alone
     form = JSONTextField(default=dict)  # how its answer is worded
     messages = JSONTextField(default=list)  # what was asked; counts in the first choice alone
+    kept = Kept(shown=(60, "chat choices"), owner="Response", moved=Line(50, "choice"))
 
     class Meta:
         indexes: ClassVar = [
@@ -167,6 +175,7 @@ class ApprovalClaim(models.Model):
     request_id = models.CharField(max_length=ID_LENGTH)  # a digest of the request's id, which may be a client's
     response_id = models.CharField(max_length=ID_LENGTH)
     claimed_at = models.DateTimeField()
+    kept = Kept(shown=(110, "approval claims"), owner="Response")  # a day later: `stores.database.approvals`
 
     class Meta:
         constraints: ClassVar = [
@@ -188,6 +197,7 @@ class SampledItem(WithId):
     fingerprint = models.CharField(max_length=32)  # a digest of what clients see of it
     kind = models.CharField(max_length=1)  # see `MessageKind`
     tokens = models.BinaryField()
+    kept = Kept(shown=(50, "sampled items"), owner="Response", moved=Line(20, "sampled"))
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["response"], name="sampleditem_response")]
@@ -204,6 +214,12 @@ class LogPart(models.Model):
     )
     position = models.PositiveIntegerField()  # of its first byte in the log
     data = models.BinaryField()
+    kept = Kept(
+        shown=(100, "log parts"),
+        project="response__project",
+        owner="Response",
+        moved=Line(30, "log", by="position"),
+    )
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["response", "position"], name="logpart_position")]
@@ -226,6 +242,12 @@ class Conversation(WithId):
     head_position = models.PositiveBigIntegerField(default=0)
     next_position = models.PositiveBigIntegerField(default=1)  # that the next item gets
     version = models.PositiveBigIntegerField(default=0)  # counts all changes
+    kept = Kept(
+        shown=(20, "conversations"),
+        key="",
+        dated="created_at",
+        line=Line(30, "conversation", "id title metadata", by="created_at id"),
+    )
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["project", "created_at"], name="conversation_project_created")]
@@ -242,6 +264,7 @@ class ConversationItem(models.Model):
     created_at = models.DateTimeField()
     item = JSONTextField()
     response_id = models.CharField(max_length=ID_LENGTH, default="")  # with which it came; empty for none
+    kept = Kept(shown=(30, "conversation items"), project="conversation__project", owner="Conversation")
 
     class Meta:
         constraints: ClassVar = [
@@ -262,6 +285,7 @@ class GonePlace(models.Model):
     item_id = models.CharField(max_length=ID_LENGTH)  # as cursors have it
     place = models.CharField(max_length=ID_LENGTH)  # in the order of the list
     gone_at = models.DateTimeField()
+    kept = Kept(shown=(70, "places of what is gone"), dated="gone_at")
 
     class Meta:
         constraints: ClassVar = [
@@ -283,6 +307,7 @@ class StoredFile(WithId):
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField(null=True)  # null: it stays until somebody deletes it
     is_whole = models.BooleanField(default=False)  # from then on clients find it
+    kept = Kept(shown=(200, "files"), dated="created_at", line=Line(80, "file", "id filename purpose bytes created_at"))
 
     class Meta:
         verbose_name = "file"
@@ -306,6 +331,7 @@ class Upload(WithId):
     # How long the file stays once it is whole; null: until it is deleted
     file_seconds = models.PositiveIntegerField(null=True)
     file_id = models.CharField(max_length=ID_LENGTH, default="")  # once it is completed
+    kept = Kept(shown=(210, "uploads"), dated="created_at")
 
     class Meta:
         indexes: ClassVar = [
@@ -325,6 +351,7 @@ class UploadPart(WithId):
     is_whole = models.BooleanField(default=False)
     file_id = models.CharField(max_length=ID_LENGTH, default="")
     place = models.PositiveIntegerField(null=True)  # in the file, from 0 on; null while it is not of the file
+    kept = Kept(project="upload__project", owner="Upload")  # or the file that they have become
 
     class Meta:
         indexes: ClassVar = [
@@ -345,6 +372,7 @@ class FilePart(models.Model):
     )
     position = models.PositiveIntegerField()
     data = models.BinaryField()
+    kept = Kept(project="file__project", owner="StoredFile")  # or the version of a skill
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["file", "position"], name="filepart_position")]
@@ -360,6 +388,7 @@ class Worker(WithId):
     seen_at = models.DateTimeField()  # its last beat, by the store's clock
     connections = models.PositiveIntegerField(default=0)  # WebSockets that are open
     in_flight = models.PositiveIntegerField(default=0)  # responses that run
+    kept = OfNoProject("a process serves all projects")
 
 
 class LimitColumns(models.Model):
@@ -385,6 +414,7 @@ class Project(LimitColumns):
     title = models.CharField(max_length=256, default="", db_default="")  # another name for people; empty for none
     archived_at = models.DateTimeField(null=True)  # from then on its keys open no more
     retention_hours = models.IntegerField(null=True)  # how long it keeps what it stores: see `protocol.retention`
+    kept = Kept(shown=(280, "projects"), project="name", stays="it holds what is kept, and is none of it", erased=1)
 
     def __str__(self) -> str:
         return self.name
@@ -395,6 +425,7 @@ class Organization(models.Model):
 
     id = models.CharField(primary_key=True, max_length=ID_LENGTH)  # `protocol.organization.ORGANIZATION`
     monthly_spend_cents = models.PositiveBigIntegerField(null=True)
+    kept = OfNoProject("it is for all projects together")
 
     def __str__(self) -> str:
         return str(self.pk)
@@ -432,6 +463,12 @@ class ApiKey(KeyColumns, LimitColumns):
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="keys", db_index=False)
     scopes = JSONTextField(default=list)  # none mean all
     allowed_models = JSONTextField(default=list)  # none mean all
+    kept = Kept(
+        shown=(270, "API keys"),
+        stays="who may come in is not content",
+        erased=1,
+        line=Line(120, "api_key", "id name prefix created_at", by="created_at"),
+    )
 
     class Meta:
         verbose_name = "API key"
@@ -443,6 +480,7 @@ class AdminKey(KeyColumns):
     """A key that manages projects and their keys, and is of no project."""
 
     project_id: ClassVar = ""
+    kept = OfNoProject("it opens all projects")
 
     class Meta:
         verbose_name = "admin key"

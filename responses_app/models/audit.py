@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.kept import OfNoProject
 from responses_app.models.fields import ID_LENGTH
 
 MAX_NAME = 200  # characters of a name, a subject or an action
@@ -23,6 +24,7 @@ class AuditRow(models.Model):
     address = models.CharField(max_length=ID_LENGTH, default="")
     detail = models.TextField(default="{}")  # JSON; the hash is of this text
     hash = models.CharField(max_length=64)  # SHA-256 in hex: of the hash before, and of all columns above
+    kept = OfNoProject("the trail stays: it has no content, and a chain without some of its entries proves nothing")
 
     class Meta:
         verbose_name = "audit entry"

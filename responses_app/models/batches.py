@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.kept import Kept, Line
 from responses_app.models.fields import ID_LENGTH, JSONTextField, WithId
 from responses_app.protocol.files.batches import OPEN
 
@@ -39,6 +40,13 @@ class Batch(WithId):
     cached_tokens = models.PositiveBigIntegerField(default=0)
     output_tokens = models.PositiveBigIntegerField(default=0)
     reasoning_tokens = models.PositiveBigIntegerField(default=0)
+    kept = Kept(
+        shown=(190, "batches"),
+        key="key_id",
+        dated="created_at",
+        erased=-1,  # before the responses and files that it makes
+        line=Line(20, "batch", "id status metadata"),
+    )
 
     class Meta:
         verbose_name_plural = "batches"
@@ -64,6 +72,7 @@ class BatchLine(models.Model):
     body = models.BinaryField()  # the JSON of the request
     result_size = models.PositiveIntegerField(default=0)  # bytes
     result = models.BinaryField(default=b"")  # the line of the output; empty for one that was never begun
+    kept = Kept(project="batch__project", owner="Batch")
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["batch", "number"], name="batchline_number")]

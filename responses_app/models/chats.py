@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.kept import Kept, Line
 from responses_app.models.fields import JSONTextField, WithId
 
 
@@ -18,6 +19,7 @@ class ChatLabel(WithId):
     title_from = models.CharField(max_length=8, default="")  # whose title it is; empty without one
     pinned = models.BooleanField(default=False)
     changed_at = models.DateTimeField()
+    kept = Kept(shown=(130, "chat labels"), owner="Response", line=Line(40, "chat", "id title pinned"))
 
     class Meta:
         indexes: ClassVar = [
@@ -34,6 +36,7 @@ class NamedSetup(WithId):
     setup = JSONTextField(default=dict)
     created_at = models.DateTimeField()
     updated_at = models.DateTimeField()
+    kept = Kept(shown=(170, "named setups"), dated="updated_at", line=Line(50, "prompt", "id name setup"))
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["project", "name"], name="namedsetup_name")]

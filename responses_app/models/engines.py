@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.kept import OfNoProject
 from responses_app.models.fields import ID_LENGTH, JSONTextField
 
 
@@ -13,6 +14,7 @@ class EngineDoor(models.Model):
     model = models.CharField(max_length=255, primary_key=True)
     number = models.PositiveBigIntegerField(default=0)
     state = JSONTextField(default=dict)
+    kept = OfNoProject("a model's engine is asked by all projects")
 
     def __str__(self) -> str:
         return f"{self.model} {self.number}"
@@ -25,6 +27,7 @@ class EngineReport(models.Model):
     worker = models.CharField(max_length=ID_LENGTH)
     number = models.PositiveBigIntegerField()
     report = JSONTextField(default=dict)
+    kept = OfNoProject("it is about a model's engine, which all projects ask")
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["model", "worker"], name="enginereport_worker")]

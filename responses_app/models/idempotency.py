@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.kept import Kept
 from responses_app.models.fields import ID_LENGTH, JSONTextField, WithId
 
 
@@ -21,6 +22,7 @@ class IdempotencyKey(WithId):
     size = models.PositiveBigIntegerField(default=0)  # bytes of the answer as it is kept
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField()
+    kept = Kept(shown=(180, "idempotency keys"), dated="created_at")
 
     class Meta:
         indexes: ClassVar = [
@@ -37,6 +39,7 @@ class AnswerPart(models.Model):
     )
     position = models.PositiveIntegerField()  # from 0 on
     data = models.TextField()
+    kept = Kept(project="key__project", owner="IdempotencyKey")
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["key", "position"], name="answerpart_position")]

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.kept import Kept
 from responses_app.models.fields import ID_LENGTH, WithId
 
 
@@ -18,6 +19,7 @@ class Picture(WithId):
     data = models.BinaryField()  # the file
     created_at = models.DateTimeField()
     used_at = models.DateTimeField()  # when somebody began to need it last; a write of it locks the row
+    kept = Kept(shown=(120, "pictures"), owner="Response")
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["project", "id"], name="picture_project")]
@@ -31,6 +33,7 @@ class PictureUse(models.Model):
     )
     owner = models.CharField(max_length=ID_LENGTH)  # the id of the response
     created_at = models.DateTimeField()  # before the response is accepted
+    kept = Kept(project="picture__project", owner="Picture")
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["owner", "picture"], name="pictureuse_owner")]

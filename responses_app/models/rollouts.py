@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.kept import Kept, Line
 from responses_app.models.fields import ID_LENGTH, JSONTextField, WithId
 
 
@@ -28,6 +29,7 @@ class Rollout(WithId):
     prompt_tokens = models.PositiveBigIntegerField(default=0)  # each once
     sampled_tokens = models.PositiveBigIntegerField(default=0)
     bytes = models.PositiveBigIntegerField(default=0)
+    kept = Kept(shown=(220, "roll-outs"), dated="created_at", line=Line(100, "rollout"))
 
     class Meta:
         verbose_name = "roll-out"
@@ -55,6 +57,7 @@ class RolloutGeneration(models.Model):
     sampled = models.BinaryField()  # its tokens
     logprobs = models.BinaryField(default=b"")
     detail = models.BinaryField()  # all else, as JSON
+    kept = Kept(project="rollout__project", owner="Rollout")
 
     class Meta:
         verbose_name = "generation of a roll-out"

@@ -5,6 +5,8 @@ from typing import ClassVar
 from django.conf import settings
 from django.db import models
 
+from responses_app.kit.kept import OfNoProject
+
 MAX_PART = 255  # characters of an issuer, and of a subject
 
 
@@ -17,6 +19,7 @@ class SignOnAccount(models.Model):
     issuer = models.CharField(max_length=MAX_PART)
     subject = models.CharField(max_length=MAX_PART)  # of the issuer: it means one person for ever
     created_at = models.DateTimeField()
+    kept = OfNoProject("it is a user's of the admin")
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["issuer", "subject"], name="signonaccount_subject")]

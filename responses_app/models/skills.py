@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.kept import Kept, Line
 from responses_app.models.fields import ID_LENGTH, WithId
 
 
@@ -15,6 +16,7 @@ class Skill(WithId):
     default_version = models.PositiveIntegerField(default=1)
     next_version = models.PositiveIntegerField(default=1)  # that the next one gets: no number is given twice
     is_whole = models.BooleanField(default=False)  # clients find it, from its first version on until it is deleted
+    kept = Kept(shown=(230, "skills"), dated="created_at")
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["project", "id"], name="skill_project")]
@@ -35,6 +37,11 @@ class SkillVersion(WithId):
     unpacked = models.PositiveBigIntegerField()  # bytes of the files in it
     created_at = models.DateTimeField()
     is_whole = models.BooleanField(default=False)  # from then on clients find it
+    kept = Kept(
+        shown=(240, "versions of skills"),
+        owner="Skill",
+        line=Line(90, "skill", by="skill_id version", where=models.Q(is_whole=True, skill__is_whole=True)),
+    )
 
     class Meta:
         verbose_name = "version of a skill"

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.kept import Kept, Line
 from responses_app.models.fields import ID_LENGTH, WithId
 
 
@@ -24,6 +25,12 @@ class Usage(WithId):
     input_tokens = models.PositiveBigIntegerField()
     cached_tokens = models.PositiveBigIntegerField()  # of the input
     output_tokens = models.PositiveBigIntegerField()
+    kept = Kept(
+        shown=(265, "usage"),
+        stays="what was used is owed, whatever is kept of it",
+        erased=2,  # nothing more is counted for a project that is gone
+        line=Line(110, "usage", by="at pk"),
+    )
 
     class Meta:
         indexes: ClassVar = [

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.kept import Kept, Line
 from responses_app.models.fields import ID_LENGTH, JSONTextField, WithId
 
 PENDING = "in_progress"
@@ -32,6 +33,11 @@ class VectorStore(WithId):
     last_active_at = models.DateTimeField()  # changed, or searched
     expires_days = models.PositiveIntegerField(null=True)  # counted from `last_active_at`; null: it stays
     removed = models.BooleanField(default=False)  # clients have deleted it; its rows go in small steps
+    kept = Kept(
+        shown=(250, "vector stores"),
+        dated="created_at",
+        line=Line(70, "vector_store", "id name description metadata"),
+    )
 
     class Meta:
         indexes: ClassVar = [
@@ -49,6 +55,7 @@ class VectorStoreBatch(WithId):
     store = models.ForeignKey(VectorStore, on_delete=models.CASCADE, db_constraint=False, db_index=False)
     created_at = models.DateTimeField()
     cancelled = models.BooleanField(default=False)
+    kept = Kept(project="store__project", owner="VectorStore")
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["store"], name="vectorstorebatch_store")]
@@ -78,6 +85,7 @@ class VectorStoreFile(models.Model):
     # Who embeds it, until `embedding_until`; then anybody may
     embedding_worker = models.CharField(max_length=ID_LENGTH, default="", db_default="")
     embedding_until = models.DateTimeField(null=True)
+    kept = Kept(project="store__project", owner="VectorStore")
 
     class Meta:
         indexes: ClassVar = [
@@ -108,6 +116,7 @@ class VectorStoreChunk(models.Model):
     file = models.ForeignKey(VectorStoreFile, on_delete=models.CASCADE, db_constraint=False, db_index=False)
     position = models.PositiveIntegerField()
     text = models.TextField()
+    kept = Kept(project="store__project", owner="VectorStoreFile")
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["store"], name="vectorstorechunk_store")]
@@ -127,6 +136,7 @@ class VectorStoreCodes(models.Model):
     count = models.PositiveIntegerField()  # of the chunks
     keys = models.BinaryField()  # of the chunks: 64-bit integers, little-endian
     codes = models.BinaryField()  # of all of them, one behind the other
+    kept = Kept(project="store__project", owner="VectorStoreFile")
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["store"], name="vectorstorecodes_store")]
@@ -142,6 +152,7 @@ class VectorStoreVector(models.Model):
 
     chunk = models.OneToOneField(VectorStoreChunk, on_delete=models.DO_NOTHING, db_constraint=False, primary_key=True)
     vector = models.BinaryField()  # 16-bit floats, little-endian
+    kept = Kept(project="chunk__store__project", owner="VectorStoreChunk")
 
     def __str__(self) -> str:
         return str(self.chunk_id)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.kept import Kept, Line
 from responses_app.models.fields import ID_LENGTH, JSONTextField, WithId
 
 WAITING, DELIVERED, PARKED = "waiting", "delivered", "parked"
@@ -35,6 +36,11 @@ class WebhookEndpoint(WithId):
     paused_until = models.DateTimeField(null=True)  # nothing is sent before, since nothing that was sent arrived
     failures = models.PositiveIntegerField(default=0)  # how often in a row nothing arrived
     dropped = models.PositiveIntegerField(default=0)  # events that it was not told of, since too many waited
+    kept = Kept(
+        shown=(140, "webhook endpoints"),
+        stays="it is a setting",
+        line=Line(60, "webhook_endpoint", "id name url event_types"),
+    )
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["project", "id"], name="webhookendpoint_project")]
@@ -48,6 +54,7 @@ class WebhookEvent(models.Model):
     object_id = models.CharField(max_length=ID_LENGTH)
     messages = JSONTextField(default=list)  # `WebhookMessage`s as arrays of their fields
     created_at = models.DateTimeField()
+    kept = Kept(shown=(150, "webhook events"), stays="it is to be sent first")
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["event_id"], name="webhookevent_once")]
@@ -75,6 +82,7 @@ class WebhookDelivery(models.Model):
     give_up_at = models.DateTimeField()  # then it is parked, with one attempt more
     status_code = models.PositiveSmallIntegerField(null=True)  # of the last answer
     problem = models.TextField(default="")  # why the last attempt failed
+    kept = Kept(shown=(160, "webhook deliveries"), stays="it is to be sent first, and goes some days later")
 
     class Meta:
         verbose_name_plural = "webhook deliveries"

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.kept import Kept, OfNoProject
 from responses_app.models.fields import ID_LENGTH, WithId
 
 FIRST_WORDS = 120  # characters of the first words, with what says that there are more
@@ -22,6 +23,7 @@ class ResponseWords(models.Model):
     response_id = models.CharField(max_length=ID_LENGTH)
     project = models.CharField(max_length=64)
     first_words = models.CharField(max_length=FIRST_WORDS)  # of what was asked last
+    kept = Kept(shown=(260, "searchable responses"), owner="Response")
 
     class Meta:
         verbose_name_plural = "response words"
@@ -35,6 +37,7 @@ class WordsToRead(WithId):
     """A response that is to be read; or, with `below`, all those whose ids come before that."""
 
     below = models.CharField(max_length=ID_LENGTH, default="")
+    kept = OfNoProject("it names a response for the moment until that is read")
 
     class Meta:
         verbose_name_plural = "words to read"

@@ -20,6 +20,7 @@ MAX_FILE, LONG_FILE = 600, 400
 FLOORS = (
     ("engine",),
     ("protocol",),
+    ("kit",),
     ("models", "limits", "observing"),
     ("stores", "migrations"),
     ("auth", "tools"),
@@ -34,7 +35,13 @@ FLOORS = (
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 DJANGO = {"django", "axes", "channels", "channels_redis", "daphne", "asgiref", "dj_database_url", "mozilla_django_oidc"}
-KNOWS_DJANGO = {"models", "migrations", "stores", *(room for rooms in FLOORS[FLOOR["wiring"] :] for room in rooms)}
+KNOWS_DJANGO = {
+    "kit",
+    "models",
+    "migrations",
+    "stores",
+    *(room for rooms in FLOORS[FLOOR["wiring"] :] for room in rooms),
+}
 HEAVY = {"torch", "vllm", "zmq"}
 TOP_LEVEL = {
     *("engine", "responses_app", "respsite", "tests", "manage.py", "pyproject.toml", "README.md"),

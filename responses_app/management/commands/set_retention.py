@@ -18,11 +18,9 @@ from responses_app.protocol.retention import NEVER, oldest, parse_retention, wri
 from responses_app.runs.retention import AGAIN_SECONDS
 from responses_app.stores.audit import Action
 from responses_app.stores.database.responses.rows import database_time
-from responses_app.stores.database.transfer.erasure import Subject, count
-from responses_app.stores.database.transfer.expiry import erase_past
+from responses_app.stores.database.transfer.erasure import Subject, count, erase_past
 from responses_app.wiring.relay import Relay
 
-STAYS = ("API keys", "projects", "usage", "webhook endpoints", "webhook events", "webhook deliveries")
 KEPT_ELSEWHERE = "Backups, and what the database's files still hold of removed rows, are not reached."
 
 
@@ -61,8 +59,8 @@ class Command(DatabaseCommand):
             self._erase(row.pk, hours)
 
     def _is_sure(self, row: Project, hours: int) -> bool:
-        counted = count(Subject(project=row.pk))
-        kinds = ", ".join(f"{number:,} {kind}" for kind, number in counted.items() if number and kind not in STAYS)
+        counted = count(Subject(project=row.pk), stays=False)
+        kinds = ", ".join(f"{number:,} {kind}" for kind, number in counted.items() if number)
         age = "Everything" if hours == NEVER else f"Everything older than {hours:,} hours"
         self.stdout.write(f"{age} that {row.pk} has stored will be erased. It has {kinds or 'nothing'} now.")
         if not sys.stdin.isatty():

@@ -1,8 +1,9 @@
 """API keys and users of the admin in the database; and functions that make and revoke keys."""
 
+import json
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from django.db import IntegrityError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app import models
+from responses_app.kit.kept import writes
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import (
     ADMIN_START,
@@ -224,3 +226,8 @@ def _no_project() -> ApiError:
         type="permission_error",
         code="project_not_allowed",
     )
+
+
+@writes(models.ApiKey)
+def _lines(row: models.ApiKey, head: Mapping[str, Any], using: str) -> Iterator[str]:
+    yield json.dumps(head)

@@ -9,16 +9,17 @@ import hashlib
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from django.db import connections
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
-from responses_app.models import ID_LENGTH, Conversation, ConversationItem
+from responses_app.kit.kept import removes, writes
+from responses_app.models import ID_LENGTH, Conversation, ConversationItem, json_text
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.resources import PREFIXES
@@ -374,3 +375,17 @@ def _items(
     items = ConversationItem.objects.using(connection.alias)
     of_mine = {f"conversation__{name}": value for name, value in mine.items()}
     return items.filter(conversation_id=conversation_id, **of_mine)
+
+
+@removes(Conversation, at_once=50)
+def _remove_with_items(rows: "QuerySet[Conversation]", ids: Sequence[str]) -> None:
+    with transaction.atomic(using=rows.db):
+        locked = list(rows.select_for_update().order_by("pk").values_list("pk", flat=True))
+        ConversationItem.objects.using(rows.db).filter(conversation_id__in=locked).delete()
+        rows.filter(pk__in=locked).delete()
+
+
+@writes(Conversation)
+def _lines(row: Conversation, head: Mapping[str, Any], using: str) -> Iterator[str]:
+    items = ConversationItem.objects.using(using).filter(conversation=row).order_by("position")
+    yield json_text({**head, "items": [each.item for each in items.iterator(chunk_size=200)]})

@@ -6,11 +6,12 @@ Who claims a key is decided by its row: whoever inserts it first, or changes it 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Count, QuerySet, Sum
 from django.db.models.functions import Length
 
+from responses_app.kit.kept import removes
 from responses_app.models import Worker
 from responses_app.models.idempotency import AnswerPart, IdempotencyKey
 from responses_app.stores.database.threads import ThreadedStore
@@ -167,10 +168,12 @@ class DatabaseIdempotencyStore(ThreadedStore[IdempotencySettings], BaseIdempoten
         return datetime.fromtimestamp(self._now(), UTC)
 
 
-def erase_keys(using: str, project: str) -> None:
-    """Remove all keys of a project with their answers, within a transaction."""
-    AnswerPart.objects.using(using).filter(key__project=project).delete()
-    IdempotencyKey.objects.using(using).filter(project=project).delete()
+@removes(IdempotencyKey, at_once=50)
+def _remove_locked(rows: "QuerySet[IdempotencyKey]", ids: Sequence[str]) -> None:
+    with transaction.atomic(using=rows.db):
+        # A request may have claimed the key anew since: then these rows are its no more.
+        locked = list(rows.select_for_update().order_by("pk").values_list("pk", flat=True))
+        remove_keys(connections[rows.db], locked)
 
 
 def _purge(connection: BaseDatabaseWrapper, at: datetime) -> int:

@@ -13,6 +13,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Exists, OuterRef, QuerySet
 
+from responses_app.kit.kept import removes
 from responses_app.models import ChainPart, Response
 from responses_app.models.pictures import Picture, PictureUse
 from responses_app.protocol.pictures import StoredPicture
@@ -131,6 +132,13 @@ def _release(connection: BaseDatabaseWrapper, uses: "QuerySet[PictureUse]") -> i
         needed = PictureUse.objects.using(connection.alias).filter(picture=OuterRef("pk"))
         Picture.objects.using(connection.alias).filter(~Exists(needed), pk__in=locked).delete()
     return len(found)
+
+
+@removes(Picture, at_once=AT_ONCE)
+def _remove_with_uses(rows: "QuerySet[Picture]", ids: Sequence[str]) -> None:
+    with transaction.atomic(using=rows.db):
+        PictureUse.objects.using(rows.db).filter(picture__in=ids).delete()
+        rows.delete()
 
 
 def _ownerless(connection: BaseDatabaseWrapper) -> "QuerySet[PictureUse]":

@@ -5,7 +5,7 @@ is told again, since an answer got lost, finds its row, which stays for an hour 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -13,7 +13,9 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
+from responses_app.kit.kept import writes
 from responses_app.models import Project
+from responses_app.models.fields import json_text
 from responses_app.models.usage import Usage
 from responses_app.protocol.api_keys import BY_SESSION, DEFAULT_PROJECT
 from responses_app.stores.base import StoredResponse
@@ -234,9 +236,8 @@ def _is_alone(cursor: CursorWrapper) -> bool:
     return bool(cursor.fetchone()[0])
 
 
-def erase_usage(using: str, project: str) -> None:
-    """Forget what a project has used; small steps, as all that is erased."""
-    rows = Usage.objects.using(using).filter(project=project)
-    while ids := list(rows.values_list("pk", flat=True)[:FOLDED_AT_ONCE]):
-        for some in in_parts(ids):
-            rows.filter(pk__in=some).delete()
+@writes(Usage)
+def _lines(row: Usage, head: Mapping[str, Any], using: str) -> Iterator[str]:
+    whose = {"at": row.at, "seconds": row.seconds, "key_id": row.key_id, "model": row.model, "source": row.source}
+    tokens = {"input": row.input_tokens, "cached": row.cached_tokens, "output": row.output_tokens}
+    yield json_text({"usage": {**whose, "batch": row.batch, "requests": row.requests, "tokens": tokens}})

@@ -1,13 +1,17 @@
 """Rows of batches and of their lines. All of this blocks, and is called inside a transaction where it writes."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
+from responses_app.kit.kept import removes, writes
 from responses_app.models import Worker
 from responses_app.models.batches import Batch, BatchLine
+from responses_app.models.fields import json_text
 from responses_app.protocol.files.batches import CANCELLED, EXPIRED, OPEN, LineTokens, NewLine
 from responses_app.stores.base import Claim, ClaimLost
 from responses_app.stores.batches import (
@@ -22,6 +26,7 @@ from responses_app.stores.batches import (
 
 PENDING, BEGUN, DONE = 0, 1, 2  # of `BatchLine.state`
 AT_ONCE = 1000  # lines that one statement removes
+READ_AT_ONCE = 200  # lines
 LINES = BatchLine._meta.db_table
 COUNTED = {SUCCEEDED: "completed", ERRORED: "failed", CANCELLED: "cancelled", EXPIRED: "expired"}  # by outcome
 
@@ -201,3 +206,18 @@ def remove_some_lines(connection: BaseDatabaseWrapper, batch_id: str) -> bool:
     some = list(lines.values_list("pk", flat=True)[: AT_ONCE + 1])
     lines.filter(pk__in=some[:AT_ONCE]).delete()
     return len(some) <= AT_ONCE
+
+
+@removes(Batch)
+def _remove_some_of(rows: "QuerySet[Batch]", ids: Sequence[str]) -> None:
+    # Its lines first: nothing would name them once it is gone. Who works on it meanwhile finds none, and then no batch.
+    if remove_some_lines(connections[rows.db], ids[0]):
+        rows.delete()
+
+
+@writes(Batch)
+def _lines(row: Batch, head: Mapping[str, Any], using: str) -> Iterator[str]:
+    yield json_text(head)
+    for line in lines_of(connections[using], row.pk).order_by("number").iterator(chunk_size=READ_AT_ONCE):
+        texts = {"body": bytes(line.body).decode(), "result": bytes(line.result).decode()}
+        yield json_text({"line_of": row.pk, "custom_id": line.custom_id, "outcome": line.outcome, **texts})

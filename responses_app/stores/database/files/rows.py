@@ -5,13 +5,17 @@ this blocks; only `write_pieces` is for an event loop.
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+import json
+from base64 import b64encode
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Count, Q, QuerySet, Sum
 
+from responses_app.kit.kept import removes, writes
 from responses_app.models import FilePart, StoredFile, Upload, UploadPart
 from responses_app.models.skills import SkillVersion
 from responses_app.stores.database.response_sql import one_at_a_time
@@ -62,12 +66,18 @@ def piece_of(connection: BaseDatabaseWrapper, owner: str, position: int) -> byte
     return None if data is None else bytes(data)
 
 
-def all_pieces(connection: BaseDatabaseWrapper, file_id: str, size: int) -> Iterator[bytes]:
-    """Yield what is in a file."""
+def written_pieces(connection: BaseDatabaseWrapper, file_id: str, size: int, **whose: object) -> Iterator[str]:
+    """Yield the content of a file, or of a version of a skill, as lines of JSON."""
     for owner, _ in owners_of(connection, file_id, size):
         rows = FilePart.objects.using(connection.alias).filter(file_id=owner).order_by("position")
         for data in rows.values_list("data", flat=True).iterator(chunk_size=1):
-            yield bytes(data)
+            yield json.dumps({**whose, "base64": b64encode(data).decode()})
+
+
+@writes(StoredFile)
+def _lines(row: StoredFile, head: Mapping[str, Any], using: str) -> Iterator[str]:
+    yield json.dumps(head)
+    yield from written_pieces(connections[using], row.pk, row.bytes, content_of=row.pk)
 
 
 def add_piece(connection: BaseDatabaseWrapper, owner: str, position: int, data: bytes) -> None:
@@ -216,3 +226,9 @@ def locked_file(connection: BaseDatabaseWrapper, file_id: str) -> StoredFile | N
     """Return a file that nobody else changes until this transaction ends."""
     rows = StoredFile.objects.using(connection.alias).select_for_update().filter(pk=file_id)
     return next(iter(rows), None)
+
+
+@removes(StoredFile)
+def _remove_some_of(rows: "QuerySet[StoredFile]", ids: Sequence[str]) -> None:
+    rows.update(is_whole=False)
+    remove_some_of(connections[rows.db], ids[0])

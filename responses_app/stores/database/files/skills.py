@@ -6,6 +6,7 @@ between, `purge_skills` removes.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Max, QuerySet
 
+from responses_app.kit.kept import removes, writes
 from responses_app.models.skills import Skill, SkillVersion
 from responses_app.stores.base import StoreError
 from responses_app.stores.database.conversations import can_be_known
@@ -27,6 +29,7 @@ from responses_app.stores.database.files.rows import (
     piece_of,
     remove_some,
     write_pieces,
+    written_pieces,
 )
 from responses_app.stores.database.places import part_of, place_of
 from responses_app.stores.database.response_sql import one_at_a_time
@@ -231,17 +234,30 @@ async def purge_skills(threads: DatabaseReaders, now: float) -> int:
     return len(gone)
 
 
-def erase_skills(using: str, project: str) -> None:
-    """Remove all skills of a project, in small transactions."""
-    db = connections[using]
-    skills = Skill.objects.using(using).filter(project=project)
-    skills.update(is_whole=False)
-    rows = SkillVersion.objects.using(using).filter(project=project)
+@removes(Skill)
+def _remove_some_of_skill(rows: "QuerySet[Skill]", ids: Sequence[str]) -> None:
     rows.update(is_whole=False)
-    for version_id in list(rows.values_list("pk", flat=True)):
-        while not remove_some_of_version(db, version_id):
-            pass
-    skills.delete()
+    versions = SkillVersion.objects.using(rows.db).filter(skill_id=ids[0])
+    versions.update(is_whole=False)
+    version_id = versions.values_list("pk", flat=True).first()
+    if version_id is None:
+        rows.delete()
+    else:
+        remove_some_of_version(connections[rows.db], version_id)
+
+
+@removes(SkillVersion)
+def _remove_some_of(rows: "QuerySet[SkillVersion]", ids: Sequence[str]) -> None:
+    rows.update(is_whole=False)
+    remove_some_of_version(connections[rows.db], ids[0])
+
+
+@writes(SkillVersion)
+def _lines(row: SkillVersion, head: Mapping[str, Any], using: str) -> Iterator[str]:
+    about = {"id": row.skill_id, "version": row.version, "name": row.name, "description": row.description}
+    yield json.dumps({"skill": about})
+    whose = {"content_of": row.skill_id, "version": row.version}
+    yield from written_pieces(connections[using], row.pk, row.bytes, **whose)
 
 
 async def _remove(threads: DatabaseReaders, version_id: str) -> None:

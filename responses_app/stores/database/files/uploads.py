@@ -13,8 +13,9 @@ from datetime import timedelta
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Exists, OuterRef, Q, Sum
+from django.db.models import Exists, OuterRef, Q, QuerySet, Sum
 
+from responses_app.kit.kept import removes
 from responses_app.models import StoredFile, Upload, UploadPart
 from responses_app.protocol.files.files import MAX_PARTS
 from responses_app.stores.base import StoreError
@@ -269,14 +270,12 @@ async def purge_uploads(threads: DatabaseReaders, now: float) -> int:
     return len(left)
 
 
-def erase_uploads(using: str, project: str) -> None:
-    """Remove the uploads of a project at once, in small transactions. What they have become are files."""
-    while ids := list(Upload.objects.using(using).filter(project=project).values_list("pk", flat=True)[:MAX_PURGED]):
-        Upload.objects.using(using).filter(pk__in=ids).update(status=UploadStatus.CANCELLED.value)
-        for upload_id in ids:
-            while not _remove_some(connections[using], upload=upload_id, place=None):
-                pass
-        Upload.objects.using(using).filter(pk__in=ids).delete()
+@removes(Upload)
+def _remove_some_of(rows: "QuerySet[Upload]", ids: Sequence[str]) -> None:
+    rows.update(status=UploadStatus.CANCELLED.value)
+    # Parts that have a place are of a file, which stays.
+    if _remove_some(connections[rows.db], upload=ids[0], place=None):
+        rows.delete()
 
 
 async def _removed(threads: DatabaseReaders, **which: object) -> None:

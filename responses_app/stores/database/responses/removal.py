@@ -21,7 +21,10 @@ from typing import Any
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
 
+from responses_app.kit.kept import removes
+from responses_app.models import Response
 from responses_app.stores.base import Purged, RetentionSettings
 from responses_app.stores.database.pictures import release
 from responses_app.stores.database.response_sql import (
@@ -181,6 +184,13 @@ def _delete_parts(connection: BaseDatabaseWrapper, part_ids: Sequence[str]) -> N
 
 MAX_RESPONSES = 1000  # that one purge removes
 BATCH = 100  # responses a transaction; bounds how long a server's writes wait for one
+
+
+@removes(Response, at_once=BATCH)
+def _remove_in_transaction(rows: "QuerySet[Response]", ids: Sequence[str]) -> None:
+    with transaction.atomic(using=rows.db):
+        remove(connections[rows.db], ids)
+
 
 _NEXT_PROJECT = f"SELECT MIN(project) FROM {RESPONSES} WHERE project > %s"  # DISTINCT would read the whole index
 _TOTALS = f"SELECT COUNT(*), COALESCE(SUM(size), 0) FROM {RESPONSES} WHERE project = %s"

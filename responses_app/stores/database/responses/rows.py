@@ -1,8 +1,10 @@
 """What the store keeps ⇄ rows of the database. Token ids and lengths stand there as little-endian 32-bit numbers."""
 
+import json
 import sys
 import time
 from array import array
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -12,8 +14,10 @@ from django.db.backends.utils import CursorWrapper
 
 from engine import orjson
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
+from responses_app.kit.kept import writes
 from responses_app.limits.suspects import Stage
-from responses_app.models import json_text
+from responses_app.models import ChatChoice, Response, json_text
+from responses_app.models.pictures import Picture
 from responses_app.protocol.chat.stored import StoredChat
 from responses_app.protocol.ids import milliseconds_of
 from responses_app.protocol.items.items import SampledMessage
@@ -244,3 +248,13 @@ def _bytes_of_choice(stored: StoredResponse) -> int:
 def _bytes_of_tokens(stored: StoredResponse) -> int:
     own = len(stored.link.own.tokens) + len(stored.link.own.lengths) if stored.link else 0
     return 4 * (own + sum(len(item.message.tokens) for item in stored.sampled)) + len(stored.log)
+
+
+@writes(Response)
+def _lines(row: Response, head: Mapping[str, Any], using: str) -> Iterator[str]:
+    yield json_text({"response": row.body, "input_items": row.input_items})
+    for choice in ChatChoice.objects.using(using).filter(pk=row.pk, place=0):
+        yield json_text({"chat_completion": choice.pk, "metadata": choice.metadata, "messages": choice.messages})
+    for picture in Picture.objects.using(using).filter(uses__owner=row.pk).order_by("pk").iterator(chunk_size=1):
+        about = {"of_response": row.pk, "sha256": picture.digest, "media_type": picture.media_type}
+        yield json.dumps({"picture": about, "base64": b64encode(picture.data).decode()})

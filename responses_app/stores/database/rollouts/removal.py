@@ -15,6 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Exists, F, OuterRef, QuerySet
 from django.db.models.functions import Length
 
+from responses_app.kit.kept import removes
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.stores.database.places import leave
 from responses_app.stores.database.rollouts.rows import GONE, LISTED, as_time, rollouts_of
@@ -114,12 +115,20 @@ async def in_steps(run: Callable[[Step], Awaitable[bool]], ids: Sequence[str], *
     return False
 
 
-def erase_rollouts(using: str, project: str) -> None:
-    """Remove the roll-outs of a project, in steps: others write between them."""
-    connection, rows = connections[using], Rollout.objects.using(using)
-    while ids := list(rows.filter(project=project).values_list("pk", flat=True)[:AT_ONCE]):
-        # First nobody finds them, so nothing is added to them any more.
-        rows.filter(pk__in=ids).update(project=GONE, name=F("pk"))
+@removes(Rollout, at_once=AT_ONCE)
+def _remove_some_of(rows: "QuerySet[Rollout]", ids: Sequence[str]) -> None:
+    # First nobody finds them, so nothing is added to them any more. The next purge removes what is left of them.
+    rows.update(project=GONE, name=F("pk"))
+    connection = connections[rows.db]
+    if remove_some(connection, ids):
+        remove_hidden(connection, ids)
+
+
+def remove_all_hidden(connection: BaseDatabaseWrapper) -> None:
+    """Remove what is left of hidden roll-outs, of whichever project, in steps: others write between them."""
+    hidden = rollouts_of(connection).filter(project=GONE)
+    while ids := list(hidden.values_list("pk", flat=True)[:AT_ONCE]):
         while not remove_some(connection, ids):
             pass
-        remove_hidden(connection, ids)
+        if not remove_hidden(connection, ids):
+            return  # another process removes the last of them

@@ -1,11 +1,12 @@
 """Roll-outs and their generations as rows."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.models import QuerySet
@@ -13,6 +14,7 @@ from django.db.models import QuerySet
 from engine import orjson
 from engine.formats.base import Tokens
 from engine.types import WeightsSpan
+from responses_app.kit.kept import writes
 from responses_app.models.fields import json_text
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.rollouts.generations import (
@@ -25,6 +27,7 @@ from responses_app.protocol.rollouts.generations import (
     unpack_logprobs,
     unpack_tokens,
 )
+from responses_app.protocol.rollouts.tree import tree_of
 from responses_app.stores.database.chunks import read_in_chunks
 from responses_app.stores.rollouts import RolloutRecord
 
@@ -223,6 +226,12 @@ def read_generations(connection: BaseDatabaseWrapper, rollout_id: str, numbers: 
     rows = generations_of(connection, rollout_id).filter(number__gte=numbers[0], number__lte=numbers[-1])
     with read_in_chunks(connection.alias):
         return [generation_of(row) for row in rows.order_by("number").iterator(chunk_size=AT_ONCE)]
+
+
+@writes(Rollout)
+def _lines(row: Rollout, head: Mapping[str, Any], using: str) -> Iterator[str]:
+    generations = read_generations(connections[using], row.pk, range(row.generations))
+    yield json_text({"rollout": tree_of(record_of(row).as_json(), generations).in_files()})
 
 
 def _detail(call: EngineCall) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Any, TypeVar
 
 from django.db import connection, models, transaction
@@ -16,16 +17,14 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from engine import orjson
 from responses_app import __version__
+from responses_app.kit.kept import Line, kept_models
 from responses_app.models import (
     BriefResponse,
     ChainPart,
     ChatChoice,
     Conversation,
     ConversationItem,
-    LogPart,
-    PublicName,
     Response,
-    SampledItem,
     json_text,
 )
 from responses_app.models.fields import JSONTextField
@@ -188,18 +187,42 @@ def _next_ids(project: str | None, after: str) -> list[str]:
 
 
 def _ended(ids: Sequence[str]) -> Iterator[str]:
-    parts = {part.pk: row_of(part) for part in ChainPart.objects.filter(pk__in=ids)}
-    names = {name.pk: row_of(name) for name in PublicName.objects.filter(pk__in=ids)}
-    choices = {choice.pk: row_of(choice) for choice in ChatChoice.objects.filter(pk__in=ids)}
-    sampled, logs = defaultdict[str, list[Row]](list), defaultdict[str, list[Row]](list)
-    for item in SampledItem.objects.filter(response_id__in=ids).order_by("pk"):
-        sampled[item.response_id].append(row_of(item))
-    for log in LogPart.objects.filter(response_id__in=ids).order_by("response_id", "position"):
-        logs[log.response_id].append(row_of(log))
+    beside = [(each, each.rows_of(ids)) for each in moved_with(Response)]
     for response in Response.objects.filter(pk__in=ids).exclude(status__in=RUNNING).order_by("pk"):
-        key = response.pk
-        whole = {"response": row_of(response), "part": parts.get(key), "sampled": sampled[key], "log": logs[key]}
-        yield json_text({"kind": "response", "id": key, **whole, "name": names.get(key), "choice": choices.get(key)})
+        further = {each.line.name: each.written(rows[response.pk]) for each, rows in beside}
+        yield json_text({"kind": "response", "id": response.pk, "response": row_of(response), **further})
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Rows of another table that go along with a row: one that has its id, or any number that refer to it."""
+
+    model: type[models.Model]
+    line: Line
+    link: str  # the column of the row's id
+    many: bool
+
+    def rows_of(self, ids: Sequence[str]) -> defaultdict[str, list[Row]]:
+        """Return the rows that belong to each of these."""
+        rows = defaultdict[str, list[Row]](list)
+        for row in self.model._default_manager.filter(**{f"{self.link}__in": ids}).order_by(self.line.by):
+            rows[getattr(row, self.link)].append(row_of(row))
+        return rows
+
+    def written(self, rows: list[Row]) -> list[Row] | Row | None:
+        """Return rows as a line has them: one, if there is it, or all."""
+        return rows if self.many else next(iter(rows), None)
+
+
+@cache
+def moved_with(owner: type[models.Model]) -> list[Moved]:
+    """Return what goes along with the rows of a model, in the order of a line."""
+    moved = []
+    for model in kept_models():
+        if model.kept.moved and model.kept.owner == owner.__name__:
+            links = [field.attname for field in model._meta.concrete_fields if field.related_model is owner]
+            moved.append(Moved(model, model.kept.moved, links[0] if links else "pk", bool(links)))
+    return sorted(moved, key=lambda each: each.line.order)
 
 
 def _pictures(project: str | None, after: str) -> Iterator[str]:
@@ -355,11 +378,16 @@ def _read_line(number: int, record: Row, counted: Imported) -> "_Read | None":
         return None
 
 
-def _part(row: Row) -> ChainPart:
-    part = instance_of(ChainPart, row)
-    if part.parent_id == part.pk:
+def _checked(instance: M, response: Response | None = None) -> M:
+    """Return a row that goes along with a response. Raises an error for one that would break more than itself."""
+    if isinstance(instance, ChainPart) and instance.parent_id == instance.pk:
         raise ValueError("it goes on from itself")
-    return part
+    if isinstance(instance, ChatChoice) and response is not None:
+        # One that cannot be written as a completion would break every list of its project.
+        stored_messages(instance.first_id, instance.messages)
+        body: ResponseObject = response.body | {"status": response.status}
+        stored_completion([body], ChatForm.from_json(instance.form), instance.metadata)
+    return instance
 
 
 def _shown(record: Row) -> _Shown:
@@ -377,16 +405,13 @@ def _whole(record: Row) -> _Whole:
     # It belongs to no worker of this server, and is not to be run.
     response.worker, response.request = "", None
     further: list[models.Model] = []
-    if record.get("part"):
-        further.append(_part(record["part"]))
-    if record.get("name"):
-        further.append(instance_of(PublicName, record["name"]))
-    if record.get("choice"):
-        further.append(_choice(record["choice"], response))
-    further += [instance_of(SampledItem, row) for row in record.get("sampled") or ()]
-    further += [instance_of(LogPart, row) for row in record.get("log") or ()]
-    # Parts, names and choices have the response's id as their own.
-    owners = {getattr(each, "response_id", each.pk) for each in further}
+    owners = set()
+    for each in sorted(moved_with(Response), key=lambda each: each.many):
+        written = record.get(each.line.name) or []
+        for row in written if each.many or not written else [written]:
+            instance = _checked(instance_of(each.model, row), response)
+            owners.add(getattr(instance, each.link))
+            further.append(instance)
     if owners - {response.pk}:
         raise ValueError("it holds rows of another response")
     if any(getattr(each, "project", response.project) != response.project for each in further):
@@ -394,18 +419,9 @@ def _whole(record: Row) -> _Whole:
     return _Whole(response, further)
 
 
-def _choice(row: Row, response: Response) -> ChatChoice:
-    """Return the choice that a response is: one that cannot be told would break every list of its project."""
-    choice = instance_of(ChatChoice, row)
-    stored_messages(choice.first_id, choice.messages)
-    body: ResponseObject = response.body | {"status": response.status}
-    stored_completion([body], ChatForm.from_json(choice.form), choice.metadata)
-    return choice
-
-
 _Read = _Whole | _Shown | ChainPart
 _READERS: Mapping[str, Callable[[Row], _Read]] = {
-    "part": lambda record: _part(record["part"]),
+    "part": lambda record: _checked(instance_of(ChainPart, record["part"])),
     "response": _whole,
     "picture": _shown,
 }

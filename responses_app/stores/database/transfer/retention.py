@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from responses_app.models import Project
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Model
+
+from responses_app.kit.kept import remove_some
+from responses_app.models import Project, Response
 from responses_app.stores.database.places import forget_places
 from responses_app.stores.database.polling import Question
 from responses_app.stores.database.threads import ThreadedStore
-from responses_app.stores.database.transfer.expiry import STEPS, remove_responses, time_of
+from responses_app.stores.database.transfer.erasure import dated_models, past, time_of
 
 MAX_STEPS = 100  # of one kind of things and one project
 
@@ -29,16 +33,17 @@ class DatabaseRetentions(ThreadedStore[None]):
         Responses that have ended go elsewhere. With `nothing` the running ones go here, too: the project keeps nothing.
         At most `MAX_STEPS` of each kind; what is left goes the next time. Raises `StoreError`.
         """
-        before, gone = time_of(oldest), list[str]()
-        for step in STEPS:
-            for _ in range(MAX_STEPS):
-                if not await self._threads.run(lambda db, step=step: step(db, project, before)):
+        gone: list[str] = []
+        for model in dated_models():
+
+            def step(db: BaseDatabaseWrapper, model: type[Model] = model) -> Sequence[str]:
+                return remove_some(past(model, project, oldest, using=db.alias))
+
+            for _ in range(MAX_STEPS if nothing or model is not Response else 0):
+                ids = await self._threads.run(step)
+                if not ids:
                     break
-        for _ in range(MAX_STEPS if nothing else 0):
-            ids = await self._threads.run(lambda db: remove_responses(db, project, before, running=True))
-            gone += ids
-            if not ids:
-                break
+                gone += ids if model is Response else ()
         return gone
 
     async def forget_places(self) -> None:

@@ -1,13 +1,16 @@
 """Rows of vector stores: as records, which of them clients see, and how the others are removed in small steps."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
 
+from responses_app.kit.kept import removes, writes
 from responses_app.models import StoredFile
+from responses_app.models.fields import json_text
 from responses_app.models.vector_stores import (
     IN_WORK,
     PENDING,
@@ -151,30 +154,23 @@ def remove_stores(using: str, store_ids: Collection[str]) -> None:
     VectorStore.objects.using(using).filter(pk__in=store_ids).delete()
 
 
-def erase_stores(using: str, project: str) -> None:
-    """Remove all stores of a project, in small transactions."""
-    stores = VectorStore.objects.using(using).filter(project=project)
-    while keys := list(stores.values_list("pk", flat=True)[:STORES_AT_ONCE]):
-        stores.filter(pk__in=keys).update(removed=True)
-        files = VectorStoreFile.objects.using(using).filter(store_id__in=keys)
-        while some := list(files.values_list("pk", flat=True)[:FILES_AT_ONCE]):
-            with transaction.atomic(using=using):
-                files.filter(pk__in=some).update(status=REMOVED)
-                _remove_files(using, some)
-        with transaction.atomic(using=using):
-            remove_stores(using, keys)
-
-
-def remove_some_of_store(using: str, store_id: str) -> None:
-    """Remove some of the files of a hidden store, or, where it has none any more, the store."""
-    files = VectorStoreFile.objects.using(using).filter(store_id=store_id)
+@removes(VectorStore)
+def _remove_some_of(rows: "QuerySet[VectorStore]", ids: Sequence[str]) -> None:
+    rows.update(removed=True)  # nobody finds it any more
+    files = VectorStoreFile.objects.using(rows.db).filter(store_id__in=ids)
     some = list(files.values_list("pk", flat=True)[:FILES_AT_ONCE])
-    with transaction.atomic(using=using):
+    with transaction.atomic(using=rows.db):
         if not some:
-            remove_stores(using, [store_id])
+            remove_stores(rows.db, ids)
             return
         files.filter(pk__in=some).update(status=REMOVED)
-        _remove_files(using, some)
+        _remove_files(rows.db, some)
+
+
+@writes(VectorStore)
+def _lines(row: VectorStore, head: Mapping[str, Any], using: str) -> Iterator[str]:
+    files = VectorStoreFile.objects.using(using).filter(store=row).values("file_id", "attributes")
+    yield json_text({**head, "files": list(files)})
 
 
 def _remove_files(using: str, keys: Collection[int]) -> None:
