@@ -8,7 +8,7 @@ takes one is made from that:
     MessagesSampling  the fields that Anthropic's API has
 
 So is all that describes them: the playground's controls (`watch/playground.py`), the table of sampling in the
-reference, and the names that OpenAI does not have (`protocol/requests/sampling.py`).
+reference, and the names that OpenAI does not have (`protocol/requests/create_fields.py`).
 """
 
 from collections.abc import Mapping

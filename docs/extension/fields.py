@@ -38,10 +38,9 @@ from responses_app.protocol.organization import (
     ProjectChanges,
     ServiceAccountChanges,
 )
-from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
+from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, FORMATS, KNOWN_INCLUDES, Fields
 from responses_app.protocol.requests.requests import CompactFields
 from responses_app.protocol.requests.server_tools import WEB_SEARCH, FileSearch, ImageGeneration, McpServer, WebSearch
-from responses_app.protocol.requests.text_format import FORMATS
 from responses_app.protocol.requests.tools import CLIENT_TOOLS
 from responses_app.protocol.session.tool_outputs import ToolOutput
 from responses_app.protocol.stateless.completions import CompletionFields

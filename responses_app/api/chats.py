@@ -14,9 +14,9 @@ from responses_app.protocol.errors import JsonObject, ResponseError, invalid_val
 from responses_app.protocol.events.dialects import DIALECT_HEADER, Dialect
 from responses_app.protocol.fields import ClientModel, Text, missing, validate
 from responses_app.protocol.items.resources import ItemJson, OutputJson, input_item_resource
+from responses_app.protocol.requests.create_fields import GenerationFields
 from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.protocol.requests.resources import IncompleteDetails, ResponseObject, StatusText
-from responses_app.protocol.requests.sampling import GenerationFields
 from responses_app.protocol.usage import Usage
 from responses_app.runs.kept_chats import WholeChat
 from responses_app.stores.kept_chats import (

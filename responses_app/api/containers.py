@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
-from responses_app.auth.scopes import check_named
+from responses_app.auth.scopes import check_named, files_named, skills_named
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import (
@@ -32,7 +32,6 @@ from responses_app.protocol.files.containers import (
 from responses_app.protocol.files.files import file_not_found, name_on_disk
 from responses_app.protocol.files.skills import skill_not_found
 from responses_app.protocol.requests.pages import page_behind, parse_list_query
-from responses_app.protocol.requests.requests import files_named, skills_named
 from responses_app.stores.files import PIECE_BYTES
 from responses_app.stores.skills import SkillGone
 from responses_app.tools.egress.base import NetworkRecord

@@ -23,7 +23,7 @@ from responses_app.protocol.fields import (
 )
 from responses_app.protocol.items.items import parse_items
 from responses_app.protocol.items.resources import item_resource
-from responses_app.protocol.sizes import json_size
+from responses_app.protocol.json_text import json_size
 from responses_app.stores.stores import ConversationRecord
 
 MAX_ITEMS = 20  # that one request may add

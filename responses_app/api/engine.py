@@ -8,8 +8,8 @@ from typing_extensions import TypedDict
 
 from engine.weights import ReplicaState
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.engine_state import EngineState
-from responses_app.protocol.requests.engine import (
+from responses_app.protocol.engine_state import (
+    EngineState,
     PauseRequest,
     ResumeRequest,
     WeightsRequest,

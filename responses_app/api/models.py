@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from typing_extensions import TypeAliasType, TypedDict
 
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.codex import Known, ModelCatalogue, catalogue
+from responses_app.protocol.codex import CatalogueModel, ModelCatalogue, catalogue
 from responses_app.protocol.errors import invalid_request, model_not_found
 from responses_app.protocol.fields import note_unknown, whole_number
 from responses_app.protocol.messages.errors import EitherErrorAnswer
@@ -89,7 +89,7 @@ async def _list(request: HttpRequest) -> Models:
         note_unknown(name, ignored_of(request))  # OpenAI's list has no parts
     if any(query_of(request).get("client_version", ())):
         return catalogue(
-            Known(name, _length(model), model.sees, model.engine.supports_grammar) for name, model in named
+            CatalogueModel(name, _length(model), model.sees, model.engine.supports_grammar) for name, model in named
         )
     others = [_model(name, model) for model in embedding_models for name in model.names]
     return {"object": "list", "data": [*(_model(name, model) for name, model in named), *others]}

@@ -16,7 +16,7 @@ from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
 from engine import orjson
-from responses_app.auth.scopes import check_named
+from responses_app.auth.scopes import check_named, named_in_parts
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, invalid_request
@@ -26,7 +26,7 @@ from responses_app.protocol.events.frames import ping
 from responses_app.protocol.items.multi_agent import BETA_HEADER
 from responses_app.protocol.items.resources import input_item_resource, with_included
 from responses_app.protocol.requests.pages import ItemList, Query, page_behind, parse_include_query, parse_list_query
-from responses_app.protocol.requests.requests import CreateRequest, check_beta, named_in_parts, parse_compact
+from responses_app.protocol.requests.requests import CreateRequest, check_beta, parse_compact
 from responses_app.protocol.requests.resources import (
     RUNNING,
     CompactedResponse,

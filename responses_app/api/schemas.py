@@ -22,12 +22,11 @@ from responses_app.protocol.messages.message import EVENT_TYPES
 from responses_app.protocol.messages.request import CountFields, MessagesFields
 from responses_app.protocol.messages.tools import TOOLS as TOOLS_OF_ANTHROPIC
 from responses_app.protocol.messages.tools import MessagesMcpServer
-from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, Fields
+from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, Fields, TextFormat
 from responses_app.protocol.requests.requests import COMPACT_FIELDS
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.requests.server_tools import ITEMS as RUN_BY_SERVER
 from responses_app.protocol.requests.server_tools import McpServer
-from responses_app.protocol.requests.text_format import TextFormat
 from responses_app.protocol.requests.tools import CLIENT_TOOLS, Custom, Function, Namespace
 from responses_app.protocol.stateless.completions import MAX_CHOICES, CompletionFields
 from responses_app.protocol.stateless.decisions import DecisionFields

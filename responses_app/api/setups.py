@@ -12,8 +12,8 @@ from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, not_found
 from responses_app.protocol.fields import ClientModel, Text, validate
+from responses_app.protocol.json_text import json_size
 from responses_app.protocol.requests.pages import list_page
-from responses_app.protocol.sizes import json_size
 from responses_app.stores.setups import MAX_SETUPS, MAX_TOGETHER, SetupRecord, TooManySetups
 from responses_app.web.endpoint import Endpoint, Refusals
 from responses_app.web.http import project_of, read_json

@@ -20,7 +20,7 @@ from responses_app.api.vector_store_objects import (
     search_page,
     store_object,
 )
-from responses_app.auth.scopes import check_named
+from responses_app.auth.scopes import Named, check_named
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area, Caller
 from responses_app.protocol.files.files import file_not_found
@@ -47,7 +47,6 @@ from responses_app.protocol.files.vector_stores import (
     stores_full,
 )
 from responses_app.protocol.requests.pages import Query, page_of, parse_list_query
-from responses_app.protocol.requests.requests import Named
 from responses_app.stores.vector_stores import (
     BaseVectorStores,
     BatchRecord,

@@ -151,14 +151,15 @@ class Caller:
 
     def check_scope(self, scope: str | None) -> None:
         """Raise `ApiError` (403) where the key is not made for this; None is for everybody."""
-        if scope is None or scope in self.scopes:
+        scopes = self.scopes
+        if scope is None or scope in scopes:
             return
         # Before all else: those who are not asked for a key have no scopes, and may not do this either.
         if scope in MANAGES:
             raise needs_admin_key()
-        if set(MANAGES) & set(self.scopes):
+        if set(MANAGES) & set(scopes):
             raise only_manages()
-        if self.scopes or (self.is_known and scope in ONLY_NAMED):
+        if scopes or (self.is_known and scope in ONLY_NAMED):
             raise missing_scope(scope)
 
 
@@ -223,8 +224,12 @@ def no_admin_key() -> Unauthorized:
 
 def incorrect_api_key(secret: str) -> Unauthorized:
     """A key that is unknown, expired or revoked: which of these is nobody's business."""
+    # So that its owner knows which one it is, and a log gives nothing away. Characters that do not print would garble a
+    # line of a log, and surrogates cannot be written at all.
+    printed = "".join(each if each.isascii() and each.isprintable() else "?" for each in secret[:_MAX_SHOWN])
+    shown = printed[:6] if len(secret) > _MAX_SHOWN else printed[:2]
     return Unauthorized(
-        f"Incorrect API key provided: {_masked(secret)}. It is unknown here, has expired or was revoked, or its "
+        f"Incorrect API key provided: {shown}***. It is unknown here, has expired or was revoked, or its "
         "project is archived: ask the operator of this server for another one."
     )
 
@@ -284,10 +289,3 @@ def model_not_allowed(model: str, allowed: Sequence[str]) -> ApiError:
         code="model_not_found",
         param="model",
     )
-
-
-def _masked(secret: str) -> str:
-    """Return a key so that its owner knows which one it is, and a log gives nothing away."""
-    # What does not print would garble a line of a log, and surrogates cannot be written at all.
-    shown = "".join(each if each.isascii() and each.isprintable() else "?" for each in secret[:_MAX_SHOWN])
-    return f"{shown[:6]}***" if len(secret) > _MAX_SHOWN else f"{shown[:2]}***"

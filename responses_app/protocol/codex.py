@@ -74,8 +74,8 @@ class ModelCatalogue(TypedDict):
     models: list[JsonObject]
 
 
-class Known(NamedTuple):
-    """What the catalogue says of a model."""
+class CatalogueModel(NamedTuple):
+    """A model as the catalogue describes it."""
 
     name: str
     length: int | None  # in tokens; None: not known yet
@@ -83,12 +83,13 @@ class Known(NamedTuple):
     is_held: bool = True  # its engine takes the grammar of apply_patch
 
 
-def catalogue(models: Iterable[Known]) -> ModelCatalogue:
+def catalogue(models: Iterable[CatalogueModel]) -> ModelCatalogue:
     """Return Codex's catalogue of models."""
     return {"models": [_entry(model, rank) for rank, model in enumerate(models)]}
 
 
-def _entry(model: Known, rank: int) -> JsonObject:
+def _entry(model: CatalogueModel, rank: int) -> JsonObject:
+    shown = SHOWN_TOKENS if model.length is None else min(SHOWN_TOKENS, model.length // SHOWN_SHARE)
     return {
         "slug": model.name,
         "display_name": model.name,
@@ -100,7 +101,7 @@ def _entry(model: Known, rank: int) -> JsonObject:
         # Required as a text, though an empty one would do: without it Codex has no catalogue at all.
         "base_instructions": INSTRUCTIONS.replace("{patching}\n", PATCHES if model.is_held else NO_PATCHES),
         "context_window": model.length,
-        "truncation_policy": {"mode": "tokens", "limit": _shown_tokens(model.length)},
+        "truncation_policy": {"mode": "tokens", "limit": shown},
         "input_modalities": ["text", "image"] if model.sees else ["text"],
         "default_reasoning_level": "medium",
         "supported_reasoning_levels": [{"effort": effort, "description": EFFORTS[effort]} for effort in EFFORTS],
@@ -113,7 +114,3 @@ def _entry(model: Known, rank: int) -> JsonObject:
         "supports_parallel_tool_calls": True,
         "experimental_supported_tools": [],
     }
-
-
-def _shown_tokens(length: int | None) -> int:
-    return SHOWN_TOKENS if length is None else min(SHOWN_TOKENS, length // SHOWN_SHARE)

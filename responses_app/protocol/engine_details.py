@@ -67,10 +67,11 @@ class EngineDetails:
         """
         if self.prompt_logprobs is None:
             return None
-        return [orjson.Fragment(orjson.dumps(self._place(tokens))) for tokens in self.prompt_logprobs]
-
-    def _place(self, tokens: Sequence[RankedToken] | None) -> JsonObject | None:
-        return None if tokens is None else {str(each.token_id): self._ranked(each) for each in tokens}
+        places = (
+            None if tokens is None else {str(each.token_id): self._ranked(each) for each in tokens}
+            for tokens in self.prompt_logprobs
+        )
+        return [orjson.Fragment(orjson.dumps(place)) for place in places]
 
     def _ranked(self, token: RankedToken) -> JsonObject:
         decoded = self.token_bytes(token.token_id).decode(errors="replace")

@@ -112,8 +112,12 @@ class IgnoredFields:
 
     def add(self, path: str) -> None:
         """Note one; a part of a body that is read twice is told once."""
-        # Cut before it is quoted, which may make twelve characters of one, and again behind that.
-        name = _quoted(path[: 4 * MAX_NAME])[:MAX_NAME]
+        # A header may have it percent-encoded, but for what paths are made of. That may make twelve characters of one:
+        # it is cut before, and again behind that.
+        quoted = _STRANGE.sub(
+            lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode(errors="replace")), path[: 4 * MAX_NAME]
+        )
+        name = quoted[:MAX_NAME]
         if name in self.names:
             return
         if len(self.names) < MAX_NAMED:
@@ -173,11 +177,13 @@ def header_choice(name: str, header: str | None, known: Collection[str], default
 
 def check_fields(model: type[ClientModel], data: Mapping[str, object], *, at: str = "") -> None:
     """Look at the names of an object's fields, and at those of the objects in it. Raises `ApiError`."""
+    if model.open:
+        return
     # One comparison of sets decides nearly every object; only what it finds is looked at by name.
     quiet, inner = _plan(model)
     if not quiet.issuperset(data):
         for name in data:
-            if name not in quiet and not model.open:
+            if name not in quiet:
                 _look_at(model, name, data[name], at)
     for name, models in inner:
         value = data.get(name)
@@ -192,8 +198,6 @@ def check_fields(model: type[ClientModel], data: Mapping[str, object], *, at: st
 @cache
 def _plan(model: type[ClientModel]) -> tuple[frozenset[str], Sequence[tuple[str, Models]]]:
     """Return the names of a model that there is nothing to say of, and the models of what is in an object."""
-    if model.open:
-        return frozenset(), ()
     return carried_out(model).union(model.idle.keys() - set(model.told)), tuple(inner_models(model).items())
 
 
@@ -220,7 +224,13 @@ def inner_models(model: type[ClientModel]) -> Mapping[str, Models]:
         if len(models) == 1:
             inner[each.alias or name] = {"": models[0]}
         elif models:
-            inner[each.alias or name] = {kind: model for model in models for kind in _kinds(model)}
+            inner[each.alias or name] = {
+                kind: model
+                for model in models
+                for annotation in (model.model_fields["type"].annotation,)
+                if get_origin(annotation) is Literal
+                for kind in get_args(annotation)
+            }
     return inner
 
 
@@ -237,14 +247,9 @@ def _models_in(annotation: Any) -> Iterator[type[ClientModel]]:
             yield from _models_in(each)
 
 
-def _kinds(model: type[ClientModel]) -> tuple[str, ...]:
-    annotation = model.model_fields["type"].annotation
-    return get_args(annotation) if get_origin(annotation) is Literal else ()
-
-
 def _check_inner(models: Models, value: Mapping[str, object], at: str, name: str, index: int | None = None) -> None:
     model = models.get("") or models.get(str(value.get("type")))
-    if model is None:
+    if model is None or model.open:
         return
     quiet, inner = _plan(model)
     if inner or not quiet.issuperset(value):  # else, nearly always, there is nothing to say
@@ -304,11 +309,6 @@ def _meant(name: str, known: Iterable[str], noted: IgnoredFields) -> str:
         return ""
     name = _HUMP.sub("_", name).lower()
     return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=_LIKENESS)), "")
-
-
-def _quoted(text: str) -> str:
-    """Return a path as a header may have it: percent-encoded, but for what paths are made of."""
-    return _STRANGE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode(errors="replace")), text)
 
 
 def _joined(at: str, name: str) -> str:

@@ -40,7 +40,8 @@ class StopStrings:
         if self.matched is not None:
             return ""
         text = self._held + text
-        first = min((place for stop in self._stops if (place := _place(text, stop)) is not None), default=None)
+        places = ((start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0)
+        first = min(places, default=None)  # the one that ends first, and of these the longest
         if first is not None:
             _, start, self.matched = first
             self._held = ""
@@ -53,12 +54,6 @@ class StopStrings:
         """Return what was held back: the text ends here, so nothing completes a stop string."""
         held, self._held = self._held, ""
         return held
-
-
-def _place(text: str, stop: str) -> tuple[int, int, str] | None:
-    """Return where a stop string ends and begins, None where it does not come."""
-    start = text.find(stop)
-    return None if start < 0 else (start + len(stop), start, stop)
 
 
 def _undecided(text: str, stop: str) -> int:

@@ -1,4 +1,4 @@
-"""What every answer and connection of the API has, whatever it is for: headers, and the errors of bodies and sockets.
+"""Every answer and connection of the API, whatever it is for: headers, codings, and the errors of bodies and sockets.
 
 The headers are OpenAI's, Azure's where a region is set, and Anthropic's for clients of its API. The errors are those of
 an HTTP request's body before anything in it is looked at, and those of a WebSocket connection itself.
@@ -107,6 +107,25 @@ _ALWAYS_READ = frozenset(
         *("access-control-allow-headers", "access-control-allow-methods", "access-control-max-age", "vary"),
     )
 )
+GZIP = "gzip"
+_ALSO = {"x-gzip": GZIP}  # RFC 9110 section 8.4.1.3
+
+
+def codings_of(values: Iterable[str]) -> list[str]:
+    """Return the codings that values of `Content-Encoding` name, in the order in which they were applied.
+
+    See RFC 9110 section 8.4.1.
+    """
+    named = (coding.strip().lower() for value in values for coding in value.split(","))
+    return [_ALSO.get(coding, coding) for coding in named if coding not in ("", "identity")]
+
+
+def codings_in(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
+    """Return the codings of a body with these headers, in the order in which they were applied."""
+    values = [value.decode("latin1") for name, value in headers if name.lower() == b"content-encoding"]
+    return codings_of(values) if values else []
+
+
 JSON_TYPE = "application/json"
 FORM_TYPE = "multipart/form-data"  # of files
 CHUNKED = "chunked"  # the transfer coding

@@ -53,6 +53,7 @@ def usage(turns: Sequence[TurnUsage]) -> Usage:
     """Return the `usage` object of a response as it is stored: per-turn lists lie beside OpenAI's details."""
     input_tokens = sum(turn.input_tokens for turn in turns)
     output_tokens = sum(turn.output_tokens for turn in turns)
+    tool_outputs = _tool_outputs(turns)
     return {
         "input_tokens": input_tokens,
         "input_tokens_details": {
@@ -64,9 +65,9 @@ def usage(turns: Sequence[TurnUsage]) -> Usage:
         "output_tokens": output_tokens,
         "output_tokens_details": {
             "reasoning_tokens": sum(turn.reasoning_tokens for turn in turns),
-            "tool_output_tokens": sum(_tool_outputs(turns)),
+            "tool_output_tokens": sum(tool_outputs),
             "output_tokens_per_turn": [turn.output_tokens for turn in turns],
-            "tool_output_tokens_per_turn": _tool_outputs(turns),
+            "tool_output_tokens_per_turn": tool_outputs,
         },
         "total_tokens": input_tokens + output_tokens,
     }
@@ -91,8 +92,12 @@ def as_read(response: Mapping[str, object], *, usage_per_turn: bool) -> Mapping[
 
 def _tool_outputs(turns: Sequence[TurnUsage]) -> list[int]:
     """Return, for turn n, prompt(n) - prompt(n-1) - output(n-1), never below 0; of the first turn 0."""
-    return [0, *(_added(earlier, later) for earlier, later in pairwise(turns))] if turns else []
-
-
-def _added(earlier: TurnUsage, later: TurnUsage) -> int:
-    return max(0, later.input_tokens - earlier.input_tokens - earlier.output_tokens) if later.after_tools else 0
+    if not turns:
+        return []
+    return [
+        0,
+        *(
+            max(0, later.input_tokens - earlier.input_tokens - earlier.output_tokens) if later.after_tools else 0
+            for earlier, later in pairwise(turns)
+        ),
+    ]

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 from engine.backends.base import BaseEngine
 from engine.errors import EngineError
 from engine.types import EngineInfo, Session
-from responses_app.auth.scopes import check_named
+from responses_app.auth.scopes import check_named, named_by
 from responses_app.limits.rates import Rates
 from responses_app.limits.suspects import Running
 from responses_app.observing.metrics import Metrics
@@ -34,7 +34,7 @@ from responses_app.protocol.items.resources import INPUT_IMAGES, identified, ima
 from responses_app.protocol.prompt.replaying import turn_of_output
 from responses_app.protocol.rate_limits import Amount, LimitedSubject
 from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING
-from responses_app.protocol.requests.requests import CreateRequest, named_by, new_response, parse_create
+from responses_app.protocol.requests.requests import CreateRequest, new_response, parse_create
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.response.steps import AgentsAllowed, Asked
 from responses_app.protocol.retention import keeps_nothing

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import httpcore2
 import httpx2
 
-from responses_app.protocol.codings import codings_of
+from responses_app.protocol.transport import codings_of
 from responses_app.tools.network import Network
 
 # A string from its beginning, or from within, up to its end. JSON has no line break in one: there it ends in any case.

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from email.utils import formatdate
 from typing import Any
 
-from responses_app.protocol.codings import codings_in
 from responses_app.protocol.errors import ApiError, not_an_object
 from responses_app.protocol.files.files import MAX_PART_BYTES, file_too_large, part_too_large
 from responses_app.protocol.files.skills import skill_too_large
@@ -28,6 +27,7 @@ from responses_app.protocol.transport import (
     body_too_large,
     body_too_large_here,
     coding_beside_length,
+    codings_in,
     request_too_slow,
     unknown_coding,
     unsupported_media_type,

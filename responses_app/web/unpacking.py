@@ -11,9 +11,8 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from responses_app.protocol.codings import GZIP, codings_in
 from responses_app.protocol.errors import ApiError, invalid_request
-from responses_app.protocol.transport import UnsupportedEncoding
+from responses_app.protocol.transport import GZIP, UnsupportedEncoding, codings_in
 
 PIECE_BYTES = 256 * 1024
 SLICE_BYTES = 8 * 1024  # of what came; behind each member the libraries copy what is left of it

@@ -12,7 +12,7 @@ from typing import TypeVar
 from responses_app.limits.suspects import Name, Running, current_holds, name_of
 from responses_app.protocol.errors import FOREIGN_SEALS, NOTE, REFUSE, JsonObject
 from responses_app.protocol.fields import IgnoredFields, header_choice, noting
-from responses_app.protocol.sizes import check_lengths, loads_bounded
+from responses_app.protocol.json_text import check_lengths, loads_bounded
 from responses_app.runs.queues.turns import FairThreads
 from responses_app.settings.conf import Settings
 

@@ -27,22 +27,24 @@ from responses_app.protocol.fields import (
     validate,
     wrong_type,
 )
+from responses_app.protocol.json_text import json_size
 from responses_app.protocol.prompt.replaying import KnownTurn, PlacedTurn, SeenTurn, sampled_items
 from responses_app.protocol.requests.create_fields import (
     GUIDED,
     HIDES_NOTHING,
     LOGPROBS,
     NO_SUCH_SAMPLING,
+    OF_COMPLETIONS,
     OF_ENGINES,
     Effort,
+    GenerationFields,
+    StructuredOutputs,
     Verbosity,
+    not_openais,
 )
 from responses_app.protocol.requests.renaming import OwnNames, in_own_names
 from responses_app.protocol.requests.requests import CreateRequest
-from responses_app.protocol.requests.sampling import OF_COMPLETIONS, GenerationFields, not_openais
 from responses_app.protocol.requests.server_tools import DECLARED_UNASKED
-from responses_app.protocol.requests.text_format import StructuredOutputs
-from responses_app.protocol.sizes import json_size
 from responses_app.protocol.tiers import ServiceTier
 
 _LIMIT, _OLD_LIMIT = "max_completion_tokens", "max_tokens"

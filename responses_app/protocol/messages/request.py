@@ -14,6 +14,7 @@ from pydantic import Field
 from engine.sampling import MessagesSampling
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused, missing, note_ignored, or_text, validate
+from responses_app.protocol.json_text import json_size
 from responses_app.protocol.messages.blocks import MessageItems, SystemText, read_messages
 from responses_app.protocol.messages.errors import THREAD
 from responses_app.protocol.messages.tools import MessagesToolChoice, ReadTools, choice_fields, read_tools
@@ -22,7 +23,6 @@ from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING, F
 from responses_app.protocol.requests.renaming import OwnNames, in_own_names
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.rollouts.requests import METADATA
-from responses_app.protocol.sizes import json_size
 from responses_app.protocol.stop_strings import MAX_STOP
 
 MAX_STOPS = 32  # stop sequences of one request

@@ -1,16 +1,35 @@
-"""The fields of a `POST /v1/responses`, each of the right type, and what becomes of those that are not carried out."""
+"""The fields of a `POST /v1/responses`, each of the right type, and what becomes of those that are not carried out.
 
-from collections.abc import Collection
+`GenerationFields` are those of every request that generates a text. `engine.sampling` declares how it is sampled; what
+an API needs of it beside stands here: where the text ends, and which of the names are OpenAI's own. `text.format` says
+the shape of the answer, and so does `structured_outputs`, in vLLM's own way.
+"""
+
+import re
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SkipValidation
 
-from responses_app.protocol.errors import invalid_value
-from responses_app.protocol.fields import CACHES_ALL, ClientModel, Metadata, Refused, or_text
+from engine import orjson
+from engine.contents.regexes import check_regex
+from engine.errors import GrammarRefused
+from engine.sampling import SAMPLED, TextSampling
+from engine.types import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
+from responses_app.protocol.errors import JsonObject, invalid_value
+from responses_app.protocol.fields import (
+    CACHES_ALL,
+    ClientModel,
+    Metadata,
+    Refused,
+    missing,
+    or_text,
+    validate,
+    wrong_type,
+)
 from responses_app.protocol.items.compaction import MIN_THRESHOLD
 from responses_app.protocol.items.multi_agent import DEFAULT_CONCURRENT
-from responses_app.protocol.requests.sampling import OF_RESPONSES, GenerationFields, not_openais
-from responses_app.protocol.requests.text_format import StructuredOutputs
+from responses_app.protocol.stop_strings import Stops
 from responses_app.protocol.tiers import ServiceTier
 
 KNOWN_INCLUDES = frozenset(
@@ -33,10 +52,26 @@ TOKENS = "tokens"  # of this server: items have the tokens that they come of, wi
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 
+MAX_STOP_TOKENS = 64  # of one request
+# The fields of sampling that OpenAI has: in its older APIs, and in the Responses API.
+OF_COMPLETIONS = tuple("temperature top_p presence_penalty frequency_penalty seed logit_bias stop".split())
+OF_RESPONSES = ("temperature", "top_p")
+
+
+class GenerationFields(ClientModel, TextSampling):
+    """How a text is sampled, and where it ends."""
+
+    stop: Stops | None = None
+    stop_token_ids: Annotated[list[int] | None, Field(max_length=MAX_STOP_TOKENS)] = None
+
+
+def not_openais(theirs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names that OpenAI does not have in an API, where it has `theirs`."""
+    return tuple(name for name in (*SAMPLED, "stop", "stop_token_ids") if name not in theirs)
+
+
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Verbosity = Literal["low", "medium", "high"]
-
-
 Summary = Literal["auto", "concise", "detailed"]
 
 
@@ -72,6 +107,167 @@ class TextOptions(ClientModel):
 
     idle: ClassVar = {"verbosity": "The models here know no such wish: say it in the instructions."}
     told: ClassVar = ("verbosity",)
+
+
+FORMAT_AT = "text.format"
+
+
+class _Format(ClientModel):
+    """What all formats have in common: where the request says it."""
+
+    at: ClassVar = FORMAT_AT
+    schema_at: ClassVar = f"{FORMAT_AT}.schema"
+
+
+class PlainText(_Format):
+    """Any text."""
+
+    type: Literal["text"] = "text"
+
+    @property
+    def content(self) -> Content:
+        """What the answer may be."""
+        return AnyText()
+
+    def echoed(self) -> JsonObject:
+        """Return it as OpenAI does."""
+        return {"type": self.type}
+
+
+class AnyJson(_Format):
+    """Some JSON object."""
+
+    type: Literal["json_object"]
+
+    @property
+    def content(self) -> Content:
+        """What the answer may be."""
+        return AnyObject()
+
+    def echoed(self) -> JsonObject:
+        """Return it as OpenAI does."""
+        return {"type": self.type}
+
+
+class FittingJson(_Format):
+    """JSON that fits a schema: always, whether it is asked for strictly or not."""
+
+    type: Literal["json_schema"]
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
+    # Another name, since `schema` is a method of pydantic's models.
+    json_schema: dict[str, object] = Field(alias="schema")
+    description: str | None = None
+    strict: bool | None = None  # echoed; the answer fits in any case
+
+    @property
+    def content(self) -> Content:
+        """What the answer may be."""
+        return JsonSchema(orjson.dumps(self.json_schema).decode())
+
+    def echoed(self) -> JsonObject:
+        """Return it as OpenAI does."""
+        return {
+            "type": self.type,
+            "name": self.name,
+            "description": self.description,
+            "schema": self.json_schema,
+            "strict": bool(self.strict),
+        }
+
+
+TextFormat = PlainText | AnyJson | FittingJson
+FORMATS: Mapping[str, type[TextFormat]] = {"text": PlainText, "json_object": AnyJson, "json_schema": FittingJson}
+
+
+def parse_text_format(value: object) -> TextFormat:
+    """Validate a request's `text.format`. Raises `ApiError`."""
+    if value is None:
+        return PlainText()
+    if not isinstance(value, dict):
+        raise wrong_type(FORMAT_AT, "an object", value)
+    kind = value.get("type")
+    if kind is None:
+        raise missing(f"{FORMAT_AT}.type")
+    if not isinstance(kind, str):
+        raise wrong_type(f"{FORMAT_AT}.type", "a string", kind)
+    if kind not in FORMATS:
+        raise invalid_value(
+            f"{FORMAT_AT}.type", f"{kind[:80]!r}. Supported values are: {', '.join(repr(each) for each in FORMATS)}."
+        )
+    return validate(FORMATS[kind], value, at=FORMAT_AT)
+
+
+STRUCTURED_AT = "structured_outputs"
+MAX_CHOICES = 1000  # they become one regular expression
+_STRUCTURED = ("json", "regex", "choice", "grammar", "json_object")  # of which a request sets exactly one
+_ONE = Refused("The engine here writes JSON in its own way; leave it out.")
+
+
+class StructuredOutputs(ClientModel):
+    """What an answer is held to: exactly one of the fields says it. `grammar` is one of Lark."""
+
+    json_schema: dict[str, Any] | str | None = Field(default=None, alias="json")  # an object, or its text
+    regex: str | None = Field(default=None, min_length=1)
+    choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=MAX_CHOICES)] | None = (
+        None
+    )
+    grammar: str | None = Field(default=None, min_length=1)
+    json_object: bool | None = None
+
+    refused: ClassVar = {
+        **dict.fromkeys(("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"), _ONE),
+        "structural_tag": Refused("Declare tools, or send 'json'."),
+    }
+    own: ClassVar = (*_STRUCTURED, *refused)
+
+
+class HeldText:
+    """An answer that is held to something else than a format of `text`. It is a format of its own to the model."""
+
+    at = schema_at = STRUCTURED_AT  # where the request says it
+
+    def __init__(self, content: Content) -> None:
+        self.content = content
+
+
+def held_text(outputs: StructuredOutputs) -> HeldText:
+    """Return what an answer is held to. Raises `ApiError`."""
+    # `json` is a method of pydantic's models, so its field has another name here.
+    names = [name for name in ("json_schema", *_STRUCTURED[1:]) if getattr(outputs, name) not in (None, False)]
+    if len(names) != 1:
+        raise invalid_value(
+            STRUCTURED_AT, f"exactly one of {', '.join(map(repr, _STRUCTURED))} says what the answer is."
+        )
+    return HeldText(_held_content(outputs))
+
+
+def _held_content(outputs: StructuredOutputs) -> Content:
+    if outputs.json_object:
+        return AnyObject()
+    if outputs.grammar is not None:
+        return Lark(outputs.grammar)
+    if outputs.json_schema is not None:
+        return JsonSchema(_schema(outputs.json_schema))
+    # A choice is a regular expression of texts that mean themselves.
+    pattern = outputs.regex or "|".join(map(re.escape, outputs.choice or ()))
+    try:
+        check_regex(pattern)
+    except GrammarRefused as refused:
+        name = "regex" if outputs.regex else "choice"
+        raise invalid_value(f"{STRUCTURED_AT}.{name}", f"{refused.reason.rstrip('.')}.") from refused
+    return Regex(pattern)
+
+
+def _schema(schema: dict[str, Any] | str) -> str:
+    if isinstance(schema, str):
+        try:
+            read = orjson.loads(schema)
+        except orjson.JSONDecodeError:
+            read = None
+        if not isinstance(read, dict):
+            raise invalid_value(f"{STRUCTURED_AT}.json", "it should be a JSON schema: an object, or the text of one.")
+        return schema
+    return orjson.dumps(schema).decode()
 
 
 HIDES_NOTHING = {"include_obfuscation": "Nothing is added to a stream that would hide how long its parts are."}
@@ -270,7 +466,7 @@ class Fields(GenerationFields):
 def check_create(fields: Fields) -> None:
     """Refuse what a create may not include."""
     check_include(fields.include, own=(TOKENS,))
-    if fields.wants_tokens and (fields.stream or fields.background):
+    if (fields.stream or fields.background) and fields.wants_tokens:
         raise invalid_value(
             "return_token_ids" if fields.return_token_ids else "include",
             "tokens of items come with a whole answer only: leave 'stream' and 'background' out, or read the tokens "

@@ -43,7 +43,10 @@ def in_own_names(
         name_of = tool_name if place is not None and place[1] == "tools" else item_name
         if place is not None and name_of is not None:
             return name_of(int(place[2]), name[place.end() :])
-        return _renamed(name, names)
+        for old, new in names.fields:
+            if name == old or name.startswith((f"{old}.", f"{old}[")):
+                return new + name[len(old) :]
+        return name
 
     if error.param is not None:
         error.param = renamed(error.param)
@@ -52,10 +55,3 @@ def in_own_names(
         error.message = error.message.replace(old, new)
     error.message = _QUOTED.sub(lambda match: f"'{renamed(match.group(1))}'", error.message)
     return error
-
-
-def _renamed(name: str, names: OwnNames) -> str:
-    for old, new in names.fields:
-        if name == old or name.startswith((f"{old}.", f"{old}[")):
-            return new + name[len(old) :]
-    return name

@@ -5,29 +5,23 @@ What becomes of fields that are none of a model's here is said in `fields`. Besi
     new_response     its response object, as it begins
     parse_compact    the create that a compaction is (`POST /v1/responses/compact`)
     rules_of_turns   what its turns may be, in no model format's own words: see `engine.types`
-    named_by         what it names that is of another resource
 
 The rules of turns come from the tools (each that the model is shown can be called, with arguments that fit its schema,
 but for `strict: false`), from `tool_choice` (which of them, and whether one must be), and from `text.format` (what the
 answer is). Where a request has no tools and asks for plain text, there are no rules: then the model is free, and a call
 of a function that nobody declared here goes to the client, which may know of it.
-
-Whoever names a file, a container, a vector store, a conversation or an item gets at what is in it, so a key needs the
-thing's own scope (`auth.scopes.check_named`). What continues a response, and an item of one, is of the resource that
-the request is for, and needs no other. Citations in a history name nothing: they tell where a text came from. A call of
-the code interpreter in it names its container: code may go on there.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field, SkipValidation
 
 from engine.formats.base import FunctionTool
 from engine.types import AnyText, CallRule, TurnRules
-from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import (
     CACHES_ALL,
@@ -42,19 +36,28 @@ from responses_app.protocol.fields import (
     noted,
     validate,
 )
-from responses_app.protocol.files.skills import skills_in
 from responses_app.protocol.items.client_tools import ClientTools, late_tools, read_tools
 from responses_app.protocol.items.items import CompactionTrigger, ParsedItem, parse_input
 from responses_app.protocol.items.multi_agent import NAMESPACE as AGENTS_NAMESPACE
 from responses_app.protocol.items.multi_agent import beta_missing, has_beta
 from responses_app.protocol.items.offers import OfferedTool
-from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, LOGPROBS, NOT_OPENAIS, Fields, check_create
+from responses_app.protocol.json_text import json_size
+from responses_app.protocol.requests.create_fields import (
+    ENGINE_FIELDS,
+    LOGPROBS,
+    NOT_OPENAIS,
+    Fields,
+    HeldText,
+    PlainText,
+    TextFormat,
+    check_create,
+    held_text,
+    parse_text_format,
+)
 from responses_app.protocol.requests.resources import ResponseObject, Status
 from responses_app.protocol.requests.server_tools import item_of, private_fields, refuse_names
-from responses_app.protocol.requests.text_format import HeldText, PlainText, TextFormat, held_text, parse_text_format
 from responses_app.protocol.requests.tool_choice import ToolChoice, parse_tool_choice, refuse_of_programs
 from responses_app.protocol.requests.tools import callable_tools, content_of, parse_tools
-from responses_app.protocol.sizes import json_size
 from responses_app.protocol.tiers import ServiceTier
 
 
@@ -92,14 +95,14 @@ class CreateRequest(Fields):
     @property
     def served(self) -> list[JsonObject]:
         """Its tools that a server runs."""
-        return _served(self.tools_json)
+        return [tool for tool in self.tools_json if item_of(tool) is not None]
 
-    @property
+    @cached_property
     def with_agents(self) -> bool:
         """Whether the model may start agents."""
         return self.multi_agent is not None and self.multi_agent.enabled
 
-    @property
+    @cached_property
     def warm_up(self) -> bool:
         """Whether nothing is to be generated."""
         return self.generate is False or bool(self.prompt_cache_options and self.prompt_cache_options.prewarm)
@@ -135,7 +138,7 @@ class CreateRequest(Fields):
     @property
     def offered_functions(self) -> list[FunctionTool]:
         """The functions the model may call now: none where the request forbids calls."""
-        return [] if self.tool_choice.forbids else [tool.declaration() for tool in self.tools.shown()]
+        return [] if self.tool_choice.mode == "none" else [tool.declaration() for tool in self.tools.shown()]
 
     @property
     def logprobs(self) -> int | None:
@@ -149,7 +152,7 @@ class CreateRequest(Fields):
         options = self.background_options
         return self.prompt_cache_key or (options.continuation_id if options else None)
 
-    @property
+    @cached_property
     def effort(self) -> Literal["none", "low", "medium", "high"]:
         """The reasoning effort as models know it, and none; medium by default."""
         effort = self.reasoning.effort if self.reasoning else None
@@ -182,10 +185,13 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
     Raises `ApiError` that names the field and says what it takes.
     """
     if not engine_fields:
-        _refuse_engine_fields(data)
+        for name in ENGINE_FIELDS:
+            if data.get(name) is not None:
+                raise unsupported_parameter(name, NOT_OPENAIS)
     check_fields(Fields, data)
-    # Before items and tools are read: what is nested too deeply is refused here.
-    size = _written_size(data)
+    read = {name: data[name] for name in Fields.model_fields if name in data}
+    # Before items and tools are read: a request that is nested too deeply is refused here.
+    size = json_size({name: data[name] for name in ("input", "tools") if name in data} | read)
     items, input_json = parse_input(data.get("input"), nameless=True)
     tools_json = parse_tools(data.get("tools"))
     tools = callable_tools(tools_json)
@@ -201,7 +207,6 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
         "size": size,
         "ignored": noted(),
     }
-    read = {name: data[name] for name in Fields.model_fields if name in data}
     # Fields were looked at above, so this checks their types only: the parsed ones are taken as they are.
     request = validate(CreateRequest, {**read, **parsed})
     _check_together(request)
@@ -210,10 +215,6 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
     check_create(request)
     check_metadata(request.metadata)
     return request
-
-
-def _served(tools: list[JsonObject]) -> list[JsonObject]:
-    return [tool for tool in tools if item_of(tool) is not None]
 
 
 def _tool_choice(
@@ -227,7 +228,8 @@ def _tool_choice(
     continues = any(data.get(name) is not None for name in ("previous_response_id", "conversation"))
     joined = tools.joined(read_tools(late_tools(input_json), at="input"))
     refuse_of_programs(value, tools_json)
-    return parse_tool_choice(value, joined, served=_served(tools_json), continues=continues)
+    served = [tool for tool in tools_json if item_of(tool) is not None]
+    return parse_tool_choice(value, joined, served=served, continues=continues)
 
 
 def with_choice(request: CreateRequest, tools: ClientTools) -> CreateRequest:
@@ -323,21 +325,9 @@ def _check_agents(request: CreateRequest) -> None:
             )
 
 
-def _refuse_engine_fields(data: Mapping[str, object]) -> None:
-    for name in ENGINE_FIELDS:
-        if data.get(name) is not None:
-            raise unsupported_parameter(name, NOT_OPENAIS)
-
-
 _LONGEST_NAME = 256  # characters of an unknown field that are kept
 _RESERVED_IDS = ("compact", "input_tokens")  # paths under `/v1/responses/`, where an id stands, too
 _KNOWN = known_names(Fields)  # whatever becomes of them
-
-
-def _written_size(data: Mapping[str, object]) -> int:
-    """Return the size of what is read of a request, as JSON, in bytes."""
-    read = {name: data[name] for name in ("input", "tools", *Fields.model_fields) if name in data}
-    return json_size(read)
 
 
 def new_response(
@@ -473,15 +463,16 @@ def rules_of_turns(
     served = [rule for tool, rule in hosted if choice.allows(tool)]
     answer = request.answer.content
     # No rules at all: then the model may also call what only the client knows.
-    if not (len(tools) or served or choice.demands) and isinstance(answer, AnyText):
+    must_call = choice.mode == "required"
+    if not (len(tools) or served or must_call) and isinstance(answer, AnyText):
         return None
-    if choice.forbids:
+    if choice.mode == "none":
         rules = TurnRules(answer=answer)
         return RulesOfTurns(rules, rules)
     shown = [tool for tool in tools.shown() if choice.allowed is None or tool.called in choice.allowed]
     calls = [*(CallRule(tool.called, content_of(tool)) for tool in shown), *served]
     free = TurnRules(calls=tuple(calls), answer=answer)
-    return RulesOfTurns(replace(free, must_call=choice.demands), free)
+    return RulesOfTurns(replace(free, must_call=must_call), free)
 
 
 def enforced_field(request: CreateRequest, tools: ClientTools) -> str | None:
@@ -490,99 +481,12 @@ def enforced_field(request: CreateRequest, tools: ClientTools) -> str | None:
     Functions that the model calls if it likes can be had without: then their arguments may be wrong. The grammar of a
     custom tool cannot: what its client gets has to follow it.
     """
-    if request.tool_choice.demands or request.tool_choice.allowed is not None:  # the model is shown all of its tools
+    if (
+        request.tool_choice.mode == "required" or request.tool_choice.allowed is not None
+    ):  # the model is shown all of its tools
         return "tool_choice"
     if not isinstance(request.answer.content, AnyText):
         return request.answer.at
-    if request.tool_choice.forbids:
+    if request.tool_choice.mode == "none":
         return None
     return next((tool.field for tool in tools if tool.definition), None)
-
-
-_MEDIA = ("input_image", "input_file", "computer_screenshot")  # parts whose `file_id` says where their content is
-
-
-class Named(NamedTuple):
-    """A thing that a request names, by what a key must be made for to use it."""
-
-    area: Area  # what a key must be made for
-    param: str  # where it stands in the request
-    writes: bool = False  # the request changes it, too
-
-
-def named_by(request: CreateRequest, *, runs: bool) -> Iterator[Named]:
-    """Yield what a create names; one that only counts (`runs` is False) changes nothing of it."""
-    if request.conversation is not None:
-        yield from _used(Area.CONVERSATIONS, "conversation", writes=runs)
-    yield from named_in_items(request.input_json, at="input")
-    if any(tool["type"] == "code_interpreter" for tool in request.tools_json):
-        for index, item in enumerate(request.input_json):
-            if item.get("type") == "code_interpreter_call" and item.get("container_id"):
-                yield from _used(Area.CONTAINERS, f"input[{index}].container_id", writes=runs)
-    for index, tool in enumerate(request.tools_json):
-        yield from _named_by_tool(tool, f"tools[{index}]", runs=runs)
-
-
-def named_in_items(items: Sequence[JsonObject], *, at: str) -> Iterator[Named]:
-    """Yield the files that items name; `at` is where they stand in the request."""
-    for index, item in enumerate(items):
-        for field in ("content", "output"):
-            yield from named_in_parts(item.get(field), at=f"{at}[{index}].{field}")
-
-
-def named_by_conversation(items: Sequence[JsonObject]) -> Iterator[Named]:
-    """Yield what the items of a conversation name: one that is named by its id is copied, whosever it is."""
-    yield from named_in_items(items, at="items")
-    for index, item in enumerate(items):
-        if item["type"] == "item_reference":
-            # The id may be that of a response's item or of a conversation's: the key needs both.
-            yield Named(Area.RESPONSES, f"items[{index}].id")
-            yield Named(Area.CONVERSATIONS, f"items[{index}].id")
-
-
-def named_in_parts(parts: object, *, at: str) -> Iterator[Named]:
-    """Yield the files that a content, or the output of a call, names: an array of parts, or one of them."""
-    if isinstance(parts, list):
-        for index, part in enumerate(parts):
-            yield from _named_by_part(part, f"{at}[{index}]")
-    else:
-        yield from _named_by_part(parts, at)
-
-
-def files_named(file_ids: Iterable[str] | None, *, at: str) -> Iterator[Named]:
-    """Yield what a list of the ids of files names."""
-    if file_ids:
-        yield Named(Area.FILES, at)
-
-
-def skills_named(skills: Iterable[JsonObject], *, at: str) -> Iterator[Named]:
-    """Yield what a list of skills names: those that it brings are nobody's."""
-    if any(each.get("type") == "skill_reference" for each in skills):
-        yield Named(Area.SKILLS, at)
-
-
-def _named_by_part(part: object, at: str) -> Iterator[Named]:
-    if isinstance(part, dict) and part.get("type") in _MEDIA and part.get("file_id"):
-        yield Named(Area.FILES, f"{at}.file_id")
-
-
-def _named_by_tool(tool: Mapping[str, object], at: str, *, runs: bool) -> Iterator[Named]:
-    container, mask = tool.get("container"), tool.get("input_image_mask")
-    field, skills = skills_in(tool)
-    yield from skills_named(skills, at=f"{at}.{field}.skills")
-    match tool["type"]:
-        case "code_interpreter" if isinstance(container, str):
-            yield from _used(Area.CONTAINERS, f"{at}.container", writes=runs)
-        case "code_interpreter" if isinstance(container, dict):
-            yield from files_named(container.get("file_ids"), at=f"{at}.container.file_ids")
-        case "file_search":
-            yield Named(Area.VECTOR_STORES, f"{at}.vector_store_ids")
-        case "image_generation" if isinstance(mask, dict) and mask.get("file_id"):
-            yield Named(Area.FILES, f"{at}.input_image_mask.file_id")
-
-
-def _used(area: Area, param: str, *, writes: bool) -> Iterator[Named]:
-    """Yield what a response reads, and changes if it `writes`."""
-    yield Named(area, param)
-    if writes:
-        yield Named(area, param, writes=True)

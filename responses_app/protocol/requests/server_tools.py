@@ -129,8 +129,9 @@ def echoed_image_tool(tool: JsonObject, at: str) -> JsonObject:
     declared = validate(ImageGeneration, tool, at=at)
     if declared.output_format in ("gif", "svg"):
         raise unsupported_parameter(f"{at}.output_format", "Images are 'png', 'jpeg' or 'webp' here.")
-    if declared.input_image_mask is not None:
-        _check_mask(declared.input_image_mask, f"{at}.input_image_mask")
+    mask = declared.input_image_mask
+    if mask is not None and sent_image(mask.model_dump()) is None:
+        raise invalid_value(f"{at}.input_image_mask.image_url", _NO_URLS)
     return tool
 
 
@@ -167,11 +168,6 @@ def sent_images(message: JsonObject) -> list[SentImage]:
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
     images = (sent_image(part) for part in parts if part.get("type") == "input_image")
     return [image for image in images if image is not None]
-
-
-def _check_mask(mask: _Mask, at: str) -> None:
-    if sent_image(mask.model_dump()) is None:
-        raise invalid_value(f"{at}.image_url", _NO_URLS)
 
 
 FOUND = "file_search_call"  # the type of items whose tool keeps it
@@ -250,16 +246,15 @@ class FoundFiles:
         """Take what a search has found; the oldest are forgotten."""
         self._files.append(list(results))
         # The latest search stays whatever its size: its results are cited now.
-        while len(self._files) > 1 and self._are_too_many():
+        while len(self._files) > 1 and (
+            sum(map(len, self._files)) > MAX_KEPT or len(orjson.dumps(self.as_json())) > MAX_BYTES
+        ):
             del self._files[0]
             self._first += 1
 
     def as_json(self) -> JsonObject:
         """Return it as it is kept."""
         return {"first": self._first, "found": [[list(each) for each in search] for search in self._files]}
-
-    def _are_too_many(self) -> bool:
-        return sum(map(len, self._files)) > MAX_KEPT or len(orjson.dumps(self.as_json())) > MAX_BYTES
 
     def file(self, search: int, result: int) -> tuple[str, str] | None:
         """Return the id and the name of the file of a result."""
@@ -400,8 +395,12 @@ def refuse_double_labels(tools: Sequence[JsonObject]) -> None:
     taken |= {SEARCH_NAMESPACE for tool in tools if is_search_of_server(tool)}
     taken |= {SHELL.partition(".")[0] for tool in tools if is_hosted_shell(tool)}
     refuse_names(tools, taken)
-    functions = [tool for tool in tools if tool["type"] in ("namespace", "function", "custom")]
-    beginnings = {str(each.get("name")).partition(".")[0] for each in functions if _has_beginning(each)}
+    # The model calls these, or those in them, as it calls the tools of an MCP server: by two names.
+    beginnings = {
+        name.partition(".")[0]
+        for name, kind in ((str(tool.get("name")), tool["type"]) for tool in tools)
+        if kind == "namespace" or (kind in ("function", "custom") and "." in name)
+    }
     seen: set[object] = set()
     for index, tool in enumerate(tools):
         label = tool.get("server_label") if tool["type"] == "mcp" else None
@@ -413,11 +412,6 @@ def refuse_double_labels(tools: Sequence[JsonObject]) -> None:
                 f"tools[{index}].server_label", f"'{label}' is declared twice. Give each server its own."
             )
         seen.add(label)
-
-
-def _has_beginning(tool: JsonObject) -> bool:
-    """Whether the model calls a tool, or those in it, as it calls the tools of an MCP server: by two names."""
-    return tool["type"] == "namespace" or "." in str(tool.get("name"))
 
 
 def refuse_names(tools: Sequence[JsonObject], taken: Collection[str]) -> None:
@@ -437,13 +431,18 @@ def _echoed_server(tool: JsonObject, at: str) -> JsonObject:
     server = validate(McpServer, tool, at=at)
     if server.server_label in RESERVED_LABELS:
         raise _taken(server.server_label, f"{at}.server_label")
-    if server.server_url is not None:
-        _check_url(server.server_url, f"{at}.server_url")
+    url, parts = server.server_url, None
+    if url is not None:
+        parts = _URL.fullmatch(url)
+        if parts is None:
+            why = "it is the address of a server: http:// or https://, a host and a path."
+            raise invalid_value(f"{at}.server_url", why)
+        url = f"{parts['scheme']}{parts['host']}{parts['path']}{_REDACTED if parts['query'] else ''}"
     allowed, approval = server.allowed_tools, server.require_approval
     return {
         "type": "mcp",
         "server_label": server.server_label,
-        "server_url": server.server_url and _without_credentials(server.server_url),
+        "server_url": url,  # without credentials
         "server_description": server.server_description,
         "allowed_tools": allowed.model_dump(exclude_none=True) if isinstance(allowed, _Filter) else allowed,
         "require_approval": approval.model_dump(exclude_none=True)
@@ -493,14 +492,3 @@ _PARSERS: Mapping[str, Callable[[JsonObject, str], JsonObject]] = {
     PROGRAMS: _echoed_programs,
     **dict.fromkeys(WEB_SEARCH, echoed_search),
 }
-
-
-def _check_url(url: str, at: str) -> None:
-    if _URL.fullmatch(url) is None:
-        raise invalid_value(at, "it is the address of a server: http:// or https://, a host and a path.")
-
-
-def _without_credentials(url: str) -> str:
-    parts = _URL.fullmatch(url)
-    assert parts is not None, "it was checked"
-    return f"{parts['scheme']}{parts['host']}{parts['path']}{_REDACTED if parts['query'] else ''}"

@@ -34,7 +34,7 @@ class HostedChoice:
 class ToolChoice:
     """Which tools the model may call, and whether it must."""
 
-    mode: Literal["none", "auto", "required"] = "auto"
+    mode: Literal["none", "auto", "required"] = "auto"  # the model may call nothing, anything, or must call something
     allowed: frozenset[str] | None = None  # what the model calls; None: all that it is shown
     echo: str | JsonObject = "auto"  # as OpenAI gives it back
     # It names what only the conversation can have, so it is parsed again with the tools of that.
@@ -43,19 +43,9 @@ class ToolChoice:
 
     def allows(self, tool: OfferedTool) -> bool:
         """Whether the model may call a tool of this server; it may search for tools where no call is demanded."""
-        if self.allowed is None or (tool.item == SEARCH_CALL and not self.demands):
+        if self.allowed is None or (tool.item == SEARCH_CALL and self.mode != "required"):
             return True
         return any(each.names(tool) for each in self.hosted)
-
-    @property
-    def forbids(self) -> bool:
-        """Whether the model may call nothing."""
-        return self.mode == "none"
-
-    @property
-    def demands(self) -> bool:
-        """Whether the model must call something."""
-        return self.mode == "required"
 
 
 class _Absent(ApiError):
@@ -137,12 +127,6 @@ def _is_hosted(kind: str, tools: ClientTools, served: Sequence[JsonObject]) -> b
     return kind == "shell" and tools.of_type(kind) is None and SHELL_ITEM in map(item_of, served)
 
 
-def _hosted_entry(entry: object, tools: ClientTools, served: Sequence[JsonObject]) -> HostedChoice | None:
-    if not isinstance(entry, dict) or not isinstance(kind := entry.get("type"), str):
-        return None
-    return _hosted(entry, kind, served) if kind in ITEMS or _is_hosted(kind, tools, served) else None
-
-
 def _allowed(value: JsonObject, tools: ClientTools, served: Sequence[JsonObject]) -> ToolChoice:
     nested = value.get("allowed_tools")  # the Chat Completions form
     choice, at = (nested, f"{PARAM}.allowed_tools") if isinstance(nested, dict) else (value, PARAM)
@@ -155,7 +139,9 @@ def _allowed(value: JsonObject, tools: ClientTools, served: Sequence[JsonObject]
     echoed: list[JsonObject] = []
     hosted: list[HostedChoice] = []
     for index, entry in enumerate(entries):
-        named = _hosted_entry(entry, tools, served)
+        named = None
+        if isinstance(entry, dict) and isinstance(kind := entry.get("type"), str):
+            named = _hosted(entry, kind, served) if kind in ITEMS or _is_hosted(kind, tools, served) else None
         hosted += [named] if named is not None else []
         group, echo = ((), dict(entry)) if named is not None else _allowed_entry(entry, tools, f"{at}.tools[{index}]")
         groups[id(group)] = group

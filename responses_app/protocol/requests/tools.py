@@ -191,14 +191,24 @@ def parse_tools(value: object, *, at: str = "tools") -> list[JsonObject]:
         tools = [_tool(tool, f"{at}[{index}]") for index, tool in enumerate(value)]
     refuse_double_labels(tools)
     refuse_without_programs(tools)
-    _refuse_second_search(tools)
+    searches = [index for index, tool in enumerate(tools) if tool.get("type") == "tool_search"]
+    if len(searches) > 1:
+        raise invalid_value(f"tools[{searches[1]}]", "'tool_search' is declared twice. Declare it once.")
     return tools
 
 
 def callable_tools(echoed: list[JsonObject]) -> ClientTools:
     """Return those of the tools that the model can call. Raises `ApiError` for two of one name."""
     tools = read_tools(echoed)
-    _refuse_doubles(tools)
+    known: dict[str, ClientTool] = {}
+    for tool in tools:
+        if tool.called in known:
+            raise invalid_value(
+                f"{tool.at}.name",
+                f"the tool '{tool.called}' is declared twice, the first time in "
+                f"'{known[tool.called].at}'. Give each tool a name of its own.",
+            )
+        known[tool.called] = tool
     return ClientTools(tools)
 
 
@@ -270,15 +280,11 @@ def _custom(tool: JsonObject, at: str) -> Custom:
             if getattr(custom.format, name) is None:
                 raise missing(f"{form_at}.{name}")
         if custom.format.syntax == "regex":
-            _check_regex(custom.format.definition or "", f"{form_at}.definition")
+            try:
+                check_regex(custom.format.definition or "")
+            except GrammarRefused as refused:
+                raise invalid_value(f"{form_at}.definition", refused.reason) from refused
     return custom
-
-
-def _check_regex(pattern: str, at: str) -> None:
-    try:
-        check_regex(pattern)
-    except GrammarRefused as refused:
-        raise invalid_value(at, refused.reason) from refused
 
 
 def _namespace(tool: JsonObject, at: str) -> JsonObject:
@@ -300,24 +306,6 @@ def _namespace(tool: JsonObject, at: str) -> JsonObject:
         "description": namespace.description or "",
         "tools": members,
     }
-
-
-def _refuse_second_search(tools: Sequence[JsonObject]) -> None:
-    searches = [index for index, tool in enumerate(tools) if tool.get("type") == "tool_search"]
-    if len(searches) > 1:
-        raise invalid_value(f"tools[{searches[1]}]", "'tool_search' is declared twice. Declare it once.")
-
-
-def _refuse_doubles(tools: Iterable[ClientTool]) -> None:
-    known: dict[str, ClientTool] = {}
-    for tool in tools:
-        if tool.called in known:
-            raise invalid_value(
-                f"{tool.at}.name",
-                f"the tool '{tool.called}' is declared twice, the first time in "
-                f"'{known[tool.called].at}'. Give each tool a name of its own.",
-            )
-        known[tool.called] = tool
 
 
 def _is_strict(parameters: JsonObject | None) -> bool:

@@ -8,9 +8,9 @@ from responses_app.protocol.errors import ApiError, JsonObject, not_found
 from responses_app.protocol.fields import ClientModel, validate
 from responses_app.protocol.items.items import Content, MediaPart, Part
 from responses_app.protocol.items.resources import part_resource
+from responses_app.protocol.json_text import json_size
 from responses_app.protocol.prompt.prompt import text_of
 from responses_app.protocol.response.steps import OutputGiven
-from responses_app.protocol.sizes import json_size
 
 TOOL_MODE_HEADER = "Respsite-Tool-Mode"
 COMPLETE, WAIT = "complete", "wait"  # a response ends with calls of the client's tools, or waits for their outputs

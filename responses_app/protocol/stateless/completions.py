@@ -20,11 +20,17 @@ from engine.types import FinishReason, PromptLogprobs, RankedToken, TokenChunk, 
 from responses_app.protocol.engine_details import LOWEST, check_transfer
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import ClientModel, Refused, validate
-from responses_app.protocol.json_text import dumps
-from responses_app.protocol.requests.create_fields import GUIDED, HIDES_NOTHING, NO_SUCH_SAMPLING, OF_ENGINES
+from responses_app.protocol.json_text import dumps, json_size
+from responses_app.protocol.requests.create_fields import (
+    GUIDED,
+    HIDES_NOTHING,
+    NO_SUCH_SAMPLING,
+    OF_COMPLETIONS,
+    OF_ENGINES,
+    GenerationFields,
+    not_openais,
+)
 from responses_app.protocol.requests.renaming import OwnNames, in_own_names
-from responses_app.protocol.requests.sampling import OF_COMPLETIONS, GenerationFields, not_openais
-from responses_app.protocol.sizes import json_size
 from responses_app.protocol.stateless.embeddings import read_inputs
 from responses_app.protocol.stop_strings import StopStrings
 from responses_app.protocol.tiers import ServiceTier

@@ -19,13 +19,16 @@ from engine.weights import FAILED, BaseWeights, RemoteCall, ReplicaState, Weight
 from responses_app.protocol.engine_state import (
     EngineState,
     OpenUpdate,
+    PauseRequest,
+    WeightsRequest,
     busy,
+    check_lease,
+    check_method,
     no_update,
     not_paused,
     update_open,
 )
 from responses_app.protocol.errors import ApiError, conflict, invalid_value
-from responses_app.protocol.requests.engine import PauseRequest, WeightsRequest, check_lease, check_method
 from responses_app.runs.engines.actions import applying, calling, pausing, resuming
 from responses_app.runs.engines.following import EngineFollower
 from responses_app.runs.engines.operations import EngineOperations, Operation, weights_of

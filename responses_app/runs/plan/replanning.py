@@ -294,7 +294,7 @@ def _offered(entry: ToolEntry, choice: ToolChoice) -> str:
 def check_callable(plan: RunPlan) -> None:
     """Raise `ApiError` where the model must call a tool, and has none to call behind what servers have listed."""
     choice = plan.request.tool_choice
-    if not choice.demands:
+    if choice.mode != "required":
         return
     rules = rules_of_turns(plan.request, plan.client_tools, hosted=plan.tools.rules())
     if rules is None or not rules.first.calls:

@@ -53,7 +53,7 @@ class Shelf:
         `context` is what the request continues; `response_id` is the id of the response to it; `unkept` says that its
         project keeps nothing.
         """
-        parent, forbids = context.parent, request.tool_choice.forbids
+        parent, forbids = context.parent, request.tool_choice.mode == "none"
         served = [] if forbids or not request.tools_json else request.served
         left_out = self._left_out(request) if request.tools_json else set()
         earlier = [*(parent.all_tool_items() if parent else ()), *context.raw]
@@ -103,7 +103,7 @@ class Shelf:
             if problem is not None:
                 unserved[index] = problem
                 request.note_ignored(f"tools[{index}]")
-        if request.tool_choice.forbids:
+        if request.tool_choice.mode == "none":
             return set(unserved)
         demanded = _demanded(request, unserved)
         for index, problem in unserved.items():
@@ -137,7 +137,7 @@ def _waiting(program: PausedProgram, request: CreateRequest) -> ApiError:
         return invalid_request(f"{spoken}: continue it first, and compact what comes of it.", param="input")
     return invalid_request(
         f"{spoken}. Declare the tool '{PROGRAMS}' again, with the functions that it calls, and do not forbid calls.",
-        param="tool_choice" if request.tool_choice.forbids else "tools",
+        param="tool_choice" if request.tool_choice.mode == "none" else "tools",
         code="invalid_value",
     )
 
@@ -153,7 +153,7 @@ def _demanded(request: CreateRequest, unserved: Collection[int]) -> Collection[i
     A tool that is demanded by its name is the only one that it may call.
     """
     choice, tools = request.tool_choice, request.tools_json
-    if not choice.demands:
+    if choice.mode != "required":
         return ()
     there = {item_of(tool) for place, tool in enumerate(tools) if place not in unserved} - {None}
     if choice.allowed is None:

@@ -28,8 +28,8 @@ from responses_app.protocol.prompt.prompt import (
     text_of,
     text_size,
 )
+from responses_app.protocol.requests.create_fields import GenerationFields
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, with_choice
-from responses_app.protocol.requests.sampling import GenerationFields
 from responses_app.protocol.response.steps import AgentsAllowed, Asked
 from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES, ServiceTier
 from responses_app.runs.plan.plan import Origin, RunPlan, Toolbox

@@ -17,8 +17,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from responses_app.protocol.codings import GZIP, codings_of
 from responses_app.protocol.setting import KIB, MIB
+from responses_app.protocol.transport import GZIP, codings_of
 from responses_app.tools.network import Network, NetworkError
 from responses_app.tools.reading.pages import (
     MAX_LINES,

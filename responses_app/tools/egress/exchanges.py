@@ -4,7 +4,7 @@ import asyncio
 
 import h11
 
-from responses_app.protocol.codings import codings_in
+from responses_app.protocol.transport import codings_in
 from responses_app.tools.egress.masking import Mask
 from responses_app.tools.egress.peers import Malformed, Peer, passed_on, raw_headers
 

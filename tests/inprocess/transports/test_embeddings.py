@@ -13,7 +13,7 @@ import pytest
 from openai.types import Decision
 
 from responses_app.api.models import anthropic_page
-from responses_app.protocol.codex import Known, catalogue
+from responses_app.protocol.codex import CatalogueModel, catalogue
 from responses_app.protocol.errors import ApiError
 from tests.kit.closed import bearer
 from tests.kit.inprocess import ClosedServer, Server
@@ -278,12 +278,12 @@ def test_codexs_catalogue(demo_server: Server) -> None:
 
 
 def test_a_model_that_is_not_loaded_yet_is_in_the_catalogue() -> None:
-    (entry,) = catalogue([Known("demo", None, sees=False)])["models"]  # type: ignore[misc]
+    (entry,) = catalogue([CatalogueModel("demo", None, sees=False)])["models"]  # type: ignore[misc]
     assert (entry["context_window"], entry["truncation_policy"]["limit"]) == (None, 10_000)
 
 
 def test_a_model_without_grammars_gets_no_tool_that_needs_one() -> None:
-    (entry,) = catalogue([Known("demo", None, sees=False, is_held=False)])["models"]  # type: ignore[misc]
+    (entry,) = catalogue([CatalogueModel("demo", None, sees=False, is_held=False)])["models"]  # type: ignore[misc]
     assert entry["apply_patch_tool_type"] is None
     assert "apply_patch" not in entry["base_instructions"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from responses_app.protocol.requests.create_fields import GenerationFields
 from responses_app.protocol.requests.requests import CreateRequest
-from responses_app.protocol.requests.sampling import GenerationFields
 from responses_app.urls import urlpatterns
 from tests.kit.batches import content_of, line
 from tests.kit.clients import Frame, Socket

@@ -18,8 +18,7 @@ from responses_app.protocol.items.items import MODELS, PASSED_THROUGH, MediaPart
 from responses_app.protocol.messages.blocks import MESSAGES as MESSAGES_OF_ANTHROPIC
 from responses_app.protocol.messages.tools import TOOLS as TOOLS_OF_ANTHROPIC
 from responses_app.protocol.messages.tools import MessagesMcpServer
-from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES, Fields
-from responses_app.protocol.requests.text_format import FORMATS
+from responses_app.protocol.requests.create_fields import FORMATS, KNOWN_INCLUDES, Fields
 from tests.kit.server import ROOT
 from tests.project.docs.sdk_fields import by_kind, differences, inner_types, sdk_types
 

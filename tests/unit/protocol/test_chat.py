@@ -142,7 +142,7 @@ def test_fields_have_their_names_of_the_responses_api() -> None:
     create = asked.create
     assert (create.max_output_tokens, create.effort, create.logprobs, create.store) == (7, "high", 2, False)
     assert create.text_format.echoed()["type"] == "json_schema"
-    assert create.tool_choice.demands
+    assert create.tool_choice.mode == "required"
     assert create.tools.names == {"f"}
     assert (create.metadata, create.user, create.service_tier, create.prompt_cache_key) == (
         {"a": "b"},
@@ -344,7 +344,7 @@ def test_two_messages_are_two_paragraphs() -> None:
 def test_functions_of_the_older_form_are_called_in_it() -> None:
     asked = chats.chat(functions=[{"name": "f", "parameters": {"type": "object"}}], function_call={"name": "f"})
     assert asked.create.parallel_tool_calls is False
-    assert asked.create.tool_choice.demands
+    assert asked.create.tool_choice.mode == "required"
     played = play([[token] for token in encode_harmony(CALL)])
     together: Any = chats.put_together(chats.encoded(played.events, asked)[1])
     assert together == whole(played, asked)

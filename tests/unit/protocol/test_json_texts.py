@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_app.protocol import sizes
+from responses_app.protocol import json_text
 from responses_app.protocol.items.spelling import MAX_CANONICAL, canonical, is_same_json, respelled
-from responses_app.protocol.sizes import check_lengths, has_more_values, loads_bounded
+from responses_app.protocol.json_text import check_lengths, has_more_values, loads_bounded
 from tests.unit.protocol.refusals import refusal
 
 TEXTS = st.text(st.sampled_from('\\",[{}]:aé\n'), max_size=12)
@@ -33,7 +33,7 @@ def test_the_count_is_that_of_the_parsed_text(value: object, piece: int, ascii_o
     values, empty = counted([value])
     expected = values - 1 + empty
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sizes, "PIECE", piece)
+        patch.setattr(json_text, "PIECE", piece)
         assert not has_more_values(text, expected)
         assert has_more_values(text, expected - 1)
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from engine.backends.demo.engine import DemoWeights
-from responses_app.protocol.engine_state import EngineState
+from responses_app.protocol.engine_state import EngineState, parse_pause, parse_weights
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.requests.engine import parse_pause, parse_weights
 from responses_app.runs.engines import following, operations
 from responses_app.runs.engines.doors import EngineDoors
 from responses_app.runs.engines.following import EngineFollower
