@@ -19,7 +19,8 @@ from engine.formats.base import Tokens
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import render_assistant, render_text
 from responses_app.protocol.prompt.chain import ChainLink, new_link
-from responses_app.protocol.prompt.prompt import PromptWriter, render_items
+from responses_app.protocol.prompt.prompt import PromptWriter
+from responses_app.protocol.prompt.rendering import render_items
 from responses_app.protocol.requests.requests import parse_create
 
 MESSAGES = 1000

@@ -16,7 +16,7 @@ from responses_app.protocol.ids import DerivedIds
 from responses_app.protocol.items.items import parse_input
 from responses_app.protocol.output.stream import ResponseStream
 from responses_app.protocol.prompt.chain import new_link
-from responses_app.protocol.prompt.prompt import Items, render_items
+from responses_app.protocol.prompt.rendering import Items, render_items
 from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
 from responses_app.protocol.requests.requests import new_response, parse_create
 from responses_app.protocol.response.response import ResponseMachine

@@ -11,7 +11,7 @@ from responses_app.auth.door import headers_in
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files import containers
-from responses_app.protocol.items import shown_files
+from responses_app.protocol.items import media
 from responses_app.protocol.requests.server_tools import MAX_STORES
 from responses_app.runs.planning import reading
 from responses_app.settings.conf import Settings
@@ -111,7 +111,7 @@ def file_limits(site: Site) -> JsonObject:
     return {
         "bytes": settings.file_max_bytes,  # of any file
         "part": PART_BYTES,
-        "message": {"count": shown_files.MAX_FILES, "bytes": reading.MAX_BYTES, "characters": shown_files.MAX_TEXT},
+        "message": {"count": media.MAX_FILES, "bytes": reading.MAX_BYTES, "characters": media.MAX_TEXT},
         "images": {"count": settings.input_images_max, "bytes": settings.input_image_max_bytes},
         "code": {"count": containers.MAX_FILES, "bytes": settings.sandbox_disk_bytes} if has_containers else None,
         "store": {"count": settings.vector_store_max_files, "stores": MAX_STORES} if settings.file_search else None,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.items.media import MAX_TEXT, DocumentUnreadable, ReadDocument
 from responses_app.protocol.items.offers import Offer
 from responses_app.protocol.items.programs import KIND as PROGRAMS
-from responses_app.protocol.items.shown_files import MAX_TEXT, DocumentUnreadable, ReadDocument
 from responses_app.settings.conf import Settings
 from responses_app.stores.clock import id_factory
 from responses_app.stores.files import BaseFileStore

@@ -21,7 +21,7 @@ from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import Rates
 from responses_app.observing.metrics import Metrics
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.items.shown_files import ReadDocument
+from responses_app.protocol.items.media import ReadDocument
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.sealing import Sealer

@@ -15,7 +15,7 @@ from pydantic import Field
 from engine.unanswered import Unanswered
 from responses_app.protocol.errors import JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import BREAKPOINT, ClientModel, as_text_parts, missing, or_text, validate, wrong_type
-from responses_app.protocol.items.items import MAX_NAME, NAME
+from responses_app.protocol.items.calls import MAX_NAME, NAME
 from responses_app.protocol.items.spelling import canonical
 from responses_app.protocol.prompt.replaying import SeenTurn
 

@@ -57,9 +57,6 @@ class ReferenceEnvironment(ClientModel):
     container_id: str = Field(pattern=_CONTAINER_ID)
 
 
-HOSTED_ENVIRONMENTS = ("container_auto", "container_reference")
-
-
 class AutoShell(CallableTool):
     """A shell whose commands run in a container that the server chooses."""
 
@@ -140,13 +137,6 @@ def echoed_interpreter(tool: JsonObject, at: str) -> JsonObject:
         return {"type": "code_interpreter", "container": container}
     check_network(container.network_policy, f"{at}.container.network_policy")
     return {"type": "code_interpreter", "container": container.model_dump(exclude_none=True)}
-
-
-def is_hosted_shell(tool: JsonObject) -> bool:
-    """Whether a tool is a shell whose commands this server runs; all other shells are the client's."""
-    environment = tool.get("environment")
-    hosted = isinstance(environment, dict) and environment.get("type") in HOSTED_ENVIRONMENTS
-    return hosted and tool.get("type") == "shell"
 
 
 def echoed_shell(tool: JsonObject, at: str) -> JsonObject:

@@ -20,7 +20,9 @@ from engine.unanswered import Unanswered
 from responses_app.protocol import ids
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.fields import ClientModel
-from responses_app.protocol.files.containers import HOSTED_ENVIRONMENTS
+
+NAME = r"^[A-Za-z0-9_.\-]+$"  # of a function or a namespace
+MAX_NAME = 256  # characters of one
 
 
 class LocalShellAction(ClientModel):
@@ -306,6 +308,16 @@ def begins_turn(item: JsonObject) -> bool:
 def types_answered(item: JsonObject) -> Collection[str]:
     """Return the types of the calls that an output may answer; none where the item is no output."""
     return _ANSWERS.get(str(item.get("type")), ())
+
+
+HOSTED_ENVIRONMENTS = ("container_auto", "container_reference")  # those of a shell whose commands a server runs
+
+
+def is_hosted_shell(tool: JsonObject) -> bool:
+    """Whether a tool is a shell whose commands this server runs; all other shells are the client's."""
+    environment = tool.get("environment")
+    hosted = isinstance(environment, dict) and environment.get("type") in HOSTED_ENVIRONMENTS
+    return hosted and tool.get("type") == "shell"
 
 
 def ran_in_container(item: JsonObject) -> bool:

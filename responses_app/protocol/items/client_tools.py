@@ -1,8 +1,11 @@
-"""The tools that clients execute, and how the model calls each; `call_items` makes the items of calls by them.
+"""The tools that clients execute, and how the model calls each, of which the items of calls are made.
 
 They are made of the tools as they are echoed in the response object and of nothing else: so whoever makes the machine
 of a response, on any worker and at any time, makes the same items. Tools that clients do not execute (a web
 search) are left out, and so is what cannot be read: an older version may have kept it.
+
+A tool's `allowed_callers` says whether the model calls it itself (`direct`), or its programs do (`programmatic`), or
+both.
 """
 
 import re
@@ -11,11 +14,8 @@ from dataclasses import dataclass, replace
 
 from engine.formats.base import FunctionTool
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.files.containers import is_hosted_shell
 from responses_app.protocol.files.skills import ToldSkill, told
-from responses_app.protocol.items.calls import CLIENT_KINDS, called_name, json_text
-from responses_app.protocol.items.items import NAME
-from responses_app.protocol.items.programs import by_model, by_programs
+from responses_app.protocol.items.calls import CLIENT_KINDS, NAME, called_name, is_hosted_shell, json_text
 
 _NAME = re.compile(NAME)  # what is kept of an older version may have any name
 _IN_BACKGROUND = (
@@ -144,6 +144,18 @@ def read_tools(tools: object, *, at: str = "tools") -> list[ClientTool]:
     if any(map(is_search_of_server, tools if isinstance(tools, list) else ())):
         return [replace(tool, found=tool.deferred) for tool in declared]
     return declared
+
+
+def by_programs(declared: JsonObject) -> bool:
+    """Whether programs may call a declared tool."""
+    callers = declared.get("allowed_callers")
+    return isinstance(callers, list) and "programmatic" in callers
+
+
+def by_model(declared: JsonObject) -> bool:
+    """Whether the model may call a declared tool itself."""
+    callers = declared.get("allowed_callers")
+    return not isinstance(callers, list) or "direct" in callers
 
 
 def functions_of_programs(tools: Sequence[JsonObject]) -> list[ClientTool]:

@@ -28,7 +28,7 @@ from responses_app.protocol.fields import (
     wrong_type,
 )
 from responses_app.protocol.files.networks import without_values
-from responses_app.protocol.items.calls import called_name
+from responses_app.protocol.items.calls import MAX_NAME, NAME, called_name
 from responses_app.protocol.items.compaction import Compacted
 from responses_app.protocol.items.spelling import canonical
 
@@ -44,9 +44,6 @@ _CREDENTIALS = ("headers", "authorization")  # of a tool of MCP
 REFUSED_ITEMS = {  # as clients send them: what was kept of one is not read
     "configuration_update": "Set 'reasoning' and 'text' in the request itself: they hold for its response.",
 }
-
-NAME = r"^[A-Za-z0-9_.\-]+$"  # of a function or a namespace
-MAX_NAME = 256  # characters of one
 
 
 class TextPart(ClientModel):

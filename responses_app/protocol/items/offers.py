@@ -17,13 +17,14 @@ from engine.formats.base import ToolNamespace
 from engine.types import AnyText, CallRule, Content
 from responses_app.protocol.errors import ApiError, JsonObject, conflict, invalid_request
 from responses_app.protocol.fields import missing
-from responses_app.protocol.items.items import MAX_NAME
+from responses_app.protocol.items.calls import MAX_NAME
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")  # runs of characters that a name must not have; `a b!c` becomes `a_b_c`
 # Tools that share what they keep of a chain, by the types of their items: one container, and its files.
 _SHARED_STATES = {"shell_call": "code_interpreter_call"}
 MAX_MCP_NAME = 128  # characters of what the model calls a tool of an MCP server, the server's label not counted
 UNKNOWN = "unknown"  # stands for the name of a tool that is not known
+SHELL, SEARCH, PROGRAM = "shell.exec", "tool_search.search", "program"  # what the model calls for tools of this server
 
 
 def state_of_item(item: str) -> str:
@@ -112,6 +113,19 @@ def cleaned_name(name: str, *, most: int = MAX_NAME) -> str:
         return name or UNKNOWN
     digest = blake2b(name.encode(errors="surrogatepass"), digest_size=4).hexdigest()
     return f"{cleaned[: most - len(digest) - 1].rstrip('_')}_{digest}"
+
+
+def found_on_servers(tools: Iterable[object]) -> dict[str, JsonObject]:
+    """Return the tools of MCP servers that searches have found, by what the model calls; `tools` are of their items."""
+    found: dict[str, JsonObject] = {}
+    for server in tools:
+        if not isinstance(server, dict) or server.get("type") != "mcp":
+            continue
+        members, label = server.get("tools"), server.get("server_label")
+        for tool in members if isinstance(members, list) and isinstance(label, str) else ():
+            if isinstance(tool, dict) and isinstance(name := tool.get("name"), str):
+                found[mcp_name(str(label), name)] = tool
+    return found
 
 
 def approved_calls(own: Sequence[JsonObject], earlier: Iterable[JsonObject]) -> list[ApprovedCall]:

@@ -16,10 +16,15 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import call_of, called_name, json_text, ran_in_container
 from responses_app.protocol.items.client_tools import read_tools
 from responses_app.protocol.items.multi_agent import NAMESPACE, letter
-from responses_app.protocol.items.offers import UNKNOWN, cleaned_name, mcp_name
-from responses_app.protocol.items.programs import NAME as PROGRAM
-from responses_app.protocol.items.tool_search import NAME as SEARCH
-from responses_app.protocol.items.tool_search import found_on_servers
+from responses_app.protocol.items.offers import (
+    PROGRAM,
+    SEARCH,
+    SHELL,
+    UNKNOWN,
+    cleaned_name,
+    found_on_servers,
+    mcp_name,
+)
 
 OMITTED_PARTS = {
     "input_image": IMAGE_OMITTED,
@@ -75,7 +80,6 @@ class LateFunctions:
     omitted: int = 0  # always 0
 
 
-SHELL = "shell.exec"  # what the model calls for a shell of this server
 _PYTHON, _FILE_SEARCH, _GENERATE_IMAGE, _EDIT_IMAGE, _SEARCH, _PROGRAM = (
     Tool(name, hosted=True)
     for name in ("python", "file_search", "image_generation.generate", "image_generation.edit", SEARCH, PROGRAM)

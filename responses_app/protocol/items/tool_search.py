@@ -21,10 +21,9 @@ from engine.types import JsonSchema
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import json_text
 from responses_app.protocol.items.client_tools import is_search_of_server, schema_text
-from responses_app.protocol.items.offers import Offer, OfferedTool, mcp_name
+from responses_app.protocol.items.offers import SEARCH, Offer, OfferedTool
 
 NAMESPACE = "tool_search"
-NAME = f"{NAMESPACE}.search"  # what the model calls
 ITEM, OUTPUT_ITEM = "tool_search_call", "tool_search_output"
 
 MAX_FOUND = 8  # tools that one search finds by words
@@ -136,8 +135,8 @@ def search_offer(tools: Sequence[JsonObject]) -> Offer | None:
     if alone:
         lines.append("And tools in no namespace." if told else "It finds tools in no namespace.")
     function = FunctionTool("search", "Finds tools by words, or by the names of namespaces or tools.", _SCHEMA)
-    offered = OfferedTool(name=NAME, item=ITEM, repeatable=True)
-    return Offer(ToolNamespace(NAMESPACE, "\n".join(lines), (function,)), [offered], {NAME: JsonSchema(_SCHEMA)})
+    offered = OfferedTool(name=SEARCH, item=ITEM, repeatable=True)
+    return Offer(ToolNamespace(NAMESPACE, "\n".join(lines), (function,)), [offered], {SEARCH: JsonSchema(_SCHEMA)})
 
 
 def _told(tools: Iterable[JsonObject]) -> Iterator[str]:
@@ -265,16 +264,3 @@ def shown(found: Iterable[str], groups: Sequence[Group]) -> list[JsonObject]:
         own = [tool for tool in group.tools if tool.called in kept]
         tools += group.showing(own) if own else []
     return tools
-
-
-def found_on_servers(tools: Iterable[object]) -> dict[str, JsonObject]:
-    """Return the tools of MCP servers that searches have found, by what the model calls; `tools` are of their items."""
-    found: dict[str, JsonObject] = {}
-    for server in tools:
-        if not isinstance(server, dict) or server.get("type") != "mcp":
-            continue
-        members, label = server.get("tools"), server.get("server_label")
-        for tool in members if isinstance(members, list) and isinstance(label, str) else ():
-            if isinstance(tool, dict) and isinstance(name := tool.get("name"), str):
-                found[mcp_name(str(label), name)] = tool
-    return found

@@ -1,14 +1,28 @@
-"""What people read of items: a message's words, the first ones of what was asked, and a text as it is looked for."""
+"""What people read of items, and look for in them: their text, its first words, its words as they are found.
+
+A search:
+
+    list "out of memory" kern*          three phrases: each of them has to be there
+    list                            a word
+    "out of memory"                 words that stand next to each other
+    kern*                           a word that begins so
+
+Words are made as in files (`protocol.files.searches`): small letters, no accents, pairs of Chinese characters. Unlike
+there no word is reduced to its stem: who looks for `prices` wants no `priced`, and can ask for `pric*`. Signs part
+words, and are never looked for: `%`, `don't` (the words `don` and `t` next to each other).
+"""
 
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import regex
 
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.files import searches
 
 _CLUSTERS = regex.compile(r"\X")  # what people take for one character
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -83,3 +97,48 @@ def _shown(item: JsonObject) -> str:
     if item.get("role") != "user":
         return ""
     return "an image" if "input_image" in kinds else "a file" if "input_file" in kinds else ""
+
+
+MOST_ASKED = MOST_ANSWERED = 8_000  # characters of a response that can be found: the last asked, the first answered
+MAX_SEARCH = 1_000  # characters of a search that are looked at
+MAX_WORDS = 32  # of a search
+
+_PHRASES = re.compile(r'"([^"]*)"?(\*?)|([^\s"]+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """Words that stand next to each other; of the last one only the beginning may be there."""
+
+    words: Sequence[str]
+    is_open: bool = False  # the last word may go on
+
+
+def phrases_of(search: str) -> list[Phrase]:
+    """Return what a search is for; none where it has neither letters nor digits."""
+    phrases: list[Phrase] = []
+    left = MAX_WORDS
+    for quoted, star, bare in _PHRASES.findall(search[:MAX_SEARCH]):
+        words = list(searches.words_of(quoted or bare))[:left]
+        left -= len(words)
+        if words:
+            phrases.append(Phrase(words, is_open=bool(star) or bare.endswith("*")))
+    return phrases
+
+
+def words_said(asked: Iterable[object], answered: Iterable[object]) -> str:
+    """Return the words that a response is found by, with spaces between: of what users wrote, and of its messages."""
+    last = "".join(reversed(list(_texts_of(reversed(list(asked)), "user", MOST_ASKED))))
+    first = "".join(_texts_of(answered, "assistant", MOST_ANSWERED))
+    return " ".join(searches.words_of(f"{last} {first}"))
+
+
+def _texts_of(items: Iterable[object], role: str, most: int) -> Iterator[str]:
+    """Yield the texts of the messages of a role, with a space behind each, of `most` characters together."""
+    for item in items:
+        text = text_of(item) if isinstance(item, dict) and item.get("role") == role else ""
+        if text:
+            yield text[:most] + " "
+            most -= len(text)
+        if most <= 0:
+            return

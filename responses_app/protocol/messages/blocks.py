@@ -21,7 +21,7 @@ from engine import orjson
 from engine.unanswered import Unanswered
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.fields import ClientModel, as_text_parts, missing, or_text, validate, wrong_type
-from responses_app.protocol.items.items import MAX_NAME, NAME
+from responses_app.protocol.items.calls import MAX_NAME, NAME
 from responses_app.protocol.items.spelling import canonical
 from responses_app.protocol.messages.server_blocks import (
     CACHED,

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from responses_app.protocol.errors import JsonObject, invalid_value
 from responses_app.protocol.fields import ClientModel, Refused, missing, note_ignored, validate, wrong_type
-from responses_app.protocol.items.items import MAX_NAME, NAME
+from responses_app.protocol.items.calls import MAX_NAME, NAME
 from responses_app.protocol.messages.server_blocks import CACHED, CODE, FETCH, SEARCH
 
 MAX_SERVERS = 20  # MCP servers of one request

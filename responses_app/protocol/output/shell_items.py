@@ -5,7 +5,7 @@ open while they run, and what they print is told as it comes. Of what was told t
 what a command has printed, the inputs of the machine, and its stream can be made again without the commands.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any, ClassVar
 
@@ -15,8 +15,7 @@ from responses_app.protocol.events.events import EventType
 from responses_app.protocol.items.calls import CLIENT_KINDS
 from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.items.resources import ItemStatus, ServerCallItem
-from responses_app.protocol.output.builders import PendingEvents, SilentInput, with_fields
-from responses_app.protocol.output.hosted import HostedBuilder, NewId
+from responses_app.protocol.output.builders import HostedBuilder, NewId, PendingEvents, SilentInput, with_fields
 
 _STREAMS = ("stdout", "stderr")
 _KILLED: JsonObject = {"type": "exit", "exit_code": 137}  # of a command of which no end is known: it was killed
@@ -198,9 +197,7 @@ class ShellOutputBuilder(HostedBuilder):
 
     prefix = ids.SHELL_CALL_OUTPUT
 
-    def __init__(
-        self, new_id: Callable[[str], str], offered: OfferedTool, call_id: str, max_output_length: object
-    ) -> None:
+    def __init__(self, new_id: NewId, offered: OfferedTool, call_id: str, max_output_length: object) -> None:
         super().__init__(new_id, offered)
         self._call_id = call_id
         self._max_output_length = max_output_length  # as the model has written it

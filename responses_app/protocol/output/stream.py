@@ -2,7 +2,7 @@
 
     QUEUED ── start() or leave_queue() ──> IN_PROGRESS ── finish() ──> COMPLETED | INCOMPLETE | FAILED | CANCELLED
 
-It is the only place that makes items (with builders: `builders`, `reasoning`, `call_items`), numbers the events, and
+It is the only place that makes items (with builders), numbers the events, and
 keeps the output; so the JSON body, the stored response and the streamed one are one object at different times. What
 happens between two turns is `ResponseMachine`'s. Its laws, held by property tests: any chunking of the same tokens
 gives the same items and texts; numbers run 0..n; every `added` has one `done` with the same id and index, but for the
@@ -10,7 +10,7 @@ item that a failure cuts and a compaction that anything cuts; joined deltas equa
 equals the `done` items. An item that is discarded says so in place of its `done`, and the next one has its index.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, RenderedMessage, Text, TextLogprob, TurnEvent
@@ -21,16 +21,18 @@ from responses_app.protocol.items.items import SampledMessage, fingerprint
 from responses_app.protocol.items.resources import ItemStatus
 from responses_app.protocol.output.builders import (
     CompactionBuilder,
+    HostedBuilder,
+    HostedCall,
     ItemBuilder,
+    NewId,
     PendingEvents,
     ReasoningBuilder,
     SilentReasoningBuilder,
     message_builder,
 )
-from responses_app.protocol.output.calls import CallBuilder, Called, HostedTools
+from responses_app.protocol.output.calls import CallBuilder
 from responses_app.protocol.output.citations import ProducedFiles, Sources
-from responses_app.protocol.output.hosted import HostedBuilder, HostedCall
-from responses_app.protocol.output.hosted_items import ApprovalRequestBuilder
+from responses_app.protocol.output.hosted_items import ApprovalRequestBuilder, Called, HostedTools
 from responses_app.protocol.requests.resources import NEXT, Ending, ResponseObject, Status, as_known, known_id
 from responses_app.protocol.requests.server_tools import WEB_SEARCH
 
@@ -65,7 +67,7 @@ class ResponseStream:
         self,
         response: ResponseObject,  # as `new_response` made it
         *,
-        new_id: Callable[[str], str],  # makes an id from a prefix
+        new_id: NewId,  # makes an id from a prefix
         tools: ClientTools | None = None,  # make the items of calls that clients answer
         hosted: HostedTools | None = None,  # make those of this server's tools, by their names
         seals: Seals | None = None,  # where the request asks for them

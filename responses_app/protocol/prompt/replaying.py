@@ -40,7 +40,7 @@ from responses_app.protocol.items.items import (
     TextPart,
 )
 from responses_app.protocol.items.multi_agent import is_of_root
-from responses_app.protocol.items.paused_programs import program_of
+from responses_app.protocol.items.programs import program_of
 from responses_app.protocol.items.spelling import canonical
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.prompt.sealed_items import from_planes, in_planes, seen_of

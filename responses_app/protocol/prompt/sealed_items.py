@@ -32,8 +32,7 @@ from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, Token
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.items import Exact, InputItem, Reasoning, TextPart, parse_items
 from responses_app.protocol.items.spelling import canonical, respelled
-from responses_app.protocol.prompt.echoes import places_of_echoes
-from responses_app.protocol.prompt.prompt import render_items
+from responses_app.protocol.prompt.rendering import places_of_echoes, render_items
 from responses_app.protocol.sealing import SealBroken
 
 PURPOSE = "reasoning"  # what a seal is for; a form of seal that this version cannot read needs another name here

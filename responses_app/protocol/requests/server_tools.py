@@ -20,16 +20,16 @@ from pydantic import Field, StringConstraints
 from engine import orjson
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import ClientModel, Refused, ToolModel, validate
-from responses_app.protocol.files.containers import echoed_interpreter, echoed_shell, is_hosted_shell
+from responses_app.protocol.files.containers import echoed_interpreter, echoed_shell
 from responses_app.protocol.files.networks import secret_values
 from responses_app.protocol.files.searches import Filter
 from responses_app.protocol.files.vector_stores import DEFAULT_RESULTS, MAX_RESULTS, RankingOptions
-from responses_app.protocol.items.client_tools import is_search_of_server
+from responses_app.protocol.items.calls import is_hosted_shell
+from responses_app.protocol.items.client_tools import by_model, by_programs, is_search_of_server
+from responses_app.protocol.items.offers import SHELL
 from responses_app.protocol.items.programs import ITEM as PROGRAM
 from responses_app.protocol.items.programs import KIND as PROGRAMS
 from responses_app.protocol.items.programs import NAME as PROGRAM_NAME
-from responses_app.protocol.items.programs import by_model, by_programs
-from responses_app.protocol.items.tool_items import SHELL
 from responses_app.protocol.items.tool_search import NAMESPACE as SEARCH_NAMESPACE
 
 MAX_DOMAINS = 100

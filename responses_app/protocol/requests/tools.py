@@ -26,7 +26,7 @@ from responses_app.protocol.fields import (
     validate,
     wrong_type,
 )
-from responses_app.protocol.items.calls import CLIENT_KINDS
+from responses_app.protocol.items.calls import CLIENT_KINDS, MAX_NAME, NAME
 from responses_app.protocol.items.client_tools import (
     ClientTool,
     ClientTools,
@@ -34,7 +34,6 @@ from responses_app.protocol.items.client_tools import (
     read_tools,
     schema_text,
 )
-from responses_app.protocol.items.items import MAX_NAME, NAME
 from responses_app.protocol.requests.server_tools import (
     ITEMS,
     item_of,

@@ -29,14 +29,14 @@ from responses_app.protocol.items import programs
 from responses_app.protocol.items import tool_search as search
 from responses_app.protocol.items.calls import Call, call_of, called_name, open_calls
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool, state_of_item
-from responses_app.protocol.items.paused_programs import MadeCall, PausedProgram, outcome_of, program_of
+from responses_app.protocol.items.programs import MadeCall, PausedProgram, outcome_of, program_of
 from responses_app.protocol.items.tool_items import function_tool
+from responses_app.protocol.output.builders import HostedCall
 from responses_app.protocol.output.calls import FunctionCallBuilder
 from responses_app.protocol.output.citations import FILES, PAGES, PageStack, ProducedFiles, Sources
-from responses_app.protocol.output.hosted import HostedCall
 from responses_app.protocol.output.hosted_items import ListToolsBuilder, McpCallBuilder
 from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
-from responses_app.protocol.prompt.prompt import rendered_item
+from responses_app.protocol.prompt.rendering import rendered_item
 from responses_app.protocol.requests.server_tools import FOUND, FoundFiles
 from responses_app.protocol.response.steps import (
     Await,

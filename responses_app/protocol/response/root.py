@@ -12,7 +12,6 @@ from responses_app.protocol.items.multi_agent import (
 from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
 from responses_app.protocol.output.voices import Chorus
 from responses_app.protocol.requests.resources import Ending, ResponseObject, Status
-from responses_app.protocol.response.agent_actions import perform
 from responses_app.protocol.response.agents import AgentMachine, AgentTree
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import (
@@ -174,5 +173,5 @@ def root_machine(make: "Callable[[type[ResponseStream], type[AgentMachine], Budg
     assert isinstance(root, RootMachine)
     assert isinstance(root.stream, RootStream)
     root.stream.chorus = chorus
-    root.found(AgentTree(partial(make, ResponseStream, AgentMachine, budget), perform, chorus, turns=turns))
+    root.found(AgentTree(partial(make, ResponseStream, AgentMachine, budget), chorus, turns=turns))
     return root

@@ -19,7 +19,7 @@ from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events.events import Event
 from responses_app.protocol.items.multi_agent import AgentLimits
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
-from responses_app.protocol.items.paused_programs import MadeCall, PausedProgram
+from responses_app.protocol.items.programs import MadeCall, PausedProgram
 from responses_app.protocol.requests.resources import Ending
 
 

@@ -11,8 +11,8 @@ goes on:
 
 Nobody waits for what a summary is not worth: a thought of up to `MIN_TOKENS` tokens is as short as a summary, one that
 ended the generation has nothing behind it, and where little of the budget is left that is the answer's. Those, and all
-behind the first `MAX_ASIDES` of a response, get their first sentences (see `reasoning`), and so does a thought whose
-aside fails or says nothing.
+behind the first `MAX_ASIDES` of a response, get their first sentences (see `ReasoningBuilder`), and so does a thought
+whose aside fails or says nothing.
 
 `Compacting`: the model sums up what came before; the summary, sealed, then stands for that. What the model writes
 meanwhile is not an item of its own: clients see a compaction that begins with its first word.

@@ -9,7 +9,7 @@ from responses_app.protocol.fields import ClientModel, validate
 from responses_app.protocol.items.items import Content, MediaPart, Part
 from responses_app.protocol.items.resources import part_resource
 from responses_app.protocol.json_text import json_size
-from responses_app.protocol.prompt.prompt import text_of
+from responses_app.protocol.prompt.rendering import text_of
 from responses_app.protocol.response.steps import OutputGiven
 
 TOOL_MODE_HEADER = "Respsite-Tool-Mode"

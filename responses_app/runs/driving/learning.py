@@ -9,16 +9,9 @@ import logging
 from dataclasses import replace
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.offers import Offer, not_listed
-from responses_app.protocol.items.tool_search import (
-    OUTPUT_ITEM,
-    Wanted,
-    find,
-    found_on_servers,
-    groups_of,
-    shown,
-)
-from responses_app.protocol.prompt.prompt import rendered_item
+from responses_app.protocol.items.offers import Offer, found_on_servers, not_listed
+from responses_app.protocol.items.tool_search import OUTPUT_ITEM, Wanted, find, groups_of, shown
+from responses_app.protocol.prompt.rendering import rendered_item
 from responses_app.protocol.response.steps import ListTools, SearchTools, ToolsFound, ToolsListed
 from responses_app.runs.driving.tool_calls import room_behind
 from responses_app.runs.plan.plan import RunPlan, ToolEntry

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from engine.formats.base import PicturePart
-from responses_app.protocol.items.shown_files import as_reason, decoded
+from responses_app.protocol.items.media import as_reason, decoded
 from responses_app.protocol.pictures import PictureUnreadable
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.stores.base import StoreError

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import json_text
-from responses_app.protocol.items.paused_programs import MadeCall, outcome_of
-from responses_app.protocol.items.programs import MAX_CALLS, NAME
+from responses_app.protocol.items.programs import MAX_CALLS, NAME, MadeCall, outcome_of
 from responses_app.protocol.items.spelling import is_same_json
 from responses_app.protocol.response.steps import (
     CallTool,

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary, finalize
 from engine.errors import PictureGone
 from engine.types import PictureSource
 from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.items.shown_images import ImageSource
+from responses_app.protocol.items.media import ImageSource
 from responses_app.protocol.pictures import StoredPicture
 from responses_app.stores.base import StoreError
 from responses_app.stores.pictures import BasePictureStore

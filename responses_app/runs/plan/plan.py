@@ -11,11 +11,10 @@ from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import PublicId
-from responses_app.protocol.items.client_tools import ClientTool, ClientTools
+from responses_app.protocol.items.client_tools import ClientTool, ClientTools, by_model, by_programs
 from responses_app.protocol.items.offers import ApprovedCall, Offer, OfferedTool
-from responses_app.protocol.items.paused_programs import PausedProgram
 from responses_app.protocol.items.programs import KIND as PROGRAMS
-from responses_app.protocol.items.programs import about_programs, by_model, by_programs
+from responses_app.protocol.items.programs import PausedProgram, about_programs
 from responses_app.protocol.items.tool_search import is_deferred
 from responses_app.protocol.prompt.chain import ChainLink, LinkTokens
 from responses_app.protocol.prompt.prompt import PromptWriter

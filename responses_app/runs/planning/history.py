@@ -41,11 +41,10 @@ from responses_app.protocol.items.items import (
     SampledMessage,
     parse_input,
 )
+from responses_app.protocol.items.media import ReadDocument, files_in, images_in
 from responses_app.protocol.items.resources import input_item_resource
-from responses_app.protocol.items.shown_files import ReadDocument, files_in
-from responses_app.protocol.items.shown_images import images_in
 from responses_app.protocol.prompt.chain import ChainLink, rewritten
-from responses_app.protocol.prompt.prompt import Items, is_of_user, places_replaced, text_of, with_results
+from responses_app.protocol.prompt.rendering import Items, is_of_user, places_replaced, text_of, with_results
 from responses_app.protocol.prompt.replaying import KnownTurn, PlacedTurn, keys_of, sampled_items, turns_of_items
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.resources import RUNNING, Status

@@ -18,10 +18,19 @@ from hashlib import sha256
 from time import monotonic
 
 from responses_app.protocol.errors import ApiError, invalid_request, overloaded
-from responses_app.protocol.items.shown_files import Shown, as_reason, data_of, omitted_file
-from responses_app.protocol.items.shown_images import ImageSource, Seen, decoded_url, images_in, with_images
+from responses_app.protocol.items.media import (
+    ImageSource,
+    Seen,
+    Shown,
+    as_reason,
+    data_of,
+    decoded_url,
+    images_in,
+    omitted_file,
+    with_images,
+)
 from responses_app.protocol.pictures import PictureUnreadable, ReadPicture, StoredPicture
-from responses_app.protocol.prompt.prompt import Items
+from responses_app.protocol.prompt.rendering import Items
 from responses_app.runs.plan.failures import invalid_image, too_many_images
 from responses_app.runs.plan.pictures import PictureShelf, ShownPictures
 from responses_app.stores.files import BaseFileStore, FileGone

@@ -19,15 +19,8 @@ from responses_app.protocol.items.items import ItemReference, OpenedCompaction
 from responses_app.protocol.items.offers import mcp_name, taken_as_refused, unanswered
 from responses_app.protocol.items.resources import input_item_resource
 from responses_app.protocol.prompt.chain import ChainLink, new_link
-from responses_app.protocol.prompt.prompt import (
-    PromptWriter,
-    check_request_can_fit,
-    count_omitted,
-    is_of_user,
-    render_items,
-    text_of,
-    text_size,
-)
+from responses_app.protocol.prompt.prompt import PromptWriter, check_request_can_fit, text_size
+from responses_app.protocol.prompt.rendering import count_omitted, is_of_user, render_items, text_of
 from responses_app.protocol.requests.create_fields import GenerationFields
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, with_choice
 from responses_app.protocol.response.steps import AgentsAllowed, Asked

@@ -19,7 +19,7 @@ from responses_app.protocol.items.items import (
     SampledInput,
     TextPart,
 )
-from responses_app.protocol.items.shown_files import (
+from responses_app.protocol.items.media import (
     MAX_FILES,
     MAX_TEXT,
     DocumentUnreadable,
@@ -28,14 +28,14 @@ from responses_app.protocol.items.shown_files import (
     as_reason,
     data_of,
     files_in,
+    is_image,
     omitted_file,
     plain_text,
     shown_file,
     with_files,
 )
-from responses_app.protocol.items.shown_images import is_image
 from responses_app.protocol.prompt import sealed_items
-from responses_app.protocol.prompt.prompt import Items
+from responses_app.protocol.prompt.rendering import Items
 from responses_app.protocol.prompt.sealed_items import SealedOthers, read_seal, with_exact_tokens
 from responses_app.protocol.sealing import SealBroken, Sealer
 from responses_app.stores.files import BaseFileStore, FileGone

@@ -22,7 +22,8 @@ from responses_app.observing.metrics import Outcome
 from responses_app.observing.traces import Span
 from responses_app.protocol import ids
 from responses_app.protocol.errors import context_length_exceeded, invalid_request, unsupported_parameter
-from responses_app.protocol.prompt.prompt import Items, characters_of, check_can_fit, render_items, text_size
+from responses_app.protocol.prompt.prompt import characters_of, check_can_fit, text_size
+from responses_app.protocol.prompt.rendering import Items, render_items
 from responses_app.protocol.rate_limits import Amount, Slot
 from responses_app.protocol.stateless.decisions import (
     INSTRUCTIONS,

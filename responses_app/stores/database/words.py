@@ -30,8 +30,7 @@ from django.db.models.functions import Cast
 from engine import orjson
 from responses_app.models import Response
 from responses_app.models.words import FIRST_WORDS, ResponseWords, WordsToRead
-from responses_app.protocol.items.said import Phrase, words_said
-from responses_app.protocol.items.words import storable, words_of
+from responses_app.protocol.items.words import Phrase, storable, words_of, words_said
 from responses_app.protocol.requests import resources
 from responses_app.stores.database.polling import any_of
 from responses_app.stores.database.response_sql import RESPONSES, RUNNING, for_update, placeholders

@@ -15,8 +15,7 @@ from engine.formats.base import FunctionTool, ToolNamespace
 from engine.types import JsonSchema
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import CLIENT_KINDS, ShellAction
-from responses_app.protocol.items.offers import Offer, OfferedTool
-from responses_app.protocol.items.tool_items import SHELL
+from responses_app.protocol.items.offers import SHELL, Offer, OfferedTool
 from responses_app.protocol.output.citations import state_of
 from responses_app.protocol.requests.server_tools import SHELL_ITEM
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse

@@ -10,7 +10,7 @@ from django.db import connections, transaction
 
 from responses_app.models import Response
 from responses_app.models.words import ResponseWords, WordsToRead
-from responses_app.protocol.items.said import phrases_of
+from responses_app.protocol.items.words import phrases_of
 from responses_app.stores.database import words
 from responses_app.stores.database.responses.removal import remove
 from responses_app.stores.database.transfer.erasure import Subject, count, erase

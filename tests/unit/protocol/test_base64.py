@@ -5,13 +5,13 @@ from base64 import b64encode
 
 import pytest
 
-from responses_app.protocol.items import shown_files
-from responses_app.protocol.items.shown_files import decoded
+from responses_app.protocol.items import media
+from responses_app.protocol.items.media import decoded
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 11, 12, 13, 50])
 def test_it_is_decoded_piece_by_piece_and_may_be_broken_into_lines(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(shown_files, "_PIECE", 8)
+    monkeypatch.setattr(media, "_PIECE", 8)
     content = bytes(range(200, 200 + size))
     text = b64encode(content).decode()
     assert decoded(text) == content

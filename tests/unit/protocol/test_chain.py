@@ -20,7 +20,8 @@ from engine.formats.harmony.prompt import (
 )
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.prompt.chain import ChainLink, drop_oldest, link_of, new_link, rewritten, with_states
-from responses_app.protocol.prompt.prompt import PromptWriter, render_items
+from responses_app.protocol.prompt.prompt import PromptWriter
+from responses_app.protocol.prompt.rendering import render_items
 from responses_app.protocol.requests.requests import CreateRequest, parse_create
 
 DAY = "2026-11-21"

@@ -20,7 +20,7 @@ from responses_app.protocol.items.compaction import (
 )
 from responses_app.protocol.items.items import Compaction, CompactionTrigger, InputItem, OpenedCompaction
 from responses_app.protocol.output.stream import LocalProtocolError
-from responses_app.protocol.prompt.prompt import render_items
+from responses_app.protocol.prompt.rendering import render_items
 from responses_app.protocol.requests.requests import parse_compact, parse_create
 from responses_app.protocol.requests.resources import Ending, Status
 from tests.kit.laws import assert_laws, new_stream

@@ -22,7 +22,7 @@ from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.messages.message import MessageObject, seen_turn_of, whole_message
 from responses_app.protocol.output.hosted_items import builder_of
 from responses_app.protocol.output.stream import ResponseStream
-from responses_app.protocol.prompt.prompt import Items, render_items
+from responses_app.protocol.prompt.rendering import Items, render_items
 from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
 from responses_app.protocol.requests.requests import new_response, parse_create
 from responses_app.protocol.requests.resources import Status

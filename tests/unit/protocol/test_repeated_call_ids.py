@@ -11,7 +11,7 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.calls import check_outputs
 from responses_app.protocol.messages.blocks import read_messages
 from responses_app.protocol.prompt.chain import new_link
-from responses_app.protocol.prompt.prompt import render_items
+from responses_app.protocol.prompt.rendering import render_items
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.watch.transcript import PageTranscript
 from tests.kit.fakes import Site

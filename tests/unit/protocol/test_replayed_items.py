@@ -9,7 +9,7 @@ from engine.formats.base import RenderedMessage
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
 from responses_app.protocol.items.items import SampledMessage, fingerprint, parse_items
-from responses_app.protocol.prompt.prompt import render_items
+from responses_app.protocol.prompt.rendering import render_items
 from responses_app.protocol.prompt.replaying import turn_of_output
 
 MESSAGE = {

@@ -15,7 +15,7 @@ from engine.types import FinishReason
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.items import parse_input
 from responses_app.protocol.prompt.chain import ChainLink, new_link
-from responses_app.protocol.prompt.prompt import Items, render_items
+from responses_app.protocol.prompt.rendering import Items, render_items
 from responses_app.protocol.prompt.sealed_items import PURPOSE, SealedOthers, read_seal
 from responses_app.protocol.requests.resources import CONTINUABLE, Status
 from responses_app.protocol.response.steps import Asked, Started, Summaries, ToolReturned

@@ -7,7 +7,7 @@ import pytest
 
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.shown_files import MAX_FILES
+from responses_app.protocol.items.media import MAX_FILES
 from responses_app.runs.planning import reading
 from responses_app.stores.files import FileRecord
 from responses_app.wiring.server_tools import document_text
