@@ -199,7 +199,7 @@ def is_image(content: bytes) -> bool:
 
 
 def images_in(items: Sequence[InputItem], raw: Sequence[JsonObject]) -> Iterator[ImageSource]:
-    """Yield the images of items, in their order; files are not among them (`shown_files`)."""
+    """Yield the images of items, in their order, without those that are files."""
     for place, (item, kept) in enumerate(zip(items, raw, strict=True)):
         match item:
             case Message(role=role, content=parts):
