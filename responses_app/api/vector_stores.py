@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from django.http import HttpRequest
 
@@ -48,7 +49,6 @@ from responses_app.protocol.files.vector_stores import (
 )
 from responses_app.protocol.requests.pages import Query, page_of, parse_list_query
 from responses_app.stores.vector_stores import (
-    BaseVectorStores,
     BatchRecord,
     FileQuery,
     NewStoreFile,
@@ -63,10 +63,13 @@ from responses_app.web.http import caller_of, or_raise, project_of, query_of, re
 from responses_app.wiring.server_tools import file_search_of
 from responses_app.wiring.site import get_site
 
+if TYPE_CHECKING:
+    from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
+
 REFUSALS: Refusals = {VectorStoresFull: lambda problem, *_: stores_full(str(problem))}
 
 
-def _stores() -> BaseVectorStores:
+def _stores() -> "DatabaseVectorStores":
     return file_search_of(get_site().tools).stores
 
 

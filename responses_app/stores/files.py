@@ -1,6 +1,6 @@
-"""The contracts of what keeps the files that clients upload: at once (`BaseFileStore`), or in parts (`BaseUploads`).
+"""The contract of what keeps the files that clients upload, and what is known of those that come in parts.
 
-`tests/contracts/files.py` and `adapters/test_uploads.py` are their suites. Parts are kept as they come, and are the
+`tests/contracts/files.py` is its suite. Parts are kept as they come, and are the
 content of the file in the order that completes the upload: nothing is copied. An upload counts as a file of its project
 from the moment it is created, with the size that it says.
 """
@@ -177,43 +177,3 @@ class PartsWrong(Exception):
 
 class UploadGone(Exception):
     """The project has no such upload."""
-
-
-class BaseUploads(ABC):
-    """Keeps uploads of projects, in the limits of their files.
-
-    Every method raises `StoreError` where the store is away, and all but `create` `UploadGone`. One object serves one
-    worker process.
-    """
-
-    @abstractmethod
-    async def create(self, project: str, upload: UploadRecord) -> None:
-        """Begin an upload. Raises `FilesFull`."""
-
-    @abstractmethod
-    async def get(self, project: str, upload_id: str) -> UploadRecord:
-        """Return what is known of an upload."""
-
-    @abstractmethod
-    async def add(self, project: str, part: PartRecord, pieces: Iterable[bytes]) -> None:
-        """Keep a part whose content is `part.bytes` long, in `pieces` of up to `PIECE_BYTES`, read on a thread.
-
-        Where this raises or is cancelled, nothing is kept. Raises `UploadClosed`, and `PartsWrong` for too much.
-        """
-
-    @abstractmethod
-    async def complete(
-        self, project: str, upload_id: str, part_ids: Sequence[str], *, file_id: str, md5: str | None
-    ) -> UploadRecord:
-        """Make the file of these parts, in this order, under this id; a complete that was answered is answered again.
-
-        Raises `PartsWrong` and `UploadClosed`.
-        """
-
-    @abstractmethod
-    async def cancel(self, project: str, upload_id: str) -> UploadRecord:
-        """Give an upload up, with its parts; again is as good as once. Raises `UploadClosed`."""
-
-    @abstractmethod
-    async def aclose(self) -> None:
-        """Let go of everything. Safe to call twice."""

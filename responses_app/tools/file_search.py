@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from engine import orjson
 from engine.formats.base import FunctionTool, ToolNamespace
@@ -27,11 +27,14 @@ from responses_app.protocol.requests.server_tools import FOUND, FoundFiles
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.stores.looking import keep_looking
-from responses_app.stores.vector_stores import BaseVectorStores, Hit, PendingFile, Search
+from responses_app.stores.vector_stores import Hit, PendingFile, Search
 from responses_app.tools.base import BaseTool, Finish, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
 from responses_app.tools.meaning.chunks import ChunkEmbedder
 from responses_app.tools.meaning.queries import QueryVectors
 from responses_app.tools.reading.processes import READ_SECONDS, DocumentReader, ReadFailed
+
+if TYPE_CHECKING:
+    from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
 
 logger = logging.getLogger("respsite.tools")
 
@@ -48,7 +51,7 @@ class Indexer:
 
     def __init__(
         self,
-        stores: BaseVectorStores,
+        stores: "DatabaseVectorStores",
         files: BaseFileStore,
         reader: DocumentReader,
         *,
@@ -164,7 +167,7 @@ class FileSearchTool(BaseTool):
 
     kinds: ClassVar = ("file_search",)
 
-    def __init__(self, stores: BaseVectorStores, indexer: Indexer) -> None:
+    def __init__(self, stores: "DatabaseVectorStores", indexer: Indexer) -> None:
         self.stores = stores
         self.indexer = indexer
         self._queries: QueryVectors | None = None

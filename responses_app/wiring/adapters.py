@@ -18,11 +18,9 @@ from responses_app.stores.batches import BaseBatchStore
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.database.threads import DatabaseReaders
 from responses_app.stores.engines import BaseEngineStore
-from responses_app.stores.files import BaseUploads
 from responses_app.stores.idempotency import BaseIdempotencyStore
 from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore
 from responses_app.stores.retention import Retentions
-from responses_app.stores.setups import BaseSetups
 from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseSharedTurns, Stores
 from responses_app.stores.usage import BaseUsageStore
@@ -30,7 +28,9 @@ from responses_app.stores.webhooks import BaseWebhooks
 
 if TYPE_CHECKING:
     from responses_app.stores.database.audit.trail import DatabaseAudit
+    from responses_app.stores.database.files.uploads import DatabaseUploads
     from responses_app.stores.database.organization import DatabaseOrganization
+    from responses_app.stores.database.setups import DatabaseSetups
     from responses_app.stores.database.transfer.retention import DatabaseRetentions
     from responses_app.stores.database.words import DatabaseWords
 
@@ -40,11 +40,11 @@ class Adapters:
     """The adapters of one process."""
 
     stores: Stores  # of responses, conversations, files and approvals
-    uploads: BaseUploads  # of files that come in parts
+    uploads: "DatabaseUploads"  # of files that come in parts
     idempotency: BaseIdempotencyStore  # of keys
     batches: BaseBatchStore
     engines: BaseEngineStore  # what trainers have done to them
-    setups: BaseSetups  # of the playground, under names
+    setups: "DatabaseSetups"  # of the playground, under names
     skills: BaseSkills
     usage: BaseUsageStore  # what was used, and when
     webhooks: BaseWebhooks  # endpoints, and what is sent to them
@@ -135,7 +135,7 @@ def _stores(settings: Settings, clock: StoreClock, retentions: Retentions, polls
     return Stores(responses, chats, kept_chats, conversations, files, approvals, pictures, rollouts)
 
 
-def _uploads(settings: Settings, clock: StoreClock, retentions: Retentions) -> BaseUploads:
+def _uploads(settings: Settings, clock: StoreClock, retentions: Retentions) -> "DatabaseUploads":
     from responses_app.stores.database.files.uploads import DatabaseUploads
 
     return DatabaseUploads(
@@ -164,7 +164,7 @@ def _engines(shared: DatabaseReaders, polls: DatabaseReaders) -> BaseEngineStore
     return DatabaseEngines(shared=shared, polls=polls)
 
 
-def _setups(clock: StoreClock, retentions: Retentions, shared: DatabaseReaders) -> BaseSetups:
+def _setups(clock: StoreClock, retentions: Retentions, shared: DatabaseReaders) -> "DatabaseSetups":
     from responses_app.stores.database.setups import DatabaseSetups
 
     return DatabaseSetups(now=clock, retentions=retentions, shared=shared)

@@ -68,9 +68,8 @@ from responses_app.stores.base import BaseResponseStore, WorkerState
 from responses_app.stores.batches import BaseBatchStore
 from responses_app.stores.clock import StoreClock, id_factory
 from responses_app.stores.database.deadline import end_within
-from responses_app.stores.files import BaseFileStore, BaseUploads
+from responses_app.stores.files import BaseFileStore
 from responses_app.stores.pictures import BasePictureStore
-from responses_app.stores.setups import BaseSetups
 from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseApprovalStore, BaseConversationStore
 from responses_app.stores.usage import BaseUsageStore
@@ -97,7 +96,9 @@ from responses_app.wiring.watching import Watch
 
 if TYPE_CHECKING:
     from responses_app.stores.database.audit.trail import DatabaseAudit
+    from responses_app.stores.database.files.uploads import DatabaseUploads
     from responses_app.stores.database.organization import DatabaseOrganization
+    from responses_app.stores.database.setups import DatabaseSetups
 
 EMBEDDINGS = "/v1/embeddings"  # whose models are others than those of all other endpoints
 LAST_WORDS_SECONDS = 1.0  # how long a stop waits for those who read what it stopped
@@ -119,11 +120,11 @@ class Site:
     kept_chats: KeptChats  # of the playground
     conversations: BaseConversationStore
     files: BaseFileStore
-    uploads: BaseUploads
+    uploads: "DatabaseUploads"
     idempotency: IdempotencyKeys  # of requests that are to be carried out once
     batches: BaseBatchStore
     batch_work: BatchWork  # of this worker
-    setups: BaseSetups  # of the playground
+    setups: "DatabaseSetups"  # of the playground
     skills: BaseSkills
     rollouts: Rollouts
     usage: BaseUsageStore  # what was used, and when

@@ -13,17 +13,22 @@ from responses_app.models.chats import NamedSetup
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
-from responses_app.stores.setups import MAX_SETUPS, MAX_TOGETHER, BaseSetups, SetupRecord, TooManySetups
+from responses_app.stores.setups import MAX_SETUPS, MAX_TOGETHER, SetupRecord, TooManySetups
 
 CREATION_LOCK = 0x73657475  # the space of the locks of projects
 
 
-class DatabaseSetups(ThreadedStore[None], BaseSetups):
-    """Keeps setups in the database `using`; `timeout` bounds, in seconds, whatever waits for it."""
+class DatabaseSetups(ThreadedStore[None]):
+    """Keeps setups in the database `using`; `timeout` bounds, in seconds, whatever waits for it.
+
+    Every method raises `StoreError`; one object serves one worker process.
+    """
 
     unlimited = None
 
     async def listed(self, project: str) -> Sequence[SetupRecord]:
+        """Return all setups, by their names."""
+
         def read(connection: BaseDatabaseWrapper) -> Sequence[SetupRecord]:
             mine = self._mine(project, dated="updated_at")
             rows = NamedSetup.objects.using(connection.alias).filter(**mine)[:MAX_SETUPS]
@@ -33,6 +38,10 @@ class DatabaseSetups(ThreadedStore[None], BaseSetups):
         return await self._threads.run(read)
 
     async def put(self, project: str, record: SetupRecord) -> SetupRecord:
+        """Keep a setup, or replace the one of its name, which keeps its id and `created_at`; return what is kept.
+
+        Raises `TooManySetups`.
+        """
         at = datetime.fromtimestamp(record.updated_at, UTC)
 
         def write(connection: BaseDatabaseWrapper) -> SetupRecord:
@@ -56,6 +65,8 @@ class DatabaseSetups(ThreadedStore[None], BaseSetups):
         return await self._threads.run(write)
 
     async def delete(self, project: str, setup_id: str) -> bool:
+        """Forget a setup; return whether there was one."""
+
         def write(connection: BaseDatabaseWrapper) -> bool:
             rows = NamedSetup.objects.using(connection.alias).filter(
                 pk=setup_id, **self._mine(project, dated="updated_at")

@@ -15,11 +15,15 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from responses_app.stores.base import StoreError
 from responses_app.stores.looking import keep_looking
-from responses_app.stores.vector_stores import BaseVectorStores, PendingVectors
+from responses_app.stores.vector_stores import PendingVectors
 from responses_app.tools.meaning.base import BaseEmbedder, EmbedderFailed, MeaningSettings, Outage, TextRefused
+
+if TYPE_CHECKING:
+    from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
 
 logger = logging.getLogger("respsite.tools")
 
@@ -35,7 +39,7 @@ class ChunkEmbedder:
 
     def __init__(
         self,
-        stores: BaseVectorStores,
+        stores: "DatabaseVectorStores",
         embedder: BaseEmbedder,
         settings: MeaningSettings,
         *,

@@ -9,7 +9,7 @@ from responses_app.stores.base import StoreError
 from responses_app.stores.database.engines import DatabaseEngines
 from responses_app.stores.database.setups import DatabaseSetups
 from responses_app.stores.database.threads import DatabaseReaders
-from responses_app.stores.setups import MAX_SETUPS, MAX_TOGETHER, BaseSetups, SetupRecord, TooManySetups
+from responses_app.stores.setups import MAX_SETUPS, MAX_TOGETHER, SetupRecord, TooManySetups
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id
 
 SETUP: JsonObject = {"model": "m", "instructions": UNTAMED, "tools": [{"type": "function", "name": "f"}]}
@@ -27,7 +27,7 @@ class TestInDatabases:
         yield setups
         await setups.aclose()
 
-    async def test_they_are_kept_replaced_and_forgotten(self, setups: BaseSetups) -> None:
+    async def test_they_are_kept_replaced_and_forgotten(self, setups: DatabaseSetups) -> None:
         project = new_id("proj")
         first, other = record("Zebra"), record("Äpfel 🍎 %_")
         for each in (first, other):
@@ -42,7 +42,7 @@ class TestInDatabases:
         assert not await setups.delete(project, first.id)
         assert await setups.listed(project) == [other]
 
-    async def test_a_project_has_as_many_as_it_may_have(self, setups: BaseSetups) -> None:
+    async def test_a_project_has_as_many_as_it_may_have(self, setups: DatabaseSetups) -> None:
         project = new_id("proj")
         for number in range(MAX_SETUPS):
             last = await setups.put(project, record(str(number), setup={}))
@@ -53,7 +53,7 @@ class TestInDatabases:
         assert await setups.delete(project, last.id)
         await setups.put(project, record("one more"))
 
-    async def test_they_are_bounded_together(self, setups: BaseSetups) -> None:
+    async def test_they_are_bounded_together(self, setups: DatabaseSetups) -> None:
         project, half = new_id("proj"), {"instructions": "x" * (MAX_TOGETHER // 2)}
         await setups.put(project, record("one", setup=half))
         await setups.put(project, record("one", setup=half))
@@ -62,7 +62,7 @@ class TestInDatabases:
         await setups.put(project, record("other", setup={}))
 
     @pytest.mark.parametrize("name", IDS_NOBODY_MADE)
-    async def test_ids_nobody_made(self, setups: BaseSetups, name: str) -> None:
+    async def test_ids_nobody_made(self, setups: DatabaseSetups, name: str) -> None:
         assert not await setups.delete(new_id("proj"), name)
 
 

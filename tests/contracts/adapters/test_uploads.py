@@ -18,7 +18,6 @@ from responses_app.stores.files import (
     PIECE_BYTES,
     TIMES_STORED,
     BaseFileStore,
-    BaseUploads,
     FilesFull,
     FileUsage,
     PartRecord,
@@ -35,7 +34,7 @@ SECONDS = 3600
 
 
 async def begun(
-    uploads: BaseUploads, size: int = 6, *, project: str = PROJECT, file_seconds: int | None = None
+    uploads: DatabaseUploads, size: int = 6, *, project: str = PROJECT, file_seconds: int | None = None
 ) -> UploadRecord:
     """Begin an upload."""
     upload = UploadRecord(
@@ -52,7 +51,7 @@ async def begun(
 
 
 async def added(
-    uploads: BaseUploads,
+    uploads: DatabaseUploads,
     upload: UploadRecord,
     content: bytes,
     *,
@@ -66,7 +65,7 @@ async def added(
 
 
 async def completed(
-    uploads: BaseUploads, upload: UploadRecord, *part_ids: str, project: str = PROJECT, md5: str | None = None
+    uploads: DatabaseUploads, upload: UploadRecord, *part_ids: str, project: str = PROJECT, md5: str | None = None
 ) -> UploadRecord:
     """Complete an upload."""
     return await uploads.complete(project, upload.id, part_ids, file_id=_new_id(ids.FILE), md5=md5)
@@ -101,7 +100,7 @@ class TestInDatabases:
         assert await left(alias) == [0, 0, 0, 0]
 
     async def test_a_file_is_made_of_parts_in_the_order_that_is_said(
-        self, uploads: BaseUploads, files: BaseFileStore
+        self, uploads: DatabaseUploads, files: BaseFileStore
     ) -> None:
         first, second = bytes(range(256)) * 5000, b"the end"  # more than a piece, and less
         upload = await begun(uploads, len(first) + len(second))
@@ -116,7 +115,7 @@ class TestInDatabases:
         assert await files.usage(PROJECT) == FileUsage(0, 0)
         assert (await uploads.get(PROJECT, upload.id)).file is None
 
-    async def test_it_counts_as_a_file_from_its_beginning(self, uploads: BaseUploads, files: BaseFileStore) -> None:
+    async def test_it_counts_as_a_file_from_its_beginning(self, uploads: DatabaseUploads, files: BaseFileStore) -> None:
         upload = await begun(uploads, 6)
         assert await files.usage(PROJECT) == FileUsage(1, 6, 1)
         part = await added(uploads, upload, b"abcdef")
@@ -124,7 +123,7 @@ class TestInDatabases:
         await completed(uploads, upload, part)
         assert await files.usage(PROJECT) == FileUsage(1, 6)
 
-    async def test_a_project_has_only_so_many_open(self, uploads: BaseUploads) -> None:
+    async def test_a_project_has_only_so_many_open(self, uploads: DatabaseUploads) -> None:
         first, *_ = [await begun(uploads, 1) for _ in range(LIMITS.uploads_max_open)]
         with pytest.raises(FilesFull, match="UPLOADS_MAX_OPEN"):
             await begun(uploads, 1)
@@ -132,25 +131,25 @@ class TestInDatabases:
         await uploads.cancel(PROJECT, first.id)
         await begun(uploads, 1)
 
-    async def test_the_limits_of_files_hold(self, uploads: BaseUploads, files: BaseFileStore) -> None:
+    async def test_the_limits_of_files_hold(self, uploads: DatabaseUploads, files: BaseFileStore) -> None:
         with pytest.raises(FilesFull, match="FILES_MAX_BYTES"):
             await begun(uploads, LIMITS.files_max_bytes + 1)
         await begun(uploads, LIMITS.files_max_bytes)
         with pytest.raises(FilesFull):
             await kept(files)
 
-    async def test_many_at_once_do_not_exceed_a_limit_together(self, uploads: BaseUploads) -> None:
+    async def test_many_at_once_do_not_exceed_a_limit_together(self, uploads: DatabaseUploads) -> None:
         many = (begun(uploads, 1) for _ in range(LIMITS.uploads_max_open + 3))
         done = await asyncio.gather(*many, return_exceptions=True)
         assert sum(isinstance(each, FilesFull) for each in done) == 3
 
-    async def test_parts_may_come_beside_each_other(self, uploads: BaseUploads, files: BaseFileStore) -> None:
+    async def test_parts_may_come_beside_each_other(self, uploads: DatabaseUploads, files: BaseFileStore) -> None:
         upload = await begun(uploads, 20)
         parts = await asyncio.gather(*(added(uploads, upload, b"%02d" % number) for number in range(10)))
         done = await completed(uploads, upload, *parts)
         assert await content_of(files, done) == b"00010203040506070809"
 
-    async def test_of_what_is_asked_twice_the_answer_is_the_same(self, uploads: BaseUploads) -> None:
+    async def test_of_what_is_asked_twice_the_answer_is_the_same(self, uploads: DatabaseUploads) -> None:
         upload = await begun(uploads, 2)
         a, b = await added(uploads, upload, b"a"), await added(uploads, upload, b"b")
         unused = await added(uploads, upload, b"c")
@@ -164,7 +163,7 @@ class TestInDatabases:
         with pytest.raises(UploadClosed, match="completed"):
             await added(uploads, upload, b"d")
 
-    async def test_a_cancelled_one_is_gone_with_its_parts(self, uploads: BaseUploads, files: BaseFileStore) -> None:
+    async def test_a_cancelled_one_is_gone_with_its_parts(self, uploads: DatabaseUploads, files: BaseFileStore) -> None:
         upload = await begun(uploads)
         part = await added(uploads, upload, b"abcdef")
         cancelled = await uploads.cancel(PROJECT, upload.id)
@@ -174,7 +173,7 @@ class TestInDatabases:
             await completed(uploads, upload, part)
         assert await files.usage(PROJECT) == FileUsage(0, 0)
 
-    async def test_it_expires(self, uploads: BaseUploads, files: BaseFileStore, hands: Hands) -> None:
+    async def test_it_expires(self, uploads: DatabaseUploads, files: BaseFileStore, hands: Hands) -> None:
         upload = await begun(uploads)
         part = await added(uploads, upload, b"abcdef")
         hands.time = NOW + SECONDS - 0.1
@@ -198,7 +197,7 @@ class TestInDatabases:
             await uploads.get(PROJECT, upload.id)
 
     async def test_its_file_stays_as_long_as_was_said(
-        self, uploads: BaseUploads, files: BaseFileStore, hands: Hands
+        self, uploads: DatabaseUploads, files: BaseFileStore, hands: Hands
     ) -> None:
         upload = await begun(uploads, 2 * PIECE_BYTES, file_seconds=7200)
         part = await added(uploads, upload, bytes(2 * PIECE_BYTES))
@@ -211,7 +210,9 @@ class TestInDatabases:
             await uploads.get(PROJECT, upload.id)
         assert await files.get(PROJECT, done.file.id) is None
 
-    async def test_a_file_outlives_its_upload(self, uploads: BaseUploads, files: BaseFileStore, hands: Hands) -> None:
+    async def test_a_file_outlives_its_upload(
+        self, uploads: DatabaseUploads, files: BaseFileStore, hands: Hands
+    ) -> None:
         upload = await begun(uploads)
         done = await completed(uploads, upload, await added(uploads, upload, b"abcdef"))
         hands.time = NOW + 48 * 3600
@@ -220,7 +221,7 @@ class TestInDatabases:
             await uploads.get(PROJECT, upload.id)
         assert await content_of(files, done) == b"abcdef"
 
-    async def test_parts_that_do_not_make_the_file(self, uploads: BaseUploads) -> None:
+    async def test_parts_that_do_not_make_the_file(self, uploads: DatabaseUploads) -> None:
         upload, other = await begun(uploads, 3), await begun(uploads, 3)
         part, foreign = await added(uploads, upload, b"abc"), await added(uploads, other, b"abc")
         for wrong in ((), (part, part), (foreign,), ("part_\0",), ("part_\ud800",)):
@@ -230,7 +231,7 @@ class TestInDatabases:
             await completed(uploads, upload, part, md5="0" * 32)
         assert (await completed(uploads, upload, part)).status is UploadStatus.COMPLETED
 
-    async def test_what_is_sent_again_is_bounded(self, uploads: BaseUploads) -> None:
+    async def test_what_is_sent_again_is_bounded(self, uploads: DatabaseUploads) -> None:
         upload = await begun(uploads, 3)
         for _ in range(TIMES_STORED):
             await added(uploads, upload, b"abc")
@@ -238,14 +239,14 @@ class TestInDatabases:
             await added(uploads, upload, b"a")
 
     @pytest.mark.parametrize("size", [3, 5])
-    async def test_of_a_part_of_another_size_nothing_is_kept(self, uploads: BaseUploads, size: int) -> None:
+    async def test_of_a_part_of_another_size_nothing_is_kept(self, uploads: DatabaseUploads, size: int) -> None:
         upload = await begun(uploads, 4)
         with pytest.raises(ValueError, match="bytes"):
             await added(uploads, upload, b"text", pieces=[bytes(size)])
         for _ in range(TIMES_STORED):  # all the room is there
             await added(uploads, upload, b"text")
 
-    async def test_nobody_else_sees_it(self, uploads: BaseUploads) -> None:
+    async def test_nobody_else_sees_it(self, uploads: DatabaseUploads) -> None:
         upload = await begun(uploads)
         part = await added(uploads, upload, b"abcdef")
         for way in (
@@ -259,7 +260,7 @@ class TestInDatabases:
         assert (await completed(uploads, upload, part)).status is UploadStatus.COMPLETED
 
     @pytest.mark.parametrize("upload_id", ["", "upload_", "upload_\0", "upload_\ud800", "x" * 10_000, "ﬁle"])
-    async def test_ids_that_nobody_made_name_nothing(self, uploads: BaseUploads, upload_id: str) -> None:
+    async def test_ids_that_nobody_made_name_nothing(self, uploads: DatabaseUploads, upload_id: str) -> None:
         with pytest.raises(UploadGone):
             await uploads.get(PROJECT, upload_id)
         with pytest.raises(UploadGone):

@@ -35,7 +35,6 @@ from responses_app.stores.database.threads import DatabaseReaders, ThreadedStore
 from responses_app.stores.files import (
     TIMES_STORED,
     UNLIMITED,
-    BaseUploads,
     FileRecord,
     FileSettings,
     FilesFull,
@@ -53,18 +52,28 @@ REMEMBERED = timedelta(days=1)  # how long an upload whose time is over says so,
 ROWS_AT_ONCE = 500  # parts that one statement gives their places
 
 
-class DatabaseUploads(ThreadedStore[FileSettings], BaseUploads):
-    """Keeps uploads in the database `using`; `timeout` bounds what waits for it, in seconds. `now` is Unix time."""
+class DatabaseUploads(ThreadedStore[FileSettings]):
+    """Keeps uploads in the database `using`, in the limits of their files; `timeout` bounds what waits for it.
+
+    `timeout` is in seconds, `now` in Unix time. Every method raises `StoreError` where the store is away, and all but
+    `create` `UploadGone`. One object serves one worker process.
+    """
 
     unlimited = UNLIMITED
 
     async def create(self, project: str, upload: UploadRecord) -> None:
+        """Begin an upload. Raises `FilesFull`."""
         await self._threads.run(lambda db: self._begin(db, project, upload))
 
     async def get(self, project: str, upload_id: str) -> UploadRecord:
+        """Return what is known of an upload."""
         return await self._threads.run(lambda db: self._record(db, self._found(db, project, upload_id)))
 
     async def add(self, project: str, part: PartRecord, pieces: Iterable[bytes]) -> None:
+        """Keep a part whose content is `part.bytes` long, in `pieces` of up to `PIECE_BYTES`, read on a thread.
+
+        Where this raises or is cancelled, nothing is kept. Raises `UploadClosed`, and `PartsWrong` for too much.
+        """
         await self._threads.run(lambda db: self._reserve(db, project, part))
         try:
             await write_pieces(self._threads, part.id, part.bytes, pieces, write=_write_piece)
@@ -76,6 +85,10 @@ class DatabaseUploads(ThreadedStore[FileSettings], BaseUploads):
     async def complete(
         self, project: str, upload_id: str, part_ids: Sequence[str], *, file_id: str, md5: str | None
     ) -> UploadRecord:
+        """Make the file of these parts, in this order, under this id; a complete that was answered is answered again.
+
+        Raises `PartsWrong` and `UploadClosed`.
+        """
         # Before the checksum, which reads everything: what is wrong with the ids costs nothing. `_finish` looks
         # again.
         parts = await self._threads.run(lambda db: self._parts(db, project, upload_id, part_ids))
@@ -87,6 +100,7 @@ class DatabaseUploads(ThreadedStore[FileSettings], BaseUploads):
         return done
 
     async def cancel(self, project: str, upload_id: str) -> UploadRecord:
+        """Give an upload up, with its parts; again is as good as once. Raises `UploadClosed`."""
         cancelled = await self._threads.run(lambda db: self._close(db, project, upload_id))
         await asyncio.shield(self._remove(upload=upload_id, place=None))
         return cancelled

@@ -44,7 +44,6 @@ from responses_app.stores.database.vector_stores.vectors import KeptVectors
 from responses_app.stores.database.webhooks.outbox import Told, tell
 from responses_app.stores.vector_stores import (
     MAX_TRIES,
-    BaseVectorStores,
     BatchRecord,
     FileQuery,
     Hit,
@@ -67,12 +66,18 @@ _ANY_PENDING = any_of(f"{VectorStoreFile._meta.db_table} WHERE status = '{PENDIN
 GAVE_UP = ("server_error", f"The server stopped {MAX_TRIES} times while it read the file.")
 
 
-class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], BaseVectorStores):
-    """Keeps them in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time."""
+class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings]):
+    """Keeps them in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time.
+
+    A file is in its stores as long as it is kept (`BaseFileStore`). Every method raises `StoreError` where the store is
+    away.
+    """
 
     unlimited = VectorStoreSettings(vector_stores_max_entries=0, vector_store_max_files=0, vector_store_max_chunks=0)
 
     async def create(self, project: str, record: VectorStoreRecord, files: Sequence[NewStoreFile]) -> None:
+        """Keep a new store. Raises `VectorStoresFull`."""
+
         def act() -> None:
             stores = VectorStore.objects.using(self._using)
             if stores.filter(pk=record.id).exists():
@@ -96,11 +101,14 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         await self._write(act)
 
     async def get(self, project: str, store_id: str) -> VectorStoreRecord | None:
+        """Return a store."""
         return await self._read(lambda: self._record(project, store_id), store_id)
 
     async def listed(
         self, project: str, *, after: str | None, descending: bool, limit: int, before: str | None = None
     ) -> Sequence[VectorStoreRecord]:
+        """Return up to `limit` stores behind the store `after` and before the store `before`, which may be gone."""
+
         def act(_: BaseDatabaseWrapper) -> Sequence[VectorStoreRecord]:
             page = part_of(self._stores(project), after=after, before=before, descending=descending, limit=limit)
             return [store_record(row, counts_of(self._files(project, row.pk))) for row in page]
@@ -108,6 +116,8 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         return await self._threads.run(act)
 
     async def update(self, project: str, store_id: str, changes: Mapping[str, object]) -> VectorStoreRecord | None:
+        """Change fields of a store's record."""
+
         def act() -> VectorStoreRecord | None:
             row = self._stores(project).select_for_update().filter(pk=store_id).first()
             if row is None:
@@ -121,6 +131,8 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         return await self._write(act, store_id)
 
     async def delete(self, project: str, store_id: str) -> bool:
+        """Forget a store; the files stay."""
+
         def act() -> bool:
             return bool(self._stores(project).filter(pk=store_id).update(removed=True))
 
@@ -129,6 +141,8 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
     async def add(
         self, project: str, store_id: str, files: Sequence[NewStoreFile], *, batch_id: str = ""
     ) -> Sequence[StoreFileRecord] | None:
+        """Put files into a store, where they are read; one that is there is read again. Raises `VectorStoresFull`."""
+
         def act() -> Sequence[StoreFileRecord] | None:
             if self._expired_or_none(project, store_id):
                 return None
@@ -145,6 +159,8 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         return await self._write(act, store_id)
 
     async def files(self, project: str, store_id: str, query: FileQuery) -> Sequence[StoreFileRecord]:
+        """Return files of a store; `after` and `before` may be gone."""
+
         def act() -> Sequence[StoreFileRecord]:
             rows = self._files(project, store_id)
             rows = rows if query.batch_id is None else rows.filter(batch_id=query.batch_id)
@@ -162,6 +178,8 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         return () if listed is None else listed
 
     async def file(self, project: str, store_id: str, file_id: str) -> StoreFileRecord | None:
+        """Return a file of a store."""
+
         def act() -> StoreFileRecord | None:
             row = self._files(project, store_id).filter(file_id=file_id).first()
             return None if row is None else file_record(row)
@@ -171,6 +189,8 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
     async def set_attributes(
         self, project: str, store_id: str, file_id: str, attributes: Mapping[str, Value]
     ) -> StoreFileRecord | None:
+        """Give a file of a store other attributes."""
+
         def act() -> StoreFileRecord | None:
             row = self._files(project, store_id).filter(file_id=file_id).first()
             if row is None:
@@ -182,6 +202,8 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         return await self._write(act, store_id, file_id)
 
     async def remove(self, project: str, store_id: str, file_id: str) -> bool:
+        """Take a file out of a store."""
+
         def act() -> bool:
             keys = list(self._files(project, store_id).filter(file_id=file_id).values_list("pk", flat=True))
             return bool(self._removed(VectorStoreFile.objects.using(self._using).filter(pk__in=keys)))
@@ -189,6 +211,8 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         return bool(await self._write(act, store_id, file_id))
 
     async def forget_file(self, project: str, file_id: str) -> None:
+        """Take a file out of all stores."""
+
         def act() -> None:
             rows = VectorStoreFile.objects.using(self._using).filter(file_id=file_id)
             stores = VectorStore.objects.using(self._using).filter(project=project).values("pk")
@@ -197,6 +221,8 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         await self._write(act, file_id)
 
     async def content(self, project: str, store_id: str, file_id: str) -> Sequence[str] | None:
+        """Return the chunks of a file."""
+
         def act() -> Sequence[str] | None:
             row = self._files(project, store_id).filter(file_id=file_id).first()
             if row is None:
@@ -207,9 +233,12 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         return await self._read(act, store_id, file_id)
 
     async def batch(self, project: str, store_id: str, batch_id: str) -> BatchRecord | None:
+        """Return a batch."""
         return await self._read(lambda: self._batch(project, store_id, batch_id), store_id, batch_id)
 
     async def cancel_batch(self, project: str, store_id: str, batch_id: str) -> BatchRecord | None:
+        """Leave those files of a batch out that were not read yet."""
+
         def act() -> BatchRecord | None:
             if self._batch(project, store_id, batch_id) is None:
                 return None
@@ -221,6 +250,8 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         return await self._write(act, store_id, batch_id)
 
     async def search(self, project: str, store_id: str, search: Search) -> Sequence[Hit] | None:
+        """Return what was found, the best first; None where there is no such store, or it has expired."""
+
         def act() -> Sequence[Hit] | None:
             row = self._stores(project).filter(pk=store_id).first()
             if row is None or self._has_expired(row):
@@ -234,6 +265,11 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         return await self._read(act, store_id)
 
     async def claim(self, worker: str, *, lease_seconds: float, after: str = "") -> PendingFile | None:
+        """Return a file that is to be read, for so long; what it had is gone. None for nothing.
+
+        It is the oldest of one project: of the one that follows `after`, so that projects take turns.
+        """
+
         def act() -> VectorStoreFile | None:
             free = self._free(worker).select_for_update(skip_locked=True, of=("self",)).order_by("store__project", "pk")
             # The next project in the order of names, or from the beginning again.
@@ -262,6 +298,7 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         return None
 
     async def keep(self, pending: PendingFile, chunks: Sequence[str]) -> bool:
+        """Keep the chunks of a file, which is then found; False where it is nobody's any more, or another worker's."""
         for start in range(0, len(chunks), CHUNKS_AT_ONCE):
             part = chunks[start : start + CHUNKS_AT_ONCE]
             if not await self._write(lambda start=start, part=part: self._insert(pending, start, part)):
@@ -272,14 +309,17 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         return bool(await done)
 
     async def fail(self, pending: PendingFile, code: str, message: str) -> None:
+        """Note that a file cannot be read, and why."""
         await self._drop_chunks(pending.key)
         await self._write(lambda: self._end(pending, status="failed", error_code=code, error_message=message))
 
     async def release(self, pending: PendingFile) -> None:
+        """Leave a file that was not read to the worker that looks first."""
         # A stop is not the file's fault, so the attempt does not count.
         await self._write(lambda: self._end(pending, attempts=F("attempts") - 1))
 
     async def sweep(self) -> bool:
+        """Remove a part of what was deleted or has expired; return whether there may be more."""
         return await self._threads.run(lambda db: sweep(db, now=self._now()))
 
     async def _read(self, act: Callable[[], Result | None], *ids: str) -> Result | None:

@@ -53,7 +53,10 @@ class KeptVectors(ABC):
     async def claim_vectors(
         self, worker: str, model: str, *, lease_seconds: float, after: str = ""
     ) -> PendingVectors | None:
-        """Lease a file, see `BaseVectorStores`."""
+        """Return a file that has been read and lacks vectors of this model, for so long; None for nothing.
+
+        Those of other models are gone then. Projects take turns, as with `claim`.
+        """
 
         def act() -> VectorStoreFile | None:
             lacking = self._lacking(worker, model).select_for_update(skip_locked=True, of=("self",))
@@ -87,7 +90,7 @@ class KeptVectors(ABC):
         )
 
     async def chunks_of(self, pending: PendingVectors, start: int, limit: int) -> Sequence[tuple[int, str]]:
-        """Return chunks, see `BaseVectorStores`."""
+        """Return the keys and texts of some of a file's chunks, from the position `start` on."""
 
         def act() -> Sequence[tuple[int, str]]:
             chunks = VectorStoreChunk.objects.using(self._using).filter(file_id=pending.key, position__gte=start)
@@ -104,7 +107,10 @@ class KeptVectors(ABC):
         *,
         lease_seconds: float,
     ) -> bool:
-        """Keep vectors, see `BaseVectorStores`."""
+        """Keep the vectors of chunks, which are found by them from now on, and lease the file for so long again.
+
+        False where the file is gone, or another worker's.
+        """
 
         def act() -> bool:
             row = self._leased(pending).select_for_update(of=("self",)).first()
@@ -131,7 +137,7 @@ class KeptVectors(ABC):
         return bool(await self._write(act))
 
     async def end_vectors(self, pending: PendingVectors, *, whole: bool) -> None:
-        """Let go of a file, see `BaseVectorStores`."""
+        """Let go of a file: `whole` where every chunk has its vector; else another worker goes on at once."""
         changes = {"embedded_by": pending.model} if whole else {}
         await self._write(lambda: self._leased(pending).update(embedding_worker="", embedding_until=None, **changes))
 
