@@ -116,10 +116,11 @@ services: ## install Redis, PostgreSQL, PgBouncer, nginx, Caddy, haproxy, Node.j
 clients: $(INSTALLED) services ## install what the tests run as clients, with npm and pip, where it is missing: minutes, once
 	@$(BIN)/python -m tests.kit.client_packages
 
-check: $(INSTALLED) ## lint, format check, types, and how long tests took when they last ran
+check: $(INSTALLED) ## lint, format check, types, budgets of the code, and how long tests took when they last ran
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m bench.budgets --check
 	$(BIN)/python -m tests.kit.durations
 
 audit: $(INSTALLED) ## look for known holes in the pinned packages; AUDIT=--offline-is-fine where none can be looked up
@@ -153,8 +154,8 @@ format: $(INSTALLED) ## format the code
 fuzz: $(INSTALLED) services ## hostile requests, damaged rows, mangled transcripts for FUZZ_SECONDS; FUZZ_SEED begins where a failure was
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -p no:randomly tests/system/fuzz
 
-house: $(INSTALLED) ## print how the code is built, in figures; DETAILS=--details names what lies behind them
-	@$(BIN)/python -m bench.house $(DETAILS)
+house: $(INSTALLED) ## print how the code is built, in figures, and budgets; DETAILS=--details names what lies behind them, HOLD=1 holds what is better
+	@$(BIN)/python -m bench.budgets $(DETAILS) $(if $(HOLD),--hold)
 
 ways: $(INSTALLED) services ## print how many functions of ours a request goes through
 	@$(BIN)/python -m bench.ways

@@ -8,18 +8,20 @@ does by itself are not counted. All threads count. Each way is gone several time
 
 import argparse
 import asyncio
+import math
 import os
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 import django
 import httpx
+from django.apps import apps
 
 ROOT = Path(__file__).parent.parent
 OURS = tuple(f"{ROOT / package}/" for package in ("engine", "responses_app", "respsite"))
@@ -41,15 +43,20 @@ INTERPRETER = {"tools": [{"type": "code_interpreter", "container": {"type": "aut
 class Counter:
     """What is called while it counts: once for each frame."""
 
-    def __init__(self, detailed: bool) -> None:
-        self.detailed = detailed
+    def __init__(self) -> None:
         self.counts = False
         self._frames: dict[FrameType, int] = {}  # with their depths; held, so that no other one is taken for it
 
-    def install(self) -> None:
-        """Look at all calls from now on, in this thread and in those that begin later."""
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Look at all calls inside, in this thread and in those that begin meanwhile."""
         threading.setprofile(self._look)
         sys.setprofile(self._look)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
 
     def begin(self) -> None:
         """Count from here."""
@@ -137,6 +144,7 @@ class Ways:
         self.ends_with = b"http.response.start"
         self.counter.begin()
         made = (await self.whole("/responses", input="[silence]", background=True)).json()
+        self.ends_with = b"nothing"
         await self.whole(f"/responses/{made['id']}/cancel")
 
     async def reader(self) -> None:
@@ -145,6 +153,7 @@ class Ways:
         self.counter.begin()
         async with self.http.stream("POST", "/responses", json={"input": "[silence]", "stream": True}) as stream:
             await anext(stream.aiter_lines())
+        self.ends_with = b"nothing"
         assert await asyncio.to_thread(self.server.activate().is_idle)
 
     async def socket(self, word: str) -> None:
@@ -225,44 +234,93 @@ def _between_generations(counter: Counter) -> Iterator[None]:
         counter.end()
 
 
-async def fewest(counter: Counter, name: str, way: Callable[[], Awaitable[None]]) -> tuple[int, int]:
-    """Go a way several times; return the fewest calls, and their modules."""
-    counted = []
-    for _ in range(TIMES):
+async def fewest(
+    counter: Counter,
+    way: Callable[[], Awaitable[None]],
+    *,
+    times: int = TIMES,
+    enough: tuple[float, float] | None = None,
+) -> tuple[int, int]:
+    """Go a way several times; return the fewest calls, and the fewest modules. Stop where they are `enough`."""
+    calls, modules = [], []
+    for _ in range(times):
         await way()
-        counted.append((counter.calls, counter.modules))
-    if counter.detailed:
-        print(f"\n{name}", *counter.details(), sep="\n")
-    return min(counted)
+        calls.append(counter.calls)
+        modules.append(counter.modules)
+        if enough is not None and min(calls) <= enough[0] and min(modules) <= enough[1]:
+            break
+    return min(calls), min(modules)
 
 
-async def measured(detailed: bool) -> list[tuple[str, str, str]]:
-    """Return each way with its calls and its modules."""
-    counter = Counter(detailed)
-    counter.install()
-    os.environ["DJANGO_SETTINGS_MODULE"] = "respsite.settings"
-    django.setup(set_prefix=False)
+@contextmanager
+def started() -> Iterator[Ways]:
+    """Start the server whose ways are gone, with a counter of all calls."""
+    counter = Counter()
+    if not apps.ready:
+        os.environ["DJANGO_SETTINGS_MODULE"] = "respsite.settings"
+        django.setup(set_prefix=False)
     from tests.kit.inprocess import Server
 
     with (
+        counter.installed(),
         tempfile.TemporaryDirectory() as folder,
         Server(Path(folder), script=SCRIPT, log_level="error", stream_first_word_ms=0) as server,
     ):
-        ways = Ways(server, counter)
+        yield Ways(server, counter)
+
+
+async def bound(limits: Mapping[str, float] = MappingProxyType({}), *, times: int = TIMES) -> dict[str, float]:
+    """Return the figures that have budgets: each way is gone so many `times`, or until it keeps the `limits`.
+
+    A server does something by itself now and then, so there may be calls of others in a way, but its own are all there.
+    """
+    figures: dict[str, float] = {}
+    with started() as ways:
+        for name, way in (("POST until accepted", ways.accepted), ("GET of a stored response", ways.stored)):
+            parts = f"{name}: calls", f"{name}: modules"
+            enough = (limits[parts[0]], limits[parts[1]]) if limits else None
+            figures |= zip(parts, await fewest(ways.counter, way, times=times, enough=enough), strict=True)
+        for name, of_token in (("token over WebSocket: calls", ways.socket), ("token over chat: calls", ways.chat)):
+            figures[name] = await of_a_token(ways.counter, of_token, times=times, enough=limits.get(name))
+    return figures
+
+
+async def of_a_token(
+    counter: Counter, way: Callable[[str], Awaitable[None]], *, times: int = TIMES, enough: float | None = None
+) -> float:
+    """Return the calls of one token: what a long answer has more than a short one, by the tokens that it has more."""
+    few, many = math.inf, math.inf
+    for _ in range(times):
+        few = min(few, (await fewest(counter, lambda: way("[few]"), times=1))[0])
+        many = min(many, (await fewest(counter, lambda: way("[many]"), times=1))[0])
+        if enough is not None and (many - few) / (MANY - FEW) <= enough:
+            break
+    return round((many - few) / (MANY - FEW), 1)
+
+
+async def measured(detailed: bool) -> list[tuple[str, str, str]]:
+    """Return each way with its calls and its modules; print the calls of each where that is `detailed`."""
+    rows = []
+
+    def add(name: str, *values: object) -> None:
+        rows.append((name, *map(str, values)))
+        if detailed:
+            print(f"\n{name}", *counter.details(), sep="\n")
+
+    with started() as ways:
+        counter = ways.counter
         whole: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             ("create, until it is accepted", ways.accepted),
             ("create, until its reader has the first event", ways.reader),
             ("GET of a stored response", ways.stored),
             ("one call of the code interpreter", ways.interpreter),
         ]
-        rows = [(name, *map(str, await fewest(counter, name, way))) for name, way in whole]
-        for name, way in (("a token over a WebSocket", ways.socket), ("a token over chat", ways.chat)):
-            few, _ = await fewest(counter, name, lambda way=way: way("[few]"))  # type: ignore[misc]
-            many, _ = await fewest(counter, name, lambda way=way: way("[many]"))  # type: ignore[misc]
-            rows.append((name, f"{(many - few) / (MANY - FEW):.1f}", ""))
-    # Behind the server, which does something now and then by itself.
-    name = "a takeover, until the first generation"
-    rows.append((name, *map(str, await fewest(counter, name, ways.takeover))))
+        for name, way in whole:
+            add(name, *await fewest(counter, way))
+        for name, of_token in (("a token over a WebSocket", ways.socket), ("a token over chat", ways.chat)):
+            add(name, await of_a_token(counter, of_token), "")
+    with counter.installed():  # behind the server, which does something now and then by itself
+        add("a takeover, until the first generation", *await fewest(counter, ways.takeover))
     return [(name, calls, modules) for name, calls, modules in rows]
 
 
@@ -271,7 +329,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--details", action="store_true", help="print the functions of each way, too")
     rows = asyncio.run(measured(parser.parse_args().details))
-    sys.setprofile(None)
     width = max(len(name) for name, *_ in rows)
     print(f"{'':{width}}  calls  modules")
     for name, calls, modules in rows:
