@@ -160,8 +160,8 @@ house: $(INSTALLED) ## print how the code is built, in figures, and budgets; DET
 ways: $(INSTALLED) services ## print how many functions of ours a request goes through
 	@$(BIN)/python -m bench.ways
 
-bench: $(INSTALLED) services ## measure; BENCH_JSON=file writes the numbers
-	$(BIN)/python -m bench
+bench: $(INSTALLED) services ## measure ROWS ("events sse"), or all; BENCH_JSON=file writes the numbers, BENCH_BASE=REVISION compares with it
+	$(BIN)/python -m bench $(ROWS)
 
 bench-vllm: $(INSTALLED_VLLM_CPU) ## measure beside vLLM's own server; BENCH_JSON=file writes the numbers
 	$(BIN_VLLM)/python -m bench.vllm

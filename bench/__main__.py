@@ -4,6 +4,8 @@ Everything is compared side by side in one run: rounds are interleaved and media
 beside it falls on both. Times are CPU times of the serving process wherever a row says CPU; the server is pinned to
 one core and the load to another where the machine allows it. A missed target is not a failure of the command; a row
 that cannot be measured is one, and the rows behind it are measured all the same.
+
+`BENCH_BASE=REVISION` measures the rows in a copy of that revision, too, and prints the change of each: see `trees`.
 """
 
 import os
@@ -55,6 +57,7 @@ from bench.routing.tables import routing
 from bench.servers import Bench, can_pin
 from bench.training.purging import rollout_purge
 from bench.training.small import training
+from bench.trees import compare, table
 from tests.kit.ending import ended_cleanly
 
 ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
@@ -119,6 +122,10 @@ LONGEST = 8  # rows whose times are told at the end
 def main(names: Sequence[str]) -> None:
     """Measure the rows that are named, or all."""
     check_names("bench", ROWS, names)
+    if os.environ.get("BENCH_BASE"):
+        with ended_cleanly():
+            print(*table(compare(os.environ["BENCH_BASE"], names, int(os.environ.get("BENCH_ROUNDS", "3")))), sep="\n")
+        return
     began = time.monotonic()
     with (
         ended_cleanly(),

@@ -89,8 +89,8 @@ class Report:
         if self._live:
             print(f"\r{'':<100}\r", end="")
         self.results.append(result)
-        target = "" if result.target is None else f"<= {_number(result.target)} {result.unit}"
-        self._line(result.what, f"{_number(result.measured)} {result.unit}", target, result.verdict)
+        target = "" if result.target is None else f"<= {number(result.target)} {result.unit}"
+        self._line(result.what, f"{number(result.measured)} {result.unit}", target, result.verdict)
         if result.details:
             print("    " + ", ".join(f"{name} {_shown(value)}" for name, value in result.details.items()), flush=True)
 
@@ -133,10 +133,11 @@ def check_names(program: str, rows: Mapping[str, object], names: Sequence[str]) 
 
 
 def _shown(value: float | str) -> str:
-    return value if isinstance(value, str) else _number(value)
+    return value if isinstance(value, str) else number(value)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Return a number as a table shows it."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"

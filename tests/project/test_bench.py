@@ -1,11 +1,13 @@
 """The bench as a program: a row that fails is told, and SIGTERM is what Ctrl-C is. See also `tests/system`."""
 
 import signal
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from bench import limits
+from bench import limits, trees
 from bench.__main__ import main
 from bench.report import Report, Result
 from bench.servers import Bench
@@ -43,3 +45,33 @@ def test_sigterm_is_what_ctrl_c_is() -> None:
     with pytest.raises(SystemExit) as ended, ended_cleanly():
         signal.raise_signal(signal.SIGTERM)
     assert ended.value.code == 128 + signal.SIGTERM
+
+
+def test_two_trees_are_compared_by_the_medians_of_their_rounds() -> None:
+    own = [{("a row", ""): value, ("a row", "µs"): 2.0, ("new", ""): 1.0} for value in (9.0, 1.1, 0.9)]
+    base = [{("a row", "µs"): 4.0, ("a row", ""): 1.0, ("old", ""): 1.0} for _ in range(3)]
+    row, detail = trees.changes(base, own)
+    assert (row.what, row.base, row.own, row.ratio) == ("a row", 1.0, 1.1, 1.1)
+    assert (detail.detail, detail.ratio) == ("µs", 0.5)
+    _, slower, faster = trees.table([row, detail])
+    assert slower.split() == ["a", "row", "1", "1.1", "1.10", "slower"]
+    assert faster.split() == ["µs", "4", "2", "0.50"]
+
+
+def test_another_revision_is_measured_beside_this_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[bool] = []
+
+    def measure(tree: Path, names: Sequence[str], file: Path) -> trees.Figures:
+        assert (tree / "bench" / "__main__.py").is_file()
+        assert names == ["events"]
+        measured.append(tree == trees.ROOT)
+        return {("events", ""): 2.0 if tree == trees.ROOT else 1.0}
+
+    monkeypatch.setattr(trees, "_measured", measure)
+    if subprocess.run(["git", "rev-parse", "HEAD"], cwd=trees.ROOT, capture_output=True, check=False).returncode:
+        pytest.skip("the history is not here")
+    (change,) = trees.compare("HEAD", ["events"], 2)
+    assert measured == [False, True, True, False]
+    assert change.ratio == 2.0
+    with pytest.raises(SystemExit, match="BENCH_BASE: fatal: not a valid object name"):
+        trees.compare("no-such-revision", ["events"], 1)

@@ -13,7 +13,17 @@ from tests.project.docs.pages import DOCS, everything, pages, text_of
 
 SETTINGS = {*(row.name for row in table()), *secret_files()}
 OURS = {  # of make, of tests and of templates: no settings of the server
-    *("BENCH_JSON", "CLUSTER_STREAMS", "CLUSTER_TIMES", "FUZZ_SECONDS", "FUZZ_SEED", "SOAK_MINUTES", "TESTS_WITHOUT"),
+    *(
+        "BENCH_BASE",
+        "BENCH_JSON",
+        "BENCH_ROUNDS",
+        "CLUSTER_STREAMS",
+        "CLUSTER_TIMES",
+        "FUZZ_SECONDS",
+        "FUZZ_SEED",
+        "SOAK_MINUTES",
+        "TESTS_WITHOUT",
+    ),
     *("CI_LIMIT_SECONDS", "BROWSER_WAIT_MS", "HOUR_STREAMS", "HOUR_CONNECTIONS", "HOUR_PACE"),
     *("LARGE_STORE_RESPONSES", "LARGE_STORE_URL", "NAME_FILE", "VECTOR_STORE_ID"),
     *("APP_LABEL", "MIGRATION_NAME"),
