@@ -7,7 +7,7 @@ engine refuses at once is an error with a status of its own, which SDKs try agai
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import Literal
 
@@ -198,7 +198,7 @@ class ResponseGoesOn(TypedDict):
 async def _create(request: ApiRequest) -> HttpResponseBase:
     """Create a response; `stream: true` streams it, `background: true` answers before it runs."""
     site = get_site()
-    dialect = _dialect(site, request)
+    dialect = site.dialect(request.headers.get(DIALECT_HEADER))
     awaits_tools = site.awaits_tools(request.headers.get(TOOL_MODE_HEADER), dialect)
     create = await read_json(request, site.parse_create, site.reader)
     check_beta(create, request.headers.get(BETA_HEADER))
@@ -208,8 +208,8 @@ async def _create(request: ApiRequest) -> HttpResponseBase:
     if create.background:
         # A background response runs on without a reader.
         reader.leave()
-        return _answer(dialect, reader.source.response())
-    return _answer(dialect, await read_to_end(reader))
+        return json_response(dialect.response(reader.source.response()))
+    return json_response(dialect.response(await read_to_end(reader)))
 
 
 async def _decide(request: ApiRequest) -> str:
@@ -231,7 +231,7 @@ async def _replay(request: ApiRequest, response_id: str, is_new: bool) -> HttpRe
     with store_errors():
         if not await site.store.knows(request.caller.project, response_id):
             return None
-    dialect = _dialect(site, request)
+    dialect = site.dialect(request.headers.get(DIALECT_HEADER))
     create = await read_json(request, site.parse_create, site.reader)
     if create.stream:
         dialect = dialect.hiding if create.hides_sizes else dialect
@@ -242,7 +242,7 @@ async def _replay(request: ApiRequest, response_id: str, is_new: bool) -> HttpRe
     response = await site.responses.response(request.caller.project, response_id)
     if response["status"] in RUNNING and not create.background:
         response = await read_to_end(await site.responses.follow(request.caller.project, response_id))
-    return _answer(dialect, response)
+    return json_response(dialect.response(response))
 
 
 async def _line(line: Line) -> LineAnswer:
@@ -265,26 +265,26 @@ async def _delete(request: ApiRequest, response_id: str) -> DeletedResponse:
 
 async def _get(request: ApiRequest, response_id: str) -> HttpResponseBase:
     """Return a response, or pick up its stream (`stream=true&starting_after=N`)."""
-    site = get_site()
-    dialect = _dialect(site, request)
-    query = query_of(request)
-    # Parsed even where it is not used, so that a wrong value is told in any case.
-    include = parse_include_query(query)  # of its input: its own output keeps what it was created with
-    starting_after = _starting_after(query)
-    if _flag(query, "stream"):
-        project = request.caller.project
-        dialect = dialect.hiding if _flag(query, "include_obfuscation") else dialect
-        reader = await site.responses.follow(
-            project, response_id, starting_after=starting_after, dialect=dialect, include=include
-        )
-        return await _stream(site, request, reader, dialect)
-    return _answer(dialect, await site.responses.response(request.caller.project, response_id))
+    site, project = get_site(), request.caller.project
+    dialect = site.dialect(request.headers.get(DIALECT_HEADER))
+    if request.META["QUERY_STRING"]:
+        query = query_of(request)
+        # Parsed even where it is not used, so that a wrong value is told in any case.
+        include = parse_include_query(query)  # of its input: its own output keeps what it was created with
+        starting_after = _starting_after(query)
+        if _flag(query, "stream"):
+            dialect = dialect.hiding if _flag(query, "include_obfuscation") else dialect
+            reader = await site.responses.follow(
+                project, response_id, starting_after=starting_after, dialect=dialect, include=include
+            )
+            return await _stream(site, request, reader, dialect)
+    return json_response(dialect.response(await site.responses.response(project, response_id)))
 
 
 async def _cancel(request: ApiRequest, response_id: str) -> HttpResponse:
     site = get_site()
-    dialect = _dialect(site, request)
-    return _answer(dialect, await site.responses.cancel(request.caller.project, response_id))
+    dialect = site.dialect(request.headers.get(DIALECT_HEADER))
+    return json_response(dialect.response(await site.responses.cancel(request.caller.project, response_id)))
 
 
 async def _give_output(request: ApiRequest, response_id: str) -> ResponseGoesOn:
@@ -307,7 +307,7 @@ async def _input_items(request: ApiRequest, response_id: str) -> ItemList:
 
 async def _input_tokens(request: ApiRequest) -> InputTokens:
     site = get_site()
-    dialect = _dialect(site, request)
+    dialect = site.dialect(request.headers.get(DIALECT_HEADER))
     create = await read_json(request, site.parse_create, site.reader)
     check_beta(create, request.headers.get(BETA_HEADER))
     count = await site.service.count_input_tokens(create, _origin(request, create), dialect=dialect)
@@ -317,21 +317,13 @@ async def _input_tokens(request: ApiRequest) -> InputTokens:
 async def _compact(request: ApiRequest) -> HttpResponse:
     """Sum a conversation up; the client goes on from what it gets: the user's messages and the summary."""
     site = get_site()
-    dialect = _dialect(site, request)
+    dialect = site.dialect(request.headers.get(DIALECT_HEADER))
     create = await read_json(request, parse_compact, site.reader)
     reader, messages = await site.service.compact(create, _origin(request, create))
     response = await read_to_end(reader)
     if response["status"] != "completed":
         raise without_answer(reader.source.problem, deleted=reader.source.deleted)
-    return _answer(dialect, compacted_response(response, messages))
-
-
-def _dialect(site: Site, request: ApiRequest) -> Dialect:
-    return site.dialect(request.headers.get(DIALECT_HEADER))
-
-
-def _answer(dialect: Dialect, response: Mapping[str, object]) -> HttpResponse:
-    return json_response(dialect.response(response))
+    return json_response(dialect.response(compacted_response(response, messages)))
 
 
 def _origin(request: ApiRequest, create: CreateRequest, *, awaits_tools: bool = False) -> Origin:

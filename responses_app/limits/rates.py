@@ -118,6 +118,8 @@ class Rates:
         """
         if self._check_spending is not None and amount.requests:
             await self._check_spending(who)
+        if not who:
+            return FREE
         taken, places = _needs(who, amount, slot)
         if not taken and not places:
             return FREE

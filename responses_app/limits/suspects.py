@@ -516,7 +516,7 @@ def current_holds() -> Holds | None:
 
 def current_name() -> str:
     """Return the name of the request that is carried out here, in hexadecimal; "" where none is held."""
-    holds = current_holds()
+    holds = _HOLDS.get()
     return holds.names[0][1].hex() if holds and holds.names else ""
 
 

@@ -119,7 +119,13 @@ class Admission:
         """Accept a run and start it. Raises `ApiError` for what it continues, for its id, for limits, and for
         the store.
         """
-        await self._let_through(run)
+        if not run.plan.background:  # those have a queue of their own
+            run.place.admit()
+        try:
+            run.ticket = await self._rates.admit(run.plan.origin.limited, run.plan.amount, Slot.RESPONSE)
+        except BaseException:  # its client may leave, too
+            run.settle()
+            raise
         try:
             if run.plan.background:
                 await self._enqueue(run)
@@ -131,16 +137,6 @@ class Admission:
         if run.plan.public is not None and run.plan.public.leg > 1:
             # As older servers word it; the setting RESPONSES_COMPATIBILITY_MODE is something else.
             logger.info("Response %s (compatibility mode): continuing from previous response", run.plan.public.name)
-
-    async def _let_through(self, run: Run) -> None:
-        """Raise `ApiError` where too many wait for the engine, or a limit is reached."""
-        if not run.plan.background:  # those have a queue of their own
-            run.place.admit()
-        try:
-            run.ticket = await self._rates.admit(run.plan.origin.limited, run.plan.amount, Slot.RESPONSE)
-        except BaseException:  # its client may leave, too
-            run.settle()
-            raise
 
     async def admit_again(self, run: Run) -> None:
         """Start a durable run that another worker has accepted already. Raises `ClaimLost`, and `ApiError`."""

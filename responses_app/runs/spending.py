@@ -76,7 +76,8 @@ class Spending:
     async def check(self, who: Sequence[LimitedSubject]) -> None:
         """Raise `QuotaExceeded` where one of these, or all together, have spent what they may."""
         if not self._prices:
-            self._tell_unpriced(who)
+            if who:
+                self._tell_unpriced(who)
             return
         known = await self._recent(ORGANIZATION)
         if known is not None and known.limit is not None:

@@ -104,6 +104,7 @@ async def read_json(request: HttpRequest, parse: Callable[[JsonObject], Parsed],
     Raises `ApiError`: 415 for another content type, 400 for no JSON or more of it than this server takes. How large a
     body may be was decided before, in `bodies`.
     """
+    assert isinstance(request, ApiRequest)
     if request.content_type != JSON_TYPE:
         raise unsupported_media_type(request.content_type)
     # Only which thread reads it depends on this. In chunks the length is unknown, and the longest is assumed.
@@ -119,7 +120,7 @@ async def read_json(request: HttpRequest, parse: Callable[[JsonObject], Parsed],
             raise invalid_request("The body could not be read to its end. Send it again.") from None
 
     size = int(length) if length.isdecimal() else reader.max_body_bytes
-    return await reader.read(caller_of(request).project, size, content, read)
+    return await reader.read(request.caller.project, size, content, read)
 
 
 async def read_line(line: Line, parse: Callable[[JsonObject], Parsed], reader: JsonReader) -> Parsed:

@@ -240,8 +240,10 @@ def _check_host(request: HttpRequest) -> None:
         raise host_not_allowed(host) from None
 
 
-def _check_origin(request: HttpRequest) -> None:
+def _check_origin(request: ApiRequest) -> None:
     """Refuse what a foreign web page has a browser send: a POST without a body and any GET come unasked."""
+    if "origin" not in request.sent_headers and "sec-fetch-site" not in request.sent_headers:
+        return  # no page's browser has sent it
     source = Source.of_request(request)
     if source.is_allowed(get_site().settings.trusted_pages):
         return

@@ -89,9 +89,9 @@ class Hand:
         self.span: Span | None = None  # of its agent, below which all that it does is traced; None: the response's
         self._session = NO_SESSION  # of its last turn
         self._waiting: ClientWait | None = None  # while it waits for its client
-        # What it has of the engine.
+        # What it has of the engine. Roll-outs have a share of its turns beside people.
         plan = shared.plan()
-        self.place = shared.model.turns.place(*plan.in_queue(shared.now()), of_rollout=plan.of_rollout)
+        self.place = shared.model.turns.place(*plan.in_queue(shared.now()), of_rollout=plan.origin.rollout is not None)
 
     async def do(self, command: Work) -> Command | None:
         """Do one thing; return what is to be done next."""

@@ -115,24 +115,21 @@ class Run(EventSource):
         self._settings = settings
         self._kept: KeptEnd | None = None  # its end, once that is kept
         self._is_settled = False  # it runs no more, and has what it ran with
-        shared = self._for_hands()
+        shared = Shared(
+            plan=lambda: self.plan,
+            use=self._use,
+            model=model,
+            settings=settings,
+            effects=self.effects,
+            now=persistence.now,
+            note_speech=self._note_speech,
+            note_wait=persistence.tell_wait,
+        )
         self._hand = Hand(machine, self._tell, shared)
         self.place = self._hand.place  # what it has of the engine
         self._agents = None if plan.agents is None else self._agent_tasks(shared)  # those that its model starts
         self._task: asyncio.Task[None] | None = None  # that it runs in
         self._instead: Command | None = None  # what is to be done in place of what that task does
-
-    def _for_hands(self) -> Shared:
-        return Shared(
-            plan=lambda: self.plan,
-            use=self._use,
-            model=self._model,
-            settings=self._settings,
-            effects=self.effects,
-            now=self._persistence.now,
-            note_speech=self._note_speech,
-            note_wait=self._persistence.tell_wait,
-        )
 
     def _agent_tasks(self, shared: Shared) -> AgentTasks:
         return AgentTasks(
@@ -297,7 +294,7 @@ class Run(EventSource):
             self._declare()
             self._tell(Enqueued())
         queue, now = self._queue, self._persistence.now()
-        async with queue.turn(*self.plan.in_queue(now), of_rollout=self.plan.of_rollout):
+        async with queue.turn(*self.plan.in_queue(now), of_rollout=self.plan.origin.rollout is not None):
             await self._drive(self._due() or await self._start_in_turn())
 
     async def _start_in_turn(self) -> Command | None:

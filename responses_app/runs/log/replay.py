@@ -24,7 +24,7 @@ from responses_app.protocol.response.summaries import Budget
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.reader import EventSource
-from responses_app.runs.plan.served import ServedModel, ServedModels
+from responses_app.runs.plan.served import ServedModels
 from responses_app.stores.base import AcceptedResponse, StoredLog
 
 Machine = TypeVar("Machine", bound=ResponseMachine)
@@ -115,7 +115,8 @@ class Machines:
         def seal(place: str, data: bytes) -> str:
             return self.sealer.seal_again(PURPOSE, project, data, place=f"{response['id']} {place}")
 
-        model_format = self._model_of(response).format.at_effort(response["reasoning"].get("effort"))
+        model = self.models.named(response["model"]) or self.models.first  # its own may be served no more
+        model_format = model.format.at_effort(response["reasoning"].get("effort"))
         return machine_of(response, model_format, key=self.id_key, seal=seal, tools=tools)
 
     def begun(self, project: str, response: ResponseObject) -> ResponseMachine:
@@ -173,6 +174,3 @@ class Machines:
         for input_ in before:
             machine.receive(input_)
         return StoredLog(machine.outcome(0, error), accepted.log + encode([*before, end]))
-
-    def _model_of(self, response: ResponseObject) -> ServedModel:
-        return self.models.named(response["model"]) or self.models.first  # its own may be served no more

@@ -284,10 +284,15 @@ class RunPlan:
     chat: StoredChoice | None = None  # what it is as a choice of a chat completion
     background: bool = field(init=False)  # it was asked for in the background
     durable: bool = field(init=False)  # it outlives its readers and its worker: its log is kept from the first on
+    resumable: bool = field(init=False)  # its events are kept, so that its stream can be picked up again
+    window: float | None = field(init=False)  # in how many seconds it is to be done; None where that is not said
 
     def __post_init__(self) -> None:
         self.background = bool(self.request.background)
         self.durable = self.background or (self.stored and self.origin.comes_again)
+        self.resumable = self.stored and (self.durable or self.origin.transport in ("sse", "websocket"))
+        options = self.request.background_options
+        self.window = None if options is None else options.window_seconds
 
     @property
     def lasting(self) -> bool:
@@ -350,25 +355,13 @@ class RunPlan:
             return self.parent.continues
         return self.request.previous_response_id
 
-    @property
-    def deadline(self) -> float | None:
-        """When it is to be done, in Unix seconds; None where that is not said."""
-        window = self._window
-        return None if window is None else self.created_at + window
-
     def in_queue(self, now: float) -> tuple[str, ServiceTier, int, float]:
         """Return where it stands in a queue: project, tier, priority, and for how many seconds all others go first.
 
         What may take hours lets them for most of its time.
         """
-        window = self._window
-        late = 0.0 if window is None else max(0.0, self.created_at + window * BEHIND_SHARE - now)
+        late = 0.0 if self.window is None else max(0.0, self.created_at + self.window * BEHIND_SHARE - now)
         return self.origin.project, self.tier, self.priority, late
-
-    @property
-    def of_rollout(self) -> bool:
-        """Whether it is part of a roll-out: those have a share of the engine's turns beside people."""
-        return self.origin.rollout is not None
 
     def ended(self) -> "RunPlan":
         """Return what may be asked of it behind its end: nothing of its prompts and tools, which may be large."""
@@ -405,13 +398,3 @@ class RunPlan:
             # It knows the tokens that the client asked to see with the response.
             recorder=self.recorder if self.request.wants_tokens else None,
         )
-
-    @property
-    def _window(self) -> float | None:
-        options = self.request.background_options
-        return options.window_seconds if options is not None else None
-
-    @property
-    def resumable(self) -> bool:
-        """Whether its events are kept, so that its stream can be picked up again."""
-        return self.stored and (self.durable or self.origin.transport in ("sse", "websocket"))

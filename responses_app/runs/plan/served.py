@@ -120,8 +120,8 @@ class ServedModels:
 
         Raises `ApiError` (404, 403; 400 for one that makes embeddings).
         """
-        allowed = self.allowed(usable)
-        model = next(iter(allowed), self.first) if name is None else self.named(name)
+        allowed = self.allowed(usable) if usable else self._models
+        model = next(iter(allowed), self._models[0]) if name is None else self._by_name.get(name)
         if model is None and name in self._embedding:
             raise makes_embeddings(str(name), [each.name for each in allowed])
         if model is None:

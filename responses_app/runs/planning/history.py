@@ -369,7 +369,6 @@ def _unresolved_reference(index: int, item_id: str) -> ApiError:
     return invalid_request(f"Item with id '{item_id}' not found ('{param}'). Send the item itself.", param=param)
 
 
-_OF_MODELS = (SampledInput, OpenedCompaction)  # items that have messages as a model wrote them
 _OF_THE_MODEL = (MessageKind.ANALYSIS, MessageKind.COMMENTARY, MessageKind.FINAL)
 
 
@@ -414,8 +413,15 @@ def is_foreign(parent: ChainLink | None, model_format: ModelFormat) -> bool:
 def in_format(context: Context, model_format: ModelFormat, told: Tell) -> Context:
     """Return what a request continues with all its messages in one format. Raises `ApiError` where that fails."""
     parsed = (*context.before.parsed, *context.own.parsed)
-    if context.parent is None and not context.sampled and not any(isinstance(each, _OF_MODELS) for each in parsed):
-        return context  # no model has written any of it
+    if (
+        context.parent is None
+        and not context.sampled
+        and not any(
+            isinstance(each, OpenedCompaction) or (isinstance(each, SampledInput) and each.exact is not None)
+            for each in parsed
+        )
+    ):
+        return context  # nothing is known of how a model has written it
     rewrite = _Rewrite(model_format, told)
     try:
         return replace(

@@ -317,11 +317,13 @@ def _previous_messages(model_format: ModelFormat, previous: Sequence[JsonObject]
 
 def _priority(draft: Draft) -> int:
     """Return how soon the engine is to begin: what the request says itself, else what its tier says; less is sooner."""
-    priority, tier = draft.request.priority, PRIORITIES[draft.tier]
     options = draft.request.background_options
-    if priority is None and options is not None and options.window_seconds is not None:
-        tier = BEHIND_ALL
-    return draft.origin.priority(tier if priority is None else priority)
+    if draft.origin.behind_all:
+        return BEHIND_ALL
+    if draft.request.priority is not None:
+        return draft.request.priority
+    has_window = options is not None and options.window_seconds is not None
+    return BEHIND_ALL if has_window else PRIORITIES[draft.tier]
 
 
 def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:

@@ -395,11 +395,11 @@ class BackgroundQueue:
         if self._taken >= self._places:
             message = f"{self.waiting} background responses wait already (BACKGROUND_MAX_QUEUED). Try again shortly."
             raise rate_limited(message, retry_after=5)
-        self.enter()
+        self._taken += 1
         try:
             yield
         except BaseException:
-            self.leave()
+            self._taken -= 1
             raise
 
     def enter(self) -> None:

@@ -126,8 +126,8 @@ class RunRegistry:
         """Raise `ApiError` (503) if no run can start now, or not so many."""
         if self.draining:
             raise stopping()
-        if self._places_taken + places > self._settings.responses_max_in_flight:
-            most = self._settings.responses_max_in_flight
+        most = self._settings.responses_max_in_flight
+        if self._places_taken + places > most:
             message = f"{most} responses are running (RESPONSES_MAX_IN_FLIGHT). Try again shortly."
             raise overloaded(message, retry_after=2)
 
@@ -156,11 +156,11 @@ class RunRegistry:
     def admission(self) -> Iterator[None]:
         """Have a place for a run while it is accepted. Raises `ApiError` as `check_capacity` does."""
         self.check_capacity()
-        self.enter()
+        self._coming += 1  # a stop waits for it
         try:
             yield
         finally:
-            self.leave()
+            self._coming -= 1
 
     @contextmanager
     def admission_again(self, run: Run) -> Iterator[None]:
@@ -195,8 +195,8 @@ class RunRegistry:
         task.add_done_callback(lambda _: held.release())
         # Also called where the task is cancelled before its first step.
         task.add_done_callback(lambda _: self._ended(run))
-        if run.plan.deadline is not None:
-            seconds = max(0.0, run.plan.deadline - self.now())
+        if run.plan.window is not None:
+            seconds = max(0.0, run.plan.created_at + run.plan.window - self.now())
             late = asyncio.get_running_loop().call_later(seconds, _fail_late, run)
             task.add_done_callback(lambda _: late.cancel())
         if run.plan.resumable:
