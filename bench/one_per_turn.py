@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from responses_app.web.servers.backpressure import Extras
+from responses_app.web.servers.backpressure import SocketExtras
 from responses_app.web.sockets import consumer
-from responses_app.web.sockets.connection import Connection
+from responses_app.web.sockets.connection import SocketConnection
 from responses_app.web.sockets.consumer import ResponsesConsumer
 from respsite.asgi import application
 
@@ -20,10 +20,10 @@ async def _send_frame_and_yield(self: ResponsesConsumer, text: str) -> None:
     await asyncio.sleep(0)
 
 
-def _connection(*args: Any, extras: Extras, **more: Any) -> Connection:
+def _connection(*args: Any, extras: SocketExtras, **more: Any) -> SocketConnection:
     """Return one that can write no frames together."""
-    return Connection(*args, extras=replace(extras, write_frames=None), **more)
+    return SocketConnection(*args, extras=replace(extras, write_frames=None), **more)
 
 
-consumer.Connection = _connection  # type: ignore[misc, assignment]
+consumer.SocketConnection = _connection  # type: ignore[misc, assignment]
 ResponsesConsumer.send_frame = _send_frame_and_yield  # type: ignore[method-assign]

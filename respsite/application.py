@@ -6,7 +6,7 @@ from typing import cast
 
 from channels.routing import ProtocolTypeRouter, URLRouter
 
-from responses_app.auth.proxies import Proxies
+from responses_app.auth.proxies import TrustedProxies
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.files.files import FileBounds
 from responses_app.routing import websocket_urlpatterns
@@ -59,7 +59,7 @@ def make_application(site: Site) -> Application:
     site.draining.is_sending = application.is_unsent
     own = site.settings
     # Outermost, as it asks the server's own `send` who calls.
-    senders = Senders(None if own.behind_proxy == "no" else Proxies(own.trusted_proxies), peer_of)
+    senders = Senders(None if own.behind_proxy == "no" else TrustedProxies(own.trusted_proxies), peer_of)
     return Heads(application, senders, site.answer_headers, rules.refused)
 
 

@@ -41,7 +41,7 @@ from responses_app.protocol.prompt.replaying import SeenTurn, keys_of
 from responses_app.protocol.requests.pages import page_behind, page_of, parse_list_query
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.response.steps import StopReason
-from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer, begun, tokens_of
+from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest, begun, tokens_of
 from responses_app.runs.chats import Choices
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.failures import without_answer
@@ -202,7 +202,7 @@ async def _create(request: ApiRequest) -> HttpResponseBase:
     return await encoded_stream(reading, ping_seconds=ping_seconds, cut=request.cut)
 
 
-async def _line(line: Line) -> LineAnswer:
+async def _line(line: LineRequest) -> LineAnswer:
     """Answer a line of a batch."""
     site = get_site()
     chat, turns = await read_line(line, _read, site.reader)
@@ -300,7 +300,7 @@ ENDPOINTS = (
         *("createChatCompletion", "Create a chat completion, at once or as a stream"),
         body="CreateChatCompletion",
         answers={JSON: ChatCompletion, EVENTS: "ChatServerSentEvent"},
-        line=BatchLine(_line, effects=("web_search_options",)),
+        line=LineHandler(_line, effects=("web_search_options",)),
         errors=(404, 409, 429),
     ),
 )

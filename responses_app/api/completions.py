@@ -16,7 +16,7 @@ from responses_app.protocol.stateless.completions import (
     joined,
     parse_completion,
 )
-from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer, begun, tokens_of
+from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest, begun, tokens_of
 from responses_app.runs.stateless.completing import Completing
 from responses_app.web.endpoint import EVENTS, JSON, Endpoint
 from responses_app.web.http import (
@@ -45,7 +45,7 @@ async def _create(request: ApiRequest) -> HttpResponseBase:
     return json_response(await _whole(completing))
 
 
-async def _line(line: Line) -> LineAnswer:
+async def _line(line: LineRequest) -> LineAnswer:
     """Answer a line of a batch."""
     site = get_site()
     parse = partial(parse_completion, engine_fields=site.takes_engine_fields)
@@ -107,6 +107,6 @@ ENDPOINTS = (
         body="CreateCompletion",
         answers={JSON: Completion, EVENTS: CompletionServerSentEvent},
         errors=(404, 429),
-        line=BatchLine(_line),
+        line=LineHandler(_line),
     ),
 )

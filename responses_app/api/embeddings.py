@@ -16,7 +16,7 @@ from responses_app.protocol.stateless.embeddings import (
     encode_answer,
     parse_embeddings,
 )
-from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer
+from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.endpoint import BYTES, JSON, Endpoint
 from responses_app.web.http import ApiRequest, read_json, read_line
@@ -36,7 +36,7 @@ async def _create(request: ApiRequest) -> HttpResponse:
     return HttpResponse(written.content, content_type=written.media_type, headers=headers)
 
 
-async def _line(line: Line) -> LineAnswer:
+async def _line(line: LineRequest) -> LineAnswer:
     """Answer a line of a batch."""
     fields = await read_line(line, parse_embeddings, get_site().token_reader)
     if fields.encoding in ("bytes", "bytes_only"):
@@ -64,6 +64,6 @@ ENDPOINTS = (
         body="CreateEmbedding",
         answers={JSON: EmbeddingList, BYTES: ""},
         errors=(404, 429),
-        line=BatchLine(_line),
+        line=LineHandler(_line),
     ),
 )

@@ -27,7 +27,7 @@ from responses_app.protocol.messages.request import MessagesRequest, parse_count
 from responses_app.protocol.prompt.replaying import keys_of
 from responses_app.protocol.response.steps import StopReason
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
-from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer, begun, tokens_of
+from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest, begun, tokens_of
 from responses_app.runs.chats import Choices
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.failures import without_answer
@@ -120,7 +120,7 @@ async def _create(request: ApiRequest) -> HttpResponseBase:
     return json_response(reading.whole())
 
 
-async def _line(line: Line) -> LineAnswer:
+async def _line(line: LineRequest) -> LineAnswer:
     """Answer a line of a batch."""
     site = get_site()
     asked = await read_line(line, partial(parse_messages, parse=site.parse_create), site.reader)
@@ -189,7 +189,7 @@ ENDPOINTS = (
         *("createMessage", "Create a message of Anthropic's API, at once or as a stream"),
         body="CreateMessage",
         answers={JSON: MessageObject, EVENTS: "MessagesServerSentEvent"},
-        line=BatchLine(_line, effects=("mcp_servers", "container")),
+        line=LineHandler(_line, effects=("mcp_servers", "container")),
     ),
     _endpoint(
         *("POST", "/v1/messages/count_tokens", _count),

@@ -34,7 +34,7 @@ from responses_app.protocol.requests.resources import (
     compacted_response,
 )
 from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT, ToolOutput, parse_tool_output
-from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer, begun, tokens_of
+from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest, begun, tokens_of
 from responses_app.runs.log.journal import Gathering, JournalEntry, ReaderTooSlow, Waiter
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.failures import store_errors, without_answer
@@ -245,7 +245,7 @@ async def _replay(request: ApiRequest, response_id: str, is_new: bool) -> HttpRe
     return json_response(dialect.response(response))
 
 
-async def _line(line: Line) -> LineAnswer:
+async def _line(line: LineRequest) -> LineAnswer:
     """Answer a line of a batch. A response that failed is an error, as clients look for those in the error file."""
     site = get_site()
     create = await read_line(line, site.parse_create, site.reader)
@@ -407,7 +407,7 @@ ENDPOINTS = (
         errors=_RUNS,
         decide=_decide,
         replay=_replay,
-        line=BatchLine(_line, effects=("conversation",)),
+        line=LineHandler(_line, effects=("conversation",)),
         websocket=True,
     ),
     _endpoint(

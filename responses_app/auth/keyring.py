@@ -36,7 +36,7 @@ MAX_UNKNOWN = 1_000  # texts that are not keys, kept for a second each: so that 
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownKey:
     """A key in use."""
 
     key: KeyRecord  # as the database last said
@@ -52,7 +52,7 @@ class KeyRing:
     def __init__(self, store: BaseKeyStore, *, now: Callable[[], float]) -> None:
         self.store = store
         self._now = now
-        self._known: OrderedDict[str, _Known] = OrderedDict()  # by digest, in the order of their use
+        self._known: OrderedDict[str, _KnownKey] = OrderedDict()  # by digest, in the order of their use
         self._unknown: OrderedDict[str, float] = OrderedDict()  # digests, and when they were asked for
         self._asking: dict[str, asyncio.Task[KeyRecord | None]] = {}  # by digest: keys that are being read
         self._turns = asyncio.Semaphore(MAX_ASKING)
@@ -146,7 +146,7 @@ class KeyRing:
         # The first key: until now nothing was known that could be old.
         if not self._known:
             self._fresh = at
-        self._known[digest] = _Known(key, at)
+        self._known[digest] = _KnownKey(key, at)
         self._forget_idle(at)
         return key
 

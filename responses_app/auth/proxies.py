@@ -48,7 +48,7 @@ class Sender:
 
 
 @dataclass(frozen=True, slots=True)
-class Proxies:
+class TrustedProxies:
     """The proxies that are trusted.
 
     Without any that are named, there is one: it calls from this machine or a private network, and what it was called

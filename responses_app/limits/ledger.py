@@ -22,7 +22,7 @@ and each WebSocket one of the server's. In Redis it is a lease, which its worker
 themselves.
 
 A `LedgerJob` is all that a worker has to say at one time. Asks are done all or nothing, in order, behind the rest of
-it. `Counts` does it in this process; `redis.SCRIPT` does the same in Redis.
+it. `BucketsAndSlots` does it in this process; `redis.SCRIPT` does the same in Redis.
 """
 
 from abc import ABC, abstractmethod
@@ -81,7 +81,7 @@ class LedgerJob:
         return not (self.settle or self.release or self.asks)
 
 
-class Counts:
+class BucketsAndSlots:
     """The buckets and slots of this process. `now` is in milliseconds, of any clock that is not set back."""
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class BaseLedger(ABC):
         self.is_closed = False
         self.away: str | None = None  # the error for which this worker counts by itself; None: all count together
         self.forgets: str | None = None  # why counts may get lost where they are kept; None: they are not
-        self._own = Counts()  # what it holds itself; and its buckets, while nobody shares them
+        self._own = BucketsAndSlots()  # what it holds itself; and its buckets, while nobody shares them
         self._worker = uuid4().hex[:16]
         self._numbers = count(1)
 

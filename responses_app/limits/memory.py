@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from responses_app.limits.ledger import Answer, Ask, BaseLedger, Counts, LedgerJob
+from responses_app.limits.ledger import Answer, Ask, BaseLedger, BucketsAndSlots, LedgerJob
 
 
 class MemoryLedger(BaseLedger):
@@ -15,7 +15,7 @@ class MemoryLedger(BaseLedger):
 
     async def aclose(self) -> None:
         await super().aclose()
-        self._own = Counts()
+        self._own = BucketsAndSlots()
 
     async def ask(self, ask: Ask) -> Answer:
         return self._own.do(LedgerJob(asks=[ask]), self._now())[0]

@@ -46,7 +46,7 @@ from redis.exceptions import (
 )
 
 from engine import orjson
-from responses_app.limits.ledger import TOLERANCE, Answer, Ask, BaseLedger, Counts, LedgerJob
+from responses_app.limits.ledger import TOLERANCE, Answer, Ask, BaseLedger, BucketsAndSlots, LedgerJob
 
 logger = logging.getLogger("respsite.limits")
 
@@ -194,7 +194,7 @@ class RedisLedger(BaseLedger):
         if self._settling is not None:
             self._settling.cancel()
         self._job.release += [(key, id) for key, ids in self.holders.items() for id in ids]
-        self._own = Counts()
+        self._own = BucketsAndSlots()
         try:
             if not self._job.is_empty:
                 await self._call()

@@ -31,7 +31,7 @@ _BYTES_OF_TOKEN = 4
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptTurn:
     turn: KnownTurn  # what the model said
     bytes: int  # memory that it takes, about
     until: float  # by the clock of `KnownTurns`
@@ -58,7 +58,7 @@ class KnownTurns:
         self._retentions = retentions or Retentions()
         self._clock = clock
         # By project and key, the one that was asked for last at the end
-        self._turns: OrderedDict[tuple[str, bytes], _Kept] = OrderedDict()
+        self._turns: OrderedDict[tuple[str, bytes], _KeptTurn] = OrderedDict()
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ class KnownTurns:
         """Keep a turn here; the oldest ones go where there is no room for it."""
         # The same turn again replaces its entry, so that its bytes are not counted twice.
         self._drop((project, key))
-        kept = _Kept(turn, _size(turn), self._clock() + self._settings.responses_session_ttl)
+        kept = _KeptTurn(turn, _size(turn), self._clock() + self._settings.responses_session_ttl)
         self._turns[project, key] = kept
         self.bytes += kept.bytes
         self._make_room()

@@ -38,7 +38,7 @@ MAX_MODELS = 10_000  # that one has used in a month
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownSpending:
     """What was spent, as it was read."""
 
     at: float  # the loop's clock
@@ -64,8 +64,8 @@ class Spending:
         self._prices = prices
         self._currency = currency
         self._now = now
-        self._known: OrderedDict[str, _Known] = OrderedDict()  # by subject, in the order of their use
-        self._reading: dict[str, asyncio.Task[_Known]] = {}
+        self._known: OrderedDict[str, _KnownSpending] = OrderedDict()  # by subject, in the order of their use
+        self._reading: dict[str, asyncio.Task[_KnownSpending]] = {}
         self._told_unpriced = False
         self._failed = float("-inf")  # when the store did not answer last, by the loop's clock
 
@@ -101,7 +101,7 @@ class Spending:
             return False
         return (await self._read(subject)).spent * CENTS >= cents
 
-    def _check(self, known: _Known, cents: int, subject: LimitedSubject | None) -> None:
+    def _check(self, known: _KnownSpending, cents: int, subject: LimitedSubject | None) -> None:
         if known.spent * CENTS < cents:
             return
         month = f"{known.month:%B %Y}"
@@ -114,7 +114,7 @@ class Spending:
             "or once the operator of this server sets a higher limit."
         )
 
-    async def _recent(self, subject: str) -> _Known | None:
+    async def _recent(self, subject: str) -> _KnownSpending | None:
         """Return what is known of a subject, read again where that is a while ago; None where nothing could be read."""
         known = self._known.get(subject)
         age = _clock() - known.at if known is not None and known.month == self._month() else STALE_SECONDS
@@ -131,7 +131,7 @@ class Spending:
             known = self._known.get(subject)
         return known if known is not None and known.month == self._month() else None
 
-    def _learn(self, subject: str, done: "asyncio.Task[_Known]") -> None:
+    def _learn(self, subject: str, done: "asyncio.Task[_KnownSpending]") -> None:
         self._reading.pop(subject, None)
         if done.cancelled():
             return
@@ -148,7 +148,7 @@ class Spending:
         else:
             logger.error("what was spent cannot be read", exc_info=error)
 
-    async def _read(self, subject: str) -> _Known:
+    async def _read(self, subject: str) -> _KnownSpending:
         """Read what a subject has spent. Raises `StoreError`."""
         at, month = _clock(), self._month()
         kind, _, name = subject.partition(":")
@@ -167,7 +167,7 @@ class Spending:
                 tokens = used.tokens
                 spent += price.cost(input=tokens.input, cached=tokens.cached, output=tokens.output)
         limit = await self._limits.organization_spend_limit() if subject == ORGANIZATION else None
-        return _Known(at, month, spent, limit)
+        return _KnownSpending(at, month, spent, limit)
 
     def _month(self) -> datetime:
         now = datetime.fromtimestamp(self._now(), UTC)

@@ -56,7 +56,7 @@ LINGER_SECONDS = 10.0  # a refused client may go on sending this long; it reads 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class RequestHead:
     """What a request says before its body."""
 
     method: str  # in capitals
@@ -68,7 +68,7 @@ class Head:
     is_packed: bool = False  # its content has a coding of its own, such as gzip
 
     @classmethod
-    def of(cls, method: str, path: str, root_path: str, headers: Iterable[tuple[bytes, bytes]]) -> "Head":
+    def of(cls, method: str, path: str, root_path: str, headers: Iterable[tuple[bytes, bytes]]) -> "RequestHead":
         """Read a request's head; header names are in lower case. In chunks, no declared length means anything."""
         headers = list(headers)
         values = {name: value.decode("latin1") for name, value in headers}
@@ -109,7 +109,7 @@ class BodyRules:
     max_file_setting: str  # the name of the setting that says so
     max_skill_bytes: int  # of a skill's bundle, or of the files in it
 
-    def check(self, head: Head) -> int:
+    def check(self, head: RequestHead) -> int:
         """Return how many bytes of a body are taken.
 
         Raises `ApiError` for one that is declared larger than it may be, or of which two servers could disagree where
@@ -122,11 +122,11 @@ class BodyRules:
             raise self.excess(head)
         return limit
 
-    def asks_first(self, head: Head) -> bool:
+    def asks_first(self, head: RequestHead) -> bool:
         """Whether a body is declared so large that who sends it is asked for a key before any of it is taken."""
         return head.length is not None and head.length > OTHER_BODY_BYTES
 
-    def limit(self, head: Head) -> int:
+    def limit(self, head: RequestHead) -> int:
         """Return how many bytes are taken."""
         if head.length is not None and head.length <= OTHER_BODY_BYTES:
             return self.max_body_bytes  # small, whatever it is: the answer is the application's
@@ -143,7 +143,7 @@ class BodyRules:
                 return self.max_skill_bytes + SKILL_FORM_BYTES
         return self.max_body_bytes
 
-    def excess(self, head: Head) -> ApiError:
+    def excess(self, head: RequestHead) -> ApiError:
         """Return the error for more bytes than that."""
         endpoint = _posted(head)
         if endpoint is None:
@@ -161,7 +161,7 @@ class BodyRules:
         is_part = form.size is Size.PART and self.max_file_bytes > MAX_PART_BYTES
         return part_too_large() if is_part else file_too_large(self.max_file_bytes, setting=self.max_file_setting)
 
-    def check_start(self, head: Head, start: bytes) -> None:
+    def check_start(self, head: RequestHead, start: bytes) -> None:
         """Raise `ApiError` for a body of JSON that is no object. `start`: its first START_BYTES or more, of a long one.
 
         A short one is answered by who parses it. Of a long one nothing more is taken: it costs its sender nothing.
@@ -188,7 +188,7 @@ class Bodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        head = Head.of(scope["method"], scope["path"], scope.get("root_path", ""), scope["headers"])
+        head = RequestHead.of(scope["method"], scope["path"], scope.get("root_path", ""), scope["headers"])
         try:
             limit = self._rules.check(head)
             if head.length == 0:
@@ -207,7 +207,7 @@ class Bodies:
         except ApiError as error:
             await self._refuse(error, head, scope, send)
 
-    async def _refuse(self, error: ApiError, head: Head, scope: Message, send: SendMessage) -> None:
+    async def _refuse(self, error: ApiError, head: RequestHead, scope: Message, send: SendMessage) -> None:
         self._rules.refused(error)
         status, headers, body = answer(error, scope["headers"], self._headers, path=head.path)
         # Nobody knows where the next request would begin.
@@ -260,7 +260,7 @@ def date() -> bytes:
 class BodyStart:
     """The beginning of a body, until it is known to be one of what is taken."""
 
-    def __init__(self, rules: BodyRules, head: Head) -> None:
+    def __init__(self, rules: BodyRules, head: RequestHead) -> None:
         self._rules = rules
         self._head = head
         self._start: bytes | None = b""
@@ -277,7 +277,7 @@ class BodyStart:
 class _CountedBody:
     """One request's body on its way to the application."""
 
-    def __init__(self, rules: BodyRules, head: Head, scope: Message, receive: Receive, limit: int) -> None:
+    def __init__(self, rules: BodyRules, head: RequestHead, scope: Message, receive: Receive, limit: int) -> None:
         self._rules = rules
         self._head = head
         self._scope = scope
@@ -326,7 +326,7 @@ _OF_PACKED = (b"content-encoding", b"content-length")  # headers that mean nothi
 class _UnpackedBody:
     """A body that came compressed, as it was before. What comes out is counted as a body in chunks is."""
 
-    def __init__(self, rules: BodyRules, head: Head, body: _CountedBody, coding: str) -> None:
+    def __init__(self, rules: BodyRules, head: RequestHead, body: _CountedBody, coding: str) -> None:
         self._rules = rules
         self._head = replace(head, length=None, is_packed=False)
         self._start = BodyStart(rules, self._head)
@@ -367,7 +367,7 @@ class _UnpackedBody:
         return ApiError(message, status=error.status, type=error.type, code=error.code)
 
 
-def _posted(head: Head) -> Endpoint | None:
+def _posted(head: RequestHead) -> Endpoint | None:
     """Return the endpoint that a body is for, None where it is of no use."""
     if head.method != "POST" or not is_api_path(head.path):
         return None
@@ -378,6 +378,6 @@ def _posted(head: Head) -> Endpoint | None:
     return route.endpoint("POST")
 
 
-def _form(head: Head, endpoint: Endpoint) -> Form | None:
+def _form(head: RequestHead, endpoint: Endpoint) -> Form | None:
     """Return the form that a body is, None if it is none, or is to be none."""
     return endpoint.form if head.content_type == FORM_TYPE else None

@@ -40,7 +40,7 @@ from responses_app.protocol.messages.errors import ErrorSchema
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES
 from responses_app.protocol.requests.pages import DEFAULT_LIMIT, MAX_LIMIT
 from responses_app.protocol.retention import keeps_nothing
-from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer
+from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest
 from responses_app.runs.plan.failures import store_away, store_errors
 from responses_app.stores.base import StoreError
 from responses_app.web.http import ApiRequest, MethodNotAllowed, NotServed, ignored_of, json_response, query_of
@@ -167,7 +167,7 @@ class Endpoint:
     # Statuses that are answered with the same body as a 200, and what they mean.
     also: Mapping[int, str] = field(default_factory=dict)
     # What answers a line of a batch, where lines may ask for this.
-    line: BatchLine | None = None
+    line: LineHandler | None = None
     # Whether a WebSocket takes the same at this path.
     websocket: bool = False
     # Whether `handler` itself asks for a key, where `scope` is None.
@@ -446,12 +446,12 @@ def in_batches() -> Mapping[str, Endpoint]:
     return {each.path: each for each in endpoints if each.line is not None}
 
 
-def line_of(path: str) -> BatchLine:
+def line_of(path: str) -> LineHandler:
     """Return how lines of batches are answered that ask for the endpoint at a path."""
     found = in_batches()[path].line
     assert found is not None, "they are those that have one"
 
-    async def answer(line: Line) -> LineAnswer:
+    async def answer(line: LineRequest) -> LineAnswer:
         try:
             with holding():
                 return await found.answer(line)

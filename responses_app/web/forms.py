@@ -106,11 +106,11 @@ async def sent_form(
     if not is_form(request):
         raise unsupported_media_type(request.content_type, FORM_TYPE)
     with tempfile.SpooledTemporaryFile(MEMORY_BYTES) as content:
-        reader = _Reader((name, f"{name}[]") if several else (name,), known_names(model), content)
+        reader = _FormParser((name, f"{name}[]") if several else (name,), known_names(model), content)
         yield await asyncio.to_thread(_read, request, reader, several=several)
 
 
-def _read(request: HttpRequest, reader: "_Reader", *, several: bool) -> SentForm:
+def _read(request: HttpRequest, reader: "_FormParser", *, several: bool) -> SentForm:
     boundary = (request.content_params or {}).get("boundary", "")
     body = _Body(request, f"--{boundary}--".encode("ascii", "replace"))
     try:
@@ -131,7 +131,7 @@ def _read(request: HttpRequest, reader: "_Reader", *, several: bool) -> SentForm
     return reader.form(several=several)
 
 
-class _Reader:
+class _FormParser:
     """Takes the parts of a form."""
 
     def __init__(self, names: Sequence[str], known: frozenset[str], content: IO[bytes]) -> None:

@@ -32,7 +32,7 @@ from responses_app.protocol.requests.pages import Query, parse_include_query
 from responses_app.protocol.rollouts.generations import Api
 from responses_app.protocol.rollouts.requests import ref_of
 from responses_app.protocol.transport import ANTHROPIC_REQUEST_ID, JSON_TYPE, unsupported_media_type
-from responses_app.runs.batches.lines import Line
+from responses_app.runs.batches.lines import LineRequest
 from responses_app.runs.plan.plan import DecidedResponse, Origin
 from responses_app.wiring.reading import JsonReader
 from responses_app.wiring.site import get_site
@@ -123,7 +123,7 @@ async def read_json(request: HttpRequest, parse: Callable[[JsonObject], Parsed],
     return await reader.read(request.caller.project, size, content, read)
 
 
-async def read_line(line: Line, parse: Callable[[JsonObject], Parsed], reader: JsonReader) -> Parsed:
+async def read_line(line: LineRequest, parse: Callable[[JsonObject], Parsed], reader: JsonReader) -> Parsed:
     """Return what `parse` makes of a line of a batch, as `read_json` does of a body. Raises `ApiError`."""
 
     def read(content: bytes) -> Parsed:

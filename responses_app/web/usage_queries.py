@@ -102,7 +102,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class UsageQuestion:
     """What is asked for."""
 
     width: Width
@@ -132,7 +132,7 @@ class Buckets:
     next_page: str | None  # None: this is the last
 
 
-def asked_for(query: Query, kind: Kind, *, now: float | None = None) -> Asked:
+def asked_for(query: Query, kind: Kind, *, now: float | None = None) -> UsageQuestion:
     """Read what is asked for. Raises `ApiError` that names what is wrong."""
     given = _values(query, kind)
     moment = int(time.time() if now is None else now)
@@ -155,7 +155,7 @@ def asked_for(query: Query, kind: Kind, *, now: float | None = None) -> Asked:
     if width.stays is not None and first + width.seconds <= moment - width.stays:
         raise _too_long_ago(given, width)
     last = min(moment if end is None else end, moment)  # no bucket has begun later
-    return Asked(
+    return UsageQuestion(
         width=width,
         first=first,
         end=-(-last // width.seconds) * width.seconds,
@@ -167,7 +167,7 @@ def asked_for(query: Query, kind: Kind, *, now: float | None = None) -> Asked:
     )
 
 
-async def buckets_of(store: BaseUsageStore, asked: Asked, groups: Sequence[Group]) -> Buckets:
+async def buckets_of(store: BaseUsageStore, asked: UsageQuestion, groups: Sequence[Group]) -> Buckets:
     """Return the page of what was used by these groups. Raises `StoreError`, and `ApiError` for too many results."""
     seconds = asked.width.seconds
     end = max(asked.first, min(asked.end, asked.first + asked.limit * seconds))
@@ -193,7 +193,7 @@ def stored_groups(names: Sequence[str]) -> list[Group]:
     return [GROUPS[name] for name in names if name in GROUPS]
 
 
-def told_of(used: UsageSum, asked: Asked, names: Sequence[str]) -> dict[str, Any]:
+def told_of(used: UsageSum, asked: UsageQuestion, names: Sequence[str]) -> dict[str, Any]:
     """Return by these names whose usage it is; what is not grouped by, and nobody's, is null."""
     told: dict[str, Any] = {}
     for name in names:

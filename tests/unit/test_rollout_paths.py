@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rollouts.requests import ref_of
 from responses_app.protocol.transport import AnswerHeaders, HeaderSettings
-from responses_app.web.bodies import Head
+from responses_app.web.bodies import RequestHead
 from responses_app.web.idempotency import fingerprint_of
 from responses_app.web.servers.daphne import peer_of
 from responses_app.web.servers.heads import Heads, Senders
@@ -54,7 +54,7 @@ async def seen(path: str, *ids: str, root_path: str = "") -> tuple[str, str | No
     ],
 )
 async def test_what_stands_below_a_rollout(path: str, below: str, name: str | None) -> None:
-    assert Head.of("POST", path, "", []).path == below
+    assert RequestHead.of("POST", path, "", []).path == below
     assert await seen(path) == (below, name)
     assert await seen(f"/app{path}", root_path="/app") == (f"/app{below}", name)
 

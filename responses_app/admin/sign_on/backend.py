@@ -19,7 +19,7 @@ from mozilla_django_oidc.auth import OIDCAuthenticationBackend
 
 from responses_app.auth.sign_on.provider import Provider
 from responses_app.auth.sign_on.refusal import Reason, SignOnRefused
-from responses_app.auth.sign_on.tokens import Claims, Person, person_of, roles_of, verified
+from responses_app.auth.sign_on.tokens import Claims, SignedInPerson, person_of, roles_of, verified
 from responses_app.settings.conf import Settings
 from responses_app.stores.database.roles import apply_roles
 from responses_app.stores.database.sign_on import make_user, user_of
@@ -115,7 +115,7 @@ class SignOnBackend(OIDCAuthenticationBackend):
             raise SignOnRefused(Reason.PROVIDER_INVALID, "its userinfo is of somebody else")
         return {**told, **payload}
 
-    def _user_with(self, person: Person, roles: frozenset[str]) -> User:
+    def _user_with(self, person: SignedInPerson, roles: frozenset[str]) -> User:
         user = user_of(person.issuer, person.subject)
         if user is None:
             user = make_user(person.issuer, person.subject, name=person.name, email=person.email)
@@ -124,7 +124,7 @@ class SignOnBackend(OIDCAuthenticationBackend):
         apply_roles(user, roles, address=actor_of(self.request).address)
         return user
 
-    def _take_roles(self, person: Person) -> None:
+    def _take_roles(self, person: SignedInPerson) -> None:
         """Have somebody without a role lose those of before, in all their sessions."""
         user = user_of(person.issuer, person.subject)
         if user is not None:

@@ -17,9 +17,9 @@ from responses_app.web.organization import organization
 from responses_app.web.usage_pages import Costs, UsagePage, page_of_buckets
 from responses_app.web.usage_queries import (
     API_SOURCE,
-    Asked,
     Bucket,
     Kind,
+    UsageQuestion,
     Width,
     asked_for,
     buckets_of,
@@ -62,7 +62,7 @@ async def _costs(request: HttpRequest) -> UsagePage:
     return page_of_buckets(page, results)
 
 
-def _totals(sums: Sequence[UsageSum], asked: Asked, prices: Mapping[str, Price]) -> Sequence[_Total]:
+def _totals(sums: Sequence[UsageSum], asked: UsageQuestion, prices: Mapping[str, Price]) -> Sequence[_Total]:
     """Return the results of a bucket, in the order of what they are grouped by."""
     totals: dict[tuple[object, ...], _Total] = {}
     by_item = LINE_ITEM in asked.groups
@@ -92,7 +92,7 @@ def line_items(used: UsageSum, price: Price | None) -> Iterator[tuple[str, int, 
             yield f"{used.model}, {kind}_tokens", counts[kind], cost
 
 
-def _result(total: _Total, asked: Asked, currency: str) -> Costs:
+def _result(total: _Total, asked: UsageQuestion, currency: str) -> Costs:
     return {
         "object": "organization.costs.result",
         "amount": None if total.cost is None else {"value": float(total.cost), "currency": currency},

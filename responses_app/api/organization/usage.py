@@ -23,8 +23,8 @@ from responses_app.web.usage_pages import (
 )
 from responses_app.web.usage_queries import (
     API_SOURCE,
-    Asked,
     Kind,
+    UsageQuestion,
     asked_for,
     buckets_of,
     stored_groups,
@@ -53,21 +53,23 @@ async def _embeddings(request: HttpRequest) -> UsagePage:
     return await _answer(request, EMBEDDINGS, _embeddings_result)
 
 
-async def _answer(request: HttpRequest, kind: Kind, result: Callable[[UsageSum, Asked], UsageResult]) -> UsagePage:
+async def _answer(
+    request: HttpRequest, kind: Kind, result: Callable[[UsageSum, UsageQuestion], UsageResult]
+) -> UsagePage:
     asked = asked_for(query_of(request), kind)
     page = await buckets_of(get_site().usage, asked, stored_groups(asked.groups))
     return page_of_buckets(page, lambda bucket: (result(used, asked) for used in bucket.sums))
 
 
-def _completions_result(used: UsageSum, asked: Asked) -> CompletionsUsage:
+def _completions_result(used: UsageSum, asked: UsageQuestion) -> CompletionsUsage:
     return {"object": "organization.usage.completions.result", **_generated(used, asked)}
 
 
-def _decisions_result(used: UsageSum, asked: Asked) -> DecisionsUsage:
+def _decisions_result(used: UsageSum, asked: UsageQuestion) -> DecisionsUsage:
     return {"object": "organization.usage.decisions.result", **_generated(used, asked)}
 
 
-def _embeddings_result(used: UsageSum, asked: Asked) -> EmbeddingsUsage:
+def _embeddings_result(used: UsageSum, asked: UsageQuestion) -> EmbeddingsUsage:
     return {
         "object": "organization.usage.embeddings.result",
         "num_model_requests": used.requests,
@@ -76,7 +78,7 @@ def _embeddings_result(used: UsageSum, asked: Asked) -> EmbeddingsUsage:
     }
 
 
-def _generated(used: UsageSum, asked: Asked) -> Generated:
+def _generated(used: UsageSum, asked: UsageQuestion) -> Generated:
     tokens = used.tokens
     return {
         "num_model_requests": used.requests,

@@ -103,7 +103,7 @@ def _check_party(claims: Claims, client_id: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class SignedInPerson:
     """Who signs in."""
 
     issuer: str
@@ -112,14 +112,16 @@ class Person:
     email: str  # as the provider tells it; "" if it does not
 
 
-def person_of(claims: Claims, issuer: str) -> Person:
+def person_of(claims: Claims, issuer: str) -> SignedInPerson:
     """Return who the claims of a verified token name. Raises `SignOnRefused`."""
     subject = claims.get("sub")
     if not isinstance(subject, str) or not 0 < len(subject) <= MAX_SUBJECT or not subject.isprintable():
         length = len(subject) if isinstance(subject, str) else 0
         raise SignOnRefused(Reason.SUBJECT_INVALID, f"it has {length} characters, of at most {MAX_SUBJECT}")
     email = _text(claims.get("email"))
-    return Person(issuer, subject, _text(claims.get("preferred_username")) or email or subject[:MAX_NAME], email)
+    return SignedInPerson(
+        issuer, subject, _text(claims.get("preferred_username")) or email or subject[:MAX_NAME], email
+    )
 
 
 def roles_of(claims: Claims, claim: str, roles: Mapping[str, str], *, who: str) -> frozenset[str]:

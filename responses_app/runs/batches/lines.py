@@ -15,7 +15,7 @@ TRANSPORT = "batch"  # how the responses of lines are counted and listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LineRequest:
     """A request of a batch, for which no client waits."""
 
     endpoint: str  # that answers it
@@ -45,12 +45,12 @@ class LineBroken(Exception):
         self.problem = problem
 
 
-AnswerLine = Callable[[Line], Awaitable[LineAnswer]]  # raises `ApiError`, and `LineBroken`
+AnswerLine = Callable[[LineRequest], Awaitable[LineAnswer]]  # raises `ApiError`, and `LineBroken`
 _OF_CLIENTS = (None, "function", "custom")  # tools that the client runs: their calls are only said
 
 
 @dataclass(frozen=True, slots=True)
-class BatchLine:
+class LineHandler:
     """How an endpoint answers lines of batches."""
 
     answer: AnswerLine
@@ -72,7 +72,7 @@ class BatchLine:
         )
 
 
-LineOf = Callable[[str], BatchLine]  # by the path of an endpoint
+LineOf = Callable[[str], LineHandler]  # by the path of an endpoint
 
 
 @contextmanager

@@ -6,7 +6,7 @@ What ended while a transaction commits goes into the next one, together with as 
 are had of `FairTurns`: projects share those of a worker equally, however many lines each has.
 
 A line that the server refuses for a time (limits, a full engine) is tried again. One that fails once it has begun is
-run again only where it calls no tools, see `BatchLine.may_repeat`.
+run again only where it calls no tools, see `LineHandler.may_repeat`.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from responses_app.protocol.files.batches import IN_PROGRESS, INTERRUPTED, Statu
 from responses_app.protocol.ids import REQUEST
 from responses_app.protocol.messages.batches import is_messages_batch, message_line
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages
-from responses_app.runs.batches.lines import BatchLine, Line, LineBroken
+from responses_app.runs.batches.lines import LineBroken, LineHandler, LineRequest
 from responses_app.runs.batches.office import BatchOffice, KeyGone
 from responses_app.runs.queues.turns import FairTurns, TurnPlace
 from responses_app.stores.base import ClaimLost, StoreError
@@ -40,7 +40,7 @@ TIER = "default"
 class LineRunner:
     """Runs the lines of a batch; `turns` are those of the worker."""
 
-    def __init__(self, office: BatchOffice, batch: ClaimedBatch, turns: FairTurns, line: BatchLine) -> None:
+    def __init__(self, office: BatchOffice, batch: ClaimedBatch, turns: FairTurns, line: LineHandler) -> None:
         self._office = office
         self._line = line
         self._record = batch.record
@@ -182,7 +182,7 @@ class LineRunner:
             self._untouched.discard(line.number)
             return self._as_broken(line, request_id)
         while True:
-            asked = Line(endpoint=record.endpoint, body=line.body, caller=self._caller, request_id=request_id)
+            asked = LineRequest(endpoint=record.endpoint, body=line.body, caller=self._caller, request_id=request_id)
             if not repeats:
                 self._untouched.discard(line.number)
             try:

@@ -6,15 +6,20 @@ share nothing but the plan and what was permitted.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from engine.errors import EngineError, GenerationCut, PromptTooLong
 from engine.types import NO_SESSION, FinishReason, GenerationRequest
 from responses_app.observing.metrics import TurnMeter
 from responses_app.observing.traces import Span
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items.offers import Offer, found_on_servers, not_listed
+from responses_app.protocol.items.tool_search import OUTPUT_ITEM, Wanted, find, groups_of, shown
+from responses_app.protocol.prompt.rendering import rendered_item
+from responses_app.protocol.response.calls import ClientCalls
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import (
     Await,
@@ -29,6 +34,8 @@ from responses_app.protocol.response.steps import (
     Sampled,
     SearchTools,
     TimedOut,
+    ToolsFound,
+    ToolsListed,
     TurnBegan,
 )
 from responses_app.runs.driving.generating import (
@@ -42,16 +49,139 @@ from responses_app.runs.driving.generating import (
     request_of,
     unlogged_finish,
 )
-from responses_app.runs.driving.learning import learn_tools
 from responses_app.runs.driving.predicting import Guess
 from responses_app.runs.driving.programs import run_tool
 from responses_app.runs.driving.spans import agent_span, turn_span
-from responses_app.runs.driving.tool_calls import Effects, wait_until
-from responses_app.runs.driving.waiting import ClientWait
-from responses_app.runs.plan.plan import RunPlan
-from responses_app.runs.plan.replanning import check_callable, learnt_elsewhere
+from responses_app.runs.driving.tool_calls import Effects, room_behind, wait_until
+from responses_app.runs.log.run_log import end_tasks
+from responses_app.runs.plan.plan import RunPlan, ToolEntry
+from responses_app.runs.plan.replanning import check_callable, learnt_elsewhere, with_found, with_tools
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.plan.settings import RunSettings
+from responses_app.runs.plan.waits import ToolWaits
+from responses_app.tools.base import ToolFailed
+
+
+async def learn_tools(
+    plan: RunPlan, command: ListTools | SearchTools, *, said: int
+) -> tuple[ToolsListed | ToolsFound, RunPlan]:
+    """Return what a server has listed or a search has found, and the plan to go on with. Raises `PromptTooLong`.
+
+    `said` tokens stand behind the prompt. The search looks through what the request and its servers have deferred. It
+    is pure and changes nothing outside: so another worker that takes the response over repeats it.
+    """
+    if isinstance(command, SearchTools):
+        return await asyncio.to_thread(_searched, plan, command.arguments, said)
+    entry = plan.tools.server(command.server)
+    listed, offer = await list_tools(entry)
+    listed = replace(listed, offered=[tool for tool in listed.offered if plan.tools.may_call(entry, tool)])
+    # The prompt is written anew, which takes long for a long conversation.
+    return listed, await asyncio.to_thread(with_tools, plan, command.server, offer)
+
+
+async def list_tools(entry: ToolEntry) -> tuple[ToolsListed, Offer]:
+    """Ask a server which tools it has; nothing is raised but a cancellation. An offer with a `problem` has failed.
+
+    Listing reports no progress, so it may take as long as a call without a report.
+    """
+    tool, use = entry.tool, entry.use
+    seconds = min(tool.max_seconds, tool.idle_seconds)
+    try:
+        async with asyncio.timeout(seconds) as time_left:
+            tools, left_out = await tool.list_tools(use)
+        offer = tool.offer_listed(use, tools)
+        return ToolsListed(entry.server, tools, offer.tools, left_out), replace(offer, problem=left_out or "")
+    except TimeoutError:
+        problem = f"it did not answer within {seconds:g} s" if time_left.expired() else "it broke"
+    except ToolFailed as failed:
+        problem = str(failed)
+    except Exception:
+        logger.exception("response %s: the server %s could not be listed", use.response_id, entry.server)
+        problem = "it broke"
+    error = f"The tools of '{entry.server}' could not be listed: {problem}"
+    return ToolsListed(entry.server, error=error), not_listed(entry.server, error)
+
+
+def _searched(plan: RunPlan, arguments: str, said: int) -> tuple[ToolsFound, RunPlan]:
+    choice, deferred = plan.request.tool_choice, plan.tools.deferred
+    served = {tool.name: tool for offer in deferred.values() for tool in offer.tools}
+    groups = groups_of(plan.request.tools_json, deferred)
+    names = [
+        name
+        for name in find(Wanted.of(arguments), groups)
+        if (choice.allows(served[name]) if name in served else choice.allowed is None or name in choice.allowed)
+    ]
+    room = room_behind(len(plan.generation.prompt_token_ids) + said, plan.writer.max_model_len)
+    tools = shown(names, groups)
+    while tools and _tokens(plan, tools) > room:
+        names = names[: len(names) // 2]  # the best come first
+        tools = shown(names, groups)
+    callable_ = {tool.name for tool, _ in with_found(plan, ToolsFound(tools)).tools.rules()}
+    found = ToolsFound(tools, [served[name] for name in found_on_servers(tools) if name in callable_])
+    return found, with_found(plan, found)
+
+
+def _tokens(plan: RunPlan, tools: list[JsonObject]) -> int:
+    item: JsonObject = {"type": OUTPUT_ITEM, "execution": "server", "tools": tools}
+    return sum(len(message.tokens) for message in rendered_item(plan.format, item))
+
+
+EVICTED_SECONDS = 2.0  # of a wait: before that, hardly anything is evicted, and reading it again would be for nothing
+SOON_SECONDS = 10.0  # until the rest of the outputs is expected: what is read now is still there by then
+
+
+class ClientWait:
+    """A wait of a response for outputs of its client's calls, whose time is used.
+
+    It learns how long each call takes (`ToolWaits`). And where some outputs are there and the rest is expected soon, it
+    has the engine read the prompt again up to the calls: its blocks may have been evicted meanwhile. Then only the
+    outputs are left to be read once all are there, and a router before the engine has heard that the session is coming
+    back.
+
+    Example: a model calls `tests` and `lint` at once. `lint` answers after 20 s, and `tests` mostly takes 25: the
+    prompt is read now. If `tests` mostly took 10 minutes it would not be: it would be evicted again by then.
+
+    `prefill` has the engine read the prompt, and is called once at most; the wait owns what it does.
+    """
+
+    def __init__(
+        self,
+        calls: ClientCalls,
+        *,
+        waits: ToolWaits,
+        project: str,
+        now: Callable[[], float],  # of a monotonic clock, in seconds
+        prefill: Callable[[], Coroutine[Any, Any, None]],
+        elapsed: float = 0.0,  # seconds of it that another worker has waited
+    ) -> None:
+        self._calls = calls
+        self._open: dict[str, str] = dict(calls.open_tools)  # ids of calls that have no output yet, with their tools
+        self._waits = waits
+        self._project = project
+        self._now = now
+        self._began = now() - elapsed
+        self._prefill = prefill
+        self._task: asyncio.Task[None] | None = None
+
+    def hear(self) -> None:
+        """Take notice of the outputs that have come."""
+        came = [call_id for call_id in self._open if self._calls.state(call_id) == "answered"]
+        elapsed = self._now() - self._began
+        for call_id in came:
+            self._waits.note(self._project, self._open.pop(call_id), elapsed)
+        if came and self._open and self._task is None and self._is_worth_it(elapsed):
+            self._task = asyncio.create_task(self._prefill(), name="prefill ahead")
+
+    async def aclose(self) -> None:
+        """End what it does; return when it has ended."""
+        await end_tasks((self._task,))
+
+    def _is_worth_it(self, elapsed: float) -> bool:
+        if elapsed < EVICTED_SECONDS:
+            return False
+        expected = self._waits.expected(self._project, self._open.values())
+        return expected is None or expected - elapsed <= SOON_SECONDS
+
 
 logger = logging.getLogger("respsite.runs")
 

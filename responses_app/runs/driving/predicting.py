@@ -87,7 +87,7 @@ class Guess:
     async def _predict(self) -> None:
         """Begin the calls that the model would have written behind the one that has ended its turn."""
         plan, generate, place = self._plan, self._generate, self._place
-        reader = _Reader(plan.format.parser(self._machine.reader.functions), partial(self._early.begin, plan))
+        reader = _CallReader(plan.format.parser(self._machine.reader.functions), partial(self._early.begin, plan))
         if place.would_wait or place.is_behind_all:
             return
         try:
@@ -106,7 +106,7 @@ class Guess:
             logger.exception("response %s: its guess broke", plan.response_id)
 
 
-class _Reader:
+class _CallReader:
     """Reads a turn up to its first call, and then on, as long as there are only calls."""
 
     def __init__(self, parser: TurnParser, begin: Begin) -> None:

@@ -56,7 +56,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
+class _RunningOperation:
     """An operation that is carried out."""
 
     operation: Operation
@@ -109,7 +109,7 @@ class EngineOperations:
     async def _do(self, model: ServedModel, operation: Operation) -> None:
         weights = weights_of(model)
         living = {self._worker, *(each.worker for each in await self.reports(model))}
-        running = _Running(operation, self._now() + operation.seconds + MARGIN_SECONDS, living)
+        running = _RunningOperation(operation, self._now() + operation.seconds + MARGIN_SECONDS, living)
         before = EngineState()
 
         def begin(state: EngineState) -> EngineState:
@@ -148,7 +148,7 @@ class EngineOperations:
         if weights.is_shared:
             await self._heard(model, ended)
 
-    async def _tell_all(self, model: ServedModel, running: _Running) -> None:
+    async def _tell_all(self, model: ServedModel, running: _RunningOperation) -> None:
         """Return once all workers know of new weights: what these sample is not to be taken for the old ones' work.
 
         The engine goes on all the same where one is silent; whoever asked is told of that at the end.
@@ -160,28 +160,28 @@ class EngineOperations:
         except (ApiError, StoreError) as problem:
             logger.warning("the engine of %r goes on with other weights: %s", model.name, problem)
 
-    def _begun(self, state: EngineState, running: _Running, weights: BaseWeights) -> EngineState:
+    def _begun(self, state: EngineState, running: _RunningOperation, weights: BaseWeights) -> EngineState:
         if self._is_others(state, running):
             raise busy()
         begun = running.operation.begin(state)
         actions = () if weights.is_shared else running.operation.actions
         return replace(begun, actions=actions, busy=self._worker, busy_until=running.until)
 
-    def _is_others(self, state: EngineState, running: _Running) -> bool:
+    def _is_others(self, state: EngineState, running: _RunningOperation) -> bool:
         """Whether a worker that lives is busy with something else."""
         return state.is_busy(self._now()) and state.busy in running.living and not self._is_own(state, running)
 
-    def _is_own(self, state: EngineState, running: _Running) -> bool:
+    def _is_own(self, state: EngineState, running: _RunningOperation) -> bool:
         return (state.busy, state.busy_until) == (self._worker, running.until)
 
-    def _own(self, state: EngineState, running: _Running) -> EngineState:
+    def _own(self, state: EngineState, running: _RunningOperation) -> EngineState:
         """Return a state in which that operation runs. Raises `ApiError` where others took it for dead, and went on."""
         if not self._is_own(state, running):
             raise busy()
         return state
 
     async def _failed(
-        self, model: ServedModel, running: _Running, begun: EngineState, end: Change, *, is_stopped: bool
+        self, model: ServedModel, running: _RunningOperation, begun: EngineState, end: Change, *, is_stopped: bool
     ) -> None:
         """Have an engine go on that was paused for this alone, and keep what the failure means (`end`)."""
         weights = weights_of(model)
@@ -197,14 +197,14 @@ class EngineOperations:
             patient_until=0.0 if is_stopped else running.until,
         )
 
-    async def _is_running(self, model: ServedModel, running: _Running) -> bool:
+    async def _is_running(self, model: ServedModel, running: _RunningOperation) -> bool:
         """Whether this worker is still the one that does something to an engine, as far as that can be asked."""
         try:
             return self._is_own((await self._store.read(model.name)).state, running)
         except StoreError:
             return True
 
-    async def _take_back(self, model: ServedModel, running: _Running, before: EngineState) -> None:
+    async def _take_back(self, model: ServedModel, running: _RunningOperation, before: EngineState) -> None:
         """Undo a beginning of which nobody knows whether it was kept, or will be."""
         is_shared = weights_of(model).is_shared
 

@@ -27,7 +27,7 @@ _NO_TOOLS: Mapping[str, deque[float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
+class _EndedTurn:
     """How the last turn of a session ended."""
 
     project: str
@@ -42,7 +42,7 @@ class ToolWaits:
         # By projects, and then by tools, each least recently learned first.
         self._seconds: OrderedDict[str, OrderedDict[str, deque[float]]] = OrderedDict()
         self._count = 0  # of tools that are known
-        self._left: OrderedDict[str, _Left] = OrderedDict()  # by sessions, the least recent first
+        self._left: OrderedDict[str, _EndedTurn] = OrderedDict()  # by sessions, the least recent first
 
     def note(self, project: str, tool: str, seconds: float) -> None:
         """Learn that a call of a tool took so long."""
@@ -72,7 +72,7 @@ class ToolWaits:
     def leave(self, session: Session, project: str, tools: Sequence[str], at: float | None) -> None:
         """Note that a turn of a session has ended with calls of these tools; none: with an answer."""
         if session.id:
-            self._left[session.id] = _Left(project, tuple(tool[:MAX_NAME] for tool in tools[:MAX_CALLS]), at)
+            self._left[session.id] = _EndedTurn(project, tuple(tool[:MAX_NAME] for tool in tools[:MAX_CALLS]), at)
             self._left.move_to_end(session.id)
             if len(self._left) > MAX_SESSIONS:
                 self._left.popitem(last=False)
@@ -85,7 +85,7 @@ class ToolWaits:
         if left.at is not None:
             for tool in left.tools:
                 self.note(project, tool, now - left.at)
-            self._left[session.id] = _Left(project, left.tools, None)
+            self._left[session.id] = _EndedTurn(project, left.tools, None)
         return self.expected(project, left.tools)
 
     def _bound(self, project: str, tool: str) -> float | None:

@@ -3,10 +3,10 @@
 uvicorn's `send` waits while the peer reads slowly; daphne's never does, so there `daphne.py` makes it wait. What is
 not sent yet stays in the run's journal, whose own bound drops a reader that falls too far behind.
 
-`Backpressure` also puts into a WebSocket's scope what only some servers can do (`Extras`), such as protocol pings: ASGI
-has none, so they are sent around it. Under daphne and under uvicorn with `--ws websockets-sansio` the connection behind
-`send` is at hand. Anywhere else nothing is sent, and the server's own pings have to do (uvicorn's every 20 s,
-hypercorn's where they are turned on).
+`Backpressure` also puts into a WebSocket's scope what only some servers can do (`SocketExtras`), such as protocol
+pings: ASGI has none, so they are sent around it. Under daphne and under uvicorn with `--ws websockets-sansio` the
+connection behind `send` is at hand. Anywhere else nothing is sent, and the server's own pings have to do (uvicorn's
+every 20 s, hypercorn's where they are turned on).
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from responses_app.web.servers.inflow import FrameRules, Frames
 logger = logging.getLogger("respsite.transport")
 
 SWEEPS_PER_STALL = 10  # looks for sends that stall, within the stall time
-EXTRAS = "respsite.extras"  # the key of `Extras` in a WebSocket's scope
+EXTRAS = "respsite.extras"  # the key of `SocketExtras` in a WebSocket's scope
 
 Ping = Callable[[], None]
 
@@ -49,7 +49,7 @@ def no_ping() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Extras:
+class SocketExtras:
     """What only some servers can do for a WebSocket."""
 
     # Sends a protocol ping; it never waits.
@@ -103,7 +103,7 @@ class Backpressure:
                 frames_in = daphne.count_frames(self._frame_rules)
                 scope = {**scope, "extensions": {**scope.get("extensions", {}), DENIAL: {}}}
         if is_websocket:
-            scope = {**scope, EXTRAS: Extras(ping_of(send, daphne), guard.write_frames, frames_in)}
+            scope = {**scope, EXTRAS: SocketExtras(ping_of(send, daphne), guard.write_frames, frames_in)}
         else:
             scope = {**scope, CUT: guard.cut}
         try:

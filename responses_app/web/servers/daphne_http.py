@@ -34,8 +34,8 @@ from responses_app.web.bodies import (
     OTHER_BODY_BYTES,
     BodyRules,
     BodyStart,
-    Head,
     Message,
+    RequestHead,
     answer,
     date,
     refusal,
@@ -78,7 +78,7 @@ def _http_factory(reader: Any) -> HTTPFactory | None:
 
 
 def _protocol(rules: BodyRules, headers: AnswerHeaders) -> Any:
-    return http._GenericHTTPChannelProtocol(Channel(rules, headers))
+    return http._GenericHTTPChannelProtocol(BoundedChannel(rules, headers))
 
 
 def _build(factory: HTTPFactory, requests: Callable[..., "Request"], address: Any) -> Any:
@@ -87,7 +87,7 @@ def _build(factory: HTTPFactory, requests: Callable[..., "Request"], address: An
     return protocol
 
 
-class Channel(http.HTTPChannel):
+class BoundedChannel(http.HTTPChannel):
     """An HTTP/1 connection. A request is timed from the first byte after which it is not complete.
 
     Requests that Twisted refuses silently, or with a bare status, get an answer like all others.
@@ -275,7 +275,7 @@ class Request(WebRequest):
         self._rules = rules
         self._standing = headers  # those that every answer has
         self._limit = 0  # bytes of its body that are taken
-        self._head: Head | None = None
+        self._head: RequestHead | None = None
         self._asking: asyncio.Task[None] | None = None  # whether this client may send so much
         self._is_asked = False
         self._awaits_continue = False
@@ -298,7 +298,7 @@ class Request(WebRequest):
             self.requestHeaders.removeHeader(b"Upgrade")
         if self.refused:  # they came too late
             return
-        if not isinstance(self.channel, Channel):
+        if not isinstance(self.channel, BoundedChannel):
             return  # HTTP/2: `Bodies` looks at it later
         if not all(map(bytes.isascii, self.requestHeaders.getRawHeaders(b"Sec-WebSocket-Protocol", ()))):
             # daphne would break at it, and tell the client how
@@ -313,7 +313,7 @@ class Request(WebRequest):
             return
         if not is_handshake(headers):
             self.requestHeaders.removeHeader(b"Upgrade")
-        self._head = Head.of(method, unquote(path.decode("latin1")), self.server.root_path, headers)
+        self._head = RequestHead.of(method, unquote(path.decode("latin1")), self.server.root_path, headers)
         self._limit = self._rules.limit(self._head)
         self._start = BodyStart(self._rules, self._head)
         try:
@@ -351,13 +351,13 @@ class Request(WebRequest):
         if not self._framing.take(framing, content):
             self.refuse(chunks_too_small(AVERAGE_BYTES))
 
-    def _ask(self, head: Head) -> None:
+    def _ask(self, head: RequestHead) -> None:
         """Find out whether this client may send so much; until that is known, read nothing more of it."""
         self._is_asked = True
         self.channel.ask(True)
         self._asking = asyncio.get_running_loop().create_task(self._admit(head), name="key of a body")
 
-    async def _admit(self, head: Head) -> None:
+    async def _admit(self, head: RequestHead) -> None:
         try:
             await self._rules.let_in(self._scope(), head.method, head.path)
         except ApiError as error:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from responses_app.auth.proxies import Proxies
+from responses_app.auth.proxies import TrustedProxies
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rollouts.requests import HEADER
 from responses_app.protocol.transport import (
@@ -115,7 +115,7 @@ PeerOf = Callable[[Message, object], tuple[Sequence[Any] | None, str | None]]  #
 class Senders:
     """Who calls, as `proxies` say it that are trusted; None: none is. `peer_of` finds address and scheme."""
 
-    def __init__(self, proxies: Proxies | None, peer_of: PeerOf) -> None:
+    def __init__(self, proxies: TrustedProxies | None, peer_of: PeerOf) -> None:
         self._proxies = proxies
         self._peer_of = peer_of
         self._has_warned = False

@@ -1,4 +1,4 @@
-"""`Connection`: drives one WebSocket's session: starts its runs, and writes what they say.
+"""`SocketConnection`: drives one WebSocket's session: starts its runs, and writes what they say.
 
 One task writes, and only while there is something to write; it drains what all lanes have ready, then waits for news.
 So events of one loop turn leave together, and a lane that is silent costs nothing. An idle connection owns no task,
@@ -44,7 +44,7 @@ from responses_app.protocol.transport import message_too_large, not_json
 from responses_app.runs.log.journal import Gathering, ReaderTooSlow
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.plan import Origin
-from responses_app.web.servers.backpressure import Extras
+from responses_app.web.servers.backpressure import SocketExtras
 from responses_app.web.sockets.lanes import Lane, Lanes
 from responses_app.wiring.site import Site
 
@@ -75,10 +75,10 @@ TIME_IS_OVER = "its connection's time is over"
 IGNORED = ("stream", "background")  # fields of a create that mean nothing on a WebSocket
 
 
-NO_EXTRAS, USUAL_TERMS = Extras(), Terms()
+NO_EXTRAS, USUAL_TERMS = SocketExtras(), Terms()
 
 
-class Connection:
+class SocketConnection:
     """One open WebSocket.
 
     `send` writes a text frame and may wait; `close` closes with a code and a reason; `ping` sends a protocol ping.
@@ -90,7 +90,7 @@ class Connection:
         *,
         send: Callable[[str], Awaitable[None]],
         close: Callable[[int, str], Awaitable[None]],
-        extras: Extras = NO_EXTRAS,
+        extras: SocketExtras = NO_EXTRAS,
         terms: Terms = USUAL_TERMS,
     ) -> None:
         self.id = site.new_id(ids.CONNECTION)

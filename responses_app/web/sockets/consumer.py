@@ -1,4 +1,4 @@
-"""The WebSocket transport: the handshake, and a consumer for each connection, thin around `Connection`.
+"""The WebSocket transport: the handshake, and a consumer for each connection, thin around `SocketConnection`.
 
 The handshake decides who asks, from where, and what is agreed for the connection's whole life.
 """
@@ -31,10 +31,10 @@ from responses_app.web.auditing import record_connection
 from responses_app.web.endpoint import look_at_query, websocket_not_found
 from responses_app.web.http import error_response, read_query
 from responses_app.web.middleware import Source, answer_headers, host_allowed
-from responses_app.web.servers.backpressure import EXTRAS, Extras
+from responses_app.web.servers.backpressure import EXTRAS, SocketExtras
 from responses_app.web.servers.daphne import DENIAL
 from responses_app.web.servers.inflow import REFUSED
-from responses_app.web.sockets.connection import Connection, Terms
+from responses_app.web.sockets.connection import SocketConnection, Terms
 from responses_app.wiring.site import Site, get_site
 
 INTERNAL_ERROR = 1011  # the close code
@@ -119,7 +119,7 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
     """
 
     channel_layer_alias = "none"
-    connection: Connection | None = None
+    connection: SocketConnection | None = None
     holds_slot = False
     ticket = FREE  # of the connections that its key and its project may have
     headers: Sequence[tuple[bytes, bytes]] = ()  # of the answer to the handshake
@@ -188,12 +188,12 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
             await self._turn_away(error)
             return
         self.headers = [*await headers_of(self.scope, caller, began=began), *ignored]
-        extras = self.scope.get(EXTRAS, Extras())
+        extras = self.scope.get(EXTRAS, SocketExtras())
         # From now on the project's connections share one part of the budget of unfinished messages.
         if extras.frames_in is not None:
             extras.frames_in.owner = caller.project
         await self._accept()
-        self.connection = Connection(site, send=self.send_frame, close=self.close, extras=extras, terms=terms)
+        self.connection = SocketConnection(site, send=self.send_frame, close=self.close, extras=extras, terms=terms)
 
     async def _refuse(self, error: ApiError) -> None:
         """Say what the server does not take of what comes, and close."""

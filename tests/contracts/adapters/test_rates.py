@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from responses_app.limits.ledger import Ask, BaseLedger, Charge, Counts, Hold, LedgerJob
+from responses_app.limits.ledger import Ask, BaseLedger, BucketsAndSlots, Charge, Hold, LedgerJob
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import Rates
 from responses_app.limits.redis import RedisLedger
@@ -58,7 +58,7 @@ class TestMemory(RatesContract):
         return MemoryLedger
 
     async def test_full_buckets_are_forgotten(self, clock: Clock) -> None:
-        counts = Counts()
+        counts = BucketsAndSlots()
         for number in range(5000):
             clock.pass_by(1)
             counts.do(LedgerJob(asks=[Ask([Charge(f"key:{number}", 1000.0, 60_000)])]), clock())
@@ -134,7 +134,7 @@ class TestRedis(RatesContract):
     async def test_the_script_does_what_the_ledger_does(
         self, open_ledger: OpenLedger, redis_server: RedisServer, clock: Clock, seed: int
     ) -> None:
-        chance, counts = random.Random(seed), Counts()
+        chance, counts = random.Random(seed), BucketsAndSlots()
         ledger = await open_ledger(redis_server, now=clock, lease_seconds=10_000)
         names = [f"key:{number}" for number in range(3)]
         for step in range(60):

@@ -19,7 +19,7 @@ from responses_app.management.supervisor import pace
 from responses_app.protocol.setting import MIB
 from responses_app.settings.conf import Settings, from_environ, secret_files, table
 from responses_app.tools.sandbox.containers import SAVE_SECONDS
-from responses_app.web.bodies import Head
+from responses_app.web.bodies import RequestHead
 from respsite.application import body_rules
 from tests.kit import pip
 from tests.kit.server import ROOT
@@ -86,7 +86,7 @@ def test_proxies_take_as_large_bodies_as_the_server() -> None:
         path = re.sub(r"\{.*?\}", "a", path)
         assert bool(re.match(uploads, path)) == bool(re.match(uploads, f"/rollouts/a{path}"))
         for kind in (b"application/json", b"multipart/form-data"):
-            head = Head.of("POST", path, "", [(b"content-type", kind), (b"content-length", b"9" * 15)])
+            head = RequestHead.of("POST", path, "", [(b"content-type", kind), (b"content-length", b"9" * 15)])
             place = 1 if re.match(uploads, path) else 0
             largest[place] = max(largest[place], rules.limit(head))
     assert [0 < size - taken < 2 * MIB for size, taken in zip(sizes, largest, strict=True)] == [True, True]

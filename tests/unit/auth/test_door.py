@@ -7,7 +7,7 @@ import pytest
 
 from responses_app.api.endpoints import ENDPOINTS
 from responses_app.auth.door import Credentials, Door, accepted_subprotocol, came_through_proxy, headers_in
-from responses_app.auth.proxies import Proxies, trusted_proxies
+from responses_app.auth.proxies import TrustedProxies, trusted_proxies
 from responses_app.protocol.api_keys import (
     ADMIN_START,
     MANAGES,
@@ -150,7 +150,7 @@ def test_a_session_is_of_a_page_of_this_origin(scheme: str, origin: str, is_own:
     assert (found.session is not None) == is_own
 
 
-ONE, NAMED = Proxies(), Proxies(trusted_proxies("192.0.2.1, 203.0.113.0/24,2001:db8::/48"))
+ONE, NAMED = TrustedProxies(), TrustedProxies(trusted_proxies("192.0.2.1, 203.0.113.0/24,2001:db8::/48"))
 LOOPBACK = "127.0.0.1"
 
 
@@ -185,7 +185,7 @@ LOOPBACK = "127.0.0.1"
     ],
 )
 def test_the_client_is_the_last_address_that_is_no_trusted_proxys(
-    proxies: Proxies, peer: str | None, forwarded: list[str], client: str | None
+    proxies: TrustedProxies, peer: str | None, forwarded: list[str], client: str | None
 ) -> None:
     headers = [(b"x-forwarded-for", each.encode()) for each in forwarded]
     assert proxies.sender(peer, headers).host == client
@@ -214,7 +214,7 @@ def test_the_scope_has_the_client(kind: str, caplog: pytest.LogCaptureFixture) -
     seen: list[Any] = []
     plain, secure = ("http", "https") if kind == "http" else ("ws", "wss")
 
-    def see(proxies: Proxies | None, scope: Any) -> None:
+    def see(proxies: TrustedProxies | None, scope: Any) -> None:
         scope = Senders(proxies, peer_of).named(scope, None)
         seen.append((scope["client"], scope.get("scheme")))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from responses_app.auth import sessions
+from responses_app.auth import door
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import ApiError
 from responses_app.stores.base import StoreError
@@ -34,9 +34,9 @@ class Staff(BaseStaff):
 async def test_its_end_is_told_once_and_an_outage_is_none(
     monkeypatch: pytest.MonkeyPatch, before: Caller | Exception, end: Exception | None
 ) -> None:
-    monkeypatch.setattr(sessions, "CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(door, "CHECK_SECONDS", 0.001)
     staff, told = Staff(before, end), list[str]()
-    watch = sessions.SessionWatch(staff)
+    watch = door.SessionWatch(staff)
     watch.watch(CALLER, lambda: told.append("gone"))()  # nobody is told whose watch has ended
     watch.watch(CALLER, lambda: told.append("there"))
     await eventually(lambda: bool(told))

@@ -12,7 +12,7 @@ import pytest
 
 from responses_app.protocol.errors import rate_limited, stopping
 from responses_app.protocol.files.batches import CANCELLING, FINALIZING, IN_PROGRESS, BatchSettings
-from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer
+from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest
 from responses_app.runs.batches.office import BatchOffice
 from responses_app.runs.batches.running import MAX_PAUSE, LineRunner
 from responses_app.runs.batches.work import BatchWork, _Worked
@@ -52,7 +52,7 @@ async def test_a_line_that_was_refused_holds_up_no_end(end: str) -> None:
     async def step(*_: object, limit: int, **__: object) -> Step:
         return Step(now.status, [now.lines.pop()] if now.lines and limit else [])
 
-    async def answer(_: Line) -> LineAnswer:
+    async def answer(_: LineRequest) -> LineAnswer:
         refused.set()
         raise rate_limited("Too many requests.", retry_after=int(MAX_PAUSE))
 
@@ -60,7 +60,7 @@ async def test_a_line_that_was_refused_holds_up_no_end(end: str) -> None:
     store.step.side_effect = step
     office = office_of(store)
     runner = LineRunner(
-        office, ClaimedBatch(record=RECORD, claim=Claim("A", 1)), FairTurns(max_running=2), BatchLine(answer)
+        office, ClaimedBatch(record=RECORD, claim=Claim("A", 1)), FairTurns(max_running=2), LineHandler(answer)
     )
     running = asyncio.create_task(runner.run())
     await refused.wait()
@@ -81,7 +81,7 @@ async def test_a_stop_waits_for_lines_and_those_that_are_refused_are_left_to_oth
     async def step(*_: object, limit: int, **__: object) -> Step:
         return Step(IN_PROGRESS, [lines.pop()] if lines and limit else [])
 
-    async def answer(_: Line) -> LineAnswer:
+    async def answer(_: LineRequest) -> LineAnswer:
         asked.set()
         await gate.wait()
         raise stopping()
@@ -92,7 +92,7 @@ async def test_a_stop_waits_for_lines_and_those_that_are_refused_are_left_to_oth
     store.claim.return_value = [ClaimedBatch(record=RECORD, claim=Claim("A", 1))]
     heartbeat: Any = SimpleNamespace(pulse=SimpleNamespace(dead_before=0.0))
     work = BatchWork(office_of(store), heartbeat, worker="A", ready=lambda: True)
-    work.start(lambda _: BatchLine(answer))
+    work.start(lambda _: LineHandler(answer))
     await asked.wait()
     await work.stop()
     over = asyncio.create_task(work.over())

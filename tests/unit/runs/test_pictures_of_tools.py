@@ -15,7 +15,7 @@ from responses_app.protocol.pictures import StoredPicture
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import OutputGiven, ToolReturned
 from responses_app.protocol.session.tool_outputs import parse_tool_output
-from responses_app.runs.driving import looking
+from responses_app.runs.driving import tool_calls
 from responses_app.runs.plan.pictures import PictureShelf
 from responses_app.runs.planning import pictures
 from responses_app.stores.base import AcceptedResponse
@@ -71,9 +71,9 @@ async def test_what_cannot_be_shown_is_a_note_and_the_response_goes_on() -> None
 
 
 async def test_more_than_the_model_is_shown_are_told_of() -> None:
-    site = seeing(FakeEngine([CALL, ANSWER]), shell(*([RED] * (looking.MAX_SHOWN + 2))))
+    site = seeing(FakeEngine([CALL, ANSWER]), shell(*([RED] * (tool_calls.MAX_SHOWN + 2))))
     await site.ask(input="draw", tools=ASKED)
-    assert len(await shown(site)) == looking.MAX_SHOWN
+    assert len(await shown(site)) == tool_calls.MAX_SHOWN
     assert decode_tokens(site.engine.prompts[1]).count("there are too many") == 2
 
 

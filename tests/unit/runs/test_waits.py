@@ -12,8 +12,8 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.rollouts.generations import RolloutRef
 from responses_app.runs import rollouts
-from responses_app.runs.driving import waiting
-from responses_app.runs.driving.waiting import EVICTED_SECONDS, SOON_SECONDS, ClientWait
+from responses_app.runs.driving import hands
+from responses_app.runs.driving.hands import EVICTED_SECONDS, SOON_SECONDS, ClientWait
 from responses_app.runs.plan import waits as learned
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.waits import FEW, MAX_SECONDS, SAMPLES, ToolWaits
@@ -213,7 +213,7 @@ def output(call: JsonObject) -> JsonObject:
 
 def on_waiting(site: Site, monkeypatch: pytest.MonkeyPatch) -> ToolWaits:
     """Return what a site has learned, where no time has to pass for a prompt to be evicted."""
-    monkeypatch.setattr(waiting, "EVICTED_SECONDS", 0.0)
+    monkeypatch.setattr(hands, "EVICTED_SECONDS", 0.0)
     return site.service.models.first.waits
 
 

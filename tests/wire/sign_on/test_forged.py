@@ -12,7 +12,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from responses_app.auth import sessions
+from responses_app.auth import door
 from tests.kit.closed import ClosedServer
 from tests.kit.forged_provider import CLIENT_ID, SECRET, ForgedProvider, claims_for, signed
 from tests.kit.people import NAME, PASSWORD, in_the_database, log_in, token
@@ -424,7 +424,7 @@ def test_a_session_that_is_over_opens_nothing_until_it_is_renewed(
     how = {"origin": server.url, "subprotocols": ["respsite-session.default"]}
     with connect(server.ws_url, additional_headers={"Cookie": f"sessionid={key}"}, **how) as socket:  # type: ignore[arg-type]
         end_session_early(server, person)
-        assert "session of this connection is over" in str(socket.recv(timeout=sessions.CHECK_SECONDS * 15))
+        assert "session of this connection is over" in str(socket.recv(timeout=door.CHECK_SECONDS * 15))
     answer = person.get("/v1/models", headers=PASS)
     assert (answer.status_code, "session" in answer.json()["error"]["message"]) == (401, True)
     # A form, or what a page fetches by itself, is answered as to nobody; a page that is opened goes to the provider.

@@ -12,9 +12,9 @@ from responses_app.web.bodies import (
     START_BYTES,
     Bodies,
     BodyRules,
-    Head,
     Message,
     Receive,
+    RequestHead,
     SendMessage,
 )
 
@@ -34,10 +34,10 @@ def rules_of(max_body_bytes: int, *, max_file_bytes: int = 0) -> BodyRules:
 RULES = rules_of(LARGE)
 
 
-def head(path: str = "/v1/responses", *, method: str = "POST", root: str = "", **headers: str) -> Head:
+def head(path: str = "/v1/responses", *, method: str = "POST", root: str = "", **headers: str) -> RequestHead:
     """Return a head; underscores of header names stand for hyphens."""
     lines = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return Head.of(method, path, root, lines)
+    return RequestHead.of(method, path, root, lines)
 
 
 def test_a_length_is_what_the_server_will_read() -> None:

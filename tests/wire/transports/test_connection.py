@@ -1,4 +1,4 @@
-"""`Connection` alone: how far all its lanes together may fall behind, and a stream that breaks at its very end."""
+"""`SocketConnection` alone: how far its lanes may fall behind together, and a stream that breaks at its very end."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from responses_app.protocol.events.events import TERMINAL, Event
 from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.retention import RetentionWatch
 from responses_app.settings.conf import from_environ
-from responses_app.web.sockets.connection import Connection
+from responses_app.web.sockets.connection import SocketConnection
 from responses_app.wiring.site import Site, build_site
 from tests.kit.waiting import eventually
 
@@ -44,7 +44,7 @@ async def test_lanes_that_are_slow_together_end_the_connection(site: Site, caplo
     async def close(code: int, reason: str) -> None:
         closed.append((code, reason))
 
-    connection = Connection(site, send=send, close=close)
+    connection = SocketConnection(site, send=send, close=close)
     with caplog.at_level(logging.WARNING, logger="respsite"):
         for lane in range(LANES):
             create = {"type": "response.create", "stream_id": f"lane-{lane}", "input": "count to 1500"}
@@ -73,7 +73,7 @@ async def test_a_stream_that_breaks_at_its_end_is_an_error_and_its_lane_goes_on(
     async def close(code: int, reason: str) -> None:
         raise AssertionError(f"closed with {code}: {reason}")
 
-    connection = Connection(site, send=send, close=close)
+    connection = SocketConnection(site, send=send, close=close)
     monkeypatch.setattr(EventJournal, "extend", broken)
     for _ in range(2):
         await connection.receive_text(json.dumps({"type": "response.create", "stream_id": "one", "input": "hi"}))
@@ -102,7 +102,7 @@ async def test_a_request_that_breaks_before_its_response_is_a_processing_error(
         monkeypatch.undo()
         raise bug
 
-    connection = Connection(site, send=send, close=close)
+    connection = SocketConnection(site, send=send, close=close)
     monkeypatch.setattr("responses_app.runs.service.make_plan", broken)
     for _ in range(2):
         await connection.receive_text(json.dumps({"type": "response.create", "stream_id": "one", "input": "hi"}))
