@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
-from responses_app.runs.driving.learning import list_tools
+from responses_app.runs.driving.hands import list_tools
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import mcp_name
