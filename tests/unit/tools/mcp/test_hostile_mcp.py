@@ -10,12 +10,12 @@ from typing import Any
 
 import orjson
 import pytest
-from responses_app.runs.driving.hands import list_tools
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import mcp_name
 from responses_app.protocol.output.hosted_items import ListToolsBuilder
 from responses_app.protocol.response.steps import CallTool, ToolReturned
+from responses_app.runs.driving.hands import list_tools
 from responses_app.runs.driving.tool_calls import call_tool
 from responses_app.runs.plan.plan import ToolEntry
 from responses_app.runs.plan.settings import RunSettings
