@@ -68,7 +68,10 @@ def loads(content: bytes | bytearray | memoryview | str) -> Any:
         if "infinity" not in error.msg:
             raise
         return _beyond_infinity(content, error)
-    if len(content) < 19 or _LONG not in (content if type(content) is bytes else _as_bytes(content)).translate(_SHAPES):
+    if len(content) < 19:
+        return value
+    text = content.encode() if isinstance(content, str) else bytes(content)  # which is no copy of bytes
+    if _LONG not in text.translate(_SHAPES):
         return value
     try:
         return _exact(content)
@@ -101,6 +104,10 @@ def dumps(value: object, default: Callable[[Any], Any] | None = None, option: in
 def dumps_kept(value: object) -> bytes:
     """Write a value that may have lone surrogates, which are escaped. Raises `ValueError` for one that is not JSON."""
     try:
+        return orjson.dumps(value, _plain)
+    except JSONEncodeError:  # it has long integers, or lone surrogates, or both
+        pass
+    try:
         return dumps(value)
     except JSONEncodeError:
         pass
@@ -108,10 +115,6 @@ def dumps_kept(value: object) -> bytes:
         return orjson.dumps(_with_fragments(value, surrogates=True), _plain)
     except JSONEncodeError:  # a name has them, or it is nested more deeply than orjson writes
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
-
-
-def _as_bytes(content: bytes | bytearray | memoryview | str) -> bytes:
-    return content.encode() if isinstance(content, str) else bytes(content)
 
 
 def _exact(content: bytes | bytearray | memoryview | str) -> Any:

@@ -26,8 +26,8 @@ from engine.formats.harmony.encoding import (
     decode_tokens,
     encode_text,
 )
-from engine.formats.harmony.format import content_parts, places_of
 from engine.formats.harmony.parser import parse_header
+from engine.formats.harmony.prompt import content_parts, places_of
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
 
 SHORT_PAUSE = 0.1  # seconds, which a closing engine lets pass

@@ -19,7 +19,6 @@ from jsonschema.validators import extend
 from jsonschema_specifications import REGISTRY
 
 from engine.contents.budget import SchemaBudget, frozen, length, size
-from engine.contents.keywords import target
 from engine.contents.regexes import check_regex
 from engine.errors import GrammarRefused
 
@@ -53,8 +52,9 @@ def _is_found(pattern: str, text: str, left: SchemaBudget) -> bool:
 
 def _ref(validator: Any, reference: str, instance: object, _: object) -> Errors:
     """Follow a reference as the translation does: jsonschema's own way breaks down where references go in circles."""
-    budget.get().take(REFERENCE)
-    yield from validator.descend(instance, target(budget.get().root, reference))
+    left = budget.get()
+    left.take(REFERENCE)
+    yield from validator.descend(instance, left.target(reference))
 
 
 def _enum(_: Any, values: list[object], instance: object, __: object) -> Errors:

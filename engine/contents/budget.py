@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from engine.errors import GrammarRefused
 
@@ -89,6 +90,20 @@ class SchemaBudget:
         self._shared.take(NODE)
         if self._nodes > MAX_NODES:
             raise GrammarRefused(f"{_RESOLVED}: it has more than {MAX_NODES} schemas within it then.")
+
+    def target(self, reference: str) -> object:
+        """Return what `#/…` refers to in the schema; raises `GrammarRefused`."""
+        if not reference.startswith("#"):
+            raise GrammarRefused(f"{reference[:200]!r} is outside of the schema; a $ref may only begin with '#'.")
+        node: Any = self.root
+        for part in filter(None, reference[1:].split("/")):
+            # JSON Pointer: `~1` stands for `/`, `~0` for `~`. In this order: `~01` is `~1`.
+            key = part.replace("~1", "/").replace("~0", "~")
+            try:
+                node = node[int(key)] if isinstance(node, list) else node[key]
+            except (LookupError, ValueError, TypeError):
+                raise GrammarRefused(f"The schema refers to {reference[:200]!r}, which it does not have.") from None
+        return node
 
     @contextmanager
     def deeper(self) -> Iterator[None]:

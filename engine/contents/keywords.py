@@ -6,12 +6,10 @@
 - `both`: two schemas as one that holds for both, which is what `allOf` says.
 - `all_exclude_each_other`: whether the alternatives of a `oneOf` are told apart: only then is it the same as `anyOf`.
 - `string`, `integer`, `number`: bounds, formats and patterns of a value.
-- `target`: what a reference `#/…` refers to in its schema.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 from itertools import combinations, product
 from math import copysign, isfinite
 from typing import Any
@@ -30,40 +28,6 @@ from engine.contents.regexes import (
 )
 from engine.contents.regexes import complement as other_than
 from engine.errors import GrammarRefused
-
-DEFINITION = "#/$defs/"  # where the definitions of a translated schema are
-
-
-def target(root: object, reference: str) -> object:
-    """Return what `#/…` refers to in a schema; raises `GrammarRefused`."""
-    if not reference.startswith("#"):
-        raise GrammarRefused(f"{reference[:200]!r} is outside of the schema; a $ref may only begin with '#'.")
-    node: Any = root
-    for part in filter(None, reference[1:].split("/")):
-        # JSON Pointer: `~1` stands for `/`, `~0` for `~`. In this order: `~01` is `~1`.
-        key = part.replace("~1", "/").replace("~0", "~")
-        try:
-            node = node[int(key)] if isinstance(node, list) else node[key]
-        except (LookupError, ValueError, TypeError):
-            raise GrammarRefused(f"The schema refers to {reference[:200]!r}, which it does not have.") from None
-    return node
-
-
-def refuse_circles(definitions: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise `GrammarRefused` where a definition is, or may be, itself: nothing is read on the way round."""
-    try:
-        TopologicalSorter({name: _begins_with(each) for name, each in definitions.items()}).prepare()
-    except CycleError:
-        raise GrammarRefused("The schema has an alternative that refers to itself without end.") from None
-
-
-def _begins_with(schema: Mapping[str, Any]) -> set[str]:
-    """Return the definitions that a value of a schema may be as a whole."""
-    if "$ref" in schema:
-        return {schema["$ref"].removeprefix(DEFINITION)}
-    # References behind properties or items are not looked at: a value goes on there, and may end.
-    return {name for each in schema.get("anyOf", ()) for name in _begins_with(each)}
-
 
 # What JSON has a short escape for; all other characters below a space are `\u00..`.
 _ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\\\"}

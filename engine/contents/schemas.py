@@ -10,11 +10,12 @@ tests let it write values and check them against the schema as it came). What ha
 import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 from engine import orjson
 from engine.contents.budget import CHARACTER, SchemaBudget, size, width
 from engine.contents.keywords import (
-    DEFINITION,
     Schema,
     Unsatisfiable,
     all_exclude_each_other,
@@ -22,14 +23,13 @@ from engine.contents.keywords import (
     both,
     integer,
     number,
-    refuse_circles,
     string,
-    target,
 )
 from engine.contents.validation import smallest_value
 from engine.errors import GrammarRefused
 from engine.types import AnyObject, JsonSchema
 
+DEFINITION = "#/$defs/"  # where the definitions of a translated schema are
 MAX_WHITESPACE = 16  # characters in a row between the parts of a JSON text: a model may repeat spaces without end
 MAX_BYTES = 128 * 1024  # of a schema
 MAX_DEPTH = 48  # objects and lists in each other: xgrammar under vLLM takes 64
@@ -173,10 +173,10 @@ class _Translation:
         while self._waiting:
             reference = self._waiting.pop()
             try:
-                definitions[self._names[reference]] = self._node(target(self._root, reference), reference)
+                definitions[self._names[reference]] = self._node(self._budget.target(reference), reference)
             except Unsatisfiable as error:
                 raise GrammarRefused(f"No value fits {reference}: {error}.") from error
-        refuse_circles(definitions)
+        _refuse_circles(definitions)
         return {**outcome, "$defs": definitions} if definitions else outcome
 
     def _node(self, schema: object, place: str) -> Schema:
@@ -243,7 +243,7 @@ class _Translation:
                 if reference in inside:
                     raise GrammarRefused(f"{reference[:200]!r} refers to itself without end.")
                 inside = (*inside, reference)
-                flat = self._flat(target(self._root, reference), reference, inside)
+                flat = self._flat(self._budget.target(reference), reference, inside)
         return flat
 
     def _any_of(self, flat: Schema, place: str) -> Schema:
@@ -394,3 +394,19 @@ def _kinds(flat: Schema) -> list[str] | None:
 
 def _alternatives(schemas: list[Schema]) -> Schema:
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+
+def _refuse_circles(definitions: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise `GrammarRefused` where a definition is, or may be, itself: nothing is read on the way round."""
+    try:
+        TopologicalSorter({name: _begins_with(each) for name, each in definitions.items()}).prepare()
+    except CycleError:
+        raise GrammarRefused("The schema has an alternative that refers to itself without end.") from None
+
+
+def _begins_with(schema: Mapping[str, Any]) -> set[str]:
+    """Return the definitions that a value of a schema may be as a whole."""
+    if "$ref" in schema:
+        return {schema["$ref"].removeprefix(DEFINITION)}
+    # References behind properties or items are not looked at: a value goes on there, and may end.
+    return {name for each in schema.get("anyOf", ()) for name in _begins_with(each)}

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from engine.backends.model_folder import FORMATS, VLLMS
 from engine.backends.vllm.server_lists import WANTED, as_part, as_server, has_secret
-from engine.models.family import FORMATS, VLLMS
 from responses_app.protocol.setting import RoomSettings, choice, json_object, setting, text, whole
 from responses_app.protocol.tiers import QueueBounds, queue_bounds
 

@@ -21,10 +21,9 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
 from engine.backends.base import BaseEngine, restart_pause
-from engine.backends.model_folder import check_tokenizer
+from engine.backends.model_folder import ModelFamily, check_tokenizer
 from engine.embeddings.base import BaseEmbeddings
 from engine.errors import EngineConfigurationError, EngineError
-from engine.models.family import ModelFamily
 from engine.types import EngineInfo
 from responses_app.limits.rates import Rates
 from responses_app.observing.metrics import Metrics

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from django.conf import settings as django_settings
 
 from engine.backends.base import BaseEngine
-from engine.models.formats import make_format, plain_messages
+from engine.models import make_format, plain_messages
 from responses_app.auth.door import Door
 from responses_app.auth.origins import is_listed
 from responses_app.limits.ledger import BaseLedger

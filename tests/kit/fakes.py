@@ -15,7 +15,7 @@ from engine.backends.base import BaseEngine
 from engine.formats.base import ModelFormat
 from engine.formats.harmony.encoding import CALL, RETURN, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
-from engine.models.formats import plain_messages
+from engine.models import plain_messages
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import Rates

@@ -292,7 +292,7 @@ def test_only_wiring_knows_a_model_format() -> None:
     """It has one made by MODEL_FORMAT; everything else of the application knows the contract alone."""
     outside = [each for each in ours() if room_of(each.importer) != "engine"]
     makers = {room_of(each.importer) for each in outside if folder_of(each.imported) == "engine.models"}
-    assert makers == {"settings", "wiring"}
+    assert makers == {"wiring"}
     assert {each.imported for each in outside if each.imported.startswith("engine.formats.")} == {"engine.formats.base"}
     library = {each.importer for each in imports() if each.imported.partition(".")[0] in ("openai_harmony", "tiktoken")}
     assert {name for name in library if not name.startswith("engine.formats.harmony.")} == set()

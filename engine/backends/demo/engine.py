@@ -27,7 +27,7 @@ from engine.backends.demo.replies import NOTHING_SEEN, is_raw, raw_reply_tokens,
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks, turn_beginnings
 from engine.errors import GenerationFailed, WeightsRefused
 from engine.formats.harmony.encoding import CONSTRAIN, END_TOKENS, MESSAGE, START, decode_tokens, encode_text
-from engine.formats.harmony.format import pictures_in
+from engine.formats.harmony.prompt import pictures_in
 from engine.types import (
     AnyText,
     EngineInfo,

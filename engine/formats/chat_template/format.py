@@ -195,7 +195,7 @@ class ChatParser(TurnParser):
 
 
 @dataclass(frozen=True, slots=True)
-class Manners:
+class FamilyTraits:
     """How a family of models says what it says."""
 
     calls: CallStyle = CallStyle.HERMES  # how it writes calls
@@ -208,13 +208,13 @@ class Manners:
     sight: Sight | None = None  # how its template has a picture; None: it does not see
 
     @property
-    def quiet(self) -> "Manners":
+    def quiet(self) -> "FamilyTraits":
         """How it says what it says where it is told not to think: then no template ends a prompt in a thought."""
         return replace(self, thinks_first=False, thinks_under_grammar=False, reader=self.quiet_reader)
 
 
 class ChatTemplateFormat(ModelFormat):
-    """One model. `vocabulary` is called once, when it is first needed: that reads some MB. `manners` may depend on it.
+    """One model. `vocabulary` is called once, when it is first needed: that reads some MB. `traits` may depend on it.
 
     `render` has a conversation rendered, and may wait for it: it is called in threads only. So is `tokenize`, which has
     a text tokenized; without it there are no prompts that are text. `takes_pictures` says whether the engine does.
@@ -227,7 +227,7 @@ class ChatTemplateFormat(ModelFormat):
         self,
         vocabulary: Callable[[], Vocabulary],
         render: Render,
-        manners: Callable[[Vocabulary], Manners],
+        traits: Callable[[Vocabulary], FamilyTraits],
         tokenize: Tokenize | None = None,
         takes_pictures: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -235,9 +235,9 @@ class ChatTemplateFormat(ModelFormat):
         self._takes_pictures = takes_pictures
         self._render = render
         self._tokenize = tokenize
-        self._choose = manners
+        self._choose = traits
         # Read at the first use, which may take seconds: the constructor does no I/O.
-        self._read: tuple[Vocabulary, list[bytes], Manners] | None = None
+        self._read: tuple[Vocabulary, list[bytes], FamilyTraits] | None = None
         self._short: frozenset[bytes] | None = None  # of what its tokens say
         # The format for requests that want no thoughts, made at the first of them.
         self._quiet: ChatTemplateFormat | None = None
@@ -270,10 +270,10 @@ class ChatTemplateFormat(ModelFormat):
         return self._known[0]
 
     @property
-    def _known(self) -> tuple[Vocabulary, list[bytes], Manners]:
+    def _known(self) -> tuple[Vocabulary, list[bytes], FamilyTraits]:
         if self._read is None:
             vocabulary = self._read_vocabulary()
-            # All three together: `manners` depends on the vocabulary.
+            # All three together: `traits` depends on the vocabulary.
             self._read = vocabulary, vocabulary.unmistakable(), self._choose(vocabulary)
         return self._read
 
@@ -301,21 +301,21 @@ class ChatTemplateFormat(ModelFormat):
         return ChatParser(self.vocabulary, functions, self._reader)
 
     def _reader(self, functions: Collection[str], is_call: Callable[[str], bool]) -> BaseReader:
-        manners = self._known[2]
-        if manners.reader is not None:
-            return manners.reader(functions)
+        traits = self._known[2]
+        if traits.reader is not None:
+            return traits.reader(functions)
         return TagReader(
-            style=manners.calls, thinks=manners.thinks, is_open=manners.thinks and manners.thinks_first, is_call=is_call
+            style=traits.calls, thinks=traits.thinks, is_open=traits.thinks and traits.thinks_first, is_call=is_call
         )
 
     def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
-        manners = self._known[2]
-        whole = turn_grammar(rules, manners.calls, thinks=manners.thinks_under_grammar, open=manners.thinks_first)
+        traits = self._known[2]
+        whole = turn_grammar(rules, traits.calls, thinks=traits.thinks_under_grammar, open=traits.thinks_first)
         if whole is None or not behind:
             return whole
         text = b"".join(map(self.token_bytes, behind)).decode(errors="replace")
         # `open`: then the turn begins within a thought, though no tag of it was sampled.
-        return rest_of(whole, text, open=manners.thinks_first)
+        return rest_of(whole, text, open=traits.thinks_first)
 
     def problem_of(self, rules: TurnRules, tokens: Sequence[int]) -> str | None:
         # The names of all tools: the rules say which of them may be called.
@@ -371,15 +371,15 @@ class ChatTemplateFormat(ModelFormat):
 
     def answer_at_once(self) -> Sequence[int]:
         """Return an empty thought, as templates write it that forbid thinking."""
-        vocabulary, _, manners = self._known
-        if not (manners.thinks and {THINK, THINK_END} <= vocabulary.added.keys()):
+        vocabulary, _, traits = self._known
+        if not (traits.thinks and {THINK, THINK_END} <= vocabulary.added.keys()):
             return ()
         # As the tokens that templates write: a line end behind the tag, and an empty line behind the thought.
         line, begin, end = vocabulary.pieces.index(b"\n"), vocabulary.added[THINK], vocabulary.added[THINK_END]
         # Most vocabularies have two line ends as one token; a template's text is encoded so.
         lines = vocabulary.pieces.index(b"\n\n") if b"\n\n" in vocabulary.pieces else None
         gap = (line, line) if lines is None else (lines,)
-        return (*((line,) if manners.thinks_first else (begin, *gap)), end, *gap)
+        return (*((line,) if traits.thinks_first else (begin, *gap)), end, *gap)
 
     # Messages.
 

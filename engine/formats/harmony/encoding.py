@@ -92,7 +92,7 @@ def encode_slices(text: str) -> Iterator[list[int]]:
     """
     # `encode_ordinary`: special tokens that the text spells are text.
     encode = _tokenizer().encode_ordinary
-    for part in _slices(text):
+    for part in _slices(text) if len(text) > MAX_SLICE else (text,):
         check_given_up()
         yield encode(part)
 
@@ -127,6 +127,7 @@ def decode_tokens(tokens: Iterable[int]) -> str:
 
 
 def _slices(text: str) -> Iterator[str]:
+    """Divide a text of more than `MAX_SLICE` characters."""
     begin = 0
     while len(text) - begin > MAX_SLICE:
         end = begin + MAX_SLICE
@@ -136,7 +137,7 @@ def _slices(text: str) -> Iterator[str]:
             end = match.end()
         yield text[begin:end]
         begin = end
-    yield text[begin:] if begin else text
+    yield text[begin:]
 
 
 @lru_cache(maxsize=1)

@@ -6,10 +6,8 @@ Tokens that models have sampled need not be well-formed, so they are read here, 
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from engine.formats.base import (
@@ -40,7 +38,6 @@ from engine.formats.harmony.encoding import (
     MAX_TOKEN,
     MESSAGE,
     NOBODY,
-    PICTURE,
     SPECIAL_TOKENS,
     START,
     STOP_TOKENS,
@@ -55,7 +52,9 @@ from engine.formats.harmony.parser import MAX_NAME, TOOL_NAME, HarmonyParser
 from engine.formats.harmony.prompt import (
     IN_SYSTEM_MESSAGE,
     INSTRUCTIONS,
+    content_parts,
     generation_start,
+    pictures_in,
     render_assistant,
     render_call,
     render_developer,
@@ -63,7 +62,6 @@ from engine.formats.harmony.prompt import (
     render_system,
     render_text,
     render_tool_output,
-    render_user,
 )
 from engine.types import TurnGrammar, TurnRules
 from engine.unanswered import Unanswered
@@ -77,8 +75,6 @@ _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*([^\s<]+)")
 # `json`, `<|constrain|>json` at the end of a header.
 _CONTENT_TYPE = re.compile(r"(<\|constrain\|>\s*\w+|(?<=\s)\w+)\s*$")
-MAX_DIGEST = 64  # tokens: one a character at most
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Json = dict[str, Any]
 
@@ -94,45 +90,6 @@ def messages_of(tokens: Iterable[int]) -> list[Json]:
         ]
         messages.append({**message, "content": parts})
     return messages
-
-
-def content_parts(content: Sequence[int]) -> list[str | PicturePart]:
-    """Return the texts and the pictures that the tokens of a message's content are, one at least."""
-    parts: list[str | PicturePart] = []
-    done = 0
-    for begin, end, digest in pictures_in(content):
-        if begin > done:
-            parts.append(decode_tokens(content[done:begin]))
-        parts.append(PicturePart(digest))
-        done = end
-    if done < len(content) or not parts:
-        parts.append(decode_tokens(content[done:]))
-    return parts
-
-
-def pictures_in(tokens: Sequence[int]) -> Iterator[tuple[int, int, str]]:
-    """Yield where pictures stand among tokens, from and to, and their digests.
-
-    A model may have sampled the sign of a picture in any place: what is not a picture is text.
-    """
-    done = 0
-    for begin, end in pairwise(places_of(PICTURE, tokens)):
-        # The end of one picture is not the beginning of the next.
-        if begin >= done and end - begin <= MAX_DIGEST + 1:
-            digest = decode_tokens(tokens[begin + 1 : end])
-            if _DIGEST.fullmatch(digest):
-                yield begin, end + 1, digest
-                done = end + 1
-
-
-def places_of(token: int, tokens: Sequence[int]) -> Iterator[int]:
-    """Yield where a token stands among others."""
-    # `index` searches in C; a loop over a prompt of 100,000 tokens would take far longer.
-    place = -1
-    with suppress(ValueError):
-        while True:
-            place = tokens.index(token, place + 1)
-            yield place
 
 
 def _cut(tokens: Iterable[int]) -> list[tuple[list[int], list[int]]]:
@@ -354,10 +311,7 @@ class HarmonyFormat(ModelFormat):
         return messages_in(tokens, {START: None}, role_of)
 
     def user(self, body: Body) -> RenderedMessage:
-        return render_user(self._seen(body))
-
-    def _seen(self, body: Body) -> Body:
-        return body if self.sees else without_pictures(body)
+        return render_text("user", body if self.sees else without_pictures(body))
 
     def developer(self, text: str) -> RenderedMessage:
         return render_text("developer", text)
@@ -372,7 +326,7 @@ class HarmonyFormat(ModelFormat):
         return render_call(name if hosted else FUNCTIONS + name, arguments, freeform=freeform)
 
     def output(self, name: str, body: Body, *, hosted: bool = False) -> RenderedMessage:
-        return render_tool_output(name if hosted else FUNCTIONS + name, self._seen(body))
+        return render_tool_output(name if hosted else FUNCTIONS + name, body if self.sees else without_pictures(body))
 
     def late_functions(self, declarations: Sequence[str], *, hosted: bool = False) -> RenderedMessage:
         lines, what = "\n".join(declarations), "tools" if hosted else "functions"

@@ -8,10 +8,15 @@ message the date, the effort, and tools of the server's own. The library is the 
 only the first line of a property's description is behind `//`, and what `anyOf` allows or `$ref` names is `any`. It is
 not used here because it gives tokens only, in time that grows with the square of a text without spaces, because it
 reads no schema of more than some 120 levels, and because its vocabulary would stay in memory beside tiktoken's.
+
+A picture stands in a message as its digest, between two tokens of its own (`PICTURE`); `pictures_in` finds them there.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from itertools import pairwise
 
 from engine import orjson
 from engine.formats.base import (
@@ -24,6 +29,7 @@ from engine.formats.base import (
     ToolNamespace,
     as_tokens,
     parts_of,
+    without_pictures,
 )
 from engine.formats.harmony.encoding import (
     ANALYSIS,
@@ -32,6 +38,7 @@ from engine.formats.harmony.encoding import (
     END,
     FINAL,
     PICTURE,
+    decode_tokens,
     encode_harmony,
     encode_slices,
     encode_text,
@@ -277,16 +284,11 @@ def _render_developer(
     return _render("developer", developer_text(instructions, tools, namespaces))
 
 
-def render_user(body: Body) -> RenderedMessage:
-    """Render what a user wrote, and showed."""
-    return RenderedMessage(MessageKind.USER, _render("user", body))
-
-
-def render_text(role: str, text: str) -> RenderedMessage:
-    """Render what a user wrote, or a developer's message in the middle of a conversation."""
+def render_text(role: str, body: Body) -> RenderedMessage:
+    """Render what a user wrote, and showed, or a developer's message in the middle of a conversation."""
     if role == "user":
-        return render_user(text)
-    return RenderedMessage(MessageKind.OTHER, _render("developer", INSTRUCTIONS + text))
+        return RenderedMessage(MessageKind.USER, _render("user", body))
+    return RenderedMessage(MessageKind.OTHER, _render("developer", INSTRUCTIONS + without_pictures(body)))
 
 
 def render_note(text: str) -> RenderedMessage:
@@ -327,7 +329,7 @@ def generation_start() -> tuple[int, ...]:
 
 def _render(header: str, body: Body, *, end: int = END) -> "Tokens[int]":
     tokens = as_tokens(_header_tokens(header))
-    for part in parts_of(body):
+    for part in (body,) if isinstance(body, str) else parts_of(body):
         if isinstance(part, PicturePart):
             tokens.extend((PICTURE, *encode_text(part.digest), PICTURE))
             continue
@@ -341,3 +343,46 @@ def _render(header: str, body: Body, *, end: int = END) -> "Tokens[int]":
 @lru_cache(maxsize=1024)  # role and channel combinations, and the names of tools in use; names are at most 256 long
 def _header_tokens(header: str) -> tuple[int, ...]:
     return tuple(encode_harmony(f"<|start|>{header}<|message|>"))
+
+
+MAX_DIGEST = 64  # tokens: one a character at most
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def content_parts(content: Sequence[int]) -> list[str | PicturePart]:
+    """Return the texts and the pictures that the tokens of a message's content are, one at least."""
+    parts: list[str | PicturePart] = []
+    done = 0
+    for begin, end, digest in pictures_in(content):
+        if begin > done:
+            parts.append(decode_tokens(content[done:begin]))
+        parts.append(PicturePart(digest))
+        done = end
+    if done < len(content) or not parts:
+        parts.append(decode_tokens(content[done:]))
+    return parts
+
+
+def pictures_in(tokens: Sequence[int]) -> Iterator[tuple[int, int, str]]:
+    """Yield where pictures stand among tokens, from and to, and their digests.
+
+    A model may have sampled the sign of a picture in any place: what is not a picture is text.
+    """
+    done = 0
+    for begin, end in pairwise(places_of(PICTURE, tokens)):
+        # The end of one picture is not the beginning of the next.
+        if begin >= done and end - begin <= MAX_DIGEST + 1:
+            digest = decode_tokens(tokens[begin + 1 : end])
+            if _DIGEST.fullmatch(digest):
+                yield begin, end + 1, digest
+                done = end + 1
+
+
+def places_of(token: int, tokens: Sequence[int]) -> Iterator[int]:
+    """Yield where a token stands among others."""
+    # `index` searches in C; a loop over a prompt of 100,000 tokens would take far longer.
+    place = -1
+    with suppress(ValueError):
+        while True:
+            place = tokens.index(token, place + 1)
+            yield place

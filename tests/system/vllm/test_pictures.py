@@ -14,13 +14,13 @@ import pytest
 import pytest_asyncio
 
 from engine.backends.base import BaseEngine
+from engine.backends.model_folder import ModelFamily
 from engine.backends.vllm.local import VllmEngine
 from engine.backends.vllm.pictures import KeptPictures
 from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import PicturesRefused, PromptTooLong
 from engine.formats.base import Body
-from engine.models.family import ModelFamily
-from engine.models.formats import make_format
+from engine.models import make_format
 from engine.types import TokenChunk
 from tests.contracts.engine import collect, joined
 from tests.kit.gallery import Gallery

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from engine.backends.demo.engine import DemoEngine
+from engine.backends.model_folder import ModelFamily
 from engine.backends.vllm.chat import vllm_parsers
 from engine.errors import EngineConfigurationError
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, Text, TurnParser
 from engine.formats.chat_template.reader import Said
-from engine.models.family import ModelFamily
-from engine.models.formats import make_format
+from engine.models import make_format
 from tests.unit.formats.families import LLAMA, QWEN, Family
 from tests.unit.formats.rendering import Renderer
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import pytest
 
 from engine.backends.demo.engine import PICTURE_TOKENS, DemoEngine
+from engine.backends.model_folder import ModelFamily
 from engine.backends.scripted import ScriptedEngine
 from engine.errors import EngineConfigurationError, GenerationFailed, PictureGone
 from engine.formats.base import Body, PicturePart, as_tokens
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
-from engine.models.family import ModelFamily
-from engine.models.formats import make_format
+from engine.models import make_format
 from engine.types import GenerationRequest
 from tests.contracts.engine import collect, joined
 from tests.kit.gallery import Gallery

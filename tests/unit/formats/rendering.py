@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import Environment
 
-from engine.formats.chat_template.format import ChatTemplateFormat, Manners
+from engine.formats.chat_template.format import ChatTemplateFormat, FamilyTraits
 from engine.formats.chat_template.reader import CallStyle
 from engine.formats.chat_template.vocabulary import vocabulary_of
 from engine.types import ChatPrompt
@@ -59,9 +59,9 @@ def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "tool_calls": calls}
 
 
-def format_of(family: Family, **manners: Any) -> tuple[ChatTemplateFormat, Renderer]:
+def format_of(family: Family, **traits: Any) -> tuple[ChatTemplateFormat, Renderer]:
     renderer = Renderer(family)
-    own = Manners(STYLES[family.name], **{"thinks": family is QWEN, **manners})
+    own = FamilyTraits(STYLES[family.name], **{"thinks": family is QWEN, **traits})
     made = ChatTemplateFormat(
         lambda: vocabulary_of(family.tokenizer(), [{"eos_token": family.end}]), renderer, lambda _: own
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from engine.formats.chat_template.format import ChatTemplateFormat, Manners
+from engine.formats.chat_template.format import ChatTemplateFormat, FamilyTraits
 from engine.formats.chat_template.vocabulary import AUTO, sight_of, vocabulary_of
 from tests.unit.formats.families import QWEN, Family
 from tests.unit.formats.rendering import Renderer
@@ -70,8 +70,8 @@ def seeing_format(
     renderer = Renderer(family)
     vocabulary = vocabulary_of(family.tokenizer(), [{"eos_token": family.end}])
     config = config_of(family) if config is None else config
-    manners = Manners(thinks=family is QWEN_VL, sight=sight_of(config, vocabulary, image_token))
+    traits = FamilyTraits(thinks=family is QWEN_VL, sight=sight_of(config, vocabulary, image_token))
     made = ChatTemplateFormat(
-        lambda: vocabulary, renderer, lambda _: manners, renderer.encode, takes_pictures=lambda: takes_pictures
+        lambda: vocabulary, renderer, lambda _: traits, renderer.encode, takes_pictures=lambda: takes_pictures
     )
     return made, renderer

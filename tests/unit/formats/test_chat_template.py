@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.errors import GenerationCut
 from engine.formats.base import ItemKind, MessageKind, ModelFormat, PlainKind, PlainMessage, RenderedMessage
 from engine.formats.harmony.format import HarmonyFormat
-from engine.models.formats import plain_messages
+from engine.models import plain_messages
 from engine.types import ChatPrompt
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.prompt.chain import ChainLink, new_link
@@ -51,8 +51,8 @@ class FamilyEngine(FakeEngine):
 class FamilySite(Site):
     engine: FamilyEngine
 
-    def __init__(self, family: Family, *turns: Turn, **manners: bool) -> None:
-        self.format, self.renderer = format_of(family, **manners)
+    def __init__(self, family: Family, *turns: Turn, **traits: bool) -> None:
+        self.format, self.renderer = format_of(family, **traits)
         super().__init__(FamilyEngine(family, self.renderer, turns), model_format=self.format)
 
     @property

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.backends.demo.engine import DemoEngine
+from engine.backends.model_folder import ModelFamily
 from engine.errors import EngineConfigurationError
 from engine.formats.base import ItemEnded, as_tokens
-from engine.formats.chat_template.format import ChatTemplateFormat, Manners
+from engine.formats.chat_template.format import ChatTemplateFormat, FamilyTraits
 from engine.formats.chat_template.prompt import is_record, record, records, spliced
 from engine.formats.chat_template.vocabulary import Vocabulary, vocabulary_of
-from engine.models.family import ModelFamily
-from engine.models.formats import make_format
+from engine.models import make_format
 from responses_app.observing.metrics import Metrics
 from responses_app.runs.plan.served import ServedModel
 from responses_app.settings.conf import ConfigurationError, from_environ
@@ -82,7 +82,7 @@ async def test_a_vocabulary_is_read_beside_the_loop_before_anybody_asks_for_it()
         threads.append(threading.current_thread())
         return vocabulary_of(QWEN.tokenizer(), [{"eos_token": QWEN.end}])
 
-    made = ChatTemplateFormat(vocabulary, Renderer(QWEN), lambda _: Manners())
+    made = ChatTemplateFormat(vocabulary, Renderer(QWEN), lambda _: FamilyTraits())
     engine = FakeEngine()
     model = ServedModel("fake", engine, lambda: engine.info, 0, made, Metrics().model("fake"))
     assert not made.is_loaded

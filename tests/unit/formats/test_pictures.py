@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from engine.formats.base import IMAGE_OMITTED, Body, PicturePart, PlainKind, PlainMessage, without_pictures
 from engine.formats.harmony.encoding import PICTURE, decode_tokens, encode_text
 from engine.formats.harmony.format import HarmonyFormat
-from engine.models.formats import plain_messages
+from engine.models import plain_messages
 from tests.kit.plain_format import PlainFormat
 
 DOG, CAT = "d0" * 32, "ca" * 32

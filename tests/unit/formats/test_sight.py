@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from engine.backends.demo.engine import DemoEngine
+from engine.backends.model_folder import ModelFamily
 from engine.errors import EngineConfigurationError, NotRendered
 from engine.formats.base import IMAGE_OMITTED, Body, FunctionTool, ItemKind, PicturePart, Tokens, as_tokens
 from engine.formats.chat_template.format import ChatTemplateFormat
 from engine.formats.harmony.format import HarmonyFormat
-from engine.models.family import ModelFamily
-from engine.models.formats import make_format, plain_messages
+from engine.models import make_format, plain_messages
 from tests.unit.formats.families import QWEN, Family
 from tests.unit.formats.seeing import GEMMA, IDEFICS, QWEN_VL, SEEING, WRITTEN, config_of, seeing_format
 

@@ -6,7 +6,7 @@ import pytest
 
 from engine.formats.base import PlainKind
 from engine.formats.harmony.format import HarmonyFormat, render_messages
-from engine.models.formats import plain_messages
+from engine.models import plain_messages
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.calls import check_outputs
 from responses_app.protocol.messages.blocks import read_messages
