@@ -1,4 +1,4 @@
-"""What can go wrong in an engine.
+"""The errors of engines, as a tree.
 
 EngineError                    anything an engine raises on purpose
 ├── EngineConfigurationError   the operator's options cannot work; the message is one sentence for the operator
@@ -40,7 +40,7 @@ class EngineUnavailable(EngineError):
 
 
 class GenerationCut(EngineUnavailable):
-    """What sampled this generation went away in its middle; the engine has, or may have soon, another that goes on.
+    """The sampler of this generation went away in its middle; the engine has, or may have soon, another that goes on.
 
     Going on is a request of its own: its prompt is the first one with all tokens behind it that were yielded. `at` is
     where it was, for `GenerationRequest.avoid`.
@@ -124,7 +124,7 @@ class WeightsNotServed(EngineError):
 
 
 class TurnEnded(EngineError):
-    """The engine was paused, and what was running then was ended. Nothing is wrong with the request."""
+    """The engine was paused, and ended all that was running then. Nothing is wrong with the request."""
 
 
 class GenerationFailed(EngineError):
@@ -136,7 +136,7 @@ class PictureGone(GenerationFailed):
 
 
 class GrammarBroken(EngineError):
-    """What was sampled is not what its grammar allows, so the generation was ended; others go on."""
+    """The sampled tokens break their grammar, so the generation was ended; others go on."""
 
 
 MAX_REASON = 400  # characters

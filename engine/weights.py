@@ -24,7 +24,7 @@ Announce = Callable[[], Awaitable[None]]  # returns once all who share an engine
 
 
 class PauseMode(StrEnum):
-    """What a pause does with the generations that run."""
+    """The ways in which a pause treats the generations that run."""
 
     KEEP = "keep"  # they are frozen, and go on behind the pause
     WAIT = "wait"  # they run to their end; the engine is paused when the last one has ended
@@ -52,7 +52,7 @@ class RemoteCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsCall:
-    """A step, and what the engine's own interface needs for it."""
+    """A step, with all that the engine's own interface needs for it."""
 
     step: WeightsStep
     # What the weights are called once the change is finished. Of `cancel`: from then on, empty for the name they have.

@@ -1,4 +1,4 @@
-"""What is known of a model without anything heavy: what an operator says of it, and what its folder does."""
+"""A model without anything heavy: as an operator describes it, and as its folder does."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ FORMATS = (HARMONY, CHAT_TEMPLATE, AUTO)  # MODEL_FORMAT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFamily:
-    """What an operator says of a model."""
+    """A model as an operator describes it."""
 
     format: str = HARMONY  # one of `FORMATS`
     model: str = ""  # what its engine loads

@@ -22,7 +22,7 @@ from engine.types import FinishReason, GenerationRequest, RankedToken, TokenChun
 
 
 class Fault(Enum):
-    """What goes wrong in a generation."""
+    """The ways in which a generation goes wrong."""
 
     UNAVAILABLE = "unavailable"
     OVERLOADED = "overloaded"
@@ -275,16 +275,13 @@ class ScriptedEngine(SimulatedEngine):
         position = generation.behind + len(generation.sampled)
         await self._pause(entry.delay)
         if position == entry.hang_after:
-            await self._hang(entry.wait_for_file)
+            path = entry.wait_for_file
+            if path is None:
+                await self._pause(None)
+            while path is not None and not path.exists():
+                await self._pause(FILE_POLL_SECONDS)
         if entry.fault is not None and position == entry.fault_after:
             raise self._exception(entry.fault, generation.request)
-
-    async def _hang(self, path: Path | None) -> None:
-        if path is None:
-            await self._pause(None)
-            return
-        while not path.exists():  # noqa: ASYNC240 (a test engine, and a look at one file)
-            await self._pause(FILE_POLL_SECONDS)
 
     def _exception(self, fault: Fault, request: GenerationRequest) -> Exception:
         match fault:

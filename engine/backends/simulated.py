@@ -1,4 +1,4 @@
-"""What the engines without a model share: starting, closing, chunks of a completion, and a prompt read into messages.
+"""The common parts of engines without a model: starting, closing, chunks of an answer, and prompts read into messages.
 
 Messages are found by token id, so text that merely looks like `<|start|>` cannot pass for one; text is decoded only
 when somebody asks for it.

@@ -122,20 +122,19 @@ class _GrammarReader:
             if name == IGNORED:
                 rules[name] = Repeat(Alternation(tuple(RuleName(str(each)) for each in self.loaded.ignore)), 0, None)
             elif name in bodies:
-                rules[name] = self._rule(name, *bodies[name])
+                parameters, body = bodies[name]
+                if parameters:
+                    raise GrammarRefused(f"The grammar's rule {name!r} is a template, which cannot be enforced.")
+                tree = self._tree(body, inside=False)
+                # Also before the first terminal; behind each of them it comes from `_terminal`.
+                is_first = self.ignored and name == START
+                rules[name] = Concatenation((RuleName(IGNORED), tree)) if is_first else tree
             elif name in terminals:
                 rules[name] = self._tree(terminals[name], inside=True)
             else:
                 raise GrammarRefused(f"The grammar uses {name!r}, which it does not define.")
             waiting += [each for each in references(rules[name]) if each not in rules]
         return rules
-
-    def _rule(self, name: str, parameters: object, body: Any) -> Tree:
-        if parameters:
-            raise GrammarRefused(f"The grammar's rule {name!r} is a template, which cannot be enforced.")
-        tree = self._tree(body, inside=False)
-        # Also before the first terminal; behind each of them it comes from `_terminal`.
-        return Concatenation((RuleName(IGNORED), tree)) if self.ignored and name == START else tree
 
     def _tree(self, node: Any, *, inside: bool) -> Tree:
         """Return a node of lark's; `inside` a terminal nothing is ignored."""

@@ -137,7 +137,10 @@ class _Escaping:
         special = _special(ranges)
         if not special:
             return OneCharacter(ranges)
-        escapes = self._escapes_of(special)
+        if special not in self._escapes:
+            self._share.take(_SPECIAL * len(special))
+            self._escapes[special] = Alternation(tuple(map(_spelled, special)))
+        escapes = RuleName(_name(special))
         # All that the class has must be escaped: nothing is left for it.
         if len(special) == sum(last - first + 1 for first, last in ranges):
             return escapes
@@ -147,12 +150,6 @@ class _Escaping:
             plain = complement((*complement(ranges), *((each, each) for each in special)))
             self._classes[ranges] = Alternation((OneCharacter(plain), escapes))
         return RuleName(_name(ranges))
-
-    def _escapes_of(self, special: Specials) -> RuleName:
-        if special not in self._escapes:
-            self._share.take(_SPECIAL * len(special))
-            self._escapes[special] = Alternation(tuple(map(_spelled, special)))
-        return RuleName(_name(special))
 
 
 def _special(ranges: Ranges) -> Specials:

@@ -138,10 +138,6 @@ def _merged(name: str, one: Any, other: Any) -> Any:
     raise GrammarRefused(f"Two different values of {name!r} for one value cannot be enforced.")
 
 
-def _required(one: list[str], other: list[str]) -> list[str]:
-    return list(dict.fromkeys((*one, *other)))
-
-
 def _any_of(one: list[object], other: list[object]) -> list[object]:
     if len(one) * len(other) > MAX_BRANCHES:
         raise GrammarRefused(f"The schema combines more than {MAX_BRANCHES} alternatives.")
@@ -189,7 +185,7 @@ def _properties(one: Schema, other: Schema) -> Schema:
 
 MERGED: dict[str, Callable[[Any, Any], Any]] = {
     "type": _types,
-    "required": _required,
+    "required": lambda one, other: list(dict.fromkeys((*one, *other))),
     "enum": _enum,
     "items": _all_of,
     "additionalProperties": _all_of,

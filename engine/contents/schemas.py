@@ -8,7 +8,7 @@ tests let it write values and check them against the schema as it came). What ha
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -125,7 +125,8 @@ def _too_deep() -> GrammarRefused:
 def _require_schema(root: object) -> None:
     level = [root]  # level by level: where a schema is too deep, recursion would end before the count does
     for _ in range(MAX_DEPTH + 1):
-        level = [child for each in level for child in _children(each)]
+        inside = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [child for children in inside for child in children if isinstance(child, dict | list)]
         if not level:
             break
     else:
@@ -141,11 +142,6 @@ def _require_schema(root: object) -> None:
         path = "/".join(map(str, error.absolute_path))
         where = f"The schema at {path[:200]!r}" if error.absolute_path else "The schema"
         raise GrammarRefused(f"{where} is not a valid JSON schema: {error.message[:300]}.")
-
-
-def _children(value: object) -> Iterator[object]:
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return (each for each in inside if isinstance(each, dict | list))
 
 
 class _Translation:
@@ -183,7 +179,11 @@ class _Translation:
         flat = self._flat(schema, place, ())
         # Only a reference: it stays one, so schemas that refer to themselves stay finite.
         if set(flat) == {"$ref"}:
-            return {"$ref": DEFINITION + self._name(flat["$ref"])}
+            reference = flat["$ref"]
+            if reference not in self._names:
+                self._names[reference] = f"d{len(self._names)}"
+                self._waiting.append(reference)
+            return {"$ref": DEFINITION + self._names[reference]}
         # An enum says all there is to say, once the values that do not fit are gone.
         if "enum" in flat:
             return {"enum": self._chosen(flat)}
@@ -195,12 +195,6 @@ class _Translation:
             return {}
         with self._budget.deeper():
             return _alternatives([self._of_kind(kind, flat, place) for kind in kinds])
-
-    def _name(self, reference: str) -> str:
-        if reference not in self._names:
-            self._names[reference] = f"d{len(self._names)}"
-            self._waiting.append(reference)
-        return self._names[reference]
 
     def _flat(self, schema: object, place: str, inside: tuple[str, ...]) -> Schema:
         """Return a node without annotations, `allOf`, `oneOf`, `const`, and without siblings of a `$ref`."""

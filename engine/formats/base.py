@@ -21,7 +21,7 @@ from engine.types import TokenLogprob, TurnGrammar, TurnRules
 
 
 class PlainKind(Enum):
-    """Who says it to whom, and what it is."""
+    """The speaker of a message, its reader, and its purpose."""
 
     USER = auto()
     DEVELOPER = auto()  # instructions in the middle of a conversation
@@ -66,7 +66,7 @@ def without_pictures(body: Body) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlainMessage:
-    """What a message says, in no format's own words: so a conversation goes on with a model of another format."""
+    """A message in no format's own words: so a conversation goes on with a model of another format."""
 
     kind: PlainKind  # who says it to whom, and what it is
     body: Body  # of a call: its arguments; pictures are in what a user or a tool says alone
@@ -94,7 +94,7 @@ HEADER = 24  # tokens of a message by which it is known whose it is; the first o
 
 
 class MessageKind(Enum):
-    """What a message of a chain is to the rule that drops old reasoning."""
+    """The kinds of messages that the rule which drops old reasoning tells apart."""
 
     USER = "u"
     ANALYSIS = "a"  # the model's reasoning
@@ -131,7 +131,7 @@ class ToolNamespace:
 
 
 class ItemKind(Enum):
-    """What the model says."""
+    """The kinds of items that a model says."""
 
     REASONING = auto()
     PREAMBLE = auto()  # said before a call, to the user
@@ -318,7 +318,7 @@ class ModelFormat(ABC):
 
     @property
     def vocabulary_name(self) -> str:
-        """What tells its tokens from those of other models; empty where whose messages are is not known of them."""
+        """A name of its vocabulary, told from others; empty where tokens do not say whose a message is."""
         return ""
 
     def messages_in(self, tokens: "Tokens[int]", *, whole: bool) -> Sequence[Begins]:

@@ -92,7 +92,7 @@ NULL = SimpleType("null")
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a user's text offers for arguments."""
+    """A string and a number that a user's text offers for arguments."""
 
     string: str  # for arguments that are text
     number: int | float  # for those that are numbers

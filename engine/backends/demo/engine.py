@@ -45,7 +45,7 @@ PICTURE_TOKENS = 64  # that a picture counts as in a prompt, whatever its size
 
 
 class Looks:
-    """What has been seen, so that a picture is loaded once however often it is in a prompt."""
+    """Pictures that were seen: each is loaded once, however often it is in a prompt."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, str] = OrderedDict()

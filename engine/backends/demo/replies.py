@@ -1,4 +1,4 @@
-"""What the demo engine answers: rules over the messages of a prompt, with no model behind them.
+"""The answers of the demo engine: rules over the messages of a prompt, with no model behind them.
 
 1. it is asked for a handoff summary      → lists what the user said
 2. it is asked for a summary of a thought → says what it thought, in short

@@ -1,5 +1,4 @@
-"""What the demo engine does with the server's own tools, and with agents: the user's text says in so many words what it
-wants.
+"""The demo engine's calls of the server's own tools, and of agents, for which the user's text asks in so many words.
 
 `python: CODE` has code run, `program: CODE` a program that calls tools, `shell: COMMAND` a command, and each line
 behind it one more; `draw X` has an image made, `search the files for X` finds parts of files and cites the first, and

@@ -48,7 +48,7 @@ MAX_TRIED = 8  # special tokens whose ids are compared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaService:
-    """What a server turned out to be."""
+    """A server, as it was found."""
 
     model: str  # as the server calls it
     max_model_len: int  # prompt and output together, in each slot

@@ -1,4 +1,4 @@
-"""What is said to a llama-server, and what it answers: `/completion`, written and read without any I/O.
+"""Requests to a llama-server and its answers: `/completion`, written and read without any I/O.
 
     {"prompt": [ids], "n_predict": 100, "stream": true, "return_tokens": true, …}
     data: {"tokens": [13225], "content": "Hello", "tokens_predicted": 1, "stop": false}
@@ -236,7 +236,7 @@ class CompletionStream(AnswerReader):
             if left_out:  # the last ones, of which nothing else is told
                 raise TokensLeftOut
             self._last = TokenChunk(
-                token_ids=tokens, finish_reason=_finish(message), cached_tokens=_cached_tokens(message)
+                token_ids=tokens, finish_reason=FINISHED[message["stop_type"]], cached_tokens=_cached_tokens(message)
             )
             return None
         if not tokens:
@@ -296,7 +296,7 @@ class CompletionAnswer(AnswerReader):
         try:
             self._last = TokenChunk(
                 token_ids=_tokens(message, self._max_tokens, self._vocabulary),
-                finish_reason=_finish(message),
+                finish_reason=FINISHED[message["stop_type"]],
                 cached_tokens=_cached_tokens(message),
             )
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -337,10 +337,6 @@ def _count(value: object) -> int:
     return value
 
 
-def _finish(message: JsonObject) -> FinishReason:
-    return FINISHED[message["stop_type"]]
-
-
 def _cached_tokens(message: JsonObject) -> int | None:
     cached = (message.get("timings") or {}).get("cache_n")
     return None if cached is None else _count(cached)
@@ -356,7 +352,7 @@ MAX_EMPTY = 2  # requests in a row that bring no token; a stream that leaves out
 
 @dataclass
 class LlamaTurn:
-    """What was sampled so far, and what is to be asked for next.
+    """The tokens that were sampled so far, and how the next request goes on.
 
     llama.cpp ends a generation at the tokens that end a text for the model, and knows no others; those of a request
     are looked for here.

@@ -1,4 +1,4 @@
-"""What vLLM's `AsyncLLM` is given for a generation, and what it gives back.
+"""A generation by vLLM's `AsyncLLM`: its arguments, and its outputs as chunks.
 
 `sampling_params` is for the one, `take_failure` and `chunk_of` for the other.
 """

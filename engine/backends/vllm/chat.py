@@ -1,4 +1,4 @@
-"""What is done in this process with a model's own tokenizer: prompts of conversations and texts, and vLLM's parsers.
+"""Work in this process with a model's own tokenizer: prompts of conversations and texts, and vLLM's parsers.
 
 `vllm_parsers` has vLLM's own reasoning and tool parsers read turns, of families whose calls our reader does not know.
 They are asked token by token, so that the same tokens give the same items however they came. Where a parser of vLLM's
@@ -42,7 +42,7 @@ def load_template(tokenizer: str, options: Mapping[str, object]) -> Any:
 
 
 class Template(NamedTuple):
-    """What renders conversations beside a tokenizer."""
+    """A template that renders conversations, beside a tokenizer."""
 
     text: str | None = None  # None: the tokenizer's own
     in_parts: bool = False  # it reads contents as lists of parts alone

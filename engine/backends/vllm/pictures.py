@@ -156,7 +156,7 @@ MAX_KNOWN = 16_384  # pictures, of some 200 bytes each; the least recently used 
 
 
 class Expansions:
-    """What an engine has told so far: only the length of a whole prompt, from which that of each picture follows.
+    """Lengths that an engine has told: only that of a whole prompt, from which that of each picture follows.
 
     Pictures that come together share what they add. So the sum is right for every later prompt that has all of them,
     as every later turn of a conversation has.

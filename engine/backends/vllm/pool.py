@@ -282,7 +282,7 @@ class ReplicaPool:
 
     @property
     def services(self) -> list[ReplicaService]:
-        """What those that are used can do."""
+        """The services of those that are used."""
         return [replica.service for replica in self._replicas.values() if replica.service]
 
     def states(self) -> dict[str, int]:

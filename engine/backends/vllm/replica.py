@@ -121,7 +121,7 @@ class Circuit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaService:
-    """What a server turned out to be able to do."""
+    """The abilities of a server, as it was found."""
 
     wire: Wire  # how generations are asked for
     takes_priorities: bool  # else every request is sent as priority 0

@@ -1,4 +1,4 @@
-"""What a router between us and its vLLM servers is told of a generation: pure functions to headers and fields.
+"""Headers and fields that tell a router between us and its vLLM servers of a generation: pure functions.
 
 `LlmD`: llm-d, and other endpoint pickers of the Gateway API's inference extension.
 `Dynamo`: the front end of NVIDIA Dynamo.
@@ -29,7 +29,7 @@ MIN_RETAINED, MAX_RETAINED = 1.0, 600.0  # seconds
 
 
 class Router:
-    """What stands behind an engine's URL. This one is told nothing: vLLM servers themselves, or a plain proxy."""
+    """A router behind an engine's URL. This one is told nothing: vLLM servers themselves, or a plain proxy."""
 
     tells_the_end: bool = False  # it wants to know when a session is over
 

@@ -159,7 +159,7 @@ class ServerFile(ServerSource):
 
 
 class ServerList:
-    """What URLs and sources say together, without those that are named twice."""
+    """The servers that URLs and sources name together, each once."""
 
     def __init__(self, sources: Sequence[str | ServerSource]) -> None:
         self._sources = sources

@@ -196,7 +196,7 @@ class ChatParser(TurnParser):
 
 @dataclass(frozen=True, slots=True)
 class FamilyTraits:
-    """How a family of models says what it says."""
+    """How the turns of a family of models are written and read."""
 
     calls: CallStyle = CallStyle.HERMES  # how it writes calls
     thinks: bool = True  # between think tags
@@ -209,7 +209,7 @@ class FamilyTraits:
 
     @property
     def quiet(self) -> "FamilyTraits":
-        """How it says what it says where it is told not to think: then no template ends a prompt in a thought."""
+        """The same where it is told not to think: then no template ends a prompt in a thought."""
         return replace(self, thinks_first=False, thinks_under_grammar=False, reader=self.quiet_reader)
 
 

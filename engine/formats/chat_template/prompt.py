@@ -67,7 +67,7 @@ Saying = dict[str, Any]  # "is": what it is, and its fields
 
 
 class Record(NamedTuple):
-    """What was said, and the tokens it was sampled as, if it was sampled here."""
+    """A message as it was said, and its tokens, if it was sampled here."""
 
     said: Saying  # what `record` was given
     sampled: "Tokens[int]"  # none where it was not sampled here
@@ -184,7 +184,7 @@ _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 @dataclass(slots=True)
 class ChatConversation(ChatPrompt):
-    """What is to be rendered."""
+    """A conversation that is to be rendered."""
 
     sampled: list[list[int]] = field(default_factory=list)  # tokens of the assistant's messages that were sampled here
     pictures: int = 0  # in the messages

@@ -199,7 +199,7 @@ _TAGS: Mapping[CallStyle, Sequence[str]] = {  # with which calls begin
 
 
 class ReadKind(Enum):
-    """What an item is."""
+    """The kinds of items."""
 
     REASONING = "reasoning"
     ANSWER = "answer"

@@ -1,4 +1,4 @@
-"""What a model's files tell of its tokens: the bytes each stands for, and which are signs of messages and pictures.
+"""The tokens of a model, as its files describe them: their bytes, and the signs of messages and pictures.
 
 Nothing is encoded here, so no tokenizer library is needed: vLLM renders prompts, and the files say the rest.
 
@@ -54,7 +54,7 @@ class Vocabulary:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What tells it from others: the same tokens stand for the same bytes."""
+        """A digest that is the same where the same tokens stand for the same bytes."""
         digest = blake2b(digest_size=6)
         for piece in self.unmistakable():
             digest.update(len(piece).to_bytes(4, "big") + piece)

@@ -72,7 +72,7 @@ _NEVER: dict[str, object] = {
 
 
 class Shape(ABC):
-    """What some tokens may be. Shapes are values."""
+    """A shape that tokens may have. Shapes are values."""
 
     __slots__ = ()
 

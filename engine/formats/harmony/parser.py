@@ -105,7 +105,10 @@ def _parse(text: str) -> Header:
         text = f"{text[: match.start()]} {text[match.end() :]}"
     # A model may name several channels; the last one counts.
     before, *channels = text.split("<|channel|>")
-    channel, after = _take_last_channel(channels)
+    channel, after = None, ""
+    for named in channels:
+        taken, rest = _take_channel(named)
+        channel, after = taken or channel, f"{after} {rest}"
     role, before = _take_role(before)
     loose = f"{_without_content_type(before)} {_without_content_type(after)}".strip()
     well_formed = len(channels) == 1 and channel is not None and role == ASSISTANT and not loose
@@ -119,23 +122,10 @@ def is_cut_off(text: str) -> bool:
     before, _, after = text.partition("<|channel|>")
     words = [*before.split(), *after.split()]
     # A header has a role, a channel, a recipient and a type: more words than four are text.
-    return len(words) <= 4 and all(_begins_a_part(word) for word in words)
-
-
-def _begins_a_part(word: str) -> bool:
-    if word.startswith(("to=", "<|constrain|>")) or "to=".startswith(word):
-        return True
-    return any(part.startswith(word) for part in (*CHANNELS, ASSISTANT, "json", "code", "text"))
-
-
-def _take_last_channel(texts: list[str]) -> tuple[str | None, str]:
-    """Return the last channel that is named, and all the text behind the channels."""
-    channel, loose = None, ""
-    for text in texts:
-        named, rest = _take_channel(text)
-        channel = named or channel
-        loose = f"{loose} {rest}"
-    return channel, loose
+    parts = (*CHANNELS, ASSISTANT, "json", "code", "text", "to=")
+    return len(words) <= 4 and all(
+        word.startswith(("to=", "<|constrain|>")) or any(part.startswith(word) for part in parts) for word in words
+    )
 
 
 def _take_channel(text: str) -> tuple[str | None, str]:

@@ -80,16 +80,13 @@ def system_text(
     if namespaces:
         # By name, and each once, as the library keeps them.
         named = {namespace.name: namespace for namespace in namespaces}
-        sections += ["# Tools", *(_known_namespace(named[name]) for name in sorted(named))]
+        sections.append("# Tools")
+        for _, namespace in sorted(named.items()):
+            # One without functions is called with text, and only described.
+            described = "\n".join((f"## {namespace.name}\n", *_lines(namespace.description)))
+            sections.append(_namespace(namespace) if namespace.functions else described)
     sections.append(_CHANNELS + (_FUNCTIONS_CHANNEL if has_functions else ""))
     return "\n\n".join(sections)
-
-
-def _known_namespace(namespace: ToolNamespace) -> str:
-    """Return a namespace of the system message; one without functions is called with text, and only described."""
-    if namespace.functions:
-        return _namespace(namespace)
-    return "\n".join((f"## {namespace.name}\n", *_lines(namespace.description)))
 
 
 def _namespace(namespace: ToolNamespace) -> str:
