@@ -41,6 +41,9 @@ class WeightsStep(StrEnum):
     CANCEL = "cancel"  # no more updates come, and the change is not finished
 
 
+CHANGES = (WeightsStep.UPDATE, WeightsStep.FINISH)  # where one of these fails, weights may be new and old
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteCall:
     """A method of the engine's own workers, which an operator has added to them."""

@@ -57,11 +57,9 @@ from engine.types import (
     TokenChunk,
     TurnGrammar,
 )
-from engine.weights import ENDED, FAILED, BaseWeights, PauseMode, ReplicaState, WeightsCall, WeightsStep
+from engine.weights import CHANGES, ENDED, FAILED, BaseWeights, PauseMode, ReplicaState, WeightsCall, WeightsStep
 
 logger = logging.getLogger("respsite.engine")
-
-CHANGES = (WeightsStep.UPDATE, WeightsStep.FINISH)  # where one of these fails, weights may be new and old
 
 
 class LocalWeights(BaseWeights):

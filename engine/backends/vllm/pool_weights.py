@@ -18,10 +18,19 @@ from engine.backends.client import Refusal
 from engine.backends.vllm.pool import ReplicaPool
 from engine.backends.vllm.replica import RESUME, Replica
 from engine.errors import EngineError, EngineUnavailable, WeightsRefused
-from engine.weights import FAILED, Announce, BaseWeights, PauseMode, ReplicaState, WeightsCall, WeightsStep, nobody
+from engine.weights import (
+    CHANGES,
+    FAILED,
+    Announce,
+    BaseWeights,
+    PauseMode,
+    ReplicaState,
+    WeightsCall,
+    WeightsStep,
+    nobody,
+)
 
 STEP_SECONDS = 3600.0  # that a step may take, and a pause that waits: whoever asks for it has bounds of its own
-CHANGES = (WeightsStep.UPDATE, WeightsStep.FINISH)  # where one of these fails, weights may be new and old
 FINISH = "/finish_weight_update"
 RENAME = "/update_weight_version"
 REPEATABLE = ("/pause", RENAME)  # doing them twice is doing them once
