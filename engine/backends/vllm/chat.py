@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from engine import orjson
 from engine.errors import EngineConfigurationError, EngineUnavailable, NotRendered
+from engine.formats.base import Text
 from engine.formats.chat_template.reader import (
     FREEFORM_ARGUMENTS,
     LINE,
@@ -21,7 +22,6 @@ from engine.formats.chat_template.reader import (
     ReadEnded,
     ReadKind,
     ReadStarted,
-    Said,
     freeform_text,
 )
 from engine.types import ChatPrompt
@@ -162,7 +162,7 @@ class VllmTurnReader(BaseReader):
         read = self._parsed("", (), finished=True)
         if self._open is not None:
             if self._line:
-                read.append(Said(self._line))
+                read.append(Text(self._line))
             self._end(read, ReadEnded(truncated=not stopped, is_last=self._open is ReadKind.CALL and stopped))
             self._open = None
         return read
@@ -172,7 +172,7 @@ class VllmTurnReader(BaseReader):
         held, self._held = self._held, ""
         text = freeform_text(held)
         if text or held:
-            read.append(Said(text or held))
+            read.append(Text(text or held))
         read.append(replace(ended, freeform=text is not None))
 
     def _parsed(self, text: str, tokens: Sequence[int], *, finished: bool) -> list[Read]:
@@ -213,7 +213,7 @@ class VllmTurnReader(BaseReader):
         self._line = LINE if text.endswith(LINE) else ""
         text = text.removesuffix(LINE)
         if text:
-            read.append(Said(text))
+            read.append(Text(text))
 
     def _call_on(self, call: Any, read: list[Read]) -> None:
         function = call.function
@@ -227,7 +227,7 @@ class VllmTurnReader(BaseReader):
             self._held += function.arguments
             # While they may be those of a tool that takes text (`FREEFORM`), nothing is said of them.
             if FREEFORM_ARGUMENTS.match(self._held, partial=True) is None:
-                read.append(Said(self._held))
+                read.append(Text(self._held))
                 self._held = ""
 
     def _begin(self, started: ReadStarted, read: list[Read]) -> None:

@@ -53,7 +53,6 @@ from engine.formats.chat_template.reader import (
     ReadEnded,
     ReadKind,
     ReadStarted,
-    Said,
     TagReader,
     Whole,
 )
@@ -143,9 +142,9 @@ class ChatParser(TurnParser):
         events: list[TurnEvent] = []
         for each in read:
             match each:
-                case Said(text):
-                    self._texts.append(text)
-                    events.append(Text(text))
+                case Text():
+                    self._texts.append(each.text)
+                    events.append(each)
                 case ReadStarted():
                     self._started = each
                     self._texts.clear()

@@ -32,6 +32,7 @@ from typing import TypeGuard
 import regex
 
 from engine import orjson
+from engine.formats.base import Text
 from engine.formats.chat_template.prompt import FREEFORM
 
 MAX_NAME = 256  # characters of a function's name
@@ -215,13 +216,6 @@ class ReadStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """More text of the open item, of a call its arguments; never empty."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Whole:
     """All of the open call has been said; it ends when something follows."""
 
@@ -235,7 +229,8 @@ class ReadEnded:
     freeform: bool = False  # a call's text was taken out of `FREEFORM`
 
 
-Read = ReadStarted | Said | Whole | ReadEnded
+# `Text`: of the open item; of a call, its arguments.
+Read = ReadStarted | Text | Whole | ReadEnded
 
 
 class BaseReader(ABC):
@@ -306,7 +301,7 @@ class TagReader(BaseReader):
 
     def _say(self, text: str) -> None:
         if text:
-            self._read.append(Said(text))
+            self._read.append(Text(text))
 
     def _close(self, *, truncated: bool = False, is_last: bool = False) -> None:
         if self._open is not None:
@@ -368,7 +363,7 @@ class TagReader(BaseReader):
             if self._open is not ReadKind.ANSWER:
                 text = self._gap.before_answer() + text
                 self._begin(ReadKind.ANSWER)
-            self._read.append(Said(text))
+            self._read.append(Text(text))
 
     def _next_tag(self) -> tuple[str, int]:
         """Return the first tag, and its place; where an item begins a thought may, too, and a call without a tag."""
@@ -410,7 +405,7 @@ class TagReader(BaseReader):
                 text = self._gap.before_thought() + text
                 self._begin(ReadKind.REASONING)
         if text:
-            self._read.append(Said(text))
+            self._read.append(Text(text))
 
     # Calls.
 

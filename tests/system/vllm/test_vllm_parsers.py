@@ -9,7 +9,6 @@ from engine.backends.model_folder import ModelFamily
 from engine.backends.vllm.chat import vllm_parsers
 from engine.errors import EngineConfigurationError
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, Text, TurnParser
-from engine.formats.chat_template.reader import Said
 from engine.models import make_format
 from tests.unit.formats.families import LLAMA, QWEN, Family
 from tests.unit.formats.rendering import Renderer
@@ -72,7 +71,7 @@ def test_what_breaks_a_parser_is_text(tmp_path: Path) -> None:
     said = reader.feed("<think>Hm.")
     reader._parser = Broken()
     said += reader.feed("Hello") + reader.feed(" world") + reader.end(stopped=True)
-    assert [each.text for each in said if isinstance(each, Said)] == ["Hm.", "Hello", " world"]
+    assert [each.text for each in said if isinstance(each, Text)] == ["Hm.", "Hello", " world"]
     assert reader.repairs == 1
 
 

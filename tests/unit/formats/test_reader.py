@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.backends.vllm.chat import VllmTurnReader
+from engine.formats.base import Text
 from engine.formats.chat_template import reader as reader_module
 from engine.formats.chat_template.reader import (
     SPACE,
@@ -20,7 +21,6 @@ from engine.formats.chat_template.reader import (
     ReadEnded,
     ReadKind,
     ReadStarted,
-    Said,
     TagReader,
 )
 
@@ -65,7 +65,7 @@ def read(parts: list[str], made: BaseReader, *, stopped: bool = True) -> list[It
                 assert not is_open, "an item begins in another one"
                 is_open = True
                 items.append((kind.value, name, "", False))
-            case Said(text):
+            case Text(text):
                 assert is_open, "text of no item"
                 assert text, "an empty delta"
                 items[-1] = (*items[-1][:2], items[-1][2] + text, False)
