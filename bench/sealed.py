@@ -20,7 +20,7 @@ from responses_app.protocol.prompt.rendering import Items, render_items
 from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
 from responses_app.protocol.requests.requests import new_response, parse_create
 from responses_app.protocol.response.response import ResponseMachine
-from responses_app.protocol.response.steps import Asked, Ended, Sampled, Started, TurnBegan
+from responses_app.protocol.response.steps import Ended, OutputOptions, RunStarted, Sampled, TurnBegan
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.planning.reading import Unsealing
 
@@ -117,7 +117,7 @@ def _machine(number: int = 0) -> ResponseMachine:
 
 
 def _run(machine: ResponseMachine, said: list[int], *, sealed: bool) -> list[JsonObject]:
-    for given in (Asked(sealed=sealed), Started(), TurnBegan(9), Sampled(said, FinishReason.STOP), Ended(0)):
+    for given in (OutputOptions(sealed=sealed), RunStarted(), TurnBegan(9), Sampled(said, FinishReason.STOP), Ended(0)):
         machine.receive(given)
     return machine.stream.output
 

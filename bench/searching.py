@@ -65,7 +65,7 @@ def vector_search(bench: Bench) -> list[Result]:
 
 def tool_search(bench: Bench) -> list[Result]:
     """Search the deferred tools of a request."""
-    from responses_app.protocol.items.tool_search import Wanted, find, groups_of
+    from responses_app.protocol.items.tool_search import ToolQuery, find, groups_of
 
     chance = random.Random(1)
     namespaces = [
@@ -79,7 +79,7 @@ def tool_search(bench: Bench) -> list[Result]:
     ]
     took = []
     for _ in range(ROUNDS):
-        wanted = Wanted(chunk(chance)[:100])
+        wanted = ToolQuery(chunk(chance)[:100])
         began = time.thread_time()
         find(wanted, groups_of(namespaces, {}))
         took.append((time.thread_time() - began) * 1e3)

@@ -36,7 +36,7 @@ from responses_app.protocol.rate_limits import Amount, LimitedSubject
 from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING
 from responses_app.protocol.requests.requests import CreateRequest, new_response, parse_create
 from responses_app.protocol.requests.resources import ResponseObject
-from responses_app.protocol.response.steps import AgentsAllowed, Asked
+from responses_app.protocol.response.steps import AgentsAllowed, OutputOptions
 from responses_app.protocol.retention import keeps_nothing
 from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.sealing import Sealer
@@ -446,10 +446,10 @@ class ResponseService:
             raise invalid_value(path, f"{wanted}. At most {most} work at once here (MULTI_AGENT_MAX_CONCURRENT).")
         return AgentsAllowed(replace(self.settings.agent_limits, concurrent=wanted), calls_client=origin.awaits_tools)
 
-    def _asked(self, request: CreateRequest) -> Asked:
+    def _asked(self, request: CreateRequest) -> OutputOptions:
         wants_summary = request.reasoning is not None and request.reasoning.wanted_summary is not None
         sealed = ENCRYPTED_REASONING in (request.include or ())
-        return Asked(
+        return OutputOptions(
             sealed=sealed,
             summaries=self.settings.summaries if wants_summary else None,
             stops=tuple(request.stop or ()),

@@ -59,14 +59,14 @@ _TOLD = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ToolQuery:
     """What a search is for."""
 
-    query: str = ""
+    words: str = ""
     paths: Sequence[str] = ()  # names of groups or tools
 
     @classmethod
-    def of(cls, arguments: str) -> "Wanted":
+    def of(cls, arguments: str) -> "ToolQuery":
         """Return what the model asked for; arguments that cannot be read ask for nothing."""
         read = read_arguments(arguments)
         query, paths = read.get("query"), read.get("paths")
@@ -194,18 +194,18 @@ def _of_server(offer: Offer) -> Iterator[Searched]:
         yield Searched(tool.name, tool.tool, function.description, function.schema, shown)
 
 
-def find(wanted: Wanted, groups: Sequence[Group]) -> list[str]:
+def find(query: ToolQuery, groups: Sequence[Group]) -> list[str]:
     """Return what a search finds, as the model calls it: what it names first, then what its words find, the best first.
 
     It takes time in proportion to the tools: 15 ms for 2,000.
     """
-    named = _named(wanted, groups)[:MAX_NAMED]
+    named = _named(query, groups)[:MAX_NAMED]
     known = set(named)
-    return [*named, *(called for called in _ranked(wanted.query, groups)[:MAX_FOUND] if called not in known)]
+    return [*named, *(called for called in _ranked(query.words, groups)[:MAX_FOUND] if called not in known)]
 
 
-def _named(wanted: Wanted, groups: Sequence[Group]) -> list[str]:
-    paths = {*wanted.paths, wanted.query}
+def _named(query: ToolQuery, groups: Sequence[Group]) -> list[str]:
+    paths = {*query.paths, query.words}
     return [
         tool.called
         for group in groups

@@ -125,7 +125,7 @@ class ResponseStream:
         return self._open is not None and self._template is not None
 
     def wants(self, *, sealed: bool, summarised: bool, objects: bool = False) -> None:
-        """Note what the request wants of its items, before anything is said; see `Asked`."""
+        """Note what the request wants of its items, before anything is said; see `OutputOptions`."""
         self._seals = self._offered_seals if sealed else None
         self._objects = objects
         self._summarised = summarised

@@ -58,11 +58,11 @@ from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import (
     AwaitAgents,
     Finish,
+    Idle,
     Input,
     OfServer,
     OutputGiven,
     ProgramEnded,
-    Rest,
     Step,
     TimedOut,
     ToolsFound,
@@ -112,12 +112,12 @@ class AgentMachine(ResponseMachine):
     @property
     def rests(self) -> bool:
         """Whether it has ended its task."""
-        return isinstance(self._due, Rest)
+        return isinstance(self._due, Idle)
 
     @property
     def works(self) -> bool:
         """Whether something will come to it by itself: it generates, or a tool or the client works for it."""
-        return self._due is not None and not isinstance(self._due, Rest | AwaitAgents | Finish)
+        return self._due is not None and not isinstance(self._due, Idle | AwaitAgents | Finish)
 
     def receive(self, input: Input) -> Step:
         # Late tokens and outputs of a driver that has not heard of its rest.
@@ -155,7 +155,7 @@ class AgentMachine(ResponseMachine):
             return Step([])
         events = [*self.reader.cut(), *self._close()] if says else []
         self.how, self.reader.turn, self.stream.hosted_call = how, None, None
-        return Step(events, self._now(Rest()))
+        return Step(events, self._now(Idle()))
 
     def answer(self, call_id: str, name: str, text: str) -> list[Event]:
         """Say what came of an action."""
@@ -227,7 +227,7 @@ class AgentMachine(ResponseMachine):
         why = error["message"] if error is not None else f"it ended as {status.value} ({reason or 'without an answer'})"
         self.parent.box.append(Letter(self.name, answer or f"[no answer: {why}]"))
         self.tree.later.append((self.parent, self.parent.wake))
-        return Step(events, self._now(Rest()))
+        return Step(events, self._now(Idle()))
 
     def _answer(self) -> str:
         """Return what it has answered to its task; "" for nothing."""

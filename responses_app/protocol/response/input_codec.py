@@ -31,7 +31,6 @@ from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
 from responses_app.protocol.items.programs import MadeCall, PausedProgram
 from responses_app.protocol.response.steps import (
     AgentsAllowed,
-    Asked,
     Declared,
     Ended,
     Enqueued,
@@ -42,13 +41,14 @@ from responses_app.protocol.response.steps import (
     OfAgent,
     Offered,
     OutputGiven,
+    OutputOptions,
     Prefilled,
     ProgramCalled,
     ProgramEnded,
     ProgramPaused,
+    RunStarted,
     Sampled,
     Sealed,
-    Started,
     Stopped,
     StopReason,
     Summaries,
@@ -321,7 +321,7 @@ def _offered_tools(written: list[Any]) -> list[OfferedTool]:
     return [OfferedTool(**each) for each in written]
 
 
-def _write_asked(input: Asked) -> tuple[object, ...]:
+def _write_asked(input: OutputOptions) -> tuple[object, ...]:
     # Fields that an earlier version did not have come last, and only where they say something: that version can read
     # the rest.
     more = input.stops or input.stop_tokens or input.objects
@@ -335,8 +335,8 @@ def _read_asked(
     stops: Sequence[str] = (),
     stop_tokens: Sequence[int] = (),
     objects: bool = False,
-) -> Asked:
-    return Asked(sealed, Summaries(summaries) if summaries else None, tuple(stops), tuple(stop_tokens), objects)
+) -> OutputOptions:
+    return OutputOptions(sealed, Summaries(summaries) if summaries else None, tuple(stops), tuple(stop_tokens), objects)
 
 
 def _write_returned(input: ToolReturned) -> tuple[object, ...]:
@@ -357,9 +357,9 @@ _Writer = tuple[str, Callable[[Any], tuple[object, ...]]]
 _WRITERS: Mapping[type[Any], _Writer] = {
     Enqueued: ("enqueued", lambda _: ()),
     Declared: ("declared", lambda input: (list(input.tools),)),
-    Asked: ("asked", _write_asked),
+    OutputOptions: ("asked", _write_asked),
     AgentsAllowed: ("agents", lambda input: (asdict(input.limits), input.calls_client)),
-    Started: ("started", lambda input: (input.mode.value, input.budget, *((True,) if input.waits else ()))),
+    RunStarted: ("started", lambda input: (input.mode.value, input.budget, *((True,) if input.waits else ()))),
     TurnBegan: ("turn", lambda input: (input.prompt_tokens,)),
     Sampled: ("sampled", _write_sampled),
     Prefilled: ("prefilled", lambda _: ()),
@@ -385,7 +385,7 @@ _READERS: Mapping[str, Callable[..., Input]] = {
     "declared": Declared,
     "asked": _read_asked,
     "agents": lambda limits, calls_client: AgentsAllowed(AgentLimits(**limits), calls_client),
-    "started": lambda mode, budget, waits=False: Started(Mode(mode), budget, waits),
+    "started": lambda mode, budget, waits=False: RunStarted(Mode(mode), budget, waits),
     "turn": TurnBegan,
     "sampled": _read_sampled,
     "prefilled": Prefilled,

@@ -1,7 +1,7 @@
 """`ResponseMachine`: a response as a pure machine. Inputs in, events and commands out; no I/O, no clock, no chance.
 
     inputs                        ┌─────────────────┐   events: what clients read, numbered
-    (Started, Sampled, …) ───────>│ ResponseMachine │──> command: what the driver is to do next, and then to tell
+    (RunStarted, Sampled, …) ────>│ ResponseMachine │──> command: what the driver is to do next, and then to tell
                                   └─────────────────┘            (Generate, CallTool, Seal, …)
 
 It is the only home of what happens between a response's first event and its last: turns, the budget of tokens, tools
@@ -17,7 +17,7 @@ summaries of what the model thinks (`SummaryTurns`), and one of all that came be
 
 A command stands until an input answers it, and there is never more than one. So a driver that has done nothing yet but
 feed a machine the inputs of a log finds what is to be done next in `due`; for a generation that was cut, that is
-`Generate` with the tokens that were sampled already. Example: `Started`, `TurnBegan(9)`, `Sampled([200005, 35644])`
+`Generate` with the tokens that were sampled already. Example: `RunStarted`, `TurnBegan(9)`, `Sampled([200005, 35644])`
 and then a new driver: `due` is `Generate(turn=0, sampled=[200005, 35644])`, and the next events have the numbers and
 ids that they would have had without the change.
 
@@ -35,7 +35,6 @@ from responses_app.protocol.output.stream import LocalProtocolError, ResponseStr
 from responses_app.protocol.requests.resources import CONTINUABLE, TERMINAL_STATUSES, Ending, ResponseObject, Status
 from responses_app.protocol.response.calls import ClientCalls, ServerCalls, awaited, no_output
 from responses_app.protocol.response.steps import (
-    Asked,
     Await,
     CallTool,
     Command,
@@ -51,17 +50,18 @@ from responses_app.protocol.response.steps import (
     Offered,
     OfServer,
     OutputGiven,
+    OutputOptions,
     Prefill,
     Prefilled,
     ProgramCalled,
     ProgramEnded,
     ProgramPaused,
     RunProgram,
+    RunStarted,
     Sampled,
     Seal,
     Sealed,
     SearchTools,
-    Started,
     Step,
     Stopped,
     StopReason,
@@ -105,7 +105,7 @@ class ResponseMachine:
         self._mode = Mode.ANSWER
         self.server = ServerCalls(stream, model_format, max_calls=max_tool_calls, one_call=one_call)
         self._due: Command | None = None  # the command that stands; None before the start and after the end
-        self.asked = Asked()  # what the request wants of its items
+        self.asked = OutputOptions()  # what the request wants of its items
         self.calls = ClientCalls(stream, model_format)
         self.reader = TurnReader(
             stream=stream,
@@ -228,14 +228,14 @@ class ResponseMachine:
                 return Step([])
             case Enqueued():
                 return Step(self.stream.enqueue())
-            case Asked():
+            case OutputOptions():
                 self.asked = input
                 if input.stops or input.stop_tokens:
                     self.reader.stops = AnswerStops(input.stops, input.stop_tokens)
                 self._asides.by_model = input.summaries is Summaries.MODEL
                 self.stream.wants(sealed=input.sealed, summarised=input.summaries is not None, objects=input.objects)
                 return Step([])
-            case Started():
+            case RunStarted():
                 return self._started(input)
             case Prefilled() if isinstance(self._due, Prefill):
                 return self._finish(Status.COMPLETED)
@@ -245,7 +245,7 @@ class ResponseMachine:
                 return self._stopped(reason)
         raise LocalProtocolError(f"{input!r} in a response that is {self.status.value}")
 
-    def _started(self, input: Started) -> Step:
+    def _started(self, input: RunStarted) -> Step:
         self._mode, self._budget.limit, self.calls.awaited = input.mode, input.budget, input.waits
         warm_up = input.mode is Mode.WARM_UP
         events = self.stream.leave_queue() if self.stream.has_begun else self.stream.start(warm_up=warm_up)

@@ -20,9 +20,9 @@ from responses_app.protocol.response.steps import (
     AwaitAgents,
     Command,
     Finish,
+    Idle,
     Input,
     OfAgent,
-    Rest,
     Sampled,
     Step,
     Stopped,
@@ -66,7 +66,7 @@ class RootMachine(AgentMachine):
     def waits(self) -> bool:
         dues = [agent.due for agent in self.tree.agents]
         return any(isinstance(due, Await) for due in dues) and all(
-            isinstance(due, Await | AwaitAgents | Rest) for due in dues
+            isinstance(due, Await | AwaitAgents | Idle) for due in dues
         )
 
     def take_orders(self) -> dict[int, Command]:

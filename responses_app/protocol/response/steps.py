@@ -62,7 +62,7 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OutputOptions:
     """What its request wants of reasoning items, and where an answer ends; before it starts, if it says anything."""
 
     sealed: bool = False  # reasoning items carry their tokens
@@ -73,7 +73,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class RunStarted:
     """It starts."""
 
     mode: Mode = Mode.ANSWER
@@ -285,8 +285,8 @@ Input = (
     | AgentsAllowed
     | OfAgent
     | Enqueued
-    | Asked
-    | Started
+    | OutputOptions
+    | RunStarted
     | TurnBegan
     | Sampled
     | Prefilled
@@ -396,7 +396,7 @@ class AwaitAgents:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Idle:
     """An agent below the root has ended its task: nothing is to be done for it."""
 
 
@@ -408,7 +408,7 @@ class Finish:
 
 
 Command = (
-    Generate | Prefill | Seal | ListTools | SearchTools | RunProgram | CallTool | Await | AwaitAgents | Rest | Finish
+    Generate | Prefill | Seal | ListTools | SearchTools | RunProgram | CallTool | Await | AwaitAgents | Idle | Finish
 )
 
 

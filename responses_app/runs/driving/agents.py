@@ -1,6 +1,6 @@
 """`AgentTasks`: the agents below the root of one response, each at work in a task of its own.
 
-    machine ── orders: {1: Generate, 2: Rest} ──> AgentTasks ─┬─> task of agent 1 ── OfAgent(1, Sampled …) ──> run
+    machine ── orders: {1: Generate, 2: Idle} ──> AgentTasks ─┬─> task of agent 1 ── OfAgent(1, Sampled …) ──> run
                                                               └─> task of agent 2, which ends
 
 Their run owns them: it starts none before its first order, and leaves none behind. All that they tell goes into the one
@@ -18,9 +18,9 @@ from responses_app.protocol.response.steps import (
     CallTool,
     Command,
     Failed,
+    Idle,
     Input,
     OfAgent,
-    Rest,
     Sampled,
 )
 from responses_app.runs.driving.hands import Hand, Work
@@ -68,7 +68,7 @@ class AgentTasks:
         for number, due in dues.items():
             if isinstance(due, CallTool) and not due.repeatable:
                 command = self._tell(number, cut_call(due))
-                self._order(number, Rest() if command is None else command)
+                self._order(number, Idle() if command is None else command)
             else:
                 self._order(number, due)
 
@@ -88,7 +88,7 @@ class AgentTasks:
             return
         task = self._tasks.get(number)
         if task is None or task.done():
-            if not isinstance(command, Rest):
+            if not isinstance(command, Idle):
                 name = f"agent {number}"
                 self._tasks[number] = asyncio.create_task(self._drive(number, command), name=name)
         else:
@@ -100,7 +100,7 @@ class AgentTasks:
     def _tell(self, number: int, input_: Input) -> Command | None:
         """Tell what came to an agent; return what is to be done next for it."""
         if self._is_over:
-            return Rest()
+            return Idle()
         self._telling = number
         self._forget_next()
         try:
@@ -109,7 +109,7 @@ class AgentTasks:
             self._telling = 0
         command = self._next
         # It was ended by what all have sampled, in the middle of its turn.
-        if isinstance(command, Rest) and isinstance(input_, Sampled) and input_.finish is None:
+        if isinstance(command, Idle) and isinstance(input_, Sampled) and input_.finish is None:
             self._order(number, command)
             return None
         return command
@@ -122,7 +122,7 @@ class AgentTasks:
         hand = self._make(number, lambda input_: self._tell(number, input_))
         try:
             with hand.as_agent(number):
-                while command is not None and not isinstance(command, Rest):
+                while command is not None and not isinstance(command, Idle):
                     try:
                         command = await self._done(hand, command)
                     except asyncio.CancelledError:

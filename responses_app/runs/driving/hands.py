@@ -17,7 +17,7 @@ from responses_app.observing.metrics import TurnMeter
 from responses_app.observing.traces import Span
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer, found_on_servers, not_listed
-from responses_app.protocol.items.tool_search import OUTPUT_ITEM, Wanted, find, groups_of, shown
+from responses_app.protocol.items.tool_search import OUTPUT_ITEM, ToolQuery, find, groups_of, shown
 from responses_app.protocol.prompt.rendering import rendered_item
 from responses_app.protocol.response.calls import ClientCalls
 from responses_app.protocol.response.response import ResponseMachine
@@ -108,7 +108,7 @@ def _searched(plan: RunPlan, arguments: str, said: int) -> tuple[ToolsFound, Run
     groups = groups_of(plan.request.tools_json, deferred)
     names = [
         name
-        for name in find(Wanted.of(arguments), groups)
+        for name in find(ToolQuery.of(arguments), groups)
         if (choice.allows(served[name]) if name in served else choice.allowed is None or name in choice.allowed)
     ]
     room = room_behind(len(plan.generation.prompt_token_ids) + said, plan.writer.max_model_len)

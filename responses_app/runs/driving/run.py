@@ -43,12 +43,12 @@ from responses_app.protocol.response.steps import (
     Enqueued,
     Failed,
     Finish,
+    Idle,
     Input,
     OfAgent,
     OutputGiven,
     Prefill,
     Prefilled,
-    Rest,
     Sampled,
     Seal,
     Sealed,
@@ -335,7 +335,7 @@ class Run(EventSource):
             case Finish(ending=ending):
                 await self._finish(ending)
                 return None
-            case Rest():
+            case Idle():
                 raise AssertionError("the root does not rest: it ends")
         return await self._hand.do(command)
 

@@ -19,7 +19,7 @@ from responses_app.protocol.requests.resources import TERMINAL_STATUSES, Respons
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.root import root_machine
-from responses_app.protocol.response.steps import Ended, Enqueued, Failed, Input, Started
+from responses_app.protocol.response.steps import Ended, Enqueued, Failed, Input, RunStarted
 from responses_app.protocol.response.summaries import Budget
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.log.journal import EventJournal
@@ -63,7 +63,7 @@ def end_of_failure(response: ResponseObject, *, has_begun: bool) -> Sequence[Inp
         return end
     if response["usage"] is not None:
         return ()
-    return [*([Enqueued()] if response["background"] else []), Started(), *end]
+    return [*([Enqueued()] if response["background"] else []), RunStarted(), *end]
 
 
 def machine_of(

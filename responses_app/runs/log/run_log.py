@@ -28,7 +28,7 @@ from typing import Any
 
 from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.response.input_codec import encode_one
-from responses_app.protocol.response.steps import Enqueued, Input, Sampled, Started, input_of
+from responses_app.protocol.response.steps import Enqueued, Input, RunStarted, Sampled, input_of
 from responses_app.protocol.webhooks import WebhookMessage
 from responses_app.runs.log.journal import EventJournal
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend, StoreError
@@ -99,7 +99,7 @@ class RunLog:
             if is_kept_live and not self.closed:
                 self._live.note(self)
         # What follows from the request alone is told at once, unless something before it has to wait.
-        elif isinstance(input_, Enqueued | Started) and not self._unpublished:
+        elif isinstance(input_, Enqueued | RunStarted) and not self._unpublished:
             self._journal.extend(events)
         else:
             if events:

@@ -20,7 +20,7 @@ from responses_app.protocol.prompt.chain import ChainLink, LinkTokens
 from responses_app.protocol.prompt.prompt import PromptWriter
 from responses_app.protocol.rate_limits import Amount, LimitedSubject
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns
-from responses_app.protocol.response.steps import AgentsAllowed, Asked, Declared, Mode, Offered, Started
+from responses_app.protocol.response.steps import AgentsAllowed, Declared, Mode, Offered, OutputOptions, RunStarted
 from responses_app.protocol.rollouts.generations import RolloutRef
 from responses_app.protocol.rollouts.recording import Recorder
 from responses_app.protocol.rollouts.weights import WeightsWanted
@@ -274,7 +274,7 @@ class RunPlan:
     grammar: TurnGrammar | None = None  # of the first turn
     compaction: CompactionPlan | None = None  # what is to be summed up first
     shown: list[JsonObject] | None = None  # what the model reads, in its own words, where the request asks to see it
-    asked: Asked = field(default_factory=Asked)  # what is wanted of reasoning items
+    asked: OutputOptions = field(default_factory=OutputOptions)  # what is wanted of reasoning items
     public: PublicId | None = None  # what clients call the response, where that is not its own id
     tier: ServiceTier = "default"  # the service tier that runs
     priority: int = 0  # how urgent it is, also to an engine that does not ask: less is sooner
@@ -300,14 +300,14 @@ class RunPlan:
         return self.stored and self.request.store is not False
 
     @property
-    def started(self) -> Started:
+    def started(self) -> RunStarted:
         """How it starts."""
         budget, waits = self.generation.sampling.max_output_tokens, self.origin.awaits_tools
         if self.request.warm_up:
-            return Started(Mode.WARM_UP)
+            return RunStarted(Mode.WARM_UP)
         if self.compaction is None:
-            return Started(Mode.ANSWER, budget, waits)
-        return Started(Mode.COMPACT if self.compaction.sampling is None else Mode.COMPACT_AND_ANSWER, budget, waits)
+            return RunStarted(Mode.ANSWER, budget, waits)
+        return RunStarted(Mode.COMPACT if self.compaction.sampling is None else Mode.COMPACT_AND_ANSWER, budget, waits)
 
     @property
     def says_turn(self) -> bool:

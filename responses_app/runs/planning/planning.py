@@ -23,7 +23,7 @@ from responses_app.protocol.prompt.prompt import PromptWriter, check_request_can
 from responses_app.protocol.prompt.rendering import count_omitted, is_of_user, render_items, text_of
 from responses_app.protocol.requests.create_fields import GenerationFields
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, with_choice
-from responses_app.protocol.response.steps import AgentsAllowed, Asked
+from responses_app.protocol.response.steps import AgentsAllowed, OutputOptions
 from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES, ServiceTier
 from responses_app.runs.plan.plan import Origin, RunPlan, Toolbox
 from responses_app.runs.plan.replanning import bounded, plan_compaction, summary_sampling, with_late_tools
@@ -92,7 +92,7 @@ class Draft:
     tools: Toolbox  # those that this server runs
     seal: Callable[[bytes], str]  # for the request's project
     late_tools: Sequence[JsonObject]  # that the conversation declares
-    asked: Asked
+    asked: OutputOptions
     public: PublicId | None = None  # what clients are to call the response; None: its own id
     agents: AgentsAllowed | None = None  # how far its agents may go
 

@@ -11,7 +11,7 @@ from engine.errors import GenerationCut
 from engine.formats.base import ModelFormat
 from engine.types import AnyObject, CallRule, FinishReason, JsonSchema, TurnRules
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.response.steps import Sampled, Started, ToolReturned
+from responses_app.protocol.response.steps import RunStarted, Sampled, ToolReturned
 from responses_app.runs.plan.failures import BROKEN
 from tests.kit.fakes import TOOL_F
 from tests.kit.laws import assert_laws
@@ -207,7 +207,7 @@ def test_what_is_said_behind_the_last_call_of_a_turn_is_not_said(family: Family,
         [*(Sampled((token,)) for token in called[:-1]), Sampled(called[-1:], FinishReason.LENGTH)],
         turn_of(answer, [3]),
     ]
-    driver.run(Started(), turns, [ToolReturned("2")])
+    driver.run(RunStarted(), turns, [ToolReturned("2")])
     assert_laws(driver.seen)
     types = [item["type"] for item in driver.items]
     assert types == ["function_call", "message"][: 2 if name == "python" else 1], "the server runs its own and goes on"

@@ -19,12 +19,12 @@ from responses_app.protocol.response.steps import (
     Ended,
     Finish,
     Generate,
+    Idle,
     Input,
     OfAgent,
     Offered,
-    Rest,
+    RunStarted,
     Sampled,
-    Started,
     TimedOut,
     TurnBegan,
     WaitBegan,
@@ -74,7 +74,7 @@ class Play:
     def begin(self) -> "Play":
         """Start."""
         offer = agents_offer()
-        for input_ in (Offered(list(offer.tools)), AgentsAllowed(self.limits), Started(budget=self.budget)):
+        for input_ in (Offered(list(offer.tools)), AgentsAllowed(self.limits), RunStarted(budget=self.budget)):
             self.tell(0, input_)
         return self
 
@@ -121,4 +121,4 @@ class Play:
             raise AssertionError(f"nothing follows the turn of agent {number}")
 
 
-__all__ = ["FORMAT", "Play", "Rest", "WaitBegan", "agents_machine"]
+__all__ = ["FORMAT", "Idle", "Play", "WaitBegan", "agents_machine"]

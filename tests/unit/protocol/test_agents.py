@@ -10,7 +10,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import Event
 from responses_app.protocol.items.multi_agent import AgentLimits, agent_of
 from responses_app.protocol.response.input_codec import decode, encode
-from responses_app.protocol.response.steps import Finish, Rest, Stopped, StopReason
+from responses_app.protocol.response.steps import Finish, Idle, Stopped, StopReason
 from tests.unit.protocol.agents import Play, agents_machine
 
 TREE = "agent berlin: count to 5\nagent rome: agent sub: count to 3\nagent oslo: count to 2"
@@ -122,7 +122,7 @@ def test_who_stops_the_response_stops_all_agents(reason: StopReason, steps: int)
     play = Play(TREE, seed=6).begin().run(steps)
     play.tell(0, Stopped(reason))
     assert isinstance(play.dues[0], Finish)
-    assert all(isinstance(due, Rest) for number, due in play.dues.items() if number)
+    assert all(isinstance(due, Idle) for number, due in play.dues.items() if number)
     assert_whole(play.run())
 
 
@@ -183,7 +183,7 @@ def test_who_interrupts_an_agent_hears_how_it_was_and_goes_on() -> None:
     play.speak(0, 4000)
     play.speak(1, 20)  # a part of its answer
     play.speak(0, 4000)
-    assert isinstance(play.dues[1], Rest)
+    assert isinstance(play.dues[1], Idle)
     play.run()
     outputs = outputs_of(play)
     assert outputs[1] == '{"previous_status":"running"}'

@@ -26,7 +26,7 @@ from responses_app.protocol.events.dialects import (
     wording,
 )
 from responses_app.protocol.events.events import Event, EventType
-from responses_app.protocol.response.steps import Ended, Failed, Sampled, Started, TurnBegan
+from responses_app.protocol.response.steps import Ended, Failed, RunStarted, Sampled, TurnBegan
 from responses_app.protocol.usage import TurnUsage, usage
 from responses_app.runs.log.journal import EventJournal, JournalReader
 from tests.kit.server import ROOT
@@ -262,7 +262,7 @@ def events_of(*, fails: bool) -> list[Event]:
     """Return the events of a response that thinks, speaks and calls; or that fails in the middle of the call."""
     turn = [Sampled((token,), None) for token in encode_harmony(SAID)]
     end = [Failed(BROKEN), Ended(AT)] if fails else [Sampled((), FinishReason.STOP), Ended(AT)]
-    driver, _ = told(Started(), TurnBegan(9), *(turn[:-4] if fails else turn), *end)
+    driver, _ = told(RunStarted(), TurnBegan(9), *(turn[:-4] if fails else turn), *end)
     return driver.events
 
 

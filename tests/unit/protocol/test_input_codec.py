@@ -14,7 +14,6 @@ from responses_app.protocol.items.programs import MadeCall, PausedProgram
 from responses_app.protocol.response.input_codec import BrokenLog, decode, decode_timed, encode, encode_one
 from responses_app.protocol.response.steps import (
     AgentsAllowed,
-    Asked,
     Declared,
     Ended,
     Enqueued,
@@ -25,13 +24,14 @@ from responses_app.protocol.response.steps import (
     OfAgent,
     Offered,
     OutputGiven,
+    OutputOptions,
     Prefilled,
     ProgramCalled,
     ProgramEnded,
     ProgramPaused,
+    RunStarted,
     Sampled,
     Sealed,
-    Started,
     Stopped,
     StopReason,
     Summaries,
@@ -55,12 +55,12 @@ def long(content: str) -> bytes:
 
 KEPT = [  # what has once been written, and must be read for as long as there are logs
     (Enqueued(), long('["enqueued"]')),
-    (Started(), long('["started","answer",null]')),
-    (Started(Mode.WARM_UP, 0), long('["started","warm_up",0]')),
-    (Started(Mode.COMPACT, 5), long('["started","compact",5]')),
-    (Started(Mode.COMPACT_AND_ANSWER, 1), long('["started","compact_and_answer",1]')),
-    (Started(waits=True), long('["started","answer",null,true]')),
-    (Started(Mode.COMPACT_AND_ANSWER, 7, waits=True), long('["started","compact_and_answer",7,true]')),
+    (RunStarted(), long('["started","answer",null]')),
+    (RunStarted(Mode.WARM_UP, 0), long('["started","warm_up",0]')),
+    (RunStarted(Mode.COMPACT, 5), long('["started","compact",5]')),
+    (RunStarted(Mode.COMPACT_AND_ANSWER, 1), long('["started","compact_and_answer",1]')),
+    (RunStarted(waits=True), long('["started","answer",null,true]')),
+    (RunStarted(Mode.COMPACT_AND_ANSWER, 7, waits=True), long('["started","compact_and_answer",7,true]')),
     (TurnBegan(9), long('["turn",9]')),
     (Sampled([1]), b"\x81\x01\x00\x00"),
     (Sampled([0x030201, 0xFFFFFF]), b"\x82\x01\x02\x03\xff\xff\xff"),
@@ -92,10 +92,10 @@ KEPT = [  # what has once been written, and must be read for as long as there ar
         long('["sampled",[1],"stop",null,null,null,null,null,[["v1",3],[null,1]]]'),
     ),
     (Declared([{"type": "function", "name": "f"}]), long('["declared",[{"type":"function","name":"f"}]]')),
-    (Asked(sealed=True), long('["asked",true,null]')),
-    (Asked(summaries=Summaries.MODEL), long('["asked",false,"model"]')),
-    (Asked(sealed=True, summaries=Summaries.TEXT), long('["asked",true,"text"]')),
-    (Asked(objects=True), long('["asked",false,null,[],[],true]')),
+    (OutputOptions(sealed=True), long('["asked",true,null]')),
+    (OutputOptions(summaries=Summaries.MODEL), long('["asked",false,"model"]')),
+    (OutputOptions(sealed=True, summaries=Summaries.TEXT), long('["asked",true,"text"]')),
+    (OutputOptions(objects=True), long('["asked",false,null,[],[],true]')),
     (Prefilled(), long('["prefilled"]')),
     (Sealed("gAAA", None), long('["sealed","gAAA",null]')),
     (Sealed("gAAA", 4), long('["sealed","gAAA",4]')),
@@ -168,7 +168,7 @@ def test_a_kind_once_written_keeps_its_meaning(given: Input, data: bytes) -> Non
 
 def test_every_kind_of_input_and_reason_is_among_them() -> None:
     assert {type(given) for given, _ in KEPT} == set(Input.__args__)
-    assert {given.mode for given, _ in KEPT if isinstance(given, Started)} == set(Mode)
+    assert {given.mode for given, _ in KEPT if isinstance(given, RunStarted)} == set(Mode)
     assert {given.finish for given, _ in KEPT if isinstance(given, Sampled)} == {None, *FinishReason}
 
 
@@ -203,9 +203,9 @@ inputs = st.one_of(
         st.none() | st.integers(0, 9),
         st.none() | st.lists(token_logprobs, max_size=3),
     ),
-    st.builds(Started, st.sampled_from(Mode), st.none() | st.integers(0, 2**53)),
-    st.builds(Asked, st.booleans(), st.none() | st.sampled_from(Summaries)),
-    st.builds(Started, st.sampled_from(Mode), st.none() | st.integers(0, 2**53), st.booleans()),
+    st.builds(RunStarted, st.sampled_from(Mode), st.none() | st.integers(0, 2**53)),
+    st.builds(OutputOptions, st.booleans(), st.none() | st.sampled_from(Summaries)),
+    st.builds(RunStarted, st.sampled_from(Mode), st.none() | st.integers(0, 2**53), st.booleans()),
     st.builds(WaitBegan, st.floats(0, 2**33)),
     st.builds(OutputGiven, texts, texts | st.lists(errors, max_size=2), texts),
     st.builds(TimedOut, st.floats(0, 1000)),

@@ -27,7 +27,7 @@ from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
 from responses_app.protocol.requests.requests import new_response, parse_create
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.response import ResponseMachine
-from responses_app.protocol.response.steps import Asked, Started, ToolReturned
+from responses_app.protocol.response.steps import OutputOptions, RunStarted, ToolReturned
 from responses_app.runs.planning.reading import Unsealing
 from tests.kit.laws import chunked, play, transcripts
 from tests.kit.messages import THINKING, USER, encoded, message, put_together
@@ -217,8 +217,8 @@ def run(said: Sequence[Sequence[int]], returned: Sequence[ToolReturned], sizes: 
         seals=ItemSeals(HARMONY, seal=lambda place, data: SEALER.seal_again(PURPOSE, "default", data, place=place)),
     )
     driver = Driver(ResponseMachine(stream, HARMONY, functions=("f",)))
-    driver.tell(Asked(sealed=True, objects=True))
-    driver.run(Started(), [turn_of(turn, sizes) for turn in said], returned)
+    driver.tell(OutputOptions(sealed=True, objects=True))
+    driver.run(RunStarted(), [turn_of(turn, sizes) for turn in said], returned)
     return driver
 
 

@@ -19,10 +19,10 @@ from responses_app.protocol.response.steps import (
     Mode,
     Prefill,
     Prefilled,
+    RunStarted,
     Sampled,
     Seal,
     Sealed,
-    Started,
     Stopped,
     StopReason,
     ToolReturned,
@@ -57,18 +57,18 @@ STOPPED = Sampled((), STOP)
 
 class TestBeginnings:
     def test_one_that_starts_at_once(self) -> None:
-        driver, command = told(Started(budget=7))
+        driver, command = told(RunStarted(budget=7))
         assert types_of(driver) == ["created", "in_progress"]
         assert command == driver.machine.due == Generate(0, budget=7)
 
     def test_one_that_waits_first(self) -> None:
         driver, command = told(Enqueued())
         assert (types_of(driver), command, driver.machine.due) == (["created", "queued"], None, None)
-        assert isinstance(driver.tell(Started()), Generate)
+        assert isinstance(driver.tell(RunStarted()), Generate)
         assert types_of(driver) == ["created", "queued", "in_progress"]
 
     def test_a_warm_up_says_one_event_and_is_done_once_the_prompt_is_there(self) -> None:
-        driver, command = told(Started(Mode.WARM_UP))
+        driver, command = told(RunStarted(Mode.WARM_UP))
         assert types_of(driver) == ["created"]
         assert command == Prefill()
         assert ending_of(driver.tell(Prefilled())) == ("completed", None)
@@ -83,15 +83,15 @@ class TestBeginnings:
             ((), ToolReturned("2")),
             ((), Prefilled()),
             ((), Ended(AT)),
-            ((Started(),), Prefilled()),
-            ((Started(),), sampled(HALF)),
-            ((Started(),), Sealed("sealed")),
-            ((Started(),), ToolReturned("2")),
-            ((Started(),), Started()),
-            ((Started(), TurnBegan(9)), TurnBegan(9)),
-            ((Started(Mode.COMPACT), TurnBegan(9)), Sealed("before it was asked for")),
-            ((Started(Mode.COMPACT), TurnBegan(9), sampled(HALF)), Sealed("of a summary that is not whole")),
-            ((Started(), TurnBegan(9), sampled(PYTHON)), ToolReturned("of a turn that has not ended")),
+            ((RunStarted(),), Prefilled()),
+            ((RunStarted(),), sampled(HALF)),
+            ((RunStarted(),), Sealed("sealed")),
+            ((RunStarted(),), ToolReturned("2")),
+            ((RunStarted(),), RunStarted()),
+            ((RunStarted(), TurnBegan(9)), TurnBegan(9)),
+            ((RunStarted(Mode.COMPACT), TurnBegan(9)), Sealed("before it was asked for")),
+            ((RunStarted(Mode.COMPACT), TurnBegan(9), sampled(HALF)), Sealed("of a summary that is not whole")),
+            ((RunStarted(), TurnBegan(9), sampled(PYTHON)), ToolReturned("of a turn that has not ended")),
         ]:
             driver, _ = told(*so_far, hosted=True)
             with pytest.raises(LocalProtocolError):
@@ -100,19 +100,19 @@ class TestBeginnings:
 
 class TestDue:
     def test_a_generation_that_was_cut_goes_on_with_what_it_has_and_what_is_left(self) -> None:
-        driver, _ = told(Started(budget=50), TurnBegan(9), sampled(HALF))
+        driver, _ = told(RunStarted(budget=50), TurnBegan(9), sampled(HALF))
         due = driver.machine.due
         assert isinstance(due, Generate)
         assert list(due.sampled) == encode_harmony(HALF)
         assert due.budget == 50 - count(HALF)
 
     def test_any_other_command_stands_as_it_was_given(self) -> None:
-        driver, command = told(Started(), *turn(PYTHON), hosted=True)
+        driver, command = told(RunStarted(), *turn(PYTHON), hosted=True)
         assert driver.machine.due == command
         assert is_call(command, "python", "1+1")
 
     def test_nothing_is_due_after_the_end(self) -> None:
-        driver, command = told(Started(), *turn(ANSWER))
+        driver, command = told(RunStarted(), *turn(ANSWER))
         assert isinstance(command, Finish)
         assert driver.machine.ending == command.ending
         assert driver.tell(Ended(AT)) is None
@@ -172,7 +172,7 @@ class TestEndings:
     @pytest.mark.parametrize("case", [*ENDS, *ENDS_WITH_A_TOOL])
     def test_what_was_said_decides_it(self, case: str) -> None:
         inputs, status, reason, items = (ENDS | ENDS_WITH_A_TOOL)[case]
-        driver, command = told(Started(), *inputs, hosted=case in ENDS_WITH_A_TOOL)
+        driver, command = told(RunStarted(), *inputs, hosted=case in ENDS_WITH_A_TOOL)
         assert ending_of(command) == (status, reason)
         driver.tell(Ended(AT))
         response = driver.seen[-1]["response"]
@@ -184,30 +184,37 @@ class TestEndings:
 
     def test_the_end_is_decided_once(self) -> None:
         """It is kept before clients see it, so nothing that comes meanwhile may change it."""
-        driver, _ = told(Started(), *turn(ANSWER))
+        driver, _ = told(RunStarted(), *turn(ANSWER))
         before = driver.bytes
-        for late in (Stopped(StopReason.CANCELLED), Failed(BROKEN), sampled(HALF), TurnBegan(1), Started()):
+        for late in (Stopped(StopReason.CANCELLED), Failed(BROKEN), sampled(HALF), TurnBegan(1), RunStarted()):
             assert driver.tell(late) is None
         assert driver.bytes == before
         driver.tell(Ended(AT))
         assert types_of(driver)[-1] == "completed"
 
     def test_after_the_end_nothing_is_said(self) -> None:
-        driver, _ = told(Started(), *turn(ANSWER), Ended(AT))
+        driver, _ = told(RunStarted(), *turn(ANSWER), Ended(AT))
         before = driver.bytes
-        for late in (Stopped(StopReason.CANCELLED), Failed(BROKEN), Ended(AT), sampled(HALF), TurnBegan(1), Started()):
+        for late in (
+            Stopped(StopReason.CANCELLED),
+            Failed(BROKEN),
+            Ended(AT),
+            sampled(HALF),
+            TurnBegan(1),
+            RunStarted(),
+        ):
             assert driver.tell(late) is None
         assert driver.bytes == before
 
     def test_the_outcome_is_the_response_of_the_terminal_event(self) -> None:
-        driver, _ = told(Started(), *turn(ANSWER))
+        driver, _ = told(RunStarted(), *turn(ANSWER))
         outcome = driver.machine.outcome(AT)
         driver.tell(Ended(AT))
         assert driver.events[-1].fields["response"] == outcome
         assert outcome["status"] == "completed"
 
     def test_an_end_that_could_not_be_kept_has_failed(self) -> None:
-        driver, _ = told(Started(), *turn(ANSWER))
+        driver, _ = told(RunStarted(), *turn(ANSWER))
         outcome = driver.machine.outcome(AT, BROKEN)
         driver.tell(Ended(AT, BROKEN))
         assert types_of(driver)[-1] == "failed"
@@ -216,14 +223,14 @@ class TestEndings:
         assert outcome["usage"]["output_tokens"] == count(ANSWER)
 
     def test_a_failure_says_nothing_of_the_item_it_cuts(self) -> None:
-        driver, command = told(Started(), TurnBegan(9), sampled(HALF), Failed(BROKEN))
+        driver, command = told(RunStarted(), TurnBegan(9), sampled(HALF), Failed(BROKEN))
         assert ending_of(command) == ("failed", None)
         assert command.ending.error == BROKEN
         driver.tell(Ended(AT))
         assert "output_item.done" not in types_of(driver)
 
     def test_every_other_end_closes_the_item_before_the_end_is_kept(self) -> None:
-        driver, _ = told(Started(), TurnBegan(9), sampled(HALF), Stopped(StopReason.CANCELLED))
+        driver, _ = told(RunStarted(), TurnBegan(9), sampled(HALF), Stopped(StopReason.CANCELLED))
         assert types_of(driver)[-1] == "output_item.done"
         assert driver.items[-1]["status"] == "incomplete"
 
@@ -254,7 +261,7 @@ class TestStops:
         assert driver.seen[-1]["response"]["error"] == (SERVER_STOPPED if end[0] == "failed" else None)
 
     def test_steering_lets_the_item_be_said_and_no_more(self) -> None:
-        driver, command = told(Started(), TurnBegan(9), sampled(HALF), Stopped(StopReason.STEERED))
+        driver, command = told(RunStarted(), TurnBegan(9), sampled(HALF), Stopped(StopReason.STEERED))
         assert command is None
         assert driver.tell(sampled(" and more")) is None
         command = driver.tell(sampled(f"<|end|><|start|>assistant{ANSWER}"))
@@ -265,7 +272,7 @@ class TestStops:
 
     def test_steering_behind_a_call_lets_its_turn_be_said(self) -> None:
         half = "<|start|>assistant<|channel|>commentary<|message|>And"
-        driver, command = told(Started(), TurnBegan(9), sampled(f"{FIRST_CALL}{half}"), Stopped(StopReason.STEERED))
+        driver, command = told(RunStarted(), TurnBegan(9), sampled(f"{FIRST_CALL}{half}"), Stopped(StopReason.STEERED))
         assert command is None
         command = driver.tell(sampled(f" then.<|end|><|start|>assistant{CALL}", FinishReason.STOP))
         assert ending_of(command) == ("completed", None)
@@ -278,7 +285,7 @@ class TestStops:
     def test_a_turn_with_a_call_of_the_clients_goes_to_its_end(self, said: str, at_once: bool) -> None:
         """What continues the response needs what came of the call, which only the client can tell."""
         rest = "<|call|>" if said.endswith("}") else f"<|end|><|start|>assistant{ANSWER}"
-        driver, _ = told(Started(), TurnBegan(9), sampled(said))
+        driver, _ = told(RunStarted(), TurnBegan(9), sampled(said))
         assert driver.tell(Stopped(StopReason.STEERED)) is None
         chunks = [sampled(rest, STOP)] if at_once else [*(Sampled([each]) for each in encode_harmony(rest)), STOPPED]
         command = None
@@ -287,7 +294,7 @@ class TestStops:
         assert ending_of(command) == ("completed", None)
 
     def test_what_is_discarded_was_never_said(self) -> None:
-        driver, command = told(Started(), TurnBegan(9), sampled(THOUGHT + HALF), Stopped(StopReason.DISCARDED))
+        driver, command = told(RunStarted(), TurnBegan(9), sampled(THOUGHT + HALF), Stopped(StopReason.DISCARDED))
         assert ending_of(command) == ("incomplete", "interrupted")
         driver.tell(Ended(AT))
         interrupted = driver.seen[-2]
@@ -299,19 +306,19 @@ class TestStops:
         assert response["usage"]["output_tokens"] == count(THOUGHT + HALF), "it was sampled all the same"
 
     def test_a_call_of_this_servers_that_is_discarded_is_not_in_the_chain(self) -> None:
-        driver, _ = told(Started(), *turn(PYTHON), Stopped(StopReason.DISCARDED), hosted=True)
+        driver, _ = told(RunStarted(), *turn(PYTHON), Stopped(StopReason.DISCARDED), hosted=True)
         assert driver.machine.stream.messages == []
         assert types_of(driver)[-1] == "output_item.interrupted"
 
     def test_what_was_said_before_an_interrupt_can_be_continued(self) -> None:
-        driver, _ = told(Started(), TurnBegan(9), sampled(HALF), Stopped(StopReason.INTERRUPTED))
+        driver, _ = told(RunStarted(), TurnBegan(9), sampled(HALF), Stopped(StopReason.INTERRUPTED))
         [message] = driver.machine.stream.messages
         [item] = driver.items
         assert (item["status"], item["content"][0]["text"]) == ("incomplete", "Half of it")
         assert "Half of it" in decode_tokens(message.tokens)
 
     def test_a_call_that_was_being_said_when_it_was_steered_is_finished_and_not_answered(self) -> None:
-        driver, _ = told(Started(), TurnBegan(9), sampled(PYTHON.removesuffix("<|call|>")), hosted=True)
+        driver, _ = told(RunStarted(), TurnBegan(9), sampled(PYTHON.removesuffix("<|call|>")), hosted=True)
         assert driver.tell(Stopped(StopReason.STEERED)) is None
         assert ending_of(driver.tell(sampled("<|call|>", STOP))) == ("incomplete", "steered")
 
@@ -319,7 +326,7 @@ class TestStops:
 def test_the_status_is_what_readers_know() -> None:
     driver, _ = told(Enqueued())
     assert driver.machine.status is Status.QUEUED
-    for given in (Started(), *turn(ANSWER)):
+    for given in (RunStarted(), *turn(ANSWER)):
         driver.tell(given)
         assert driver.machine.status is Status.IN_PROGRESS
     driver.tell(Ended(AT))
@@ -328,7 +335,7 @@ def test_the_status_is_what_readers_know() -> None:
 
 class TestUsage:
     def test_tokens_are_counted_turn_by_turn(self) -> None:
-        driver, _ = told(Started(), *turn(PYTHON, prompt=9), ToolReturned("2"), hosted=True)
+        driver, _ = told(RunStarted(), *turn(PYTHON, prompt=9), ToolReturned("2"), hosted=True)
         driver.tell(TurnBegan(40))
         driver.tell(sampled(f"{THOUGHT}{HALF}", cached=12))
         driver.tell(sampled("<|return|>", STOP, cached=30))
@@ -339,14 +346,14 @@ class TestUsage:
         assert 0 < second.reasoning_tokens < count(THOUGHT)
 
     def test_no_more_is_cached_than_was_asked(self) -> None:
-        driver, _ = told(Started(), TurnBegan(9), sampled(HALF, cached=99))
+        driver, _ = told(RunStarted(), TurnBegan(9), sampled(HALF, cached=99))
         assert driver.machine.turns[0].cached_tokens == 9
 
     def test_malformed_items_are_counted_over_all_turns(self) -> None:
         broken = f"<|channel|>analysis<|message|>Hm.{PYTHON}"
-        once, _ = told(Started(), *turn(broken), *turn(ANSWER))
-        twice, _ = told(Started(), *turn(broken), *turn(broken))
-        none, _ = told(Started(), *turn(PYTHON), *turn(ANSWER))
+        once, _ = told(RunStarted(), *turn(broken), *turn(ANSWER))
+        twice, _ = told(RunStarted(), *turn(broken), *turn(broken))
+        none, _ = told(RunStarted(), *turn(PYTHON), *turn(ANSWER))
         assert none.machine.reader.repairs == 0
         assert twice.machine.reader.repairs == 2 * once.machine.reader.repairs > 0
 
@@ -357,14 +364,14 @@ class TestLogprobs:
         return Sampled(tokens, finish, None, [TokenLogprob(token, -float(token)) for token in tokens])
 
     def test_a_text_has_those_of_its_tokens_and_of_no_header_or_end(self) -> None:
-        driver, _ = told(Started(), TurnBegan(9), self.given(ANSWER, STOP))
+        driver, _ = told(RunStarted(), TurnBegan(9), self.given(ANSWER, STOP))
         [entries] = [event["logprobs"] for event in driver.seen if event["type"] == "response.output_text.done"]
         assert [entry["token"] for entry in entries[-2:]] == ["Hello", "."]
         assert "<|return|>" not in str(entries)
 
     def test_a_text_that_takes_several_tokens_has_those_of_them_all(self) -> None:
         driver = Driver(machine(PLAIN))
-        driver.tell(Started())
+        driver.tell(RunStarted())
         driver.tell(TurnBegan(9))
         line = b"Hi you\n"
         driver.tell(Sampled(line, STOP, None, [TokenLogprob(token, -1.0) for token in line]))
@@ -374,14 +381,14 @@ class TestLogprobs:
 
 class TestBudget:
     def test_it_is_one_for_all_turns(self) -> None:
-        driver, command = told(Started(budget=100), *turn(PYTHON))
+        driver, command = told(RunStarted(budget=100), *turn(PYTHON))
         assert isinstance(command, Generate)
         assert (command.turn, command.budget) == (1, 100 - count(PYTHON))
         assert driver.machine.turns[0].output_tokens == count(PYTHON)
 
     def test_a_tool_that_returns_when_it_is_spent_is_the_end(self) -> None:
         for budget, ends in ((count(PYTHON), True), (count(PYTHON) - 1, True), (count(PYTHON) + 1, False)):
-            driver, command = told(Started(budget=budget), *turn(PYTHON), ToolReturned("2"), hosted=True)
+            driver, command = told(RunStarted(budget=budget), *turn(PYTHON), ToolReturned("2"), hosted=True)
             assert driver.items[0]["status"] == "completed"
             if ends:
                 assert ending_of(command) == ("incomplete", "max_output_tokens")
@@ -390,7 +397,7 @@ class TestBudget:
                 assert command.budget == 1
 
     def test_a_summary_takes_nothing_of_the_answers(self) -> None:
-        driver, _ = told(Started(Mode.COMPACT_AND_ANSWER, 3), *turn(ANSWER))
+        driver, _ = told(RunStarted(Mode.COMPACT_AND_ANSWER, 3), *turn(ANSWER))
         command = driver.tell(Sealed("sealed", 60))
         assert isinstance(command, Generate)
         assert (command.turn, command.budget) == (1, 60)
@@ -401,7 +408,7 @@ class TestBudget:
 
 class TestCorrections:
     def test_a_call_of_what_is_not_there_is_answered_once(self) -> None:
-        driver, command = told(Started(), *turn(PYTHON))
+        driver, command = told(RunStarted(), *turn(PYTHON))
         assert isinstance(command, Generate)
         assert not command.summary
         assert len(command.said) == 2, "the call and the correction"
@@ -413,7 +420,7 @@ class TestCorrections:
 
     def test_not_where_nothing_could_be_said_to_it(self) -> None:
         for budget, corrected in ((count(PYTHON), False), (count(PYTHON) + 1, True)):
-            _, command = told(Started(budget=budget), *turn(PYTHON))
+            _, command = told(RunStarted(budget=budget), *turn(PYTHON))
             assert isinstance(command, Generate) == corrected
 
 
@@ -421,7 +428,7 @@ class TestOneCall:
     def test_what_follows_the_first_call_is_neither_read_nor_counted(self) -> None:
         rest = f"<|start|>assistant{CALL}"
         for chunks in ([FIRST_CALL + rest], [FIRST_CALL, rest]):
-            driver, _ = told(Started(), TurnBegan(9), one_call=True)
+            driver, _ = told(RunStarted(), TurnBegan(9), one_call=True)
             command = next(filter(None, (driver.tell(sampled(chunk)) for chunk in chunks)))
             assert ending_of(command) == ("completed", None)
             assert [item["type"] for item in driver.items] == ["function_call"]
@@ -429,12 +436,12 @@ class TestOneCall:
 
     @pytest.mark.parametrize("hosted", [True, False])
     def test_otherwise_there_may_be_more(self, hosted: bool) -> None:
-        driver, _ = told(Started(), *turn(f"{FIRST_CALL}<|start|>assistant{CALL}"), hosted=hosted)
+        driver, _ = told(RunStarted(), *turn(f"{FIRST_CALL}<|start|>assistant{CALL}"), hosted=hosted)
         assert len(driver.items) == 2
 
     def test_a_call_that_the_model_ends_itself_is_read_to_the_end_of_its_turn(self) -> None:
         """The engine says how it ended, and what came from its cache, with its last chunk."""
-        driver, command = told(Started(), TurnBegan(9), sampled(CALL), one_call=True)
+        driver, command = told(RunStarted(), TurnBegan(9), sampled(CALL), one_call=True)
         assert command is None
         assert ending_of(driver.tell(Sampled((), STOP, 5))) == ("completed", None)
         assert driver.machine.turns[0].cached_tokens == 5
@@ -444,20 +451,20 @@ class TestTools:
     @pytest.mark.parametrize("size", [1, 1000])
     def test_nothing_follows_a_call_that_waits_for_its_tool_where_the_engine_goes_on(self, size: int) -> None:
         text = f"{PYTHON}<|end|><|start|>assistant{ANSWER}"
-        driver, _ = told(Started(), TurnBegan(9), hosted=True)
+        driver, _ = told(RunStarted(), TurnBegan(9), hosted=True)
         command = next(filter(None, map(driver.tell, turn_of(encode_harmony(text), [size]))))
         assert is_call(command, "python", "1+1")
         assert driver.items == [], "the call's item waits for its tool"
 
     def test_a_tool_of_this_server_ends_the_turn_however_its_call_is_ended(self) -> None:
         text = PYTHON.replace("<|call|>", f"<|end|><|start|>assistant{ANSWER}")
-        driver, command = told(Started(), TurnBegan(9), sampled(text), hosted=True)
+        driver, command = told(RunStarted(), TurnBegan(9), sampled(text), hosted=True)
         assert is_call(command, "python", "1+1")
         assert driver.items == []
         assert driver.machine.turns[0].output_tokens == count(PYTHON)
 
     def test_its_result_is_said_to_the_model_alone(self) -> None:
-        driver, command = told(Started(), *turn(PYTHON), ToolReturned("the result"), hosted=True)
+        driver, command = told(RunStarted(), *turn(PYTHON), ToolReturned("the result"), hosted=True)
         assert isinstance(command, Generate)
         result = decode_tokens(command.said[-1].tokens)
         assert "the result" in result
@@ -468,7 +475,7 @@ class TestTools:
 
 class TestCompaction:
     def test_a_summary_is_asked_for_sealed_and_all_there_is(self) -> None:
-        driver, command = told(Started(Mode.COMPACT, budget=50))
+        driver, command = told(RunStarted(Mode.COMPACT, budget=50))
         assert isinstance(command, Generate)
         assert (command.summary, command.budget) == (True, 50)
         driver.tell(TurnBegan(9))
@@ -485,7 +492,7 @@ class TestCompaction:
         assert driver.items[0]["encrypted_content"] == "sealed"
 
     def test_then_the_answer_follows_and_is_not_a_summary(self) -> None:
-        driver, _ = told(Started(Mode.COMPACT_AND_ANSWER), *turn(ANSWER))
+        driver, _ = told(RunStarted(Mode.COMPACT_AND_ANSWER), *turn(ANSWER))
         command = driver.tell(Sealed("sealed"))
         assert isinstance(command, Generate)
         assert (command.turn, command.summary, command.said) == (1, False, ())
@@ -494,25 +501,25 @@ class TestCompaction:
         assert [item["type"] for item in driver.items] == ["compaction", "message"]
 
     def test_without_an_answer_it_is_incomplete(self) -> None:
-        driver, _ = told(Started(Mode.COMPACT_AND_ANSWER), *turn(ANSWER), Sealed("sealed"))
+        driver, _ = told(RunStarted(Mode.COMPACT_AND_ANSWER), *turn(ANSWER), Sealed("sealed"))
         driver.tell(TurnBegan(9))
         assert ending_of(driver.tell(Sampled((), STOP))) == ("incomplete", None)
 
     @pytest.mark.parametrize("text", ["", "<|channel|>final<|message|> \n<|return|>"])
     def test_without_a_summary_it_fails_and_says_so(self, text: str) -> None:
-        driver, command = told(Started(Mode.COMPACT), *turn(text))
+        driver, command = told(RunStarted(Mode.COMPACT), *turn(text))
         assert ending_of(command) == ("failed", None)
         assert "summary" in command.ending.error["message"]  # type: ignore[union-attr]
         assert driver.items == []
 
     def test_thoughts_are_the_summary_only_where_there_is_no_answer(self) -> None:
-        _, command = told(Started(Mode.COMPACT), *turn(f"{THOUGHT}{ANSWER}"))
+        _, command = told(RunStarted(Mode.COMPACT), *turn(f"{THOUGHT}{ANSWER}"))
         assert command == Seal("Hello.")
-        _, command = told(Started(Mode.COMPACT), *turn(THOUGHT.removesuffix("<|start|>assistant")))
+        _, command = told(RunStarted(Mode.COMPACT), *turn(THOUGHT.removesuffix("<|start|>assistant")))
         assert command == Seal("Hm.")
 
     def test_one_that_is_cut_short_is_gone_without_a_word(self) -> None:
-        driver, command = told(Started(Mode.COMPACT), TurnBegan(9), sampled(HALF), Stopped(StopReason.INTERRUPTED))
+        driver, command = told(RunStarted(Mode.COMPACT), TurnBegan(9), sampled(HALF), Stopped(StopReason.INTERRUPTED))
         assert ending_of(command) == ("incomplete", "interrupted")
         driver.tell(Ended(AT))
         assert driver.seen[-1]["response"]["output"] == []

@@ -13,7 +13,6 @@ from engine.types import FinishReason
 from responses_app.protocol.response import summaries
 from responses_app.protocol.response.input_codec import BrokenLog, decode, encode
 from responses_app.protocol.response.steps import (
-    Asked,
     Ended,
     Enqueued,
     Failed,
@@ -21,8 +20,9 @@ from responses_app.protocol.response.steps import (
     Generate,
     Input,
     Mode,
+    OutputOptions,
+    RunStarted,
     Sampled,
-    Started,
     Stopped,
     StopReason,
     Summaries,
@@ -75,15 +75,17 @@ FORMATS: dict[str, ModelFormat] = {
 
 finishes = st.sampled_from([FinishReason.STOP, FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT])
 returns = st.lists(st.builds(ToolReturned, unicode_texts, st.booleans()), max_size=3)
-asked = st.builds(Asked, st.booleans(), st.sampled_from([None, Summaries.TEXT, Summaries.MODEL, Summaries.MODEL]))
+asked = st.builds(
+    OutputOptions, st.booleans(), st.sampled_from([None, Summaries.TEXT, Summaries.MODEL, Summaries.MODEL])
+)
 beginnings = st.sampled_from(
     [
-        Started(),
-        Started(budget=20),
-        Started(Mode.COMPACT_AND_ANSWER),
-        Started(Mode.COMPACT, budget=5),
-        Started(waits=True),
-        Started(budget=200, waits=True),
+        RunStarted(),
+        RunStarted(budget=20),
+        RunStarted(Mode.COMPACT_AND_ANSWER),
+        RunStarted(Mode.COMPACT, budget=5),
+        RunStarted(waits=True),
+        RunStarted(budget=200, waits=True),
     ]
 )
 
@@ -151,7 +153,7 @@ class TestLaws:
         for sizes in ([1], [len(max(tokens, key=len)) or 1], data.draw(cut_sizes)):
             driver = Driver(machine(FORMATS[model], hosted=True, one_call=one_call))
             driver.tell(wanted)
-            driver.run(Started(), [turn_of(turn, sizes) for turn in tokens])
+            driver.run(RunStarted(), [turn_of(turn, sizes) for turn in tokens])
             stories.append([{**item, "id": None, "call_id": None} for item in driver.items])
         assert stories[0] == stories[1] == stories[2]
 
@@ -181,7 +183,7 @@ class TestLaws:
     def test_one_chunk_makes_one_delta_of_what_stands_together(self, model: str, data: st.DataObject) -> None:
         tokens = data.draw(TURNS[model])[0]
         driver = Driver(machine(FORMATS[model]))
-        driver.run(Started(), [turn_of(tokens, [max(1, len(tokens))])])
+        driver.run(RunStarted(), [turn_of(tokens, [max(1, len(tokens))])])
         deltas = [event["output_index"] for event in driver.seen if str(event["type"]).endswith(".delta")]
         turns = sum(isinstance(each, TurnBegan) for each in driver.log)
         assert turns > 1 or len(deltas) == len(set(deltas)), "an item has one delta where all came at once"
@@ -191,7 +193,7 @@ class TestTools:
     def ask(self, *tools: ToolReturned, text: str = "1+1", hosted: bool = True) -> Driver:
         driver = Driver(machine(PLAIN, hosted=hosted))
         turns = [f"server.python({text})\n".encode(), b"It is 2.\n"]
-        driver.run(Started(), [turn_of(list(turn), [100]) for turn in turns], tools)
+        driver.run(RunStarted(), [turn_of(list(turn), [100]) for turn in turns], tools)
         return driver
 
     def test_a_failure_is_told_to_the_model_which_goes_on(self) -> None:
@@ -201,7 +203,7 @@ class TestTools:
 
     def test_a_call_that_ends_with_a_token_which_stops_no_engine_is_run(self) -> None:
         said = PYTHON.replace("<|call|>", "<|endoftext|><|start|>assistant<|channel|>final<|message|>No.<|return|>")
-        _, command = told(Started(), TurnBegan(9), sampled(said), hosted=True)
+        _, command = told(RunStarted(), TurnBegan(9), sampled(said), hosted=True)
         assert is_call(command, "python", "1+1")
 
 
@@ -214,5 +216,5 @@ class TestCodec:
             return
 
     def test_two_logs_make_one(self) -> None:
-        first, second = [Started(), TurnBegan(3)], [Sampled([1, 2]), Ended(AT)]
+        first, second = [RunStarted(), TurnBegan(3)], [Sampled([1, 2]), Ended(AT)]
         assert list(decode(encode(first) + encode(second))) == first + second

@@ -18,7 +18,7 @@ from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.prompt.rendering import Items, render_items
 from responses_app.protocol.prompt.sealed_items import PURPOSE, SealedOthers, read_seal
 from responses_app.protocol.requests.resources import CONTINUABLE, Status
-from responses_app.protocol.response.steps import Asked, Started, Summaries, ToolReturned
+from responses_app.protocol.response.steps import OutputOptions, RunStarted, Summaries, ToolReturned
 from responses_app.runs.planning.reading import UNREADABLE_THOUGHT, Unsealing
 from tests.kit.plain_format import FORMAT as PLAIN
 from tests.unit.protocol.machines import RESPONSE_ID, SEALER, Driver, machine, turn_of
@@ -33,11 +33,15 @@ def thought(text: str) -> list[int]:
     return [*encode_harmony("<|channel|>analysis<|message|>"), *encode_text(text), END]
 
 
-def said(*tokens: Sequence[int], asked: Asked = Asked(sealed=True), tools: Sequence[ToolReturned] = ()) -> Driver:  # noqa: B008
+def said(
+    *tokens: Sequence[int],
+    asked: OutputOptions = OutputOptions(sealed=True),  # noqa: B008
+    tools: Sequence[ToolReturned] = (),
+) -> Driver:
     """Return the driver of a response that has sampled these turns."""
     driver = Driver(machine(HARMONY, hosted=True))
     driver.tell(asked)
-    driver.run(Started(), [turn_of(turn, [3]) for turn in tokens], tools)
+    driver.run(RunStarted(), [turn_of(turn, [3]) for turn in tokens], tools)
     return driver
 
 
@@ -120,14 +124,14 @@ def test_what_does_not_is_carried_by_one_more_item(turn: list[int], sdk: str) ->
 
 def test_an_answer_that_was_cut_is_carried_as_one_that_was_not() -> None:
     driver = Driver(machine(HARMONY))
-    driver.tell(Asked(sealed=True))
-    driver.run(Started(), [turn_of([*FINAL, *ODD], [3], FinishReason.LENGTH)])
+    driver.tell(OutputOptions(sealed=True))
+    driver.run(RunStarted(), [turn_of([*FINAL, *ODD], [3], FinishReason.LENGTH)])
     assert driver.machine.status is Status.INCOMPLETE
     assert tokens_of(read(driver.items)) == sampled(driver)
 
 
 def test_nothing_is_sealed_for_whom_asked_for_nothing() -> None:
-    driver = said([*THOUGHT, *NEXT, *OTHER_ORDER, CALL], asked=Asked())
+    driver = said([*THOUGHT, *NEXT, *OTHER_ORDER, CALL], asked=OutputOptions())
     assert not any("encrypted_content" in item for item in driver.items)
     assert [item["type"] for item in driver.items] == ["reasoning", "function_call"]
 
@@ -187,7 +191,8 @@ def text_of_tokens(tokens: list[int]) -> str:
 
 class TestSummaries:
     SHOWN, ANSWER = said(
-        [*THOUGHT, *NEXT, *FINAL, *encode_text("Hello."), RETURN], asked=Asked(sealed=True, summaries=Summaries.TEXT)
+        [*THOUGHT, *NEXT, *FINAL, *encode_text("Hello."), RETURN],
+        asked=OutputOptions(sealed=True, summaries=Summaries.TEXT),
     ).items
 
     def test_a_thought_is_exact_with_its_summary_or_without_or_with_nothing_that_shows(self) -> None:
@@ -313,8 +318,8 @@ def test_a_replay_of_everything_is_the_prompt_of_the_chain(model: str, data: st.
         if not asked or data.draw(st.booleans()):
             asked.append({**HI, "content": f"Question {number}?"})
         driver = Driver(machine(model_format, response_id=f"{RESPONSE_ID[:-1]}{number}"))
-        driver.tell(Asked(sealed=True, summaries=data.draw(st.none() | st.just(Summaries.TEXT))))
-        driver.run(Started(), [turn_of(tokens, [5]) for tokens in data.draw(TURNS[model])])
+        driver.tell(OutputOptions(sealed=True, summaries=data.draw(st.none() | st.just(Summaries.TEXT))))
+        driver.run(RunStarted(), [turn_of(tokens, [5]) for tokens in data.draw(TURNS[model])])
         if driver.machine.status not in CONTINUABLE:
             continue
         items = driver.items

@@ -10,14 +10,14 @@ from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
 from responses_app.protocol.output.builders import MAX_SENTENCES, first_sentences
 from responses_app.protocol.response.steps import (
-    Asked,
     Command,
     Failed,
     Finish,
     Generate,
     Mode,
+    OutputOptions,
+    RunStarted,
     Sampled,
-    Started,
     Stopped,
     StopReason,
     Summaries,
@@ -31,7 +31,7 @@ from tests.unit.protocol.machines import ANSWER, BROKEN, Driver, ending_of, mach
 SENTENCE = "I look at it from every side. "
 LONG = f"<|channel|>analysis<|message|>{SENTENCE * 30}<|end|>"
 NEXT = "<|start|>assistant"
-BY_MODEL = Asked(summaries=Summaries.MODEL)
+BY_MODEL = OutputOptions(summaries=Summaries.MODEL)
 SUMMARY_EVENTS = [
     "reasoning_summary_part.added",
     "reasoning_summary_text.delta",
@@ -40,15 +40,17 @@ SUMMARY_EVENTS = [
 ]
 
 
-def thinking(said: str = LONG, *, asked: Asked = BY_MODEL, budget: int | None = None, **options: object) -> Driver:
+def thinking(
+    said: str = LONG, *, asked: OutputOptions = BY_MODEL, budget: int | None = None, **options: object
+) -> Driver:
     """Return the driver of a response whose model has just thought."""
     driver = Driver(machine(HarmonyFormat(), **options))  # type: ignore[arg-type]
-    driver.tell_all((asked, Started(budget=budget), TurnBegan(9)))
+    driver.tell_all((asked, RunStarted(budget=budget), TurnBegan(9)))
     driver.tell(sampled(f"{said}{NEXT}{ANSWER}"))
     return driver
 
 
-def played(first: Started, turns: Sequence[Sequence[Sampled]]) -> Driver:
+def played(first: RunStarted, turns: Sequence[Sequence[Sampled]]) -> Driver:
     """Return the driver of a whole response whose model sums up."""
     driver = Driver(machine(HarmonyFormat()))
     driver.tell(BY_MODEL)
@@ -121,7 +123,7 @@ def test_how_long_it_may_be(style: str, tokens: int) -> None:
 
 CUT_OR_SHORT = {  # what is said, and what is asked
     "a short thought": {"said": "<|channel|>analysis<|message|>Hm, well.<|end|>"},
-    "by its text": {"asked": Asked(summaries=Summaries.TEXT)},
+    "by its text": {"asked": OutputOptions(summaries=Summaries.TEXT)},
     "little budget": {"budget": 500},
 }
 
@@ -138,15 +140,15 @@ def test_else_its_own_text_is_its_summary(why: str) -> None:
 
 
 def test_a_thought_that_ends_the_generation_is_its_own_summary() -> None:
-    driver = played(Started(), [[sampled(LONG.replace("<|end|>", "<|return|>"), FinishReason.STOP)]])
+    driver = played(RunStarted(), [[sampled(LONG.replace("<|end|>", "<|return|>"), FinishReason.STOP)]])
     assert summary_of(driver) == first_sentences(SENTENCE * 30)
-    driver = played(Started(), [[sampled(LONG.removesuffix("<|end|>"), FinishReason.LENGTH)]])
+    driver = played(RunStarted(), [[sampled(LONG.removesuffix("<|end|>"), FinishReason.LENGTH)]])
     assert (driver.items[0]["status"], summary_of(driver)) == ("incomplete", first_sentences(SENTENCE * 30))
     assert_laws(driver.seen)
 
 
 def test_there_is_none_where_none_was_asked_for() -> None:
-    driver = thinking(asked=Asked(sealed=True))
+    driver = thinking(asked=OutputOptions(sealed=True))
     assert driver.items[0]["summary"] == []
     assert not set(SUMMARY_EVENTS) & set(types_of(driver))
 
@@ -181,20 +183,20 @@ def test_a_response_has_so_many_turns_for_summaries_and_no_more() -> None:
     thought = sampled(f"{LONG}{NEXT}")
     summary = sampled("So.<|return|>", FinishReason.STOP)
     turns = [turn for _ in range(MAX_ASIDES) for turn in ([thought], [summary])]
-    driver = played(Started(), [*turns, [sampled(f"{LONG}{NEXT}{ANSWER}", FinishReason.STOP)]])
+    driver = played(RunStarted(), [*turns, [sampled(f"{LONG}{NEXT}{ANSWER}", FinishReason.STOP)]])
     assert [summary_of(driver, place) for place in range(MAX_ASIDES)] == ["So."] * MAX_ASIDES
     assert summary_of(driver, MAX_ASIDES) == first_sentences(SENTENCE * 30)
     assert_laws(driver.seen)
 
 
 def test_no_summary_is_summed_up() -> None:
-    driver = played(Started(Mode.COMPACT), [[sampled(f"{LONG}{NEXT}{ANSWER}", FinishReason.STOP)]])
+    driver = played(RunStarted(Mode.COMPACT), [[sampled(f"{LONG}{NEXT}{ANSWER}", FinishReason.STOP)]])
     assert [item["type"] for item in driver.items] == ["compaction"]
 
 
 def test_a_call_of_a_tool_that_is_not_there_is_no_thought() -> None:
     call = f"<|channel|>commentary to=browser.open code<|message|>{SENTENCE * 30}<|call|>"
-    driver = played(Started(), [[sampled(call, FinishReason.STOP)], [sampled(ANSWER, FinishReason.STOP)]])
+    driver = played(RunStarted(), [[sampled(call, FinishReason.STOP)], [sampled(ANSWER, FinishReason.STOP)]])
     assert driver.items[0]["summary"] == []
 
 
@@ -249,7 +251,7 @@ def test_what_is_long_enough_is_said_where_it_is_needed() -> None:
     (word,) = encode_harmony(" stone")
     for count, due in ((MIN_TOKENS - 1, False), (MIN_TOKENS, True)):
         driver = Driver(machine(HarmonyFormat()))
-        driver.tell_all((BY_MODEL, Started(), TurnBegan(9)))
+        driver.tell_all((BY_MODEL, RunStarted(), TurnBegan(9)))
         driver.tell(Sampled([*encode_harmony("<|channel|>analysis<|message|>"), *[word] * count]))
         command = driver.tell(sampled("<|end|>"))
         assert isinstance(command, Generate) is due, "the header's last token counts, as it does for vLLM"

@@ -14,8 +14,8 @@ from responses_app.protocol.response.steps import (
     Enqueued,
     Failed,
     Input,
+    RunStarted,
     Sampled,
-    Started,
     ToolReturned,
     TurnBegan,
 )
@@ -76,7 +76,7 @@ class TestLaws:
 
 LOOP: Timed = [
     (Enqueued(), CREATED + 1),
-    (Started(), CREATED + 40),
+    (RunStarted(), CREATED + 40),
     (TurnBegan(9), CREATED + 50),
     (sampled(THOUGHT.removesuffix("<|start|>assistant")), CREATED + 100),
     (sampled("<|start|>assistant" + PYTHON.removesuffix("<|call|>")), CREATED + 200),
@@ -114,7 +114,7 @@ def test_a_loop_of_a_tool_has_these_phases() -> None:
 
 def test_one_that_waits_for_its_client_says_so() -> None:
     log: Timed = [
-        (Started(waits=True), CREATED),
+        (RunStarted(waits=True), CREATED),
         (TurnBegan(9), CREATED + 10),
         (sampled(FIRST_CALL, FinishReason.STOP), CREATED + 20),
     ]
@@ -124,7 +124,7 @@ def test_one_that_waits_for_its_client_says_so() -> None:
 
 
 def test_what_is_told_behind_the_end_changes_nothing() -> None:
-    failed: Timed = [(Started(), CREATED), (Failed({"code": "server_error", "message": "It broke."}), CREATED + 5)]
+    failed: Timed = [(RunStarted(), CREATED), (Failed({"code": "server_error", "message": "It broke."}), CREATED + 5)]
     late: Timed = [(TurnBegan(9), CREATED + 6), (sampled(ANSWER, FinishReason.STOP), CREATED + 7)]
     driver = Driver(machine(HarmonyFormat()))
     assert timeline(driver, failed + late) == timeline(driver, failed)

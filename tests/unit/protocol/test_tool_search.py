@@ -9,7 +9,7 @@ from responses_app.protocol.items.tool_search import (
     MAX_NAMED,
     MAX_TOLD,
     MAX_TOLD_CHARACTERS,
-    Wanted,
+    ToolQuery,
     find,
     groups_of,
     search_offer,
@@ -51,38 +51,38 @@ TOOLS = [
 @pytest.mark.parametrize(
     ("wanted", "best"),
     [
-        (Wanted("list orders"), "crm.listOpenOrders"),
-        (Wanted("open ORDERS, please"), "crm.listOpenOrders"),
-        (Wanted("recipient"), "mail.send"),
-        (Wanted("when does my parcel come"), "eta"),
-        (Wanted("profile of a customer"), "crm.get_profile"),
-        (Wanted("eta"), "eta"),
-        (Wanted("listOpenOrders"), "crm.listOpenOrders"),
-        (Wanted("crm.get_profile"), "crm.get_profile"),
+        (ToolQuery("list orders"), "crm.listOpenOrders"),
+        (ToolQuery("open ORDERS, please"), "crm.listOpenOrders"),
+        (ToolQuery("recipient"), "mail.send"),
+        (ToolQuery("when does my parcel come"), "eta"),
+        (ToolQuery("profile of a customer"), "crm.get_profile"),
+        (ToolQuery("eta"), "eta"),
+        (ToolQuery("listOpenOrders"), "crm.listOpenOrders"),
+        (ToolQuery("crm.get_profile"), "crm.get_profile"),
     ],
 )
-def test_the_best_comes_first(wanted: Wanted, best: str) -> None:
+def test_the_best_comes_first(wanted: ToolQuery, best: str) -> None:
     assert find(wanted, groups_of(TOOLS, {}))[0] == best
 
 
 def test_a_name_loads_all_of_a_group_or_one_tool() -> None:
     groups = groups_of(TOOLS, {})
-    assert find(Wanted(paths=["mail"]), groups) == ["mail.send", "mail.read"]
-    assert find(Wanted(paths=["mail.read", "eta", "gone"]), groups) == ["mail.read", "eta"]
-    assert find(Wanted("mail"), groups)[:2] == ["mail.send", "mail.read"]
-    assert find(Wanted(paths=["shown"]), groups) == []
+    assert find(ToolQuery(paths=["mail"]), groups) == ["mail.send", "mail.read"]
+    assert find(ToolQuery(paths=["mail.read", "eta", "gone"]), groups) == ["mail.read", "eta"]
+    assert find(ToolQuery("mail"), groups)[:2] == ["mail.send", "mail.read"]
+    assert find(ToolQuery(paths=["shown"]), groups) == []
 
 
 @pytest.mark.parametrize("query", ["", " ", "!?", "zzz", "\0", "é" * 100_000, "a " * 100_000])
 def test_any_query_is_answered(query: str) -> None:
-    assert len(find(Wanted(query), groups_of(TOOLS, {}))) <= MAX_FOUND
+    assert len(find(ToolQuery(query), groups_of(TOOLS, {}))) <= MAX_FOUND
 
 
 def test_what_is_found_and_told_is_bounded() -> None:
     huge = [namespace(f"n{n}", *(function(f"f{m}", "order " * 9_000) for m in range(20))) for n in range(300)]
     groups = groups_of(huge, {})
-    assert len(find(Wanted("order"), groups)) == MAX_FOUND
-    named = find(Wanted(paths=[f"n{n}" for n in range(300)]), groups)
+    assert len(find(ToolQuery("order"), groups)) == MAX_FOUND
+    named = find(ToolQuery(paths=[f"n{n}" for n in range(300)]), groups)
     assert len(named) == MAX_NAMED
     sizes = sum(len(str(tool)) for tool in shown(named, groups))
     assert 0 < sizes < 2 * MAX_FOUND_BYTES

@@ -20,8 +20,8 @@ from responses_app.protocol.response.steps import (
     Generate,
     Input,
     OutputGiven,
+    RunStarted,
     Sampled,
-    Started,
     Stopped,
     StopReason,
     TimedOut,
@@ -58,7 +58,7 @@ def output(call_id: str, text: str = "18 °C") -> OutputGiven:
 def waiting(*texts: str, hosted: bool = False) -> tuple[Driver, tuple[str, ...]]:
     """Let the model say these turns, of which the last one ends with calls; return its driver and the calls."""
     inputs = [each for text in texts for each in turn(text)]
-    driver, command = told(Started(waits=True), *inputs, BEGAN, hosted=hosted)
+    driver, command = told(RunStarted(waits=True), *inputs, BEGAN, hosted=hosted)
     assert command is None
     due = driver.machine.due
     assert isinstance(due, Await)
@@ -109,7 +109,7 @@ class TestOneCall:
         assert driver.items[-1]["output"] == parts
 
     def test_without_the_mode_the_response_ends_with_its_calls(self) -> None:
-        driver, command = told(Started(), *turn(CALL))
+        driver, command = told(RunStarted(), *turn(CALL))
         assert ending_of(command) == ("completed", None)
         assert not driver.machine.takes_outputs
 
@@ -136,11 +136,11 @@ class TestOneCall:
         assert "300 s (RESPONSES_TOOL_TIMEOUT)" in error["message"]
 
     def test_a_turn_that_was_cut_does_not_wait(self) -> None:
-        _, command = told(Started(waits=True), *turn(FIRST_CALL + "<|start|>assistant" + HALF, LENGTH))
+        _, command = told(RunStarted(waits=True), *turn(FIRST_CALL + "<|start|>assistant" + HALF, LENGTH))
         assert ending_of(command) == ("incomplete", "max_output_tokens")
 
     def test_no_tokens_are_left_when_the_output_comes(self) -> None:
-        driver, command = told(Started(budget=len(sampled(CALL).token_ids), waits=True), *turn(CALL))
+        driver, command = told(RunStarted(budget=len(sampled(CALL).token_ids), waits=True), *turn(CALL))
         assert isinstance(command, Await)
         command = driver.tell(output(command.call_ids[0]))
         assert ending_of(command) == ("incomplete", "max_output_tokens")
@@ -167,7 +167,7 @@ class TestSeveralCalls:
         assert [driver.machine.calls.state(each) for each in calls] == ["answered", "open"]
 
     def test_outputs_may_come_while_the_model_still_speaks(self) -> None:
-        driver, _ = told(Started(waits=True), *turn(FIRST_CALL)[:1], sampled(FIRST_CALL + "<|start|>assistant"))
+        driver, _ = told(RunStarted(waits=True), *turn(FIRST_CALL)[:1], sampled(FIRST_CALL + "<|start|>assistant"))
         (first,) = driver.machine.calls.unanswered
         assert driver.tell(output(first, "early")) is None
         before = types_of(driver)
@@ -178,12 +178,12 @@ class TestSeveralCalls:
         assert "early" in said(driver.tell(output(command.call_ids[0], "late")))
 
     def test_all_came_early(self) -> None:
-        driver, _ = told(Started(waits=True), *turn(FIRST_CALL)[:1], sampled(FIRST_CALL + "<|start|>assistant"))
+        driver, _ = told(RunStarted(waits=True), *turn(FIRST_CALL)[:1], sampled(FIRST_CALL + "<|start|>assistant"))
         driver.tell(output(driver.machine.calls.unanswered[0], "early"))
         assert "early" in said(driver.tell(sampled(ANSWER, FinishReason.STOP)))
 
     def test_a_tool_of_the_server_runs_meanwhile(self) -> None:
-        driver, _ = told(Started(waits=True), *turn(f"{FIRST_CALL}<|start|>assistant{PYTHON}"), hosted=True)
+        driver, _ = told(RunStarted(waits=True), *turn(f"{FIRST_CALL}<|start|>assistant{PYTHON}"), hosted=True)
         (call_id,) = driver.machine.calls.unanswered
         assert driver.tell(output(call_id)) is None
         assert driver.machine.calls.have_news
@@ -230,7 +230,7 @@ class TestEnds:
 class TestBugs:
     @pytest.mark.parametrize("given", [output("call_nobody"), WaitBegan(1.0), TimedOut(1.0)])
     def test_what_cannot_come_while_the_model_speaks(self, given: Input) -> None:
-        driver, _ = told(Started(waits=True), *turn(HALF)[:1])
+        driver, _ = told(RunStarted(waits=True), *turn(HALF)[:1])
         with pytest.raises(LocalProtocolError):
             driver.tell(given)
 
@@ -241,7 +241,7 @@ class TestBugs:
             driver.tell(output(calls[0]))
 
     def test_nothing_waits_where_the_mode_is_off(self) -> None:
-        driver, _ = told(Started(), *turn(CALL)[:1], sampled(FIRST_CALL))
+        driver, _ = told(RunStarted(), *turn(CALL)[:1], sampled(FIRST_CALL))
         with pytest.raises(LocalProtocolError):
             driver.tell(output(driver.machine.calls.unanswered[0]))
 

@@ -8,7 +8,7 @@ import pytest
 
 from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.response.input_codec import encode
-from responses_app.protocol.response.steps import Ended, Enqueued, Input, Sampled, Started, TurnBegan
+from responses_app.protocol.response.steps import Ended, Enqueued, Input, RunStarted, Sampled, TurnBegan
 from responses_app.protocol.webhooks import message
 from responses_app.runs.log import run_log as logs
 from responses_app.runs.log.run_log import LiveLogs, RunLog
@@ -107,14 +107,14 @@ def event(number: int) -> Event:
     return Event(EventType.TEXT_DELTA, number, {"delta": "x"})
 
 
-BEGUN: list[Input] = [Enqueued(), Started()]
+BEGUN: list[Input] = [Enqueued(), RunStarted()]
 
 
 @pytest.mark.usefixtures("quick")
 class TestReaders:
     async def test_of_a_foreground_response_everything_is_heard_at_once_and_nothing_is_kept(self, house: House) -> None:
         log = house.log(only_kept=False)
-        for number, given in enumerate([Started(), TurnBegan(9), Sampled([1])]):
+        for number, given in enumerate([RunStarted(), TurnBegan(9), Sampled([1])]):
             log.take(given, [event(number)])
         assert house.heard["resp_1"] == [0, 1, 2]
         assert house.idle
@@ -135,7 +135,7 @@ class TestReaders:
 
     async def test_nothing_overtakes_what_is_held_back(self, house: House, log: RunLog) -> None:
         log.take(TurnBegan(9), [event(0)])
-        log.take(Started(), [event(1)])
+        log.take(RunStarted(), [event(1)])
         assert house.heard["resp_1"] == []
         await eventually(lambda: house.heard["resp_1"] == [0, 1])
 
@@ -187,12 +187,12 @@ class TestBytes:
 
     async def test_it_goes_on_behind_what_another_worker_kept(self) -> None:
         log = House().log(only_kept=False)
-        before = encode([Started(), TurnBegan(9)])
+        before = encode([RunStarted(), TurnBegan(9)])
         log.go_on_behind(before)
         assert (log.news().position, log.news().data) == (len(before), b"")
         log.take(Sampled([1]), [])
         assert log.news().data == encode([Sampled([1])])
-        assert log.whole(Ended(1)) == encode([Started(), TurnBegan(9), Sampled([1]), Ended(1)])
+        assert log.whole(Ended(1)) == encode([RunStarted(), TurnBegan(9), Sampled([1]), Ended(1)])
         assert log.news().data == encode([Sampled([1])]), "a last input that is asked for is not taken"
 
 

@@ -15,7 +15,7 @@ from responses_app.protocol.events.dialects import parse_dialect
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response import summaries
 from responses_app.protocol.response.input_codec import BrokenLog, decode, encode
-from responses_app.protocol.response.steps import Ended, Enqueued, Input, Sampled, Started, ToolReturned, TurnBegan
+from responses_app.protocol.response.steps import Ended, Enqueued, Input, RunStarted, Sampled, ToolReturned, TurnBegan
 from responses_app.runs.log import following
 from responses_app.runs.log import run_log as log
 from responses_app.stores.base import AcceptedResponse, Claim, ClaimLost, LogAppend, LogNews, StoreError
@@ -281,7 +281,7 @@ async def test_what_was_sampled_and_not_kept_was_heard_by_nobody() -> None:
     appending.go_on.set()
     await reading.until(DELTA)
     log = site.store._responses["default", id_of(reading)].log
-    assert [type(given) for given in decode(log)][:3] == [Enqueued, Started, TurnBegan]
+    assert [type(given) for given in decode(log)][:3] == [Enqueued, RunStarted, TurnBegan]
 
 
 async def test_what_was_held_back_while_the_store_was_away_is_not_all_told_in_one_turn_of_the_loop(

@@ -12,7 +12,7 @@ from responses_app.limits import suspects
 from responses_app.limits.suspects import Stage, name_of
 from responses_app.protocol.errors import ENDS_WORKERS, ApiError
 from responses_app.protocol.response.input_codec import encode
-from responses_app.protocol.response.steps import Enqueued, Input, Sampled, Sealed, Started, ToolReturned
+from responses_app.protocol.response.steps import Enqueued, Input, RunStarted, Sampled, Sealed, ToolReturned
 from responses_app.runs import duties
 from responses_app.stores.base import AcceptedResponse, Orphans, StoreError, WorkerState
 from responses_app.stores.files import FileRecord
@@ -208,7 +208,7 @@ async def test_what_can_never_run_and_was_lost_meanwhile_stops_nothing_else() ->
 async def test_what_has_a_log_that_makes_no_sense_has_failed_and_stops_nothing_else(last: Input | None) -> None:
     store = await left_behind(2)
     first = next(iter(store._responses.values()))
-    first.log = b"?" if last is None else encode([Enqueued(), Started(), last])
+    first.log = b"?" if last is None else encode([Enqueued(), RunStarted(), last])
     assert isinstance(first.of, AcceptedResponse)
     first.of = replace(first.of, log=first.log)
     async with looked_after(Site(store=store)):
