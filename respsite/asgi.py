@@ -13,8 +13,7 @@ import django
 django.setup(set_prefix=False)  # imports below need that
 
 from engine.errors import EngineConfigurationError
-from responses_app.observing.allocator import give_memory_back
-from responses_app.observing.dumps import forbid_core_dumps
+from responses_app.observing.memory import forbid_core_dumps, give_memory_back
 from responses_app.wiring.site import get_site
 from respsite.application import make_application
 

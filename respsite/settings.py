@@ -217,7 +217,7 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {
         "line": {"()": "responses_app.observing.logs.TextLines"},
-        "json": {"()": "responses_app.observing.logs.JsonLines"},
+        "json": {"()": "responses_app.observing.logs.JsonLogLines"},
     },
     "filters": {
         "discreet": {"()": "responses_app.observing.logs.Discreet"},

@@ -34,9 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     if words and words[0] in (*INTERNAL, "manage"):  # all further words are Django's, --help too
-        from responses_app.command_line.manage import run_django
-
-        return run_django(words[1:] if words[0] == "manage" else words)
+        return _run_django(words[1:] if words[0] == "manage" else words)
     from responses_app.command_line.parser import build_parser
 
     parser = build_parser()
@@ -44,5 +42,19 @@ def _run(words: list[str]) -> int:
     if options.command is None:
         parser.print_help(sys.stderr)
         return USAGE
+    if options.command == "serve":
+        from responses_app.management.flags import start_over
+
+        start_over(vars(options))  # flags become settings, and this process begins anew with them
+        return _run_django(["serve"])
     module, function = options.runs
     return int(getattr(import_module(f"responses_app.command_line.{module}"), function)(options))
+
+
+def _run_django(words: list[str]) -> int:
+    """Run one of Django's commands, ours among them, as `manage.py` in a checkout; return the exit status."""
+    from responses_app.management.djangos import execute
+
+    execute(["respsite manage", *words])
+    sys.stdout.flush()
+    return 0

@@ -69,7 +69,8 @@ def write(agent: Agent, place: Path, text: str) -> Written:
             return Written(file, None)
         old = _Content(agent.format, before.text)
         new, replaced = _merged(old, agent, text)
-        found = _overruling(old.data, agent)
+        variables = old.data.get("env")
+        found = tuple(each for each in agent.overruled_by if isinstance(variables, Mapping) and each in variables)
         if new == before.text:
             return Written(file, None, is_changed=False, overruled_by=found)
         return Written(file, _replace(file, new.encode(), before), replaced=replaced, overruled_by=found)
@@ -233,11 +234,6 @@ class _Merge:
 def _key_of(model: object) -> object:
     """Return what makes an entry the same model as another; in a person's list may be anything."""
     return (model.get("id"), model.get("baseUrl")) if isinstance(model, Mapping) else None
-
-
-def _overruling(data: Mapping[str, Any], agent: Agent) -> tuple[str, ...]:
-    variables = data.get("env")
-    return tuple(name for name in agent.overruled_by if isinstance(variables, Mapping) and name in variables)
 
 
 def _replace(file: Path, content: bytes, before: _Before | None) -> Path | None:

@@ -24,7 +24,7 @@ COMPACTED_SHARE = 0.75  # of the model's length: where Open WebUI summarizes a c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class TargetServer:
     """A server, as an agent is told of it."""
 
     base_url: str  # as OpenAI's SDKs have it
@@ -60,7 +60,7 @@ class Agent:
     title: str  # as its makers write it
     speaks: str  # the API
     format: Format
-    text: Callable[[Target], str]  # what it has to be told
+    text: Callable[[TargetServer], str]  # what it has to be told
     place: Callable[[Mapping[str, str], Path], Path] | None = None  # its file, by environment and home; None for none
     # A table in the file whose entries stay as they are where they are there: a person may have put a key into it.
     kept: str = ""
@@ -70,7 +70,7 @@ class Agent:
     overruled_by: tuple[str, ...] = ()
 
 
-def _codex(target: Target) -> str:
+def _codex(target: TargetServer) -> str:
     return f"""\
 model = {_quoted(target.model)}
 model_provider = "respsite"
@@ -95,7 +95,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _claude(target: Target) -> str:
+def _claude(target: TargetServer) -> str:
     if not target.base_url.endswith(VERSION):
         raise CommandFailed(
             f"Claude Code asks for {VERSION}/messages below its base URL, so a server's base URL has to end with "
@@ -111,7 +111,7 @@ def _claude(target: Target) -> str:
     return _json({"apiKeyHelper": target.key_command, "env": variables})
 
 
-def _opencode(target: Target) -> str:
+def _opencode(target: TargetServer) -> str:
     # One that reasons: then OpenCode sends its reasoning back, and the server continues token by token.
     models: dict[str, Any] = {name: {"name": name, "reasoning": True} for name in target.models}
     if target.context is not None:
@@ -132,7 +132,7 @@ def _opencode(target: Target) -> str:
     return _json({"$schema": "https://opencode.ai/config.json", **whole})
 
 
-def _qwen(target: Target) -> str:
+def _qwen(target: TargetServer) -> str:
     models: list[dict[str, Any]] = [
         {"id": name, "name": name, "baseUrl": target.base_url, "envKey": target.key_variable} for name in target.models
     ]
@@ -153,7 +153,7 @@ def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
-def _copilot(target: Target) -> str:
+def _copilot(target: TargetServer) -> str:
     variables = {
         "COPILOT_OFFLINE": "true",
         "COPILOT_PROVIDER_BASE_URL": target.base_url,
@@ -167,12 +167,12 @@ def _copilot(target: Target) -> str:
     return _exports(variables, "COPILOT_PROVIDER_API_KEY", target)
 
 
-def _aider(target: Target) -> str:
+def _aider(target: TargetServer) -> str:
     variables = {"AIDER_MODEL": f"openai/{target.model}", "AIDER_OPENAI_API_BASE": target.base_url}
     return _exports(variables, "AIDER_OPENAI_API_KEY", target)
 
 
-def _open_webui(target: Target) -> str:
+def _open_webui(target: TargetServer) -> str:
     # The names in the plural are its own: in a profile, the others would be read by every program for OpenAI's API.
     variables = {
         "OPENAI_API_BASE_URLS": target.base_url,
@@ -188,7 +188,7 @@ def _open_webui(target: Target) -> str:
     return _exports(variables, "OPENAI_API_KEYS", target)
 
 
-def _exports(variables: Mapping[str, str], key: str, target: Target) -> str:
+def _exports(variables: Mapping[str, str], key: str, target: TargetServer) -> str:
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
     return "".join([*lines, f'export {key}="${{{target.key_variable}:-none}}"\n'])
 

@@ -1,7 +1,7 @@
 """`respsite chat`: a conversation in the terminal, over the WebSocket of any server of responses.
 
 In a pipe: one prompt in, the text of its answer out. First the tools that a file declares, those of the server, and
-what answers calls; then `Person`, who talks at a terminal; the command itself is at the end.
+what answers calls; then `TerminalChat`, who talks at a terminal; the command itself is at the end.
 """
 
 import contextlib
@@ -134,7 +134,7 @@ HELP = """\
   /help, /quit     Ctrl-C interrupts an answer, Ctrl-D ends the chat"""
 
 
-class Person:
+class TerminalChat:
     """A conversation with somebody at a terminal. `run_tool` answers calls; without it the person does."""
 
     def __init__(self, session: ChatSession, *, run_tool: Callable[[Item], str] | None, reasoning: bool) -> None:
@@ -196,7 +196,8 @@ class Person:
             self._console.print(f"{lane} still answers: /wait", style=TROUBLE)
         elif text:
             parts: list[str] = []
-            self._away[lane] = (self._session.begin(lane, self._with_owed(lane, text), Plain(parts.append)), parts)
+            items = [*self._owed.pop(lane, ()), {"role": "user", "content": text}]
+            self._away[lane] = (self._session.begin(lane, items, Plain(parts.append)), parts)
 
     def _show_those_that_have_ended(self, *, wait: bool = False) -> None:
         for lane, (future, parts) in list(self._away.items()):
@@ -207,9 +208,6 @@ class Person:
             self._console.print(f"{lane}:", style=FIGURES)
             self._console.print(printable("".join(parts).rstrip()))
             self._converse(lane, self._answers(lane, response))
-
-    def _with_owed(self, lane: str, text: str) -> list[Item]:
-        return [*self._owed.pop(lane, ()), {"role": "user", "content": text}]
 
     def _converse(self, lane: str, items: list[Item]) -> None:
         """Send items and show the answer, again while it ends with calls that are answered here."""
@@ -272,7 +270,7 @@ def run(options: Namespace) -> int:
         session.last[DEFAULT] = options.resume
     try:
         if options.prompt is None and is_conversation():
-            return Person(session, run_tool=asks, reasoning=not options.no_reasoning).talk()
+            return TerminalChat(session, run_tool=asks, reasoning=not options.no_reasoning).talk()
         return _answer_once(session, options, asks)
     finally:
         session.close()

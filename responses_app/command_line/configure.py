@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from rich.table import Table
 from rich.text import Text
 
-from responses_app.command_line.agents import AGENTS, Agent, Target
+from responses_app.command_line.agents import AGENTS, Agent, TargetServer
 from responses_app.command_line.endpoint import (
     KEY_VARIABLE,
     USAGE,
@@ -51,12 +51,12 @@ def run(options: Namespace) -> int:
         _write(agent, text, command=_without_write(options))
     else:
         sys.stdout.write(text)
-        _tell_where(agent, command=_without_write(options))
-    _tell_what(target, chosen=options.model is None)
+        _tell_place(agent, command=_without_write(options))
+    _tell_model(target, chosen=options.model is None)
     return 0
 
 
-def _target(options: Namespace) -> Target:
+def _target(options: Namespace) -> TargetServer:
     variable = options.key_variable
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):  # it becomes part of a shell command
         raise CommandFailed(f"--key-variable={variable!r} is not the name of an environment variable.", status=USAGE)
@@ -71,8 +71,10 @@ def _target(options: Namespace) -> Target:
         models, context = _of_server(server)
     for name in models:
         _check("model", name, MAX_NAME)
-    _check_url(url)
-    return Target(
+    _check("URL", url, MAX_URL)
+    if "@" in urlsplit(url).netloc:
+        raise CommandFailed("The URL has a name or a password in it, which would stand in a file.", status=USAGE)
+    return TargetServer(
         base_url=url,
         models=tuple(models),
         context=options.context or context,
@@ -141,12 +143,6 @@ def _check(what: str, text: str, most: int) -> None:
         )
 
 
-def _check_url(url: str) -> None:
-    _check("URL", url, MAX_URL)
-    if "@" in urlsplit(url).netloc:
-        raise CommandFailed("The URL has a name or a password in it, which would stand in a file.", status=USAGE)
-
-
 def _write(agent: Agent, text: str, *, command: str) -> None:
     from responses_app.command_line.agent_files import place_of, write
 
@@ -181,7 +177,7 @@ def _without_write(options: Namespace) -> str:
     return shlex.join(["respsite", "configure", options.agent, *words])
 
 
-def _tell_where(agent: Agent, *, command: str) -> None:
+def _tell_place(agent: Agent, *, command: str) -> None:
     if agent.place is None:
         said = f'for your shell\'s profile, or at once: eval "$({command})"'
     else:
@@ -189,7 +185,7 @@ def _tell_where(agent: Agent, *, command: str) -> None:
     errors().print(f"{agent.title}: {said}.")
 
 
-def _tell_what(target: Target, *, chosen: bool) -> None:
+def _tell_model(target: TargetServer, *, chosen: bool) -> None:
     others = len(target.models) - 1
     if chosen and others:
         named = printable(", ".join(target.models[1:]))

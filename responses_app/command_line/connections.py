@@ -212,7 +212,7 @@ DEFAULT = "main"  # what the lane without a `stream_id` is called
 T = TypeVar("T")
 
 
-class View(Protocol):
+class EventView(Protocol):
     """Shows a response while it comes."""
 
     def show(self, event: Item) -> None:
@@ -234,7 +234,7 @@ class ChatSession:
         self.last: dict[str, str] = {}  # response ids, by the names of lanes
         self._running: dict[str, str] = {}  # ids of responses that are being answered, by lanes
 
-    def begin(self, lane: str, items: list[Item], view: View) -> "Future[Item]":
+    def begin(self, lane: str, items: list[Item], view: EventView) -> "Future[Item]":
         """Send items on a lane; the future gives the response, or raises `CommandFailed`."""
         return self._submit(self._turn(lane, items, view))
 
@@ -255,7 +255,7 @@ class ChatSession:
     def _submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def _turn(self, lane: str, items: list[Item], view: View) -> Item:
+    async def _turn(self, lane: str, items: list[Item], view: EventView) -> Item:
         body = {**self._common, "input": items}
         if lane in self.last:
             body["previous_response_id"] = self.last[lane]

@@ -82,18 +82,18 @@ def _version(package: str) -> str:
 
 async def exposure(settings: Settings, seconds: float) -> list[Finding]:
     """Look at who may come in."""
-    return list(_exposure(settings))
-
-
-def _exposure(settings: Settings) -> Iterator[Finding]:
+    findings = []
     if settings.debug and not settings.serves_loopback:
-        yield problem("keys", f"DEBUG=on shows errors to everybody who reaches HOST={settings.host}", "Unset DEBUG.")
+        text = f"DEBUG=on shows errors to everybody who reaches HOST={settings.host}"
+        findings.append(problem("keys", text, "Unset DEBUG."))
     if settings.auth == "off" and not settings.serves_loopback:
-        yield warning("keys", "AUTH=off: everybody who reaches this server may use it", "Set AUTH=auto or AUTH=on.")
+        text = "AUTH=off: everybody who reaches this server may use it"
+        findings.append(warning("keys", text, "Set AUTH=auto or AUTH=on."))
     elif settings.serves_loopback and settings.auth == "auto":
-        yield ok("keys", "not needed on this machine")
+        findings.append(ok("keys", "not needed on this machine"))
     else:
-        yield ok("keys", f"AUTH={settings.auth}")
+        findings.append(ok("keys", f"AUTH={settings.auth}"))
+    return findings
 
 
 async def limits(settings: Settings, seconds: float) -> list[Finding]:

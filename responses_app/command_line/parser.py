@@ -35,7 +35,7 @@ def build_parser() -> ArgumentParser:
         return added
 
     about = "Migrate the database and serve in the foreground."
-    add_flags(command("serve", about, "manage", "run_serve"))
+    add_flags(command("serve", about))
     about = "Run containers of the code interpreter for servers: on their own machine, or apart from the web workers."
     _sandboxes(command("sandboxes", about, "sandboxes", "run"))
     about = "Chat with a model in the terminal; in a pipe, answer the prompt on standard input."
@@ -232,10 +232,10 @@ def _entry(text: str) -> int:
 def _rollouts(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
 
-    def action(name: str, about: str, runs: str = "rollouts", argument: str = "id") -> ArgumentParser:
-        """Add an action; `runs` is the module that runs it, `argument` its first one, "" for none."""
+    def action(name: str, about: str, function: str = "run", argument: str = "id") -> ArgumentParser:
+        """Add an action; `function` runs it, `argument` is its first one, "" for none."""
         added: ArgumentParser = actions.add_parser(name, help=about, description=about, allow_abbrev=False)
-        added.set_defaults(runs=(runs, "run"))
+        added.set_defaults(runs=("rollouts", function))
         suggest(added)
         if argument:
             what = "file to write; - is standard output" if argument == "file" else "the roll-out's id"
@@ -256,7 +256,7 @@ def _rollouts(parser: ArgumentParser) -> None:
     action("end", "End a roll-out: it takes no more requests.")
     action("delete", "Delete a roll-out, with all its tokens.")
     about = "Write the roll-outs of a server to FILE, the oldest first, in the format of a trainer."
-    export = action("export", about, "rollout_export", "file")
+    export = action("export", about, "run_export", "file")
     export.add_argument("--format", choices=ROLLOUT_FORMATS, default="tree", help="default: %(default)s")
     about = "JSON Lines or Parquet (default: %(default)s)"
     export.add_argument("--file-type", choices=("jsonl", "parquet"), default="jsonl", help=about)

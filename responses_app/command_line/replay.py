@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from responses_app.command_line.connections import TERMINAL, View, events_of, fetch
+from responses_app.command_line.connections import TERMINAL, EventView, events_of, fetch
 from responses_app.command_line.endpoint import FAILED, CommandFailed, RemoteServer, endpoint_of, session_options
 from responses_app.command_line.showing import Plain, Vivid
 from responses_app.management.terminal import console
@@ -44,7 +44,7 @@ async def _replay(options: Namespace) -> int:
     return FAILED if last.get("type") == "response.failed" else 0
 
 
-def _view(options: Namespace) -> View:
+def _view(options: Namespace) -> EventView:
     if options.json:
         return Lines()
     if sys.stdout.isatty():
@@ -101,7 +101,7 @@ class Metronome:
             await asyncio.sleep(left)
 
 
-class Lines(View):
+class Lines(EventView):
     """Every event as a line of JSON."""
 
     def show(self, event: dict[str, Any]) -> None:

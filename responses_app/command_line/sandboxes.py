@@ -12,8 +12,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from responses_app.command_line.endpoint import CommandFailed
-from responses_app.observing.dumps import forbid_core_dumps
-from responses_app.observing.logs import JsonLines, Seldom, TextLines
+from responses_app.observing.logs import JsonLogLines, Seldom, TextLines
+from responses_app.observing.memory import forbid_core_dumps
 from responses_app.settings.conf import ConfigurationError, Settings, from_environ
 from responses_app.tools.sandbox.serving import BACKLOG, Door
 from responses_app.wiring.sandboxes import serve_host
@@ -37,7 +37,7 @@ def run(options: Namespace) -> int:
 
 def _log(settings: Settings) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
+    handler.setFormatter(JsonLogLines() if settings.log_format == "json" else TextLines())
     handler.addFilter(Seldom())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("respsite").setLevel(settings.log_level.upper())

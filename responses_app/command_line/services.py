@@ -60,7 +60,11 @@ async def _engine(model: ModelSettings, seconds: float) -> Finding:
     if model.engine in ("demo", "scripted"):
         return ok("engine", f"{named}: no model is loaded, answers are made by rules")
     if model.engine == "vllm":
-        return _checked(named, make_engine(model), f"vLLM is installed; `respsite serve` loads {model.model}")
+        try:
+            make_engine(model).check()
+        except EngineConfigurationError as error:
+            return problem("engine", f"{named}: {error}", MEND)
+        return ok("engine", f"{named}: vLLM is installed; `respsite serve` loads {model.model}")
     return await _started(named, make_engine(model), seconds)
 
 
@@ -69,14 +73,6 @@ async def _embeddings(model: ModelSettings, seconds: float) -> Finding:
     if model.engine == "hashing":
         return ok("engine", f"{named}: embeddings without a model, of the words alone")
     return await _started(named, make_embeddings(model), seconds)
-
-
-def _checked(named: str, engine: BaseEngine, text: str) -> Finding:
-    try:
-        engine.check()
-    except EngineConfigurationError as error:
-        return problem("engine", f"{named}: {error}", MEND)
-    return ok("engine", f"{named}: {text}")
 
 
 async def _started(named: str, engine: BaseEngine | BaseEmbeddings, seconds: float) -> Finding:

@@ -1,6 +1,7 @@
-"""What commands over the database share: one sentence where it cannot be used, and keys as operators name them."""
+"""The base of commands over the database: one sentence where it cannot be used; keys, projects, limits of operators."""
 
 import getpass
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,8 +9,9 @@ from django.conf import settings
 from django.core.management import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 
-from responses_app.models import AdminKey, ApiKey
+from responses_app.models import AdminKey, ApiKey, Project
 from responses_app.protocol.api_keys import START, digest_of
+from responses_app.protocol.rate_limits import MOST
 from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry
 from responses_app.stores.database.audit_chain import append
 from responses_app.stores.database.causes import cause_of
@@ -30,7 +32,11 @@ class DatabaseCommand(BaseCommand):
 
 def note(action: Action, subjects: Sequence[tuple[str, str]], **detail: object) -> None:
     """Record in the audit trail what a command does to these: an id and a project each. Raises `DatabaseError`."""
-    actor = Actor(ActorKind.COMMAND, name=_user())
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = ""
+    actor = Actor(ActorKind.COMMAND, name=user)
     append(
         connections["default"], [AuditEntry(actor, action, subject, project, detail) for subject, project in subjects]
     )
@@ -42,13 +48,6 @@ def check_can_be_spent(cents: object) -> None:
         raise CommandError("Nothing is known of costs, so spending cannot be limited. Set PRICES first.")
 
 
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return ""
-
-
 def unusable(error: Exception) -> str:
     """Say that the database cannot be used, and what to do."""
     reason = str(error).strip().partition("\n")[0]
@@ -56,6 +55,21 @@ def unusable(error: Exception) -> str:
         "Check that it runs, what DATABASE_URL names, and that `respsite manage migrate` has been run."
     )
     return f"the database cannot be used ({reason}). {remedy}"
+
+
+def limit_number(text: str) -> int:
+    """Read a limit of a command line. Raises `ArgumentTypeError`."""
+    if not text.isdecimal() or not 0 < int(text) <= MOST:
+        raise ArgumentTypeError("a whole number of at least 1")
+    return int(text)
+
+
+def project_named(name: str) -> Project:
+    """Return a project. Raises `CommandError`."""
+    row = Project.objects.filter(pk=name).first()
+    if row is None:
+        raise CommandError(f"There is no project {name[:64]}. `respsite manage list_keys` shows those that have keys.")
+    return row
 
 
 def key_named(text: str) -> ApiKey | AdminKey:

@@ -166,7 +166,9 @@ class Fleet:
             self._not_before = now + min(self.pace.longest_pause, pause)
         # One that is marked itself is of what is replaced, and says nothing of what comes.
         if worker.state is State.STARTING and self.marked and not worker.marked:
-            self._roll_back()
+            self.rolled_back = True
+            for each in self._here():
+                each.marked = False
         return False
 
     def replace_all(self) -> None:
@@ -272,11 +274,6 @@ class Fleet:
         silence = self.pace.silence_seconds
         may_hang = silence > 0 and worker.state is State.SERVING and not worker.killed
         return may_hang and now >= worker.heard + silence
-
-    def _roll_back(self) -> None:
-        self.rolled_back = True
-        for worker in self._here():
-            worker.marked = False
 
     def _is_steady(self, now: float) -> bool:
         """Whether the newest worker has served for some time."""

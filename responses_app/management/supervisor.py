@@ -3,10 +3,10 @@
 The supervisor binds the address once and hands the socket to each worker. So the port is there from the first moment to
 the last, whoever dies in between, and what nobody has accepted yet waits for whoever lives. Workers are forked, but not
 from this process, whose event loop, connections and threads would not survive that: a process of its own has loaded the
-application for all of them (`fork_server`). Where each imports vLLM, each is started anew.
+application for all of them (`forking`). Where each imports vLLM, each is started anew.
 
 `fleet` decides which worker is to be started and stopped, and knows neither processes nor time; `processes` starts,
-asks and ends them; `fork_client` has them forked; `Supervisor`, here, brings all together, with the signals;
+asks and ends them; `forking` has them forked; `Supervisor`, here, brings all together, with the signals;
 `respsite manage serve_worker` is what runs in a worker.
 
 Three pipes lead from one to the other. Of each worker: its output, which the supervisor hands on line by line with the
@@ -32,8 +32,7 @@ from functools import partial
 
 from responses_app.limits.suspects import SuspectTable
 from responses_app.management.fleet import Action, Fleet, FleetTimes, GiveUp, KillWorker, StartWorker, StopWorker
-from responses_app.management.fork_client import ForkClient
-from responses_app.management.fork_server import Descriptors, Order
+from responses_app.management.forking import Descriptors, ForkClient, Order
 from responses_app.management.processes import (
     ACCEPTS,
     LIVES,
@@ -138,9 +137,7 @@ class Supervisor:
             self._look_at_memory(now)
         # What comes from here on is news for the next round, whose `decide` comes after it.
         self._news.clear()
-        self._look_at_clock(asyncio.get_running_loop().time())
-
-    def _look_at_clock(self, now: float) -> None:
+        now = asyncio.get_running_loop().time()
         # Workers may have said that they live, and nobody has listened.
         if now - self._looked > LOOK_SECONDS + LATE_SECONDS:
             self._fleet.stood_still(now)
@@ -240,7 +237,8 @@ class Supervisor:
         self._begin_to_stop()
 
     def _begin_to_stop(self) -> None:
-        self._end_rolls()
+        for roll in self._rolls:
+            roll.cancel()
         if self._forks is not None:
             self._forks.stop()  # who stops the workers may stop the processes that they come from, too
         self._fleet.stop()
@@ -254,10 +252,6 @@ class Supervisor:
         if not self._fleet.stopping:
             self._rolls = [roll for roll in self._rolls if not roll.done()]
             self._rolls.append(asyncio.get_running_loop().create_task(self._roll([*self._rolls])))
-
-    def _end_rolls(self) -> None:
-        for roll in self._rolls:
-            roll.cancel()
 
     # Replacing workers.
 

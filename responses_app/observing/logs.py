@@ -1,4 +1,4 @@
-"""What log lines are about (`bind`), and how they are written: as text (`TextLines`), or as JSON objects (`JsonLines`).
+"""The subjects of log lines (`bind`), and their forms: text (`TextLines`), or JSON objects (`JsonLogLines`).
 
 A line has ids, and no content: of an exception, JSON has the type and where it was raised. Its text, which may show
 what somebody wrote, is in lines of text only; and nowhere where the line is about a project that keeps nothing
@@ -38,11 +38,7 @@ def bind(**fields: str) -> None:
     _bound.set({**_bound.get(), **{name: value for name, value in fields.items() if value}})
 
 
-def _nobody(_: str) -> bool:
-    return False
-
-
-_is_silent: Callable[[str], bool] = _nobody
+_is_silent: Callable[[str], bool] = lambda project: False  # noqa: E731 - until `keep_silent` hands in another one
 
 
 def keep_silent(is_silent: Callable[[str], bool]) -> None:
@@ -149,7 +145,7 @@ class TextLines(logging.Formatter):
         return super().formatMessage(record)
 
 
-class JsonLines(logging.Formatter):
+class JsonLogLines(logging.Formatter):
     """One JSON object a line: time, level, logger, message, pid, and what the line is about."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -171,14 +167,13 @@ class JsonLines(logging.Formatter):
 def _message(record: logging.LogRecord) -> str:
     """Return a message with a bound, in which no exception says nothing."""
     if isinstance(record.args, tuple):
-        record.args = tuple(_said(each) for each in record.args)
+        record.args = tuple(
+            reason_of(each) if isinstance(each, BaseException) and not str(each).strip() else each
+            for each in record.args
+        )
     message = record.getMessage()
     more = len(message) - MAX_MESSAGE
     return message if more <= 0 else f"{message[:MAX_MESSAGE]} … ({more} more characters)"
-
-
-def _said(value: object) -> object:
-    return reason_of(value) if isinstance(value, BaseException) and not str(value).strip() else value
 
 
 def _where(error: BaseException) -> list[dict[str, object]]:

@@ -20,7 +20,7 @@ from responses_app.auth.door import Door
 from responses_app.auth.origins import is_listed
 from responses_app.limits.ledger import BaseLedger
 from responses_app.limits.rates import ConnectionLimit, Rates
-from responses_app.observing.allocator import TrimmedMemory
+from responses_app.observing.memory import TrimmedMemory
 from responses_app.observing.metrics import Metrics, ModelMeter
 from responses_app.observing.traces import Traces
 from responses_app.protocol import ids

@@ -41,7 +41,7 @@ from django.db.utils import load_backend
 from django.test import override_settings
 
 from responses_app.admin.sign_on.backend import provider
-from responses_app.observing.logs import Discreet, JsonLines, Seldom, TextLines, keep_silent
+from responses_app.observing.logs import Discreet, JsonLogLines, Seldom, TextLines, keep_silent
 from responses_app.stores.database import deadline
 from responses_app.wiring.site import get_site
 from respsite.application import make_application
@@ -405,7 +405,7 @@ def _let_other_threads_connect() -> None:
 def _logged_in(log: Path, configured: Mapping[str, Any]) -> Iterator[None]:
     """Write the log to a file, as the settings say."""
     handler = logging.FileHandler(log)
-    handler.setFormatter(JsonLines() if configured["RESPSITE"].log_format == "json" else TextLines())
+    handler.setFormatter(JsonLogLines() if configured["RESPSITE"].log_format == "json" else TextLines())
     handler.addFilter(Seldom())
     handler.addFilter(Discreet())
     own, root = logging.getLogger("respsite"), logging.getLogger()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from responses_app.command_line import agent_files, main
-from responses_app.command_line.agents import AGENTS, Target
+from responses_app.command_line.agents import AGENTS, TargetServer
 from responses_app.command_line.endpoint import CommandFailed
 from tests.unit.test_configure import home_without_agents
 
@@ -324,7 +324,7 @@ VALUES = st.recursive(
 def test_whatever_json_is_there_stays_or_nothing_is_changed(old: dict[str, object]) -> None:
     """By its law: what was there is there afterwards, but for what was told to be replaced; and twice is as once."""
     agent = AGENTS["qwen"]
-    target = Target(base_url="http://127.0.0.1:8000/v1", models=("demo",), context=4096, key_variable="KEY")
+    target = TargetServer(base_url="http://127.0.0.1:8000/v1", models=("demo",), context=4096, key_variable="KEY")
     with tempfile.TemporaryDirectory() as name:
         file = put(Path(name) / "settings.json", json.dumps(old))
         try:

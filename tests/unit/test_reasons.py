@@ -9,7 +9,7 @@ import ssl
 import pytest
 
 from engine.errors import MAX_REASON, reason_of
-from responses_app.observing.logs import JsonLines, TextLines
+from responses_app.observing.logs import JsonLogLines, TextLines
 from tests.kit.server import ROOT
 
 KINDS = [kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, Exception)]
@@ -41,7 +41,7 @@ def test_one_that_says_nothing_is_as_what_it_came_of() -> None:
 
 
 @pytest.mark.parametrize("error", SILENT, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("form", [TextLines, JsonLines])
+@pytest.mark.parametrize("form", [TextLines, JsonLogLines])
 def test_no_exception_says_nothing_in_the_log(error: Exception, form: type[logging.Formatter]) -> None:
     record = logging.LogRecord("respsite", logging.INFO, "file.py", 1, "it broke (%s): %s.", (error, error), None)
     assert re.search(r"it broke \(\S.*\): \S.*\.", form().format(record)), form().format(record)

@@ -9,11 +9,11 @@ from typing import Any
 from django.core.management import CommandError, CommandParser
 from django.db import transaction
 
-from responses_app.management.database import DatabaseCommand, check_can_be_spent, note
+from responses_app.management.database import DatabaseCommand, check_can_be_spent, limit_number, note
 from responses_app.models import ID_LENGTH
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in, unknown_scopes
 from responses_app.protocol.organization import Unchangeable
-from responses_app.protocol.rate_limits import LIMITS, MOST
+from responses_app.protocol.rate_limits import LIMITS
 from responses_app.stores.audit import Action
 from responses_app.stores.database.callers import create_admin_key, create_key
 
@@ -50,7 +50,10 @@ class Command(DatabaseCommand):
         )
         for limit in LIMITS:
             parser.add_argument(
-                f"--{limit.replace('_', '-')}", type=number, metavar="N", help=f"limit of {limit.replace('_', ' ')}"
+                f"--{limit.replace('_', '-')}",
+                type=limit_number,
+                metavar="N",
+                help=f"limit of {limit.replace('_', ' ')}",
             )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -129,10 +132,3 @@ def scopes(text: str) -> list[str]:
     if unknown:
         raise ArgumentTypeError(f"{unknown[0]} is not a scope: take some of {', '.join(SCOPES)}")
     return named
-
-
-def number(text: str) -> int:
-    """Read a limit. Raises `ArgumentTypeError`."""
-    if not text.isdecimal() or not 0 < int(text) <= MOST:
-        raise ArgumentTypeError("a whole number of at least 1")
-    return int(text)

@@ -25,11 +25,11 @@ from engine.errors import reason_of
 from responses_app.management.address import base_url, daphne_server
 from responses_app.management.flags import add_flags, explain, start_over
 from responses_app.management.fleet import Fleet
-from responses_app.management.fork_client import can_fork
+from responses_app.management.forking import can_fork
 from responses_app.management.sandboxes import SandboxKeeper
 from responses_app.management.supervisor import Supervisor, pace
 from responses_app.management.suspicion import kept_table
-from responses_app.observing.dumps import forbid_core_dumps
+from responses_app.observing.memory import forbid_core_dumps
 from responses_app.settings.conf import Settings
 from responses_app.web.servers.listening import BACKLOG
 from responses_app.wiring.site import get_site
@@ -100,7 +100,10 @@ class Command(BaseCommand):
             began = time.monotonic()
             with now_and_then(lambda: f"migrating the database, {time.monotonic() - began:.0f} s"):
                 call_command("migrate", interactive=False, verbosity=0)
-            self._compare()
+            from responses_app.stores.database.versions import REMEDY, newer_migration
+
+            if newer := newer_migration(connection):
+                self.stderr.write(NEWER % (newer, REMEDY))
         except DatabaseError as error:
             from responses_app.stores.database.causes import cause_of
 
@@ -109,12 +112,6 @@ class Command(BaseCommand):
             raise SystemExit(f"respsite: the database cannot be used ({reason}). {remedy}") from None
         # Nothing of it may be inherited by what is started below.
         connection.close()
-
-    def _compare(self) -> None:
-        from responses_app.stores.database.versions import REMEDY, newer_migration
-
-        if newer := newer_migration(connection):
-            self.stderr.write(NEWER % (newer, REMEDY))
 
     def _serve_with_workers(self, own: Settings, listener: socket.socket) -> None:
         times = pace(
@@ -164,7 +161,8 @@ class Command(BaseCommand):
             self.stdout.write(f"Engine    {model.engine}, model {names}{slowed}")
         self.stdout.write(f"Database  {_database()}")
         self.stdout.write(f"Keys      {_keys(own)}")
-        self.stdout.write(f"Redis     {_redis() or 'none: limits hold in each process'}")
+        redis = own.redis_url.rpartition("@")[2]  # without its password
+        self.stdout.write(f"Redis     {redis or 'none: limits hold in each process'}")
         if own.workers > 1:
             self.stdout.write(f"Workers   {own.workers}, of process {os.getpid()}")
         key = ' -H "authorization: Bearer $OPENAI_API_KEY"' if own.needs_keys else ""
@@ -225,7 +223,8 @@ def _shared_core(own: Settings) -> Iterator[bool]:
 def _listen(own: Settings) -> socket.socket:
     """Return a socket that listens on HOST and PORT. Exits with one sentence if that cannot be."""
     try:
-        listener = socket.create_server((own.host, own.port), family=_family(own.host), backlog=BACKLOG)
+        family = socket.AF_INET6 if ":" in own.host else socket.AF_INET
+        listener = socket.create_server((own.host, own.port), family=family, backlog=BACKLOG)
         listener.setblocking(False)  # as its workers want it, who race for what comes
         return listener
     except OSError as error:
@@ -233,10 +232,6 @@ def _listen(own: Settings) -> socket.socket:
             f"respsite: cannot listen on HOST={own.host} PORT={own.port} ({reason_of(error)}). "
             "Stop what uses it, or choose another PORT."
         ) from None
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _database() -> str:
@@ -254,7 +249,3 @@ def _keys(own: Settings) -> str:
     if own.needs_keys:
         return "everybody needs one, here in OPENAI_API_KEY: respsite manage create_key --project NAME"
     return "not needed on this machine"
-
-
-def _redis() -> str:
-    return settings.RESPSITE.redis_url.rpartition("@")[2] if settings.RESPSITE.redis_url else ""

@@ -14,7 +14,7 @@ from django.core.management import BaseCommand, CommandError, CommandParser
 from engine.backends.vllm.shared_core import CoreHost
 from engine.errors import EngineConfigurationError, EngineError
 from responses_app.management.processes import ENGINE_STOP_SECONDS, READY, REFUSED
-from responses_app.observing.dumps import forbid_core_dumps
+from responses_app.observing.memory import forbid_core_dumps
 from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings
 from responses_app.wiring.engines import engine_options, make_engine

@@ -7,8 +7,14 @@ from typing import Any
 from django.core.management import CommandError, CommandParser
 from django.db import transaction
 
-from responses_app.management.commands.create_key import number
-from responses_app.management.database import DatabaseCommand, check_can_be_spent, key_named, note
+from responses_app.management.database import (
+    DatabaseCommand,
+    check_can_be_spent,
+    key_named,
+    limit_number,
+    note,
+    project_named,
+)
 from responses_app.models import ApiKey, Organization, Project
 from responses_app.protocol.organization import ORGANIZATION
 from responses_app.protocol.rate_limits import LIMITS
@@ -71,19 +77,11 @@ def _row(options: dict[str, Any], changes: Collection[str]) -> Project | ApiKey 
     return Organization.objects.filter(pk=ORGANIZATION).first() or Organization(pk=ORGANIZATION)
 
 
-def project_named(name: str) -> Project:
-    """Return a project. Raises `CommandError`."""
-    row = Project.objects.filter(pk=name).first()
-    if row is None:
-        raise CommandError(f"There is no project {name[:64]}. `respsite manage list_keys` shows those that have keys.")
-    return row
-
-
 def number_or_none(text: str) -> int | str:
     """Read a limit, or `none`. Raises `ArgumentTypeError`."""
     if text == _NONE:
         return text
     try:
-        return number(text)
+        return limit_number(text)
     except ArgumentTypeError as wanted:
         raise ArgumentTypeError(f"{wanted}, or {_NONE}") from None

@@ -10,8 +10,7 @@ from asgiref.sync import async_to_sync
 from django.core.management import CommandError, CommandParser
 from django.db import connections, transaction
 
-from responses_app.management.commands.set_limits import project_named
-from responses_app.management.database import DatabaseCommand, note
+from responses_app.management.database import DatabaseCommand, note, project_named
 from responses_app.models import Project
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from responses_app.protocol.retention import NEVER, oldest, parse_retention, written

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from responses_app.command_line.agents import AGENTS, Target
+from responses_app.command_line.agents import AGENTS, TargetServer
 from responses_app.protocol.errors import JsonObject
 from tests.kit import npm
 from tests.kit.programs import run_program, secluded
@@ -26,7 +26,7 @@ enabled = false
 
 def config(*, base_url: str, model: str, websockets: bool, retries: int = 2) -> str:
     """Return what `respsite configure codex` prints, with `retries` of its own where a server does not answer."""
-    target = Target(base_url=base_url, models=(model,), context=None, key_variable="RESPSITE_API_KEY")
+    target = TargetServer(base_url=base_url, models=(model,), context=None, key_variable="RESPSITE_API_KEY")
     printed = AGENTS["codex"].text(target)
     if not websockets:
         printed = printed.replace("supports_websockets = true", "supports_websockets = false")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from responses_app.command_line.agents import AGENTS, Target
+from responses_app.command_line.agents import AGENTS, TargetServer
 from responses_app.protocol.errors import JsonObject
 from tests.kit.programs import run_program, secluded
 
@@ -51,7 +51,7 @@ class Configured:
         file = agent.place({}, home)
         for each in (self.work, file.parent):
             each.mkdir(parents=True)
-        target = Target(base_url=base_url, models=(model,), context=CONTEXT, key_variable="RESPSITE_API_KEY")
+        target = TargetServer(base_url=base_url, models=(model,), context=CONTEXT, key_variable="RESPSITE_API_KEY")
         file.write_text(changed(agent.text(target)))
         self._program = program
         self._environ = secluded(home, RESPSITE_API_KEY="none", **program.variables)

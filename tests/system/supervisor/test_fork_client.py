@@ -18,10 +18,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from responses_app.management import fork_client
+from responses_app.management import forking
 from responses_app.management.commands import fork_workers
-from responses_app.management.fork_client import ForkClient
-from responses_app.management.fork_server import Descriptors, Order
+from responses_app.management.forking import Descriptors, ForkClient, Order
 from responses_app.management.processes import REFUSED, Ends, Process, WorkerProcess, run_program
 from tests.kit.served import command_line, is_gone
 from tests.kit.server import ROOT
@@ -31,7 +30,7 @@ PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 MANAGE = """
 import os, socket, sys, time
 sys.path.insert(0, {root!r})
-from responses_app.management.fork_server import ForkServer
+from responses_app.management.forking import ForkServer
 folder = os.path.dirname(__file__)
 def does():
     return open(folder + "/does").read().split()
@@ -161,7 +160,7 @@ async def test_one_that_is_not_wanted_any_more_is_not_waited_for(forks: Forks) -
 async def test_one_that_stands_still_hides_no_end_and_is_killed_with_the_worker_that_waits_for_it(
     forks: Forks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fork_client, "STATUS_SECONDS", 0.05)
+    monkeypatch.setattr(forking, "STATUS_SECONDS", 0.05)
     first, second = forks.start(1), forks.start(2)
     # One whose fork server is gone before it has told that it forked it ends by itself.
     await eventually(lambda: all("serve_worker" in command_line(each.pid) for each in (first, second)))
@@ -187,7 +186,7 @@ async def test_what_it_has_forked_and_not_told_ends_with_it(forks: Forks) -> Non
 async def test_an_orphan_that_ended_before_its_fork_server_is_waited_for_by_the_first_process_of_a_container(
     forks: Forks, monkeypatch: pytest.MonkeyPatch, adopts: None
 ) -> None:
-    monkeypatch.setattr(fork_client, "STATUS_SECONDS", 1.0)
+    monkeypatch.setattr(forking, "STATUS_SECONDS", 1.0)
     first = forks.start(1)
     await eventually(lambda: first.pid > 0)
     server = forks.servers()[0]

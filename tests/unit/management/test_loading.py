@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from responses_app.management.loading import KeptModules, _Kept
+from responses_app.management.commands.fork_workers import KeptModules, _KeptLoader
 from tests.kit.server import ROOT
 
 LOADS = """
@@ -16,13 +16,13 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "respsite.settings"
 import django
 django.setup(set_prefix=False)
 from django.conf import settings
-from responses_app.management.loading import KeptModules, load_application
+from responses_app.management.commands.fork_workers import KeptModules, load_application
 load_application(settings.RESPSITE)
 before = set(sys.modules)
 import respsite.asgi
 import responses_app.web.servers.daphne_http
 new = {name for name in set(sys.modules) - before if name.partition(".")[0] in ("engine", "responses_app", "respsite")}
-print(sorted(name for name in new if type(sys.modules[name].__spec__.loader).__name__ != "_Kept"), len(new) > 1)
+print(sorted(name for name in new if type(sys.modules[name].__spec__.loader).__name__ != "_KeptLoader"), len(new) > 1)
 """
 
 
@@ -32,7 +32,7 @@ def test_a_module_is_what_its_file_was(tmp_path: Path, monkeypatch: pytest.Monke
     files = {"kept_package": folder / "__init__.py", "kept_package.part": folder / "part.py"}
     for name, file in files.items():
         file.write_text(f"VERSION = 1\nNAME = {name!r}\n")
-    finder = KeptModules({name: _Kept(name, file) for name, file in files.items()})
+    finder = KeptModules({name: _KeptLoader(name, file) for name, file in files.items()})
     monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     for file in files.values():
         file.write_text("VERSION = 2\n")

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from responses_app.observing.allocator import TrimmedMemory
+from responses_app.observing.memory import TrimmedMemory
 
 # A large block is freed, and then one of 1 MB is taken: does that have memory of its own, which goes back when freed?
 _PROGRAM = """
 import ctypes, os
-from responses_app.observing.allocator import give_memory_back
+from responses_app.observing.memory import give_memory_back
 
 NAMES = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
 

@@ -9,7 +9,7 @@ from contextvars import copy_context
 import pytest
 
 from responses_app.observing import logs
-from responses_app.observing.logs import FACTS, Discreet, JsonLines, TextLines, bind
+from responses_app.observing.logs import FACTS, Discreet, JsonLogLines, TextLines, bind
 
 SECRET = "a secret"
 ID = "resp_01a21c7a12eb70008bd92e703877c413"
@@ -21,7 +21,7 @@ def said(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cal
     monkeypatch.setattr(logs, "_is_silent", lambda project: project == "quiet")
     out = io.StringIO()
     handler = logging.StreamHandler(out)
-    handler.setFormatter(JsonLines() if request.param == "json" else TextLines())
+    handler.setFormatter(JsonLogLines() if request.param == "json" else TextLines())
     handler.addFilter(Discreet())
 
     def say(project: str, act: Callable[[logging.Logger], None], name: str = "respsite.test") -> str:

@@ -11,7 +11,7 @@ from responses_app.observing.logs import (
     MAX_MESSAGE,
     MOST_OF_STRANGERS,
     OF_STRANGERS,
-    JsonLines,
+    JsonLogLines,
     Seldom,
     TextLines,
     bind,
@@ -24,7 +24,7 @@ def line(message: str, *args: object, **options: object) -> dict[str, object]:
     record = logging.LogRecord("respsite.runs", logging.WARNING, "file.py", 1, message, args, options.get("exc_info"))  # type: ignore[arg-type]
     for name, value in dict(options.get("extra") or {}).items():  # type: ignore[call-overload]
         setattr(record, name, value)
-    written = JsonLines().format(record)
+    written = JsonLogLines().format(record)
     assert len(written.splitlines()) == 1
     read: dict[str, object] = json.loads(written)
     return read

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from responses_app.command_line import main
-from responses_app.command_line.chat import Person
+from responses_app.command_line.chat import TerminalChat
 from responses_app.command_line.connections import ChatSession
 from responses_app.command_line.endpoint import RemoteServer
 from tests.kit.server import ROOT, Server, clean_environ, free_port
@@ -94,7 +94,7 @@ def test_an_approval_is_asked_for_in_one_line(
     monkeypatch.setattr("builtins.input", lambda asked: "n")
     session = ChatSession(RemoteServer("http://127.0.0.1", ""), {})
     try:
-        assert Person(session, run_tool=None, reasoning=False)._output(call) == "n"
+        assert TerminalChat(session, run_tool=None, reasoning=False)._output(call) == "n"
     finally:
         session.close()
     assert capsys.readouterr().out == 'bank.pay({"to":\\u000a"\\u202eeve"})\n'

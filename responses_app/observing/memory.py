@@ -1,4 +1,4 @@
-"""How the C library keeps memory that was freed: a worker gives back what a large request has taken.
+"""The memory of a process: a worker gives back what a large request has taken, and nothing of it is dumped.
 
 glibc keeps freed memory for each thread apart (up to eight arenas a core), and raises the size from which on it gives
 memory back at once to that of the largest block it has seen freed. So a few large requests in several threads leave a
@@ -7,6 +7,7 @@ worker with hundreds of megabytes of which nothing is used: no object of Python'
 
 import asyncio
 import ctypes
+import resource
 import time
 from collections.abc import Callable, Mapping
 
@@ -66,3 +67,15 @@ class TrimmedMemory:
             await asyncio.to_thread(trim, 0)  # 30 ms, without the interpreter's lock
         self._trimmed = self._cpu
         return True
+
+
+# Less than any dump has, so that none is written as a file. And, unlike 0, this is also how a process says that it does
+# not want one where the system hands dumps to a program (`|` in /proc/sys/kernel/core_pattern); see core(5).
+_NO_DUMP = 1
+
+
+def forbid_core_dumps() -> None:
+    """Have this process and all that it starts leave no core dump."""
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    limit = 0 if most == 0 else _NO_DUMP
+    resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
