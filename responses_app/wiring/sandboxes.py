@@ -22,7 +22,7 @@ from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.serving import Door, HostServer
 
 if TYPE_CHECKING:
-    from responses_app.tools.egress.proxies import Proxies
+    from responses_app.tools.egress.proxies import ContainerProxies
 
 logger = logging.getLogger("respsite.sandbox")
 
@@ -38,10 +38,10 @@ def own_containers(settings: Settings) -> Containers:
     )
 
 
-def _proxies(settings: Settings) -> "Proxies":
-    from responses_app.tools.egress.proxies import Proxies
+def _proxies(settings: Settings) -> "ContainerProxies":
+    from responses_app.tools.egress.proxies import ContainerProxies
 
-    return Proxies(settings)
+    return ContainerProxies(settings)
 
 
 def _checkpoints(settings: Settings) -> Checkpoints | None:

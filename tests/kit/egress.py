@@ -6,9 +6,8 @@ import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.egress.proxies import ContainerProxy, Proxies
-from responses_app.tools.egress.settings import EgressSettings, reachable
+from responses_app.tools.egress.policy import EgressPolicy, EgressSettings, reachable
+from responses_app.tools.egress.proxies import ContainerProxies, ContainerProxy
 from responses_app.tools.network import AllowedHosts, Network
 
 TOKEN = 's3cr3t/value "of" a test'
@@ -27,10 +26,10 @@ def settings(allowed: str = "127.0.0.1/32", **fields: Any) -> EgressSettings:
     )
 
 
-def proxies(own: EgressSettings | None = None, *, lookup: Any = local) -> Proxies:
+def proxies(own: EgressSettings | None = None, *, lookup: Any = local) -> ContainerProxies:
     """Return what makes proxies."""
     own = own or settings()
-    return Proxies(own, network=Network("SANDBOX_ALLOWED_HOSTS", own.sandbox_allowed_hosts, lookup))
+    return ContainerProxies(own, network=Network("SANDBOX_ALLOWED_HOSTS", own.sandbox_allowed_hosts, lookup))
 
 
 def policy(*domains: str, **secrets: str) -> EgressPolicy:

@@ -15,7 +15,7 @@ import pytest
 
 from responses_app.protocol.setting import MIB
 from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
-from responses_app.tools.egress.base import BaseWayOut
+from responses_app.tools.egress.proxies import ContainerProxy
 from responses_app.tools.sandbox.asking import OwnHost
 from responses_app.tools.sandbox.base import (
     BaseSandbox,
@@ -193,7 +193,7 @@ async def session_of(
     sandbox: BaseSandbox | None = None,
     python: Interpreter | None = None,
     cgroups: Cgroups | None = None,
-    way_out: BaseWayOut | None = None,
+    way_out: ContainerProxy | None = None,
 ) -> AsyncIterator[SandboxSession]:
     """Start a container, with bubblewrap unless another sandbox is named, and end it."""
     extras = Extras(way_out=way_out)

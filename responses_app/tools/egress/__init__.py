@@ -6,9 +6,8 @@
 
 - The socket that listens lies in the container's network, and the process outside has it: nothing else of the outside
   can be reached, and no container reaches another one's.
-- `policy` is what a container may reach, with its secrets; `settings` is what the operator lets requests allow.
-- `proxies` has the proxy of each container; `connections` is what it does with one connection, `peers` what is spoken
-  over it (HTTP, read by h11), `tunnels` what it passes on unread, `dialling` how it reaches a host.
-- `secrets` puts values in the place of what stands for them inside, and `masking` takes them out of answers;
-  `authority` makes the certificates for that.
+- `policy` is what a container may reach, with its secrets, and what the operator lets requests allow.
+- `proxies` has the proxy of each container, with the certificates that it needs; `connections` is what it does with one
+  connection, `tunnels` what it passes on unread, `peers` how it reaches a host and speaks HTTP with both sides.
+- `secrets` puts values in the place of what stands for them inside, and takes them out of answers.
 """

@@ -1,13 +1,110 @@
-"""`Peer`: one side of what a proxy passes on, as HTTP/1.1, which h11 reads and writes. `Meter` bounds what is sent.
+"""The two sides of a proxy: `Dialler` connects to hosts, and `Peer` speaks HTTP/1.1 with either side.
 
-h11 refuses what can be read in two ways, but for a message that has both a length and chunks: that is refused here.
+Connections are made by the rules of `tools.network`, and their number is bounded; `Meter` bounds what is sent. HTTP/1.1
+is read and written by h11, which refuses what can be read in two ways, but for a message that has both a length and
+chunks: that is refused here.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 
 import h11
+
+from responses_app.tools.network import Network, NetworkError
+from responses_app.tools.places import NoPlace, SharedPlaces
+
+CONNECT_SECONDS = 10.0  # to look a name up, connect, and greet with TLS
+MAX_CONNECTIONS = 256  # of this process, to hosts
+PROJECT_CONNECTIONS = 192  # of one project among them
+WAIT_SECONDS = 10.0  # for one of them to be free
+MAX_WAITING = 64  # of one project
+# Names that are looked up at once. A name server that does not answer holds a thread for longer than anybody waits for
+# it, and whoever has the allowlist may have the name server, too: so a project has a share of them.
+MAX_LOOKUPS = 64
+PROJECT_LOOKUPS = 16
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Unreached(Exception):
+    """A host could not be reached; the text is a sentence for whoever asked, and tells nothing of this network."""
+
+    def __init__(self, message: str, status: int = 502) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyTarget:
+    """Where a connection leads."""
+
+    host: str  # as `network.normal_host` writes it
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Dialler:
+    """Connects for all containers of a process. Without `tls`, certificates are checked as this machine does it."""
+
+    def __init__(self, network: Network, tls: ssl.SSLContext | None = None) -> None:
+        self.network = network
+        self._tls = tls
+        self._places = SharedPlaces(
+            most=MAX_CONNECTIONS, share=PROJECT_CONNECTIONS, seconds=WAIT_SECONDS, most_waiting=MAX_WAITING
+        )
+        # Who waits is bounded by the places above, and by the time for a connection.
+        self._lookups = SharedPlaces(most=MAX_LOOKUPS, share=PROJECT_LOOKUPS)
+
+    @contextlib.asynccontextmanager
+    async def connected(self, target: ProxyTarget, project: str, *, tls: bool) -> AsyncIterator[Streams]:
+        """Be connected to a host; the connection is closed behind. Raises `Unreached`."""
+        if tls and self._tls is None:  # when it is first needed: reading the certificates takes 20 ms
+            self._tls = ssl.create_default_context()
+        try:
+            await self._places.take(project)
+        except NoPlace:
+            raise Unreached("Too many connections are open here. Try again later.", 503) from None
+        writer: asyncio.StreamWriter | None = None
+        try:
+            reader, writer = await self._connect(target, project, self._tls if tls else None)
+            yield reader, writer
+        finally:
+            self._places.give_back(project)
+            if writer is not None:
+                writer.transport.abort()
+
+    async def _connect(self, target: ProxyTarget, project: str, tls: ssl.SSLContext | None) -> Streams:
+        name = target.host if tls is not None else None
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._lookups.take(project)
+                looking = asyncio.ensure_future(self.network.addresses(target.host, target.port))
+                # Not when this ends: the thread of a lookup goes on where nobody waits any more.
+                looking.add_done_callback(lambda _: self._lookups.give_back(project))
+                problem: OSError | None = None
+                # These addresses and no others: a name that is asked for twice may have changed.
+                for address in await asyncio.shield(looking):
+                    try:
+                        return await asyncio.open_connection(address, target.port, ssl=tls, server_hostname=name)
+                    except ssl.SSLError:
+                        raise
+                    except OSError as each:
+                        problem = each
+                raise problem or OSError
+        except NetworkError as refused:
+            raise Unreached(str(refused), 403) from None
+        except TimeoutError:
+            raise Unreached(f"The host '{target.host}' did not answer in time.", 504) from None
+        except ssl.SSLError:
+            raise Unreached(f"The certificate of '{target.host}' is not valid, or it speaks no TLS.") from None
+        except OSError:
+            raise Unreached(f"No connection to '{target}' could be made.") from None
+
 
 CHUNK = 64 * 1024  # bytes that are read at once
 MAX_HEAD = 32 * 1024  # bytes of a request's or an answer's head

@@ -1,8 +1,13 @@
-"""`ContainerProxy`: the proxy of one container; `Proxies` makes them, and holds what all of a process share."""
+"""`ContainerProxy`: the proxy of one container. `ContainerProxies` makes them, and holds what those of a process share.
+
+`Authority` makes certificates for the domains of a container's secrets, whose TLS the proxy ends.
+"""
 
 import asyncio
 import contextlib
+import datetime
 import logging
+import os
 import re
 import socket
 import ssl
@@ -10,14 +15,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from responses_app.tools.egress.authority import Authority
-from responses_app.tools.egress.base import CA_BUNDLE, PROXY_PORT, BaseWayOut
-from responses_app.tools.egress.connections import Connection, Rules
-from responses_app.tools.egress.dialling import MAX_LOOKUPS, Dialler, Streams
-from responses_app.tools.egress.peers import Malformed, Meter, Spent
-from responses_app.tools.egress.policy import EgressPolicy
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from responses_app.tools.egress.base import CA_BUNDLE, PROXY_PORT
+from responses_app.tools.egress.connections import ProxyConnection, Rules
+from responses_app.tools.egress.peers import MAX_LOOKUPS, Dialler, Malformed, Meter, Spent, Streams
+from responses_app.tools.egress.policy import EgressPolicy, EgressSettings
 from responses_app.tools.egress.secrets import Placeholders
-from responses_app.tools.egress.settings import EgressSettings
 from responses_app.tools.network import Network
 from responses_app.tools.places import SharedPlaces
 
@@ -43,7 +51,7 @@ _CA_VARIABLES = (
 )
 
 
-class Proxies:
+class ContainerProxies:
     """What the proxies of a process share."""
 
     def __init__(self, settings: EgressSettings, *, network: Network | None = None) -> None:
@@ -73,10 +81,10 @@ class Proxies:
 
     def close(self) -> None:
         """End what looks names up."""
-        self._dialler.close()
+        self._network.close()
 
 
-class ContainerProxy(BaseWayOut):
+class ContainerProxy:
     """Serves what connects to a socket of one container, from `open` to `aclose`; then it may be opened again."""
 
     def __init__(
@@ -101,6 +109,7 @@ class ContainerProxy(BaseWayOut):
 
     @property
     def env(self) -> Mapping[str, str]:
+        """The variables by which programs inside find it."""
         return {
             **dict.fromkeys(_PROXY_VARIABLES, _ADDRESS),
             **dict.fromkeys(_LOCAL_VARIABLES, "localhost,127.0.0.1"),
@@ -111,6 +120,7 @@ class ContainerProxy(BaseWayOut):
 
     @property
     def bundle(self) -> bytes:
+        """The certificates that programs inside trust, as PEM."""
         return self._trusted + (self._authority.certificate if self._authority is not None else b"")
 
     def give_secrets(self, values: Sequence[Mapping[str, Any]]) -> None:
@@ -118,10 +128,12 @@ class ContainerProxy(BaseWayOut):
         self._policy = self._policy.with_values(values)
 
     def open(self, listener: socket.socket) -> None:
+        """Serve each connection to a socket of the container's network."""
         listener.setblocking(False)
         self._accepting = asyncio.create_task(self._accept(listener))
 
     async def aclose(self) -> None:
+        """Serve nothing more."""
         tasks = [*self._connections, *([self._accepting] if self._accepting is not None else [])]
         for each in tasks:
             each.cancel()
@@ -142,21 +154,18 @@ class ContainerProxy(BaseWayOut):
                 except BaseException:
                     self._room.release()
                     raise
-                await self._take_place(connection)
+                try:
+                    # The next one is not accepted before this one may be served.
+                    await self._clients.take(self._rules.project)
+                except BaseException:
+                    connection.close()
+                    self._room.release()
+                    raise
                 task = asyncio.create_task(self._serve(connection))
                 self._connections.add(task)
                 task.add_done_callback(self._ended)
                 # One that is there already is accepted without a wait: the others have their turn here.
                 await asyncio.sleep(0)
-
-    async def _take_place(self, connection: socket.socket) -> None:
-        """Wait until it may be served; the next one is not accepted before."""
-        try:
-            await self._clients.take(self._rules.project)
-        except BaseException:
-            connection.close()
-            self._room.release()
-            raise
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._connections.discard(task)
@@ -170,10 +179,10 @@ class ContainerProxy(BaseWayOut):
         try:
             with contextlib.suppress(OSError, TimeoutError, Spent, Malformed):
                 async with asyncio.timeout(LIFE_SECONDS):
-                    target = await Connection(plain, self._rules).answer()
+                    target = await ProxyConnection(plain, self._rules).answer()
                     if target is not None and self._authority is not None:
                         last = await _with_tls(plain[1], self._authority.context(target.host))
-                        await Connection(last, self._rules, inside=target).answer()
+                        await ProxyConnection(last, self._rules, inside=target).answer()
                     # What was sent is to arrive: an abort would take it back.
                     last[1].close()
                     async with asyncio.timeout(CLOSE_SECONDS):
@@ -215,3 +224,93 @@ def trusted_certificates() -> bytes:
             return b"".join(each[0] + b"\n" for each in _CERTIFICATE.finditer(Path(file).read_bytes()))
     known = ssl.create_default_context().get_ca_certs(binary_form=True)
     return "".join(map(ssl.DER_cert_to_PEM_cert, known)).encode()
+
+
+_DAYS = 7  # more than a container lives
+_EARLY = datetime.timedelta(days=1)  # clocks differ
+
+
+class Authority:
+    """The authority of one container."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._leaf_key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "respsite container")])
+        self._contexts: dict[str, ssl.SSLContext] = {}  # by their hosts: no more than the policy has
+        certificate = self._signed(
+            self._name,
+            self._key.public_key(),
+            [
+                (x509.BasicConstraints(ca=True, path_length=0), True),
+                (_usage(signs_certificates=True), True),
+                (x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), False),
+            ],
+        )
+        self.certificate = certificate.public_bytes(Encoding.PEM)
+
+    def context(self, host: str) -> ssl.SSLContext:
+        """Return what a connection is met with that takes this for a host."""
+        if host in self._contexts:
+            return self._contexts[host]
+        certificate = self._signed(
+            x509.Name([]),
+            self._leaf_key.public_key(),
+            [
+                (x509.SubjectAlternativeName([x509.DNSName(host)]), True),
+                (x509.BasicConstraints(ca=False, path_length=None), True),
+                (_usage(signs_certificates=False), True),
+                (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+                (x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), False),
+            ],
+        )
+        key = self._leaf_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        context = self._contexts[host] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # What is masked is HTTP/1.1.
+        context.set_alpn_protocols(["http/1.1"])
+        _load(context, certificate.public_bytes(Encoding.PEM) + key)
+        return context
+
+    def _signed(
+        self,
+        subject: x509.Name,
+        public_key: ec.EllipticCurvePublicKey,
+        extensions: Sequence[tuple[x509.ExtensionType, bool]],
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _EARLY)
+            .not_valid_after(now + datetime.timedelta(days=_DAYS))
+        )
+        for extension, is_critical in extensions:
+            builder = builder.add_extension(extension, critical=is_critical)
+        return builder.sign(self._key, SHA256())
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _load(context: ssl.SSLContext, chain: bytes) -> None:
+    """Load a certificate and its key, which `ssl` takes from a file alone: one that lies in memory, and has no name."""
+    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    with open(descriptor, "wb") as file:
+        file.write(chain)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")

@@ -4,7 +4,7 @@ Inside, the variable of a secret holds a text that nobody can guess. The proxy p
 the target or in the headers of a request to the secret's domain, also inside of `Authorization: Basic …`. It does not
 in bodies: what is sent there is often published by whoever gets it, and the model could read the value then.
 
-`masking.Mask` does the contrary with what comes back: a host may answer with what it was sent. A host that answers with
+`Mask` does the contrary with what comes back: a host may answer with what it was sent. A host that answers with
 a value in a form that is not known there tells it: an allowed domain is trusted so far.
 """
 
@@ -12,11 +12,12 @@ import base64
 import binascii
 import re
 import secrets as randomness
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from urllib.parse import quote
 
-from responses_app.tools.egress.masking import Mask, forms_of
 from responses_app.tools.egress.policy import EgressPolicy
 
 PREFIX = "respsite-secret-"
@@ -64,7 +65,8 @@ class Placeholders:
         encoded: dict[bytes, bytes] = {}
         for secret in policy.secrets_for(host, port):
             stands = self.by_name[secret.name].encode()
-            if not _has(stands, target, headers):
+            in_headers = any(stands in content or stands in (_basic(content) or b"") for _, content in headers)
+            if stands not in target and not in_headers:
                 continue
             if not is_private:
                 raise SecretExposed(secret.name)
@@ -87,10 +89,6 @@ class Placeholders:
         return Mask({**found, **encoded})
 
 
-def _has(stands: bytes, target: bytes, headers: Headers) -> bool:
-    return stands in target or any(stands in content or stands in (_basic(content) or b"") for _, content in headers)
-
-
 def _filled(content: bytes, stands: bytes, value: bytes, encoded: dict[bytes, bytes]) -> bytes:
     user = _basic(content)
     if user is not None and stands in user:
@@ -109,3 +107,178 @@ def _basic(content: bytes) -> bytes | None:
         return base64.b64decode(match[1], validate=True)
     except binascii.Error:
         return None
+
+
+_ESCAPE = re.compile(
+    rb"%([0-9A-Fa-f]{2})|\\u00([0-9A-Fa-f]{2})|\\x([0-9A-Fa-f]{2})|&#[xX]0{0,4}([0-9A-Fa-f]{2});"  # by its number
+    rb"|&#0{0,4}([0-9]{2,3});|&(amp|lt|gt|quot|apos);|\\([\"'\\/])"
+)
+_NAMED = {b"amp": b"&", b"lt": b"<", b"gt": b">", b"quot": b'"', b"apos": b"'"}
+_HEXADECIMAL, _DECIMAL, _NAME = range(1, 5), 5, 6  # groups of `_ESCAPE`
+# Bytes that one byte has at most where it is escaped.
+_LONGEST_ESCAPE = 10
+# What a text consists of that waits; and what else there is in the values, which is little.
+_OF_TOKENS = bytes(each for each in range(0x21, 0x7F) if each not in b"\"'()<>[]{},")
+_HEAD = 64  # bytes of a value that are searched for first; the rest is compared where they are found
+# Heads in one piece that no whole value begins with. Only texts that repeat themselves every few bytes have more: of
+# them nothing is told.
+_MOST_MISSES = 4096
+
+Span = tuple[int, int, bytes]  # begin, end, and what takes its place
+
+
+def forms_of(value: str) -> Iterator[bytes]:
+    """Yield the texts by which a value is found in an answer whose escapes are undone."""
+    content = value.encode()
+    yield content
+    yield content.replace(b" ", b"+")
+    for before in range(3):
+        # Of the three bytes that four characters stand for, so many are another text's: those characters are left out.
+        encoded = base64.b64encode(bytes(before) + content)
+        encoded = encoded[(0, 2, 3)[before] : (before + len(content)) * 8 // 6]
+        yield encoded
+        yield encoded.translate(bytes.maketrans(b"+/", b"-_"))
+    yield content.hex().encode()
+    yield content.hex().upper().encode()
+
+
+class Mask:
+    r"""Takes the values of secrets out of what comes back, and puts there what stands for them.
+
+    A host may answer with what it was sent. A value is found as it is, and in each form that servers usually give to
+    text:
+
+        URLs      %2F, %2f, + for a space         HTML    &amp; &#39; &#x27;
+        JSON      \/ \" \u0026                    hex     of the whole value, in small or large letters
+        base64    of any text that has the value in it, also with - and _: three forms, by where the value begins
+
+    Escapes are undone first, so it does not matter which characters are escaped.
+
+    What comes is told as it comes, but for the end: that may be the beginning of a value. How much of it waits must not
+    depend on the value, or code inside could find that out: it would have a host send the beginning of a guess, and see
+    whether it comes at once. So what waits is all that could be in any token: back to a space, a quotation mark, a
+    bracket or the end of a line.
+
+    Every search takes a time that grows with the length of the text alone, whatever the values are: who chooses them
+    may choose the answers, too, and everybody's containers wait meanwhile. `_MOST_MISSES` is for that.
+    """
+
+    def __init__(self, found: Mapping[bytes, bytes]) -> None:
+        self._found = [(each, each[:_HEAD], stands) for each, stands in found.items()]
+        self._held = b""  # the end of what came, which may be the beginning of one of them
+        self._waits = _OF_TOKENS + bytes(set(b"".join(each.translate(None, _OF_TOKENS) for each in found)))
+        self._most = _LONGEST_ESCAPE * max(map(len, found), default=0)
+
+    def whole(self, content: bytes) -> bytes:
+        """Return a content without them."""
+        if not self._found:
+            return content
+        return _replaced(content, self._spans(_Unescaped(content)), len(content))
+
+    def add(self, content: bytes) -> bytes:
+        """Take more of a stream, and return what can be told of it by now."""
+        if not self._found:
+            return content
+        content = self._held + content
+        spans = self._spans(_Unescaped(content))
+        end = max(len(content.rstrip(self._waits)), len(content) - self._most)
+        # Where a whole one stands across that place, it goes on behind it.
+        for start, behind, _ in spans:
+            if start < end < behind:
+                end = behind
+        self._held = content[end:]
+        return _replaced(content, spans, end)
+
+    def end(self) -> bytes:
+        """Return the rest."""
+        content, self._held = self._held, b""
+        return self.whole(content)
+
+    def _spans(self, unescaped: "_Unescaped") -> Sequence[Span]:
+        """Return where they stand, first ones first, and the longest of those that begin together."""
+        try:
+            spans, raw_of = self._spans_in(unescaped.content), unescaped.raw_of
+            if unescaped.has_any:
+                spans += [(raw_of(start), raw_of(end), text) for start, end, text in self._spans_in(unescaped.text)]
+        except _TooManyMisses as problem:
+            return [(0, len(unescaped.content), problem.stands)]
+        return sorted(spans, key=lambda span: (span[0], -span[1]))
+
+    def _spans_in(self, text: bytes) -> list[Span]:
+        spans, misses = [], 0
+        for each, head, stands in self._found:
+            place = text.find(head)
+            while place >= 0:
+                if text.startswith(each, place):
+                    spans.append((place, place + len(each), stands))
+                    place += len(each)
+                else:
+                    place, misses = place + 1, misses + 1
+                    if misses > _MOST_MISSES:
+                        raise _TooManyMisses(stands)
+                place = text.find(head, place)
+        return spans
+
+
+class _TooManyMisses(Exception):
+    """A text is made for searches to take long; `stands` is put in the place of all of it."""
+
+    def __init__(self, stands: bytes) -> None:
+        super().__init__()
+        self.stands = stands
+
+
+def _replaced(content: bytes, spans: Sequence[Span], end: int) -> bytes:
+    """Return a content up to a place, with other texts in these places; what overlaps one is left out, too."""
+    told, place = [], 0
+    for start, behind, stands in spans:
+        if place <= start < end:
+            told += [content[place:start], stands]
+        if start < end:
+            place = max(place, behind)
+    return b"".join([*told, content[place:end]])
+
+
+class _Unescaped:
+    """A text whose escapes are undone, and which of its places stand where in the text as it came."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        parts: list[bytes] = []
+        self._places = [0]  # where a part begins, in `text`
+        self._raw = [0]  # and where it does so in what came
+        length = behind = 0
+        for match in _ESCAPE.finditer(content):
+            start = match.start()
+            if start > behind:
+                parts.append(content[behind:start])
+                length += start - behind
+                self._places.append(length)
+                self._raw.append(start)
+            behind = match.end()
+            parts.append(_meant(match[0]))
+            length += 1
+            self._places.append(length)
+            self._raw.append(behind)
+        self.has_any = bool(parts)
+        self.text = b"".join([*parts, content[behind:]])
+
+    def raw_of(self, place: int) -> int:
+        """Return where a place of `text` is in what came."""
+        # Of an escape, which is one byte of `text`, nothing is added.
+        part = bisect_right(self._places, place) - 1
+        return self._raw[part] + place - self._places[part]
+
+
+@lru_cache(4096)
+def _meant(escape: bytes) -> bytes:
+    """Return the byte that an escape stands for; a `?` for a character that is none of ASCII."""
+    match = _ESCAPE.fullmatch(escape)
+    assert match is not None
+    for group in _HEXADECIMAL:
+        if match[group] is not None:
+            return bytes((int(match[group], 16),))
+    if match[_DECIMAL] is not None:
+        number = int(match[_DECIMAL])
+        return bytes((number,)) if number < 128 else b"?"
+    return _NAMED[match[_NAME]] if match[_NAME] is not None else match[_NAME + 1]

@@ -54,7 +54,7 @@ from responses_app.tools.sandbox.stillness import Cgroups
 from responses_app.tools.sandbox.ways_out import WaysOut
 
 if TYPE_CHECKING:
-    from responses_app.tools.egress.proxies import Proxies
+    from responses_app.tools.egress.proxies import ContainerProxies
 
 logger = logging.getLogger("respsite.sandbox")
 
@@ -81,7 +81,7 @@ class Containers:
         new_id: Callable[[str], str],
         clock: Callable[[], float] = time.time,
         checkpoints: Checkpoints | None = None,
-        proxies: "Callable[[], Proxies] | None" = None,
+        proxies: "Callable[[], ContainerProxies] | None" = None,
     ) -> None:
         self.is_leaving = False  # this process stops: no container is made any more
         self.choice: SandboxChoice | None = None

@@ -22,11 +22,10 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.errors import reason_of
 from responses_app.protocol.setting import MIB
-from responses_app.tools.egress.base import BaseWayOut
 from responses_app.tools.sandbox import disk, processes
 from responses_app.tools.sandbox.base import (
     KEPT_OUTPUT,
@@ -65,6 +64,9 @@ from responses_app.tools.sandbox.starting import (
 )
 from responses_app.tools.sandbox.stillness import Cgroup, Cgroups, Rest
 
+if TYPE_CHECKING:
+    from responses_app.tools.egress.proxies import ContainerProxy
+
 logger = logging.getLogger("respsite.sandbox")
 
 Result = TypeVar("Result")
@@ -92,7 +94,7 @@ class SandboxGone(SandboxError):
 class SandboxSession:
     """One container. `start` makes it; `is_alive` until it has been closed or has broken."""
 
-    def __init__(self, started: Started, settings: SandboxSettings, way_out: BaseWayOut | None = None) -> None:
+    def __init__(self, started: Started, settings: SandboxSettings, way_out: "ContainerProxy | None" = None) -> None:
         self.why_ended = ""  # why it ended by itself; "" while it lives, and where it was closed
         self._process = started.process
         # Processes that were there before any code ran: the sandbox's own.

@@ -8,10 +8,10 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.errors import reason_of
 from responses_app.protocol.setting import MIB
-from responses_app.tools.egress.base import BaseWayOut
 from responses_app.tools.sandbox import disk
 from responses_app.tools.sandbox.base import (
     CPUS,
@@ -25,6 +25,9 @@ from responses_app.tools.sandbox.base import (
     claim_user,
 )
 from responses_app.tools.sandbox.stillness import Cgroup, Cgroups
+
+if TYPE_CHECKING:  # its modules are imported where something is reached
+    from responses_app.tools.egress.proxies import ContainerProxy
 
 NO_START = "the container does not start"
 _NICENESS = 10  # the server itself comes first
@@ -48,7 +51,7 @@ class Extras:
     """What a container has beside its files."""
 
     skills: Path | None = None  # as `BaseSandbox.launch` has it
-    way_out: BaseWayOut | None = None  # None: it reaches nothing
+    way_out: "ContainerProxy | None" = None  # None: it reaches nothing
 
 
 NOTHING_MORE = Extras()

@@ -4,25 +4,24 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from responses_app.tools.egress.base import BaseWayOut
 from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.sandbox.base import BaseSandbox
 from responses_app.tools.sandbox.living import LivingContainer
 from responses_app.tools.sandbox.records import NetworkRefused
 
 if TYPE_CHECKING:
-    from responses_app.tools.egress.proxies import Proxies
+    from responses_app.tools.egress.proxies import ContainerProxies, ContainerProxy
 
 
 class WaysOut:
     """The proxies of a host's containers; without `make` there are none."""
 
-    def __init__(self, make: "Callable[[], Proxies] | None") -> None:
+    def __init__(self, make: "Callable[[], ContainerProxies] | None") -> None:
         self._make = make
         self._making = asyncio.Lock()
-        self._proxies: Proxies | None = None  # made for the first container that may reach something
+        self._proxies: ContainerProxies | None = None  # made for the first container that may reach something
 
-    async def check(self, policy: EgressPolicy, sandbox: BaseSandbox) -> "Proxies":
+    async def check(self, policy: EgressPolicy, sandbox: BaseSandbox) -> "ContainerProxies":
         """Return what makes the proxies. Raises `NetworkRefused` where no container may have this policy."""
         if self._make is None:
             raise NetworkRefused("containers have no network here; leave 'network_policy' out")
@@ -38,7 +37,7 @@ class WaysOut:
             )
         return self._proxies
 
-    async def of(self, container: LivingContainer, sandbox: BaseSandbox) -> BaseWayOut | None:
+    async def of(self, container: LivingContainer, sandbox: BaseSandbox) -> "ContainerProxy | None":
         """Return the proxy of a container; None where it may reach nothing. Raises `NetworkRefused`."""
         if container.network is None:
             return None

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from responses_app.tools import network
-from responses_app.tools.egress import connections, dialling, exchanges, peers, proxies
-from responses_app.tools.egress.dialling import MAX_LOOKUPS, PROJECT_LOOKUPS, Dialler, Target, Unreached
-from responses_app.tools.egress.settings import EgressSettings
+from responses_app.tools.egress import connections, peers, proxies
+from responses_app.tools.egress.peers import MAX_LOOKUPS, PROJECT_LOOKUPS, Dialler, ProxyTarget, Unreached
+from responses_app.tools.egress.policy import EgressSettings
 from responses_app.tools.network import AllowedHosts, Network
 from tests.kit.echo_host import EchoHost, echo_host
 from tests.kit.egress import TOKEN, Opened, opened, opened_all, policy, settings
@@ -283,7 +283,7 @@ async def test_slow_clients_and_slow_hosts_are_cut(
     proxy: Opened, host: EchoHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
-    monkeypatch.setattr(exchanges, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.2)
     async with await proxy.connected() as raw:
         assert await raw.said(b"GET http://api") == b"", "half a head"
     answered = asyncio.Event()
@@ -359,7 +359,7 @@ def body_of_chunks(answer: bytes) -> Any:
 
 async def test_name_servers_that_do_not_answer_hold_up_their_own_project_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The threads of lookups go on where nobody waits any more: names that nobody answers for had all of them."""
-    monkeypatch.setattr(dialling, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(peers, "CONNECT_SECONDS", 0.1)
     asked, answer = set(), threading.Event()
 
     def resolve(host: str, port: int) -> Sequence[str]:
@@ -375,7 +375,7 @@ async def test_name_servers_that_do_not_answer_hold_up_their_own_project_alone(m
 
     async def dial(host: str, project: str) -> int:
         try:
-            async with dialler.connected(Target(host, port), project, tls=False):
+            async with dialler.connected(ProxyTarget(host, port), project, tls=False):
                 return 200
         except Unreached as problem:
             return problem.status

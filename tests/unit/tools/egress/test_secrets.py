@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_app.tools.egress.masking import Mask
 from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.egress.secrets import KEPT_VALUES, Placeholders, SecretExposed, SecretLost
+from responses_app.tools.egress.secrets import KEPT_VALUES, Mask, Placeholders, SecretExposed, SecretLost
 
 VALUE = 'p/4+ss"word'
 POLICY = EgressPolicy.read(

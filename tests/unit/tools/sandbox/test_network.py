@@ -13,8 +13,7 @@ import pytest
 
 from responses_app.stores.clock import id_factory
 from responses_app.tools.egress.base import NamedSecret
-from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.egress.settings import EgressSettings, reachable
+from responses_app.tools.egress.policy import EgressPolicy, EgressSettings, reachable
 from responses_app.tools.sandbox import choosing, excess, processes
 from responses_app.tools.sandbox.asking import OwnHost, RemoteHost
 from responses_app.tools.sandbox.base import SandboxError
@@ -165,13 +164,12 @@ print(reached or "stayed in")
 
 DOOR = """
 import asyncio, sys
-from responses_app.tools.egress.base import BaseWayOut
 from responses_app.tools.sandbox.base import SandboxSettings, find_interpreter
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.starting import Extras
 
-class Door(BaseWayOut):
+class Door:  # stands for a `ContainerProxy`, whose libraries this user has not
     env, bundle = {"TOKEN": "stands for it"}, b"trusted"
     def open(self, listener):
         listener.setblocking(False)
