@@ -36,17 +36,18 @@ from responses_app.stores.files import PIECE_BYTES
 from responses_app.stores.skills import SkillGone
 from responses_app.tools.egress.base import NetworkRecord
 from responses_app.tools.egress.policy import policy_of
-from responses_app.tools.sandbox.base import WORK_FOLDER, SandboxError
-from responses_app.tools.sandbox.records import ContainerFile as FileRecord
+from responses_app.tools.sandbox.records import ContainerFileRecord as FileRecord
 from responses_app.tools.sandbox.records import (
     ContainerNotFound,
     ContainerRecord,
     FileUnknown,
     HostGone,
     NetworkRefused,
+    SandboxError,
     TooManyContainers,
     TooManyTransfers,
 )
+from responses_app.tools.sandbox.settings import WORK_FOLDER
 from responses_app.web.endpoint import BYTES, PAGED, Endpoint, Form, Parameter, Refusals, Size, text
 from responses_app.web.forms import is_form, sent_form
 from responses_app.web.http import caller_of, cut_of, parse_noting, project_of, query_of, read_json

@@ -15,7 +15,7 @@ from responses_app.command_line.endpoint import CommandFailed
 from responses_app.observing.logs import JsonLogLines, Seldom, TextLines
 from responses_app.observing.memory import forbid_core_dumps
 from responses_app.settings.conf import ConfigurationError, Settings, from_environ
-from responses_app.tools.sandbox.serving import BACKLOG, Door
+from responses_app.tools.sandbox.hosts import BACKLOG, HostListener
 from responses_app.wiring.sandboxes import serve_host
 
 BEAT_SECONDS = 1.0
@@ -43,13 +43,13 @@ def _log(settings: Settings) -> None:
     logging.getLogger("respsite").setLevel(settings.log_level.upper())
 
 
-def _door(settings: Settings, options: Namespace) -> Door:
+def _door(settings: Settings, options: Namespace) -> HostListener:
     if options.listener is not None:
-        return Door(socket.socket(fileno=options.listener))
+        return HostListener(socket.socket(fileno=options.listener))
     if not options.listen:
         raise CommandFailed("--listen says where servers find it: HOST:PORT, or the path of a Unix socket")
     if "/" in options.listen:
-        return Door(_unix(Path(options.listen)))
+        return HostListener(_unix(Path(options.listen)))
     name, _, port = options.listen.rpartition(":")
     if not name or not port.isdecimal():
         raise CommandFailed("--listen takes HOST:PORT, or the path of a Unix socket")
@@ -64,7 +64,7 @@ def _door(settings: Settings, options: Namespace) -> Door:
         listener = socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         raise CommandFailed(f"cannot listen on {options.listen} ({error})") from None
-    return Door(listener, settings.sandbox_secret, _tls(settings))
+    return HostListener(listener, settings.sandbox_secret, _tls(settings))
 
 
 def _tls(settings: Settings) -> ssl.SSLContext:
@@ -97,7 +97,7 @@ def _unix(path: Path) -> socket.socket:
     return listener
 
 
-async def _serve(settings: Settings, door: Door, options: Namespace) -> str:
+async def _serve(settings: Settings, door: HostListener, options: Namespace) -> str:
     if not settings.core_dumps:
         forbid_core_dumps()
     loop, leaving = asyncio.get_running_loop(), asyncio.Event()
@@ -140,7 +140,7 @@ async def _beat(descriptor: int) -> None:
         await asyncio.sleep(BEAT_SECONDS)
 
 
-def _renew(settings: Settings, door: Door) -> None:
+def _renew(settings: Settings, door: HostListener) -> None:
     if door.tls is None:
         return
     try:

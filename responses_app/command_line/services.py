@@ -110,8 +110,8 @@ async def sandbox(settings: Settings, seconds: float) -> list[Finding]:
 
 async def _sandbox_hosts(settings: Settings, seconds: float) -> list[Finding]:
     """Ask each host of containers what it has."""
-    from responses_app.tools.sandbox.asking import RemoteHost
-    from responses_app.tools.sandbox.base import SandboxError
+    from responses_app.tools.sandbox.hosts import RemoteHost
+    from responses_app.tools.sandbox.records import SandboxError
     from responses_app.wiring.sandboxes import remote_hosts
 
     async def one(host: RemoteHost) -> Finding:

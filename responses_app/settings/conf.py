@@ -46,7 +46,7 @@ from responses_app.stores.vector_stores import VectorStoreSettings
 from responses_app.stores.webhooks import WebhookSettings
 from responses_app.tools.egress.policy import EgressSettings
 from responses_app.tools.meaning.base import MeaningSettings
-from responses_app.tools.sandbox.base import SandboxSettings
+from responses_app.tools.sandbox.settings import SandboxSettings
 from responses_app.tools.settings import (
     ImageSettings,
     McpSettings,

@@ -1,6 +1,6 @@
 """The settings of the tools that the server runs (MCP servers, web searches and images), and of where webhooks go.
 
-Those of the code interpreter are declared in `sandbox.base`. MCP_SERVERS says how the operator's servers are reached:
+Those of containers are declared in `sandbox.settings`. MCP_SERVERS says how the operator's servers are reached:
 
     MCP_SERVERS={"wiki": "https://wiki.internal/mcp",
                  "files": {"command": "npx", "args": ["-y", "server-filesystem", "/srv/shared"]},

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from engine.errors import reason_of
 from responses_app.settings.conf import Settings
 from responses_app.stores.clock import id_factory
-from responses_app.tools.sandbox.asking import BaseHost, OwnHost, RemoteHost
-from responses_app.tools.sandbox.base import SandboxError, SandboxSettings
 from responses_app.tools.sandbox.checkpoints import Checkpoints
 from responses_app.tools.sandbox.choosing import choose
 from responses_app.tools.sandbox.containers import Containers
-from responses_app.tools.sandbox.serving import Door, HostServer
+from responses_app.tools.sandbox.hosts import BaseHost, HostListener, HostServer, OwnHost, RemoteHost
+from responses_app.tools.sandbox.records import SandboxError
+from responses_app.tools.sandbox.settings import SandboxSettings
 
 if TYPE_CHECKING:
     from responses_app.tools.egress.proxies import ContainerProxies
@@ -76,7 +76,7 @@ def remote_hosts(settings: SandboxSettings) -> list[RemoteHost]:
     return [RemoteHost(each, secret=settings.sandbox_secret, tls=tls) for each in settings.sandbox_hosts]
 
 
-async def serve_host(settings: Settings, door: Door, *, leaving: asyncio.Event, checks: bool) -> str:
+async def serve_host(settings: Settings, door: HostListener, *, leaving: asyncio.Event, checks: bool) -> str:
     """Be a host until `leaving` is set. With `checks` the sandbox is tried first: return why there is none, or ""."""
     containers = own_containers(settings)
     if checks:

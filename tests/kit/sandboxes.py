@@ -16,22 +16,16 @@ import pytest
 from responses_app.protocol.setting import MIB
 from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
 from responses_app.tools.egress.proxies import ContainerProxy
-from responses_app.tools.sandbox.asking import OwnHost
-from responses_app.tools.sandbox.base import (
-    BaseSandbox,
-    Interpreter,
-    SandboxError,
-    SandboxSettings,
-    find_interpreter,
-)
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.containers import Containers
+from responses_app.tools.sandbox.hosts import HostListener, HostServer, OwnHost
+from responses_app.tools.sandbox.launch import BaseSandbox, ContainerExtras, Interpreter, find_interpreter
+from responses_app.tools.sandbox.records import SandboxError
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
-from responses_app.tools.sandbox.serving import Door, HostServer
 from responses_app.tools.sandbox.session import SandboxSession
+from responses_app.tools.sandbox.settings import SandboxSettings
 from responses_app.tools.sandbox.sharing import SharedContainers
-from responses_app.tools.sandbox.starting import Extras
-from responses_app.tools.sandbox.stillness import Cgroups
+from responses_app.tools.sandbox.watching import Cgroups
 from tests.kit.memory_files import MemoryFileStore
 from tests.kit.server import ROOT, clean_environ, free_port
 
@@ -75,7 +69,7 @@ async def host_at(path: Path, containers: Containers, *, grace: float = 0.0) -> 
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen()
-    async with serving(HostServer(containers, Door(listener), grace=grace)) as server:
+    async with serving(HostServer(containers, HostListener(listener), grace=grace)) as server:
         yield server
 
 
@@ -196,7 +190,7 @@ async def session_of(
     way_out: ContainerProxy | None = None,
 ) -> AsyncIterator[SandboxSession]:
     """Start a container, with bubblewrap unless another sandbox is named, and end it."""
-    extras = Extras(way_out=way_out)
+    extras = ContainerExtras(way_out=way_out)
     kind, interpreter = sandbox or Bubblewrap(), python or plain_python()
     try:
         session = await SandboxSession.start(kind, interpreter, settings, cgroups, extras=extras)

@@ -45,12 +45,11 @@ from responses_app.stores.skills import BaseSkills, SkillGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolImage, ToolResult, ToolUse
 from responses_app.tools.egress.declared import network_of, told_of_network, values_of
 from responses_app.tools.mcp.named import NamedTool, NoSuchTool, parameter_of
-from responses_app.tools.sandbox.base import SandboxError, SandboxSettings
 from responses_app.tools.sandbox.records import (
     UNKEPT,
     CellEnd,
     CellRun,
-    ContainerFile,
+    ContainerFileRecord,
     ContainerNotFound,
     ContainerRecord,
     Execution,
@@ -59,7 +58,9 @@ from responses_app.tools.sandbox.records import (
     Image,
     MemoryRefused,
     NetworkRefused,
+    SandboxError,
 )
+from responses_app.tools.sandbox.settings import SandboxSettings
 from responses_app.tools.sandbox.sharing import SharedContainers
 from responses_app.tools.skills.given import GivenSkills, told_of
 
@@ -104,7 +105,7 @@ class GivenFiles:
         # `dict.fromkeys`: a file that is named twice is copied once.
         return [GivenFile(file_id, paths[file_id]) for file_id in dict.fromkeys(file_ids)]
 
-    async def copy(self, project: str, container_id: str, given: Sequence[GivenFile]) -> list[ContainerFile]:
+    async def copy(self, project: str, container_id: str, given: Sequence[GivenFile]) -> list[ContainerFileRecord]:
         """Write files into a container. Raises `FileUnknown`, `ContainerNotFound`, `SandboxError` and `StoreError`."""
         return [await self._copy(project, container_id, each) for each in given]
 
@@ -124,7 +125,7 @@ class GivenFiles:
             provided.append(each)
         return provided
 
-    async def _copy(self, project: str, container_id: str, given: GivenFile) -> ContainerFile:
+    async def _copy(self, project: str, container_id: str, given: GivenFile) -> ContainerFileRecord:
         try:
             pieces = self._files.pieces(project, given.id)
             return await self._containers.put_file(project, container_id, given.path, pieces)
@@ -327,7 +328,7 @@ class CodeInterpreterTool(BaseTool):
         except StoreError:
             raise ToolFailed("the skills of the request cannot be read now.", shown=_failed()) from None
 
-    async def _kept(self, container: ContainerRecord, images: Sequence[Image]) -> Sequence[ContainerFile]:
+    async def _kept(self, container: ContainerRecord, images: Sequence[Image]) -> Sequence[ContainerFileRecord]:
         """Keep what was shown as files, by which clients get it without `include`; none where there is no room."""
         try:
             return [

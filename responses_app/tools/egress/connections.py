@@ -214,7 +214,7 @@ class ProxyConnection:
         body = f"{message}\n".encode()
         headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
         reason = message.encode("ascii", "replace")[:MAX_REASON]
-        headers.append(("ProxyConnection", "close"))
+        headers.append(("Connection", "close"))
         await self._client.send(h11.Response(status_code=status, headers=headers, reason=reason))
         await self._client.send(h11.Data(data=body))  # h11 leaves it out where the request was a HEAD
         await self._client.send(h11.EndOfMessage())

@@ -8,7 +8,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import json_text
 from responses_app.protocol.setting import MIB
 from responses_app.tools.base import ToolFailed
-from responses_app.tools.sandbox.calling import Answer
+from responses_app.tools.sandbox.cells import Answer
 
 MAX_BYTES = 32 * MIB  # of the arguments of all calls of a program, and of what came of them
 MAX_FAILED = 1000  # calls of a program that fail: one that goes on all the same is ended

@@ -14,8 +14,8 @@ from responses_app.protocol.items.programs import ITEM, KIND, NAME
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.code_interpreter.tool import code_of, notes_of, told
 from responses_app.tools.programs.bounds import bounded
-from responses_app.tools.sandbox.base import SandboxError, SandboxSettings
-from responses_app.tools.sandbox.records import CellEnd, HostGone
+from responses_app.tools.sandbox.records import CellEnd, HostGone, SandboxError
+from responses_app.tools.sandbox.settings import SandboxSettings
 from responses_app.tools.sandbox.sharing import SharedContainers
 
 logger = logging.getLogger("respsite.tools")

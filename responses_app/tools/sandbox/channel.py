@@ -1,4 +1,4 @@
-"""`Channel`: two processes ask each other, many things at once, over one connection.
+"""`HostChannel`: two processes ask each other, many things at once, over one connection.
 
     {"ask": 7, "what": "run", "arguments": […]}      ──>
                      <──  {"call": 7, "turn": 1, "value": "{…}"}  the asked one needs something while it works
@@ -12,18 +12,142 @@ A question ends with its answer, with the end of the connection, or in its time.
 gone: a process that stands still keeps its connections open.
 
 What is needed is JSON within JSON: a program has made it, so it may be of any shape, and must not break the message.
+
+What goes over it is a JSON header, and the bytes that lie behind it:
+
+    length of the JSON, how many bytes behind it │ JSON │ bytes
+
+Values are what JSON knows, bytes, dataclasses and enumerations; `read_as` makes them again by their type.
 """
 
 import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import struct
+import types
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from responses_app.tools.sandbox.messages import MessageError, packed, received
+from responses_app.protocol.setting import MIB
+
+# Of this protocol: a host refuses a worker that has another one. A host outlives a rolling restart, so workers of a
+# newer release talk to an older host; where they are two machines, it may be the other way round. A new action needs no
+# new version: an older host answers that it does not know it. A new field needs one: `read_as` refuses unknown fields.
+VERSION = 2
+MAX_JSON = 8 * MIB  # bytes of a header: the files of a container, listed, take 1.5 MB
+MAX_BYTES = 64 * MIB  # behind it: the images of a cell take 20, and SKILL_MAX_BYTES is at most so much
+MAX_HELLO = 4096  # bytes of the first header, before anybody is known; nothing lies behind it
+FRAME_SECONDS = 60.0  # in which a message comes whole, once it has begun
+_HEAD = struct.Struct(">II")  # of the JSON and of the bytes; big-endian, 32 bits each
+_PLACE = "\0bytes"  # where bytes stand, the JSON has their first and their last place
+
+
+class MessageError(Exception):
+    """What came is not a message, or is too long, or is not of the type that it should have."""
+
+
+def packed(value: Mapping[str, object]) -> bytes:
+    """Return a message as it is sent. Raises `MessageError` for one that is too long."""
+    parts: list[bytes] = []
+    size = 0
+
+    def plain(each: object) -> object:
+        nonlocal size
+        if isinstance(each, bytes):
+            parts.append(each)
+            size += len(each)
+            # The place among the bytes stands in for them.
+            return {_PLACE: [size - len(each), size]}
+        if is_dataclass(each):
+            return {field.name: getattr(each, field.name) for field in fields(each)}
+        if isinstance(each, Enum):
+            return each.value
+        raise TypeError(f"{type(each).__name__} cannot be sent")
+
+    text = json.dumps(value, default=plain).encode()
+    if len(text) > MAX_JSON or size > MAX_BYTES:
+        raise MessageError("it is too long to be sent")
+    return b"".join((_HEAD.pack(len(text), size), text, *parts))
+
+
+async def received(
+    reader: asyncio.StreamReader, *, max_json: int = MAX_JSON, max_bytes: int = MAX_BYTES
+) -> dict[str, Any]:
+    """Return the next message; one that has begun comes within `FRAME_SECONDS`.
+
+    Raises `MessageError`, `TimeoutError`, `OSError`, and `asyncio.IncompleteReadError` where the other side is gone.
+    """
+    begin = await reader.readexactly(1)
+    async with asyncio.timeout(FRAME_SECONDS):
+        text, size = _HEAD.unpack(begin + await reader.readexactly(_HEAD.size - 1))
+        # Before anything of it is read: whoever sends it may say anything.
+        if text > max_json or size > max_bytes:
+            raise MessageError("it is too long")
+        content = await reader.readexactly(text)
+        behind = await reader.readexactly(size)
+
+    def whole(each: dict[str, Any]) -> Any:
+        if each.keys() != {_PLACE}:
+            return each
+        match each[_PLACE]:
+            case [int(start), int(end)] if 0 <= start <= end <= len(behind):
+                return behind[start:end]
+        raise ValueError("bytes that are not there")
+
+    try:
+        message = json.loads(content, object_hook=whole)
+    except (ValueError, RecursionError):
+        raise MessageError("it is not JSON") from None
+    if not isinstance(message, dict):
+        raise MessageError("it is not an object")
+    return message
+
+
+def read_as(kind: Any, value: Any) -> Any:
+    """Return a value that came as JSON as what it was: a dataclass, an enumeration, a sequence of them, or itself.
+
+    Raises `MessageError`.
+    """
+    try:
+        return _read(kind, value)
+    except (TypeError, ValueError, KeyError, AttributeError) as problem:
+        raise MessageError(f"it is no {getattr(kind, '__name__', kind)}: {problem}") from None
+
+
+def _read(kind: Any, value: Any) -> Any:
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        inner = [each for each in get_args(kind) if each is not type(None)]
+        return None if value is None else _read(inner[0], value)
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _fields_of(kind)
+        return kind(**{name: _read(hints[name], each) for name, each in value.items()})
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
+    if origin is tuple:
+        return tuple(_read(each, one) for each, one in zip(get_args(kind), value, strict=True))
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return [_read(get_args(kind)[0], each) for each in value]
+    plain = {Literal: str, Any: object}.get(origin or kind, origin or kind)
+    wanted = (int, float) if plain is float else plain
+    if plain is None or plain is type(None):
+        wanted = type(None)
+    if not isinstance(value, wanted):
+        raise TypeError(f"{type(value).__name__} instead of {kind}")
+    return value
+
+
+@cache
+def _fields_of(kind: type) -> dict[str, Any]:
+    from responses_app.protocol.files.containers import MemoryLimit  # which records name, and do not import
+
+    return get_type_hints(kind, localns={"MemoryLimit": MemoryLimit})
+
 
 logger = logging.getLogger("respsite.sandbox")
 
@@ -38,7 +162,7 @@ class ChannelClosed(Exception):
     """The other side is gone, or does not answer any more."""
 
 
-class Refused(Exception):
+class ActionFailed(Exception):
     """The other side could not do it: `name` of the error, its text, and what is for the log."""
 
     def __init__(self, name: str, text: str, detail: str) -> None:
@@ -47,10 +171,10 @@ class Refused(Exception):
         self.detail = detail
 
 
-class Asked:
+class HostQuestion:
     """A question of the other side that is worked on."""
 
-    def __init__(self, channel: "Channel", number: int) -> None:
+    def __init__(self, channel: "HostChannel", number: int) -> None:
         self._channel = channel
         self._number = number
         self._turns = 0  # how often something was needed
@@ -93,15 +217,15 @@ class _Asker:
     context: Context = field(default_factory=copy_context)
 
 
-Work = Callable[[str, Sequence[Any], Asked], Awaitable[Any]]  # raises `Refused`
+Work = Callable[[str, Sequence[Any], HostQuestion], Awaitable[Any]]  # raises `ActionFailed`
 
 
-async def nothing_asked(what: str, arguments: Sequence[Any], asked: Asked) -> Any:
+async def nothing_asked(what: str, arguments: Sequence[Any], asked: HostQuestion) -> Any:
     """Do nothing: only the other side is asked here."""
-    raise Refused("SandboxError", "nothing is done here", "")
+    raise ActionFailed("SandboxError", "nothing is done here", "")
 
 
-class Channel:
+class HostChannel:
     """One end of a connection. `work` does what the other side asks for; `news` is what a ping is answered with.
 
     `heard` is called with what a pong says. With `silence` seconds of silence the other side is gone; with `pings` it
@@ -128,7 +252,7 @@ class Channel:
         self._asking: dict[int, asyncio.Future[Any]] = {}  # our questions, by their numbers
         self._askers: dict[int, _Asker] = {}  # of those, by the same numbers
         self._called: dict[asyncio.Task[None], int] = {}  # callbacks that work now, with what they are needed for
-        self._asked: dict[int, tuple[asyncio.Task[None], Asked]] = {}  # questions of the other side
+        self._asked: dict[int, tuple[asyncio.Task[None], HostQuestion]] = {}  # questions of the other side
         self._last = 0.0  # when the other side was heard last, on the loop's clock
         self._watch: asyncio.Task[None] | None = None
         self.is_open = True
@@ -144,7 +268,7 @@ class Channel:
     ) -> Any:
         """Return what the other side answers; where this is cancelled or late, it is told to stop.
 
-        Raises `ChannelClosed`, `Refused`, `MessageError` for what is too long to be sent, and `TimeoutError`.
+        Raises `ChannelClosed`, `ActionFailed`, `MessageError` for what is too long to be sent, and `TimeoutError`.
         """
         self._number += 1
         number, answer = self._number, asyncio.get_running_loop().create_future()
@@ -223,7 +347,7 @@ class Channel:
             case {"answer": int(number), "value": value}:
                 self._resolve(number, value, None)
             case {"failed": int(number), "error": [str(name), str(text), str(detail)]}:
-                self._resolve(number, None, Refused(name, text, detail))
+                self._resolve(number, None, ActionFailed(name, text, detail))
             case {"call": int(number), "turn": int(turn), "value": str(value)}:
                 asker = self._askers.get(number)  # None: nobody waits for it any more
                 callback, context = (None, None) if asker is None else (asker.callback, asker.context.copy())
@@ -268,16 +392,16 @@ class Channel:
         if len(self._asked) >= MAX_ASKED:
             self._writer.write(packed({"failed": number, "error": ["SandboxError", "too much is asked at once", ""]}))
             return
-        asked = Asked(self, number)
+        asked = HostQuestion(self, number)
         task = asyncio.create_task(self._answer(number, what, arguments, asked))
         self._asked[number] = (task, asked)
 
-    async def _answer(self, number: int, what: str, arguments: list[Any], asked: Asked) -> None:
+    async def _answer(self, number: int, what: str, arguments: list[Any], asked: HostQuestion) -> None:
         try:
             try:
                 said: dict[str, object] = {"answer": number, "value": await self._work(what, arguments, asked)}
                 content = packed(said)
-            except Refused as problem:
+            except ActionFailed as problem:
                 content = packed({"failed": number, "error": [problem.name, str(problem), problem.detail]})
             except MessageError as problem:
                 content = packed({"failed": number, "error": ["SandboxError", f"the answer: {problem}", ""]})

@@ -27,12 +27,16 @@ from typing import BinaryIO
 
 from engine.errors import reason_of
 from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.sandbox.base import SandboxError
+from responses_app.tools.sandbox.channel import MessageError, read_as
 from responses_app.tools.sandbox.disk import ENTRY_BYTES, Folders
-from responses_app.tools.sandbox.kept_calls import KeptBytes, KeptCalls
-from responses_app.tools.sandbox.living import LIFE_SECONDS, MEMORY, LivingContainer
-from responses_app.tools.sandbox.messages import MessageError, read_as
-from responses_app.tools.sandbox.records import ContainerFile, ContainerRecord, StoredFile, checked_path
+from responses_app.tools.sandbox.living import LIFE_SECONDS, MEMORY, KeptBytes, KeptCalls, LivingContainer
+from responses_app.tools.sandbox.records import (
+    ContainerFileRecord,
+    ContainerRecord,
+    ListedFile,
+    SandboxError,
+    checked_path,
+)
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.skills import MountedSkill, SkillFolder
 
@@ -86,7 +90,7 @@ class Checkpoints:
     def _loaded(self, folder: Path, kept: KeptBytes) -> LivingContainer:
         about = json.loads((folder / _ABOUT).read_text())
         record: ContainerRecord = read_as(ContainerRecord, {name: about[name] for name in _KEPT})
-        files: list[ContainerFile] = read_as(Sequence[ContainerFile], about["files"])
+        files: list[ContainerFileRecord] = read_as(Sequence[ContainerFileRecord], about["files"])
         mounted: list[MountedSkill] = read_as(Sequence[MountedSkill], about["skills"])
         if record.id != folder.name or record.memory not in MEMORY:
             raise ValueError("it is not what was saved")
@@ -110,7 +114,7 @@ class Checkpoints:
         container: LivingContainer,
         session: SandboxSession | None,
         *,
-        note: Callable[[Sequence[StoredFile]], object],
+        note: Callable[[Sequence[ListedFile]], object],
         most: int,
     ) -> None:
         """Write down what a container has, at most so many bytes of files, and within `SAVE_SECONDS`.

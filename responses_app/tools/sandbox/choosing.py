@@ -20,21 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from responses_app.protocol.setting import MIB
-from responses_app.tools.sandbox.base import (
-    KEPT_OUTPUT,
-    SKILLS_FOLDER,
+from responses_app.tools.sandbox.launch import (
     BaseSandbox,
+    ContainerExtras,
     Interpreter,
     InterpreterError,
-    SandboxError,
-    SandboxSettings,
     find_interpreter,
 )
-from responses_app.tools.sandbox.records import CellEnd, Execution
+from responses_app.tools.sandbox.records import CellEnd, Execution, SandboxError
 from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
 from responses_app.tools.sandbox.session import SandboxSession
-from responses_app.tools.sandbox.starting import Extras
-from responses_app.tools.sandbox.stillness import Cgroups, find_cgroups
+from responses_app.tools.sandbox.settings import KEPT_OUTPUT, SKILLS_FOLDER, SandboxSettings
+from responses_app.tools.sandbox.watching import Cgroups, find_cgroups
 
 logger = logging.getLogger("respsite.sandbox")
 
@@ -330,7 +327,7 @@ print(found or {_STAYED_IN!r})
 async def _session(
     sandbox: BaseSandbox, interpreter: Interpreter, cgroups: Cgroups | None, skills: Path
 ) -> AsyncIterator[SandboxSession]:
-    session = await SandboxSession.start(sandbox, interpreter, LIMITS, cgroups, extras=Extras(skills))
+    session = await SandboxSession.start(sandbox, interpreter, LIMITS, cgroups, extras=ContainerExtras(skills))
     try:
         yield session
     finally:

@@ -24,34 +24,40 @@ from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
 from responses_app.protocol.setting import MIB
 from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.places import NoPlace, SharedPlaces
-from responses_app.tools.sandbox.base import BaseSandbox, Interpreter, SandboxError, SandboxSettings
-from responses_app.tools.sandbox.calling import Answer
+from responses_app.tools.sandbox.cells import Answer, Report
 from responses_app.tools.sandbox.checkpoints import TAG_DIGITS, Checkpoints, NotSaved, new_tag
 from responses_app.tools.sandbox.choosing import SandboxChoice
-from responses_app.tools.sandbox.commands import CommandsRun, Report
 from responses_app.tools.sandbox.disk import Folders
-from responses_app.tools.sandbox.kept_calls import KeptBytes, KeptCalls, still_wanted
-from responses_app.tools.sandbox.known import Known, least_missed
-from responses_app.tools.sandbox.living import MEMORY, LivingContainer
+from responses_app.tools.sandbox.launch import BaseSandbox, ContainerExtras, Interpreter
+from responses_app.tools.sandbox.living import (
+    MEMORY,
+    KeptBytes,
+    KeptCalls,
+    KnownContainers,
+    LivingContainer,
+    WaysOut,
+    least_missed,
+    still_wanted,
+)
 from responses_app.tools.sandbox.records import (
     CellRun,
     ChainFound,
-    ContainerFile,
+    CommandsRun,
+    ContainerFilePart,
+    ContainerFileRecord,
     ContainerNotFound,
     ContainerRecord,
-    FilePart,
     FileSource,
     HostGone,
+    HostRoom,
+    ListedFile,
     MemoryRefused,
-    Room,
-    StoredFile,
+    SandboxError,
     TooManyContainers,
 )
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
+from responses_app.tools.sandbox.settings import SandboxSettings
 from responses_app.tools.sandbox.skills import MountedSkill, contents
-from responses_app.tools.sandbox.starting import Extras
-from responses_app.tools.sandbox.stillness import Cgroups
-from responses_app.tools.sandbox.ways_out import WaysOut
 
 if TYPE_CHECKING:
     from responses_app.tools.egress.proxies import ContainerProxies
@@ -91,7 +97,7 @@ class Containers:
         self._new_id = new_id
         self._clock = clock
         self._sweeper: asyncio.Task[None] | None = None  # runs while there are containers
-        self._known = Known(clock)
+        self._known = KnownContainers(clock)
         self._started: set[str] = set()  # ids of containers that have a session, or start one
         self._folders = Folders()  # of their skills, on the host
         self._kept = KeptBytes(MAX_KEPT)  # what came of their calls
@@ -106,10 +112,10 @@ class Containers:
         for container in checkpoints.load(self._kept) if checkpoints is not None else ():
             self._known.add(container)
 
-    def room(self) -> Room:
+    def room(self) -> HostRoom:
         """Return what there is, and what there is room for."""
         every = list(self._known)
-        return Room(
+        return HostRoom(
             tag=self.tag,
             known=len(every),
             started=len(self._started),
@@ -275,12 +281,12 @@ class Containers:
         async with self._at_work(await self.find(project, id)) as session:
             await session.put_part(part, begin, content)
 
-    async def finish(self, project: str, id: str, part: str, path: str, size: int) -> ContainerFile:
+    async def finish(self, project: str, id: str, part: str, path: str, size: int) -> ContainerFileRecord:
         """Have what was written by parts as a file. Raises `ContainerNotFound`, `SandboxError`."""
         container = await self.find(project, id)
         async with self._at_work(container) as session:
             await session.rename(part, path)
-            return self._note_file(container, StoredFile(path, size), "user")
+            return self._note_file(container, ListedFile(path, size), "user")
 
     async def drop(self, project: str, id: str, part: str) -> None:
         """Remove what was written of a file that will not be whole. Raises `ContainerNotFound`, `SandboxError`."""
@@ -288,7 +294,7 @@ class Containers:
         if session is not None and session.is_alive:
             await session.remove(part)
 
-    async def put_image(self, project: str, id: str, media_type: str, content: bytes) -> ContainerFile:
+    async def put_image(self, project: str, id: str, media_type: str, content: bytes) -> ContainerFileRecord:
         """Keep an image that code has shown, as a file named after its id. Raises as `put_file` does."""
         container = await self.find(project, id)
         file_id = self._new_id(CONTAINER_FILE)
@@ -296,11 +302,11 @@ class Containers:
         path = f"{file_id}.{media_type.rpartition('/')[2]}"
         async with self._at_work(container) as session:
             await session.put(path, content)
-        file = ContainerFile(file_id, path, len(content), int(self._clock()), "assistant")
+        file = ContainerFileRecord(file_id, path, len(content), int(self._clock()), "assistant")
         container.files[path] = file
         return file
 
-    async def files_of(self, project: str, id: str) -> list[ContainerFile]:
+    async def files_of(self, project: str, id: str) -> list[ContainerFileRecord]:
         """Return the files of a container, oldest first. Raises `ContainerNotFound`, `SandboxError`."""
         container = await self.find(project, id)
         if container.session is None:
@@ -309,7 +315,7 @@ class Containers:
             self._note_all(container, await session.list_files())
             return list(container.files.values())
 
-    def _note_all(self, container: LivingContainer, files: Sequence[StoredFile]) -> None:
+    def _note_all(self, container: LivingContainer, files: Sequence[ListedFile]) -> None:
         """Know these files, and no other ones."""
         there = {each.path: each for each in files}
         for path in [path for path in container.files if path not in there]:
@@ -318,14 +324,14 @@ class Containers:
             if each.path not in container.files:
                 self._note_file(container, each, "assistant")
 
-    async def file(self, project: str, id: str, file_id: str) -> ContainerFile:
+    async def file(self, project: str, id: str, file_id: str) -> ContainerFileRecord:
         """Return a file. Raises `ContainerNotFound`, `SandboxError`."""
         for each in await self.files_of(project, id):
             if each.id == file_id:
                 return each
         raise ContainerNotFound(file_id)
 
-    async def part(self, project: str, id: str, file_id: str, begin: int) -> FilePart:
+    async def part(self, project: str, id: str, file_id: str, begin: int) -> ContainerFilePart:
         """Return at most `PIECE_BYTES` of a file from a place on. Raises `ContainerNotFound`, `SandboxError`."""
         container = await self.find(project, id)
         file = next((each for each in container.files.values() if each.id == file_id), None)
@@ -452,19 +458,24 @@ class Containers:
         if container.session is not None and container.session.is_alive:
             return container.session
         sandbox, interpreter = await self.sandbox()
+        cgroups = self.choice.cgroups if self.choice is not None else None
         self._note_ended()
         memory = min(MEMORY[container.memory], self._settings.sandbox_memory_bytes)
         settings = replace(self._settings, sandbox_memory_bytes=memory)
         # Started ones count, not those at work: each holds memory, also an idle one.
         # Again, as others take the room that is made, too.
         while len(self._started) >= self._settings.sandbox_max_containers:
-            await self._make_room(container)
+            started = [each for each in self._known if each.session is not None and each is not container]
+            idle = [each for each in started if not each.working]
+            if not idle:  # those that end now, or start
+                raise TooManyContainers("all containers that this server may have are busy now; try again later")
+            await self._put_away(least_missed(idle))
         # Before the start, which awaits: others that look meanwhile must count it.
         self._started.add(container.id)
         try:
             way_out = await self._ways_out.of(container, sandbox)
-            extras = Extras(await container.skills.made(self._folders), way_out)
-            session = await SandboxSession.start(sandbox, interpreter, settings, self._cgroups(), extras=extras)
+            extras = ContainerExtras(await container.skills.made(self._folders), way_out)
+            session = await SandboxSession.start(sandbox, interpreter, settings, cgroups, extras=extras)
         # Being cancelled, too.
         except BaseException:
             self._started.discard(container.id)
@@ -498,9 +509,6 @@ class Containers:
             container.lost, container.was_saved = "its files could not be read again", False
             container.files.clear()
 
-    def _cgroups(self) -> Cgroups | None:
-        return self.choice.cgroups if self.choice is not None else None
-
     def _note_ended(self) -> None:
         """Take note of containers whose sessions have ended by themselves: they are in nobody's way."""
         for each in self._known:
@@ -510,10 +518,10 @@ class Containers:
                 each.files.clear()
                 self._started.discard(each.id)
 
-    def _note_file(self, container: LivingContainer, file: StoredFile, source: FileSource) -> ContainerFile:
+    def _note_file(self, container: LivingContainer, file: ListedFile, source: FileSource) -> ContainerFileRecord:
         known = container.files.get(file.path)
         id, created_at = (known.id, known.created_at) if known else (self._new_id(CONTAINER_FILE), int(self._clock()))
-        noted = ContainerFile(id, file.path, file.size, created_at, known.source if known else source)
+        noted = ContainerFileRecord(id, file.path, file.size, created_at, known.source if known else source)
         container.files[file.path] = noted
         return noted
 
@@ -521,14 +529,6 @@ class Containers:
         while self._known:
             await asyncio.sleep(SWEEP_SECONDS)
             await self.sweep()
-
-    async def _make_room(self, container: LivingContainer) -> None:
-        """Put away what is missed least, of those that do not work. Raises `TooManyContainers`."""
-        started = [each for each in self._known if each.session is not None and each is not container]
-        idle = [each for each in started if not each.working]
-        if not idle:  # those that end now, or start
-            raise TooManyContainers("all containers that this server may have are busy now; try again later")
-        await self._put_away(least_missed(idle))
 
     async def _put_away(self, container: LivingContainer) -> None:
         """Have the files of a container on disk, and nothing of it in memory; where that cannot be, it ends."""

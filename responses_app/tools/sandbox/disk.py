@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from responses_app.tools.sandbox import processes
-from responses_app.tools.sandbox.base import SCRATCH, WORK_FOLDER
+from responses_app.tools.sandbox.settings import SCRATCH, WORK_FOLDER
 
 ENTRY_BYTES = 4096  # that a file takes at least, and a folder: a disk has a bound for their number, too
 MAX_PATH = 3000  # characters of a folder's path; the system can follow 4096

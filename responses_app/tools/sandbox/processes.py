@@ -74,7 +74,7 @@ def threads(pid: int) -> list[str]:
 def end_below(root: int) -> None:
     """Kill all that descend from a process, however fast they make others. Takes up to half a second."""
     for _ in range(_KILLS):
-        living = [pid for pid in tree(root) if pid != root and not _has_ended(pid)]
+        living = [pid for pid in tree(root) if pid != root and (each := seen(pid)) is not None and not each.has_ended]
         if not living:
             return
         for pid in living:
@@ -82,11 +82,6 @@ def end_below(root: int) -> None:
                 os.kill(pid, signal.SIGKILL)
         # Some may fork while they are killed: looked at again when the others are gone.
         time.sleep(0.005)
-
-
-def _has_ended(pid: int) -> bool:
-    process = seen(pid)
-    return process is None or process.has_ended
 
 
 def memory(root: int) -> int:

@@ -1,25 +1,29 @@
 """Containers, their files and what came of their cells, as data; and the errors of those who ask for them.
 
-The API and web workers know containers by these records. What a warden tells of cells and files is read here, bounded
-and checked: code in a sandbox may have made it say anything, so what is not as it should be is left out. `Output` keeps
-of what a cell prints as much as is worth reading.
+The API and web workers know containers by these records.
 """
 
-import contextlib
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from responses_app.protocol.setting import MIB
 from responses_app.tools.egress.base import NetworkRecord
-from responses_app.tools.sandbox.base import SandboxError
-from responses_app.tools.sandbox.inside.respsite_kernel import frames
 
-if TYPE_CHECKING:  # a sandbox is tried by users who have no more than this folder
+if TYPE_CHECKING:
     from responses_app.protocol.files.containers import MemoryLimit
+
+
+class SandboxError(Exception):
+    """A sandbox cannot be had, or its program cannot be used any more; the text may be read by clients.
+
+    `detail` may not: it is for the log.
+    """
+
+    def __init__(self, message: str, *, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
+
 
 FileSource = Literal["user", "assistant"]
 UNKEPT = "unkept"  # the name of containers that never lie on disk: of projects that keep nothing
@@ -71,7 +75,7 @@ class ContainerRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerFile:
+class ContainerFileRecord:
     """A file of a container, under the id by which clients know it."""
 
     id: str
@@ -90,7 +94,7 @@ class ChainFound:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class HostRoom:
     """What a host has, and has room for."""
 
     tag: str  # the last digits of the ids of its containers
@@ -103,10 +107,6 @@ class Room:
     is_leaving: bool  # it stops: it makes no more containers
 
 
-MAX_FILES = 1000  # of a container that are told of; the warden itself tells of no more
-MAX_FILE_SIZE = 2**53 - 1  # of those that JSON can say everywhere
-MAX_IMAGES = 16  # of one cell
-MAX_IMAGE_BYTES = 20 * MIB  # of all of them
 MAX_PATH = 1024  # bytes
 
 
@@ -132,7 +132,7 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
+class ListedFile:
     """A file of a container: its path under the work folder, and its size in bytes."""
 
     path: str
@@ -140,7 +140,7 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True)
-class FilePart:
+class ContainerFilePart:
     """A part of a file."""
 
     content: bytes
@@ -156,7 +156,7 @@ class Execution:
     ended: CellEnd
     error: str | None = None  # the name of the exception; None where it raised nothing
     images: Sequence[Image] = ()
-    files: Sequence[StoredFile] = ()  # those that it wrote
+    files: Sequence[ListedFile] = ()  # those that it wrote
     variables_lost: bool = False  # all processes of the container were ended
 
 
@@ -165,7 +165,7 @@ class CellRun:
     """What came of a cell in a container."""
 
     execution: Execution  # how it ended, and what it printed
-    files: Sequence[ContainerFile]  # those that it wrote
+    files: Sequence[ContainerFileRecord]  # those that it wrote
     begun_anew: str | None  # nothing of before is there: why, "" where that is not known; None: all is there
     was_saved: bool = False  # its variables are lost, and its files, which lay on disk meanwhile, are there
 
@@ -197,73 +197,28 @@ def unfinished(path: str, name: str) -> str:
     return f"{folder}{slash}.{name}.part"
 
 
-def part_in(answer: frames.Frame, begin: int, most: int) -> FilePart:
-    """Return the part of a file that a warden gives. Raises `SandboxError` for a file of more than `most` bytes."""
-    match answer.header:
-        case {"size": int(size), "written": int(written)} if begin + len(answer.payload) <= size:
-            if size > most:
-                raise SandboxError("it is too large")
-            return FilePart(answer.payload, size, written)
-    raise SandboxError("it cannot be read")
+@dataclass(frozen=True, slots=True)
+class CommandEnd:
+    """How a command ended."""
+
+    exit_code: int
+    killed: bool = False  # it did not end by itself: it was told to
 
 
-def files_in(header: Mapping[str, Any]) -> list[StoredFile]:
-    """Return the files that a warden tells of, of which the first `MAX_FILES` count."""
-    return list(islice(_files(header.get("files")), MAX_FILES))
+@dataclass(frozen=True, slots=True)
+class CommandsEnd:
+    """What came of the commands of one call."""
+
+    ended: CellEnd  # why those that were killed were
+    commands: Sequence[CommandEnd]
+    files: Sequence[ListedFile] = ()  # those that they wrote
+    variables_lost: bool = False  # the kernel was ended, too
 
 
-def images_in(answer: frames.Frame) -> list[Image]:
-    """Return the images that a cell has shown, of which the first `MAX_IMAGES` count."""
-    return list(islice(_images(answer.header.get("images"), answer.payload), MAX_IMAGES))
+@dataclass(frozen=True, slots=True)
+class CommandsRun:
+    """What came of commands in a container."""
 
-
-def _files(files: object) -> Iterator[StoredFile]:
-    for each in files if isinstance(files, list) else []:
-        match each:
-            case [str(path), int(size)] if 0 <= size <= MAX_FILE_SIZE:
-                with contextlib.suppress(SandboxError):
-                    yield StoredFile(checked_path(path), int(size))
-
-
-def _images(images: object, payload: bytes) -> Iterator[Image]:
-    begin = 0
-    for each in images if isinstance(images, list) else []:
-        match each:
-            case ["image/png" | "image/jpeg" as media_type, int(size)] if 0 < size <= len(payload) - begin:
-                yield Image(media_type, payload[begin : begin + size])
-                begin += size
-
-
-class Output:
-    """Keeps the beginning and the end of a stream of bytes, `most` bytes in all; `size` counts all that came."""
-
-    def __init__(self, most: int) -> None:
-        self.size = 0  # of all that came
-        self._head = bytearray()
-        self._most = most // 2  # of each of the two
-        self._tail: deque[bytes] = deque()
-        self._in_tail = 0  # bytes in `_tail`, which may be a little more than `_most`
-
-    def add(self, content: bytes) -> None:
-        """Take more."""
-        self.size += len(content)
-        room = self._most - len(self._head)
-        if room > 0:
-            self._head += content[:room]
-            content = content[room:]
-        if not content:
-            return
-        self._tail.append(content)
-        self._in_tail += len(content)
-        # Whole pieces go while what is left still fills the end.
-        while self._in_tail - len(self._tail[0]) >= self._most:
-            self._in_tail -= len(self._tail.popleft())
-
-    def text(self) -> str:
-        """Return it; what was left out of the middle is counted there."""
-        tail = b"".join(self._tail)
-        left_out = self.size - len(self._head) - min(len(tail), self._most)
-        if left_out <= 0:
-            return (bytes(self._head) + tail).decode(errors="replace")
-        end = tail[-self._most :].decode(errors="replace")
-        return f"{self._head.decode(errors='replace')}\n[… {left_out} bytes left out …]\n{end}"
+    execution: CommandsEnd  # how they ended
+    files: Sequence[ContainerFileRecord]  # those that they wrote
+    begun_anew: str | None  # as in `CellRun`

@@ -24,25 +24,22 @@ from pathlib import Path
 
 from responses_app.tools.egress.base import CA_BUNDLE
 from responses_app.tools.sandbox import seccomp
-from responses_app.tools.sandbox.base import (
+from responses_app.tools.sandbox.disk import Folders
+from responses_app.tools.sandbox.launch import (
     INSIDE,
     OF_ETC,
     OPEN_FILES,
     PROGRAMS,
-    SCRATCH,
-    SKILLS_FOLDER,
     SYSTEM_FOLDERS,
-    WORK_FOLDER,
     BaseSandbox,
-    Door,
     Interpreter,
     Launch,
-    SandboxSettings,
+    ProxyDoor,
     environment,
     warden_command,
     warden_settings,
 )
-from responses_app.tools.sandbox.disk import Folders
+from responses_app.tools.sandbox.settings import SCRATCH, SKILLS_FOLDER, WORK_FOLDER, SandboxSettings
 
 
 class Bubblewrap(BaseSandbox):
@@ -65,7 +62,7 @@ class Bubblewrap(BaseSandbox):
         *,
         uid: int | None,
         skills: Path | None = None,
-        door: Door | None = None,
+        door: ProxyDoor | None = None,
     ) -> Launch:
         reading, writing = os.pipe()
         # Closed here: the other end finds the end of the filter behind it.
@@ -74,11 +71,14 @@ class Bubblewrap(BaseSandbox):
         descriptor = door.descriptor if door is not None else None
         argument = warden_settings(settings, folder=WORK_FOLDER, uid=uid, has_own_processes=True, door=descriptor)
         bundle = _in_memory_file(door.bundle) if door is not None else None
+        user: tuple[str, ...] = ("--unshare-user", "--uid", "1000", "--gid", "1000")
+        if uid is not None:  # what the warden needs to become another user is left to root, until it has
+            user = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
         argv = [
             shutil.which("bwrap") or "bwrap",
             # Namespaces of its own; `-try`: older kernels have none of cgroups.
             *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
-            *(_as_user() if uid is None else _as_root()),
+            *user,
             # `--new-session`: no terminal that code could type into.
             *("--die-with-parent", "--new-session", "--hostname", "sandbox", "--seccomp", str(reading)),
             *_system(),
@@ -97,15 +97,6 @@ class Bubblewrap(BaseSandbox):
         if door is None or bundle is None:
             return Launch(argv, environment(), pass_fds=(reading,))
         return Launch(argv, {**environment(), **door.env}, pass_fds=(reading, bundle, door.descriptor))
-
-
-def _as_root() -> Iterator[str]:
-    """Leave to root what the warden needs to become another user, until it has."""
-    yield from ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
-
-
-def _as_user() -> Iterator[str]:
-    yield from ("--unshare-user", "--uid", "1000", "--gid", "1000")
 
 
 def _system() -> Iterator[str]:
@@ -174,7 +165,7 @@ class Sandlock(BaseSandbox):
         *,
         uid: int | None,
         skills: Path | None = None,
-        door: Door | None = None,
+        door: ProxyDoor | None = None,
     ) -> Launch:
         assert door is None, "its containers have the network of the host: it has no ways out"
         folder = self._folders.make()

@@ -113,7 +113,12 @@ def program(machine: str | None = None, *, local_sockets: bool = True, tcp: bool
             # Common numbers pass over the next test, which is of the machine's own.
             _step(_AT_LEAST, _FIRST_COMMON, then=2),
             *_unless(_step(_AT_LEAST, known.last_own + 1, otherwise=1), errno.ENOSYS),
-            *(part for number in refused if number is not None for part in _refuse(number)),
+            *(
+                part
+                for number in refused
+                if number is not None
+                for part in _unless(_step(_EQUALS, number, otherwise=1), errno.EPERM)
+            ),
             # Its flags lie in memory that a filter cannot read; told that there is no such call, the C library
             # uses `clone`, whose flags are an argument.
             *_unless(_step(_EQUALS, known.clone3, otherwise=1), errno.ENOSYS),
@@ -173,10 +178,6 @@ def _with_tcp(known: _Machine) -> tuple[bytes, ...]:
         _step(_RETURN, _ALLOW),
         _step(_LOAD, _NUMBER),
     )
-
-
-def _refuse(number: int) -> tuple[bytes, bytes]:
-    return _unless(_step(_EQUALS, number, otherwise=1), errno.EPERM)
 
 
 def _unless(test: bytes, error: int) -> tuple[bytes, bytes]:

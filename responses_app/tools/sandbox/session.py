@@ -9,7 +9,7 @@ not end it in GRACE_SECONDS, all processes of the container are killed, and a ne
 its files are not. A warden that does not answer is killed with all it has; then the session is over.
 
 A container is watched as long as it lives: a cell for what it takes, and between cells whether all stands still
-(`Rest`). One that runs on is ended, and the session says why (`why_ended`).
+(`ContainerRest`). One that runs on is ended, and the session says why (`why_ended`).
 """
 
 import asyncio
@@ -27,42 +27,43 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from engine.errors import reason_of
 from responses_app.protocol.setting import MIB
 from responses_app.tools.sandbox import disk, processes
-from responses_app.tools.sandbox.base import (
-    KEPT_OUTPUT,
-    BaseSandbox,
-    Interpreter,
-    SandboxError,
-    SandboxSettings,
-)
-from responses_app.tools.sandbox.calling import Answer, answered
-from responses_app.tools.sandbox.commands import CommandOutputs, CommandsEnd, Report, commands_end
-from responses_app.tools.sandbox.excess import Excess
-from responses_app.tools.sandbox.inside.respsite_kernel import frames
-from responses_app.tools.sandbox.records import (
+from responses_app.tools.sandbox.cells import (
     MAX_IMAGE_BYTES,
-    CellEnd,
-    Execution,
-    FilePart,
+    Answer,
+    CommandOutputs,
     Output,
-    StoredFile,
-    checked_path,
-    clean,
+    Report,
+    answered,
+    commands_end,
     files_in,
     images_in,
     part_in,
-    unfinished,
 )
-from responses_app.tools.sandbox.starting import (
+from responses_app.tools.sandbox.inside.respsite_kernel import frames
+from responses_app.tools.sandbox.launch import (
     NO_START,
     NOTHING_MORE,
-    Extras,
-    Started,
+    BaseSandbox,
+    ContainerExtras,
+    Interpreter,
+    StartedSandbox,
     give_cores,
-    make_cgroup,
     received_listener,
     start_process,
 )
-from responses_app.tools.sandbox.stillness import Cgroup, Cgroups, Rest
+from responses_app.tools.sandbox.records import (
+    CellEnd,
+    CommandsEnd,
+    ContainerFilePart,
+    Execution,
+    ListedFile,
+    SandboxError,
+    checked_path,
+    clean,
+    unfinished,
+)
+from responses_app.tools.sandbox.settings import KEPT_OUTPUT, SandboxSettings
+from responses_app.tools.sandbox.watching import Cgroup, Cgroups, ContainerRest, Excess
 
 if TYPE_CHECKING:
     from responses_app.tools.egress.proxies import ContainerProxy
@@ -79,6 +80,7 @@ WATCH_SECONDS = 0.1  # how often the memory and the files of a running cell are 
 REST_SECONDS = 0.25  # how often a container is looked at between cells: 50 us where nothing runs
 QUICK_SECONDS = 0.05  # in so short a cell nothing grows far: it is not looked at again when it ends
 MAX_PRINTED = 16 * MIB  # more than that is not read to its end: the cell is interrupted
+ROOM_BYTES = 64 * MIB  # in a cgroup, for what belongs to no process: the host's watch ends a cell before that
 MAX_CODE = MIB  # bytes of a cell
 _READ = 64 * 1024  # bytes read at once
 _ENDED = "the container has ended"
@@ -94,14 +96,16 @@ class SandboxGone(SandboxError):
 class SandboxSession:
     """One container. `start` makes it; `is_alive` until it has been closed or has broken."""
 
-    def __init__(self, started: Started, settings: SandboxSettings, way_out: "ContainerProxy | None" = None) -> None:
+    def __init__(
+        self, started: StartedSandbox, settings: SandboxSettings, way_out: "ContainerProxy | None" = None
+    ) -> None:
         self.why_ended = ""  # why it ended by itself; "" while it lives, and where it was closed
         self._process = started.process
         # Processes that were there before any code ran: the sandbox's own.
         self._attendants: frozenset[int] = frozenset()
         self._cgroup: Cgroup | None = None  # None where there are no groups
         self._killed = 0  # processes that the system has ended for the group's memory
-        self._rest: Rest | None = None  # watches that all stands still; None while a cell runs
+        self._rest: ContainerRest | None = None  # watches that all stands still; None while a cell runs
         self._guard: asyncio.Task[None] | None = None  # watches as long as the container lives
         self._settings = settings
         self._folder = started.launch.folder  # on the host, with its files; None where they lie in memory
@@ -128,7 +132,7 @@ class SandboxSession:
         settings: SandboxSettings,
         cgroups: Cgroups | None = None,
         *,
-        extras: Extras = NOTHING_MORE,
+        extras: ContainerExtras = NOTHING_MORE,
     ) -> "SandboxSession":
         """Start a container, in a group of its own where there are `cgroups`.
 
@@ -169,9 +173,13 @@ class SandboxSession:
         give_cores(started)
         if cgroups is None:
             return
-        own = len(started)
+        # Files that lie in memory count as memory.
+        files = 0 if self._folder is not None else 2 * self._settings.sandbox_disk_bytes
         try:
-            self._cgroup = make_cgroup(cgroups, self._settings, folder=self._folder, processes=own)
+            self._cgroup = cgroups.make(
+                memory=self._settings.sandbox_memory_bytes + files + ROOM_BYTES,
+                processes=self._settings.sandbox_max_processes + len(started),
+            )
             self._cgroup.take(started[1:])  # the first one ends the others when the server has been killed
         except OSError as problem:
             raise SandboxError(NO_START, detail=f"its cgroup: {reason_of(problem)}") from None
@@ -197,7 +205,9 @@ class SandboxSession:
                     self._begin_rest()
 
     def _begin_rest(self) -> None:
-        self._rest = Rest(self._process.pid, self._settings.sandbox_memory_bytes, self._attendants, self._cgroup)
+        self._rest = ContainerRest(
+            self._process.pid, self._settings.sandbox_memory_bytes, self._attendants, self._cgroup
+        )
 
     async def run(self, code: str, seconds: float | None = None, answer: Answer | None = None) -> Execution:
         """Run a cell, for at most `seconds`. A cancellation interrupts it. Raises `SandboxError`, `SandboxGone`.
@@ -279,7 +289,7 @@ class SandboxSession:
         """Give a file another path, in place of what is there. Raises `SandboxError`, `SandboxGone`."""
         await self._ask({"do": "rename", "path": checked_path(path), "to": checked_path(to)})
 
-    async def get_part(self, path: str, begin: int, most: int) -> FilePart:
+    async def get_part(self, path: str, begin: int, most: int) -> ContainerFilePart:
         """Return at most so many bytes of a file from a place on. Raises `SandboxError`, `SandboxGone`."""
         question = {"do": "get", "path": checked_path(path), "begin": begin, "most": most}
         return part_in(await self._ask(question, max_payload=most), begin, self._settings.sandbox_disk_bytes)
@@ -288,7 +298,7 @@ class SandboxSession:
         """Remove a file. Raises `SandboxError`, `SandboxGone`."""
         await self._ask({"do": "remove", "path": checked_path(path)})
 
-    async def list_files(self) -> list[StoredFile]:
+    async def list_files(self) -> list[ListedFile]:
         """Return the files under the work folder, without hidden ones. Raises `SandboxGone`."""
         return files_in((await self._ask({"do": "list"})).header)
 
@@ -439,7 +449,8 @@ class SandboxSession:
                 why = _UNSEEN
             if why is not None:
                 logger.warning("a container is ended: %s", why)
-                await self._end_because(why)
+                self.why_ended = why
+                await self.close()
 
     async def _watch_cell(self) -> None:
         """Halt a cell once the container has more of something than it may."""
@@ -448,7 +459,7 @@ class SandboxSession:
         if halt is not None and (excess := self._excess.of_memory() or await self._excess.of_files()) is not None:
             _resolve(halt, excess)
 
-    def _watch_rest(self, rest: Rest) -> str | None:
+    def _watch_rest(self, rest: ContainerRest) -> str | None:
         """Return why the container must end, if it must."""
         if rest.cgroup is not None and self._lock.locked():  # it is awake, for its files
             return _TOO_LARGE if self._excess.of_memory() is not None else None
@@ -459,10 +470,6 @@ class SandboxSession:
         if rest.is_settled and not was_settled and self._excess.of_memory() is not None:
             return _TOO_LARGE
         return None
-
-    async def _end_because(self, why: str) -> None:
-        self.why_ended = why
-        await self.close()
 
     def _listen(self) -> None:
         """Hear what is printed, also where it was no longer listened to."""

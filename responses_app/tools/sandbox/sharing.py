@@ -27,24 +27,24 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.protocol.ids import milliseconds_of
 from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.sandbox.asking import BaseHost
-from responses_app.tools.sandbox.base import SandboxError
-from responses_app.tools.sandbox.calling import Answer, while_called
+from responses_app.tools.sandbox.cells import Answer, Report, while_called
 from responses_app.tools.sandbox.channel import Callback
 from responses_app.tools.sandbox.checkpoints import TAG_DIGITS
-from responses_app.tools.sandbox.commands import CommandsRun, Report
 from responses_app.tools.sandbox.containers import PIECE_BYTES, has_memory, memory_refused
+from responses_app.tools.sandbox.hosts import BaseHost
 from responses_app.tools.sandbox.records import (
     UNKEPT,
     CellRun,
     ChainFound,
-    ContainerFile,
+    CommandsRun,
+    ContainerFilePart,
+    ContainerFileRecord,
     ContainerNotFound,
     ContainerRecord,
-    FilePart,
     HostGone,
+    HostRoom,
     MemoryRefused,
-    Room,
+    SandboxError,
     TooManyTransfers,
     checked_path,
     unfinished,
@@ -57,10 +57,6 @@ LATE_SECONDS = 1.0  # a host that has not said hello by then is not waited for w
 MAX_TRANSFERS = 32  # files of one project that one worker reads or writes at once, each by parts of `PIECE_BYTES`
 
 
-def _never_past(project: str, made_at: float) -> bool:
-    return False
-
-
 class SharedContainers:
     """The containers of these hosts.
 
@@ -68,7 +64,9 @@ class SharedContainers:
     found no more.
     """
 
-    def __init__(self, hosts: Sequence[BaseHost], *, is_past: Callable[[str, float], bool] = _never_past) -> None:
+    def __init__(
+        self, hosts: Sequence[BaseHost], *, is_past: Callable[[str, float], bool] = lambda project, made_at: False
+    ) -> None:
         self.hosts = hosts
         self._is_past = is_past
         self.problem: str | None = None  # why there is no sandbox, as it was found out last
@@ -129,7 +127,12 @@ class SharedContainers:
         enough = [each for each in there if memory is None or has_memory(memory, each[1].memory)]
         if there and memory is not None and not enough:
             raise MemoryRefused(memory_refused(memory, max(room.memory for _, room in there)))
-        return [host for host, _ in sorted(enough, key=lambda each: _fullness(each[1]))]
+
+        def fullness(each: tuple[BaseHost, HostRoom]) -> float:
+            """Of two that are equally full, that with fewer containers has more room."""
+            return each[1].started / each[1].most + each[1].known / 1e6
+
+        return [host for host, _ in sorted(enough, key=fullness)]
 
     async def _open_all(self) -> None:
         """Connect to the hosts that are not; what cannot be reached has no room. Late ones are tried further behind."""
@@ -231,18 +234,16 @@ class SharedContainers:
         except ContainerNotFound:
             raise SandboxError("the container of the program is gone") from None
 
-    async def put_file(self, project: str, id: str, path: str, pieces: AsyncIterable[bytes]) -> ContainerFile:
+    async def put_file(self, project: str, id: str, path: str, pieces: AsyncIterable[bytes]) -> ContainerFileRecord:
         """Write a file, part by part. Raises `ContainerNotFound`, `SandboxError`, and `TooManyTransfers`."""
         # A name of its own, so that two that write the same file do not meet.
         part, size = unfinished(checked_path(path), secrets.token_hex(8)), 0
         with self._transfer(project):
             try:
                 async for piece in parted(pieces, PIECE_BYTES):
-                    arguments = (project, id, part, size, piece)
-                    await self._where_it_is("put_part", *arguments)
+                    await self._where_it_is("put_part", project, id, part, size, piece)
                     size += len(piece)
-                whole = (project, id, part, path, size)
-                file: ContainerFile = await self._where_it_is("finish", *whole)
+                file: ContainerFileRecord = await self._where_it_is("finish", project, id, part, path, size)
                 return file
             # Being cancelled, too. Removed by a task of its own, as this one may be over at once.
             except BaseException:
@@ -255,22 +256,22 @@ class SharedContainers:
         except (ContainerNotFound, SandboxError) as problem:  # it was not begun, or its container is gone
             logger.info("container %s: nothing of an unfinished file was removed: %s", id, problem)
 
-    async def put_image(self, project: str, id: str, media_type: str, content: bytes) -> ContainerFile:
+    async def put_image(self, project: str, id: str, media_type: str, content: bytes) -> ContainerFileRecord:
         """Keep an image that code has shown, as a file named after its id. Raises as `put_file` does."""
-        file: ContainerFile = await self._where_it_is("put_image", project, id, media_type, content)
+        file: ContainerFileRecord = await self._where_it_is("put_image", project, id, media_type, content)
         return file
 
-    async def files_of(self, project: str, id: str) -> list[ContainerFile]:
+    async def files_of(self, project: str, id: str) -> list[ContainerFileRecord]:
         """Return the files of a container, oldest first. Raises `ContainerNotFound`, `SandboxError`."""
-        files: list[ContainerFile] = await self._where_it_is("files_of", project, id)
+        files: list[ContainerFileRecord] = await self._where_it_is("files_of", project, id)
         return files
 
-    async def file(self, project: str, id: str, file_id: str) -> ContainerFile:
+    async def file(self, project: str, id: str, file_id: str) -> ContainerFileRecord:
         """Return a file. Raises `ContainerNotFound`, `SandboxError`."""
-        file: ContainerFile = await self._where_it_is("file", project, id, file_id)
+        file: ContainerFileRecord = await self._where_it_is("file", project, id, file_id)
         return file
 
-    async def content(self, project: str, id: str, file_id: str) -> AsyncGenerator[FilePart, None]:
+    async def content(self, project: str, id: str, file_id: str) -> AsyncGenerator[ContainerFilePart, None]:
         """Yield what is in a file, part by part, and the first part at once. Raises as `put_file` does.
 
         A file that is written meanwhile has no end that belongs to its beginning: that is a `SandboxError`.
@@ -278,8 +279,7 @@ class SharedContainers:
         begin, written = 0, None
         with self._transfer(project):
             while True:
-                arguments = (project, id, file_id, begin)
-                part: FilePart = await self._where_it_is("part", *arguments)
+                part: ContainerFilePart = await self._where_it_is("part", project, id, file_id, begin)
                 begin += len(part.content)
                 # Another size or time, or an end before the end: somebody writes to it.
                 if written not in (None, (part.size, part.written)) or (not part.content and begin < part.size):
@@ -373,11 +373,6 @@ class SharedContainers:
 async def _opened(host: BaseHost) -> None:
     with contextlib.suppress(SandboxError):  # it has said why in the log
         await host.open()
-
-
-def _fullness(room: Room) -> float:
-    """Return how full a host is; of two that are equally full, that with fewer containers has more room."""
-    return room.started / room.most + room.known / 1e6
 
 
 async def parted(pieces: AsyncIterable[bytes], size: int) -> AsyncIterator[bytes]:

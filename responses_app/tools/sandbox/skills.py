@@ -27,8 +27,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from engine.errors import reason_of
 from responses_app.tools.sandbox import disk
-from responses_app.tools.sandbox.base import SandboxError
-from responses_app.tools.sandbox.records import checked_path
+from responses_app.tools.sandbox.records import SandboxError, checked_path
 
 Given = ParamSpec("Given")
 Done = TypeVar("Done")

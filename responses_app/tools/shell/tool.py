@@ -21,9 +21,9 @@ from responses_app.protocol.requests.server_tools import SHELL_ITEM
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.code_interpreter.tool import LOST, CodeInterpreterTool, loss_of, with_copied
 from responses_app.tools.egress.declared import told_of_network
-from responses_app.tools.sandbox.base import SandboxError, SandboxSettings
-from responses_app.tools.sandbox.commands import MAX_COMMANDS, MAX_TOLD, CommandEnd, CommandsRun
-from responses_app.tools.sandbox.records import CellEnd, ContainerNotFound
+from responses_app.tools.sandbox.cells import MAX_COMMANDS, MAX_TOLD
+from responses_app.tools.sandbox.records import CellEnd, CommandEnd, CommandsRun, ContainerNotFound, SandboxError
+from responses_app.tools.sandbox.settings import SandboxSettings
 
 logger = logging.getLogger("respsite.tools")
 

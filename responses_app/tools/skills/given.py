@@ -21,7 +21,8 @@ from responses_app.protocol.files.skills import (
     told,
 )
 from responses_app.stores.skills import BaseSkills, VersionRecord, found_version
-from responses_app.tools.sandbox.base import SKILLS_FOLDER, SandboxError
+from responses_app.tools.sandbox.records import SandboxError
+from responses_app.tools.sandbox.settings import SKILLS_FOLDER
 from responses_app.tools.sandbox.sharing import SharedContainers
 from responses_app.tools.sandbox.skills import MountedSkill
 from responses_app.tools.skills.bundles import BadBundle, one_line, read_zip

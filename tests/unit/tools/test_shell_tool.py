@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from responses_app.protocol.response.steps import StopReason
 from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
-from responses_app.tools.sandbox.commands import MAX_COMMANDS
+from responses_app.tools.sandbox.cells import MAX_COMMANDS
 from responses_app.tools.shell.tool import ShellTool
 from tests.kit.fakes import ANSWER, FakeEngine, Site
 from tests.kit.laws import assert_laws, counting_ids

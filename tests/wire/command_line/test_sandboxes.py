@@ -6,7 +6,7 @@ import signal
 import tempfile
 from pathlib import Path
 
-from responses_app.tools.sandbox.asking import RemoteHost
+from responses_app.tools.sandbox.hosts import RemoteHost
 from responses_app.tools.sandbox.sharing import SharedContainers
 from tests.kit.sandboxes import host_process, needs_bubblewrap
 from tests.kit.waiting import eventually

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from responses_app.tools.sandbox import choosing, session
-from responses_app.tools.sandbox.base import SKILLS_FOLDER, Interpreter, Launch, SandboxSettings, find_interpreter
+from responses_app.tools.sandbox.launch import Interpreter, Launch, find_interpreter
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
+from responses_app.tools.sandbox.settings import SKILLS_FOLDER, SandboxSettings
 
 OTHER = "read the files of another container"
 Change = Callable[[list[str]], list[str]]

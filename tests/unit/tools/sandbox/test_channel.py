@@ -1,4 +1,4 @@
-"""`Channel`: what one side needs while it works is done for whoever asks, and logged about them."""
+"""`HostChannel`: what one side needs while it works is done for whoever asks, and logged about them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -8,26 +8,26 @@ from socket import socketpair
 from typing import Any
 
 from responses_app.observing.logs import bind, bound
-from responses_app.tools.sandbox.channel import Asked, Channel
+from responses_app.tools.sandbox.channel import HostChannel, HostQuestion
 
 SILENCE = 60.0
 
 
-async def work(what: str, arguments: Sequence[Any], asked: Asked) -> Any:
+async def work(what: str, arguments: Sequence[Any], asked: HostQuestion) -> Any:
     """Need something, and tell something, before the answer."""
     asked.tell({"of": what})
     return await asked.call({"of": what})
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[Channel]:
+async def connected() -> AsyncIterator[HostChannel]:
     """Yield the asking end of a connection, which was opened for somebody else."""
     ours, theirs = socketpair()
     opener = copy_context()
     opener.run(bind, project="the opener's")
     ends = (
-        Channel(await asyncio.open_unix_connection(sock=ours), silence=SILENCE),
-        Channel(await asyncio.open_unix_connection(sock=theirs), work=work, silence=SILENCE),
+        HostChannel(await asyncio.open_unix_connection(sock=ours), silence=SILENCE),
+        HostChannel(await asyncio.open_unix_connection(sock=theirs), work=work, silence=SILENCE),
     )
     tasks = [asyncio.create_task(end.live(), context=opener.copy()) for end in ends]
     try:
@@ -41,7 +41,7 @@ async def connected() -> AsyncIterator[Channel]:
 async def test_what_is_needed_is_done_for_who_asks_and_not_for_who_opened_the_connection() -> None:
     about: list[tuple[str, str]] = []
 
-    async def asks(channel: Channel, project: str) -> object:
+    async def asks(channel: HostChannel, project: str) -> object:
         bind(project=project)
 
         def note() -> None:

@@ -15,12 +15,12 @@ import pytest_asyncio
 
 from responses_app.protocol.setting import MIB
 from responses_app.stores.clock import id_factory
-from responses_app.tools.sandbox.base import SKILLS_FOLDER, SandboxError
 from responses_app.tools.sandbox.checkpoints import Checkpoints
 from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.living import LIFE_SECONDS, LivingContainer
-from responses_app.tools.sandbox.records import ContainerNotFound, FilePart
+from responses_app.tools.sandbox.records import ContainerFilePart, ContainerNotFound, SandboxError
 from responses_app.tools.sandbox.session import SandboxSession
+from responses_app.tools.sandbox.settings import SKILLS_FOLDER
 from responses_app.tools.sandbox.skills import SkillFolder
 from tests.kit.clock import Clock
 from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, host_at, needs_bubblewrap, pieces_of, shared, started
@@ -224,10 +224,10 @@ async def test_what_a_warden_says_that_lies_fills_no_disk_and_takes_no_time(
     monkeypatch.setattr("responses_app.tools.sandbox.checkpoints.SAVE_SECONDS", 0.2)
     await saved.written("open('a.txt', 'w').write('123');")
 
-    async def lie(self: SandboxSession, path: str, begin: int, most: int) -> FilePart:
+    async def lie(self: SandboxSession, path: str, begin: int, most: int) -> ContainerFilePart:
         if said < 0:
             await asyncio.Event().wait()
-        return FilePart(b"x" * min(said, 1), said or 3, 1)
+        return ContainerFilePart(b"x" * min(said, 1), said or 3, 1)
 
     monkeypatch.setattr(SandboxSession, "get_part", lie)
     await saved.rest()

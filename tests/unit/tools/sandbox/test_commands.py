@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from responses_app.tools.sandbox import session as sessions
-from responses_app.tools.sandbox.base import SandboxError, find_interpreter
-from responses_app.tools.sandbox.commands import KILLED, MAX_TOLD, CommandEnd, CommandOutputs, CommandsEnd, commands_end
+from responses_app.tools.sandbox.cells import KILLED, MAX_TOLD, CommandOutputs, commands_end
 from responses_app.tools.sandbox.inside.respsite_kernel.frames import Frame
-from responses_app.tools.sandbox.records import CellEnd, StoredFile
+from responses_app.tools.sandbox.launch import find_interpreter
+from responses_app.tools.sandbox.records import CellEnd, CommandEnd, CommandsEnd, ListedFile, SandboxError
 from responses_app.tools.sandbox.sandboxes import Sandlock
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 from tests.kit.sandboxes import needs_bubblewrap, session_of
@@ -66,7 +66,7 @@ class TestInAContainer:
         await container.run("open('known.txt', 'w').write('known')")
         ended, told = await run(container, "cat known.txt; cat; pwd; echo made > made.txt")
         assert told.text() == "known/mnt/data\n"
-        assert ended.files == [StoredFile("made.txt", 5)]
+        assert ended.files == [ListedFile("made.txt", 5)]
         assert (await container.run("open('made.txt').read()")).output == "'made\\n'\n"
         _, told = await run(container, "python3 -c 'import sys; print(sys.version_info[0])'; echo $MPLBACKEND")
         assert told.text() == "3\n\n"

@@ -10,11 +10,16 @@ import pytest_asyncio
 
 from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.protocol.setting import MIB
-from responses_app.tools.sandbox import known
-from responses_app.tools.sandbox.base import SandboxError
+from responses_app.tools.sandbox import living
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.containers import PIECE_BYTES, Containers
-from responses_app.tools.sandbox.records import ContainerNotFound, MemoryRefused, TooManyContainers, TooManyTransfers
+from responses_app.tools.sandbox.records import (
+    ContainerNotFound,
+    MemoryRefused,
+    SandboxError,
+    TooManyContainers,
+    TooManyTransfers,
+)
 from responses_app.tools.sandbox.sharing import MAX_TRANSFERS
 from tests.kit.clock import Clock
 from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of, shared, started
@@ -159,7 +164,7 @@ async def test_without_a_sandbox_its_problem_is_said(clock: Clock) -> None:
 
 
 async def test_one_project_cannot_push_out_those_of_another(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "MAX_KNOWN", 3)
+    monkeypatch.setattr(living, "MAX_KNOWN", 3)
     containers = make(clock)
     small = await containers.create("small")
     for _ in range(5):

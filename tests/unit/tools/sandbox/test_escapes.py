@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 
 from responses_app.tools.sandbox import choosing as attempts
-from responses_app.tools.sandbox import excess, processes
-from responses_app.tools.sandbox.base import (
+from responses_app.tools.sandbox import processes, watching
+from responses_app.tools.sandbox.choosing import Host, choose
+from responses_app.tools.sandbox.launch import (
     INSIDE,
     BaseSandbox,
     Interpreter,
     Launch,
-    SandboxSettings,
     environment,
     find_interpreter,
     warden_command,
     warden_settings,
 )
-from responses_app.tools.sandbox.choosing import Host, choose
 from responses_app.tools.sandbox.records import CellEnd, Execution
 from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
+from responses_app.tools.sandbox.settings import SandboxSettings
 from tests.kit.sandboxes import needs_bubblewrap, plain_python, session_of
 from tests.kit.waiting import eventually
 from tests.unit.tools.sandbox.nobody import (
@@ -150,7 +150,7 @@ async def test_a_container_may_have_so_many_sockets(
     kind: type[BaseSandbox], python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With sandlock the network is that of the host."""
-    monkeypatch.setattr(excess, "MAX_SOCKETS", 100)
+    monkeypatch.setattr(watching, "MAX_SOCKETS", 100)
     code = "import socket, time\nheld = [socket.socketpair() for _ in range(80)]\ntime.sleep(20)"
     async with session_of(sandbox=kind(), python=find_interpreter(python)) as session:
         assert (await session.run(code)).ended is CellEnd.TOO_MUCH_MEMORY
@@ -161,8 +161,8 @@ async def test_a_container_may_have_so_many_sockets(
 async def test_a_server_that_is_killed_leaves_no_code_behind_that_has_stopped_its_warden() -> None:
     server = (
         "import asyncio\n"
-        "from responses_app.tools.sandbox.base import SandboxSettings\n"
-        "from responses_app.tools.sandbox.base import find_interpreter\n"
+        "from responses_app.tools.sandbox.settings import SandboxSettings\n"
+        "from responses_app.tools.sandbox.launch import find_interpreter\n"
         "from responses_app.tools.sandbox.sandboxes import Sandlock\n"
         "from responses_app.tools.sandbox.session import SandboxSession\n"
         "async def main():\n"

@@ -16,14 +16,10 @@ import pytest_asyncio
 
 from responses_app.protocol.errors import ApiError
 from responses_app.tools.programs.tool import ProgramTool
-from responses_app.tools.sandbox import actions, asking, sharing
-from responses_app.tools.sandbox import serving as host_side
-from responses_app.tools.sandbox.actions import Action
-from responses_app.tools.sandbox.asking import BaseHost, RemoteHost
-from responses_app.tools.sandbox.base import SandboxError
-from responses_app.tools.sandbox.messages import MAX_JSON, VERSION, MessageError, packed, read_as, received
-from responses_app.tools.sandbox.records import CellRun, ChainFound, ContainerNotFound, HostGone, Room
-from responses_app.tools.sandbox.serving import Door, HostServer
+from responses_app.tools.sandbox import hosts, sharing
+from responses_app.tools.sandbox.channel import MAX_JSON, VERSION, MessageError, packed, read_as, received
+from responses_app.tools.sandbox.hosts import BaseHost, HostAction, HostListener, HostServer, RemoteHost
+from responses_app.tools.sandbox.records import CellRun, ChainFound, ContainerNotFound, HostGone, HostRoom, SandboxError
 from responses_app.tools.sandbox.sharing import SharedContainers
 from tests.kit.sandboxes import SMALL, certificate, host_at, needs_bubblewrap, serving
 from tests.kit.waiting import eventually
@@ -89,7 +85,7 @@ async def secure(folder: Path) -> AsyncIterator[Secure]:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(cert, key)
     listener = socket.create_server(("127.0.0.1", 0))
-    server = HostServer(containers_of(), Door(listener, SECRET, tls), grace=0)
+    server = HostServer(containers_of(), HostListener(listener, SECRET, tls), grace=0)
     async with serving(server):
         yield Secure(server, listener.getsockname()[1], cert)
 
@@ -121,8 +117,8 @@ async def test_each_container_is_found_at_its_host_and_new_ones_lie_where_there_
 
 
 async def test_a_host_that_stands_still_is_gone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(asking, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(hosts, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(hosts, "PING_SECONDS", 0.05)
     async with mute(folder, greets=True):
         host = RemoteHost(str(folder / "mute"))
         with pytest.raises(HostGone, match="went away"):
@@ -133,7 +129,7 @@ async def test_a_host_that_stands_still_is_gone(folder: Path, monkeypatch: pytes
 async def test_one_that_does_not_answer_in_time_is_asked_again_later(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(actions.ACTIONS, "check", Action(str, 0.1))
+    monkeypatch.setitem(hosts.ACTIONS, "check", HostAction(str, 0.1))
     async with mute(folder, greets=True):
         every = among(RemoteHost(str(folder / "mute")))
         with pytest.raises(HostGone, match="in time"):
@@ -150,8 +146,8 @@ async def test_one_that_does_not_answer_in_time_is_asked_again_later(
 
 
 async def test_all_who_wait_for_a_host_that_hangs_wait_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "CONNECT_SECONDS", 2.5)
-    monkeypatch.setattr(asking, "AGAIN_SECONDS", 2.0)  # less than an attempt takes, as it is
+    monkeypatch.setattr(hosts, "CONNECT_SECONDS", 2.5)
+    monkeypatch.setattr(hosts, "AGAIN_SECONDS", 2.0)  # less than an attempt takes, as it is
     async with mute(folder) as came:
         host = RemoteHost(str(folder / "mute"))
         ended = await asyncio.gather(*(host.ask("records", "p") for _ in range(5)), return_exceptions=True)
@@ -164,7 +160,7 @@ async def test_one_that_hangs_keeps_nobody_from_the_others(folder: Path, monkeyp
     monkeypatch.setattr(sharing, "LATE_SECONDS", 0.05)
     async with host_at(folder / "1", containers_of()), mute(folder) as came:
         every = among(RemoteHost(str(folder / "mute")), RemoteHost(str(folder / "1")))
-        async with asyncio.timeout(asking.CONNECT_SECONDS / 2):
+        async with asyncio.timeout(hosts.CONNECT_SECONDS / 2):
             await every.check()
             made = [await every.create("p") for _ in range(3)]
             assert await every.of_chain("p", ["resp_1"]) is None
@@ -177,7 +173,7 @@ async def test_what_is_needed_ends_with_what_needs_it(path: Path, monkeypatch: p
     async def need(self: object, call: Any) -> Any:
         return await call({})
 
-    monkeypatch.setitem(actions.ACTIONS, "need", Action(dict[str, Any], needs=True))
+    monkeypatch.setitem(hosts.ACTIONS, "need", HostAction(dict[str, Any], needs=True))
     monkeypatch.setattr("responses_app.tools.sandbox.containers.Containers.need", need, raising=False)
     begun, ended = asyncio.Event(), asyncio.Event()
 
@@ -231,7 +227,7 @@ async def test_an_action_may_need_the_worker_while_it_works(path: Path, monkeypa
     async def count(self: object, most: int, call: Any) -> list[int]:
         return [(await call({"number": number}))["double"] for number in range(most)]
 
-    monkeypatch.setitem(actions.ACTIONS, "count", Action(list[int], needs=True))
+    monkeypatch.setitem(hosts.ACTIONS, "count", HostAction(list[int], needs=True))
     monkeypatch.setattr("responses_app.tools.sandbox.containers.Containers.count", count, raising=False)
 
     async def double(value: dict[str, Any]) -> dict[str, Any]:
@@ -267,8 +263,8 @@ async def test_over_tls_with_the_secret_and_not_without(secure: Secure) -> None:
 async def test_those_who_say_nothing_keep_no_worker_of_another_address_out(
     secure: Secure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(host_side, "HELLO_SECONDS", 60.0)
-    most, server = host_side.MAX_STRANGERS_OF_ADDRESS, secure.server
+    monkeypatch.setattr(hosts, "HELLO_SECONDS", 60.0)
+    most, server = hosts.MAX_STRANGERS_OF_ADDRESS, secure.server
     # Not one handshake: before its own, a connection was not counted.
     address = ("127.0.0.1", secure.port)
     strangers = [socket.create_connection(address, source_address=("127.0.0.2", 0)) for _ in range(2 * most)]
@@ -286,7 +282,7 @@ async def test_those_who_say_nothing_keep_no_worker_of_another_address_out(
 async def test_who_is_refused_and_leaves_its_end_open_is_counted_until_it_is_cut(
     secure: Secure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_side, "GOODBYE_SECONDS", 0.2)
+    monkeypatch.setattr(hosts, "GOODBYE_SECONDS", 0.2)
 
     def refused() -> ssl.SSLSocket:
         """Hear that the secret is wrong, and say no more: not even that TLS ends."""
@@ -328,7 +324,7 @@ STRANGE = {
 async def test_whatever_strangers_send_ends_their_connection_alone(
     name: str, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(host_side, "HELLO_SECONDS", 0.3)
+    monkeypatch.setattr(hosts, "HELLO_SECONDS", 0.3)
     friend = among(RemoteHost(str(path)))
     made = await friend.create("p")
     reader, writer = await asyncio.open_unix_connection(path)
@@ -358,14 +354,14 @@ async def test_a_wrong_call_of_an_action_fails_alone(path: Path) -> None:
 @pytest.mark.parametrize("value", [None, [], {}, {"tag": "x"}, {"tag": 5}, "x"])
 async def test_what_is_not_of_its_type_is_refused(value: object) -> None:
     with pytest.raises(MessageError):
-        read_as(Room, value)
+        read_as(HostRoom, value)
     with pytest.raises(MessageError):
         read_as(CellRun, value)
     assert read_as(ChainFound | None, None) is None
 
 
 async def test_a_frame_that_does_not_come_to_its_end_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("responses_app.tools.sandbox.messages.FRAME_SECONDS", 0.05)
+    monkeypatch.setattr("responses_app.tools.sandbox.channel.FRAME_SECONDS", 0.05)
     reader = asyncio.StreamReader()
     reader.feed_data(HELLO[:9])
     with pytest.raises(TimeoutError):

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from responses_app.tools.sandbox.kept_calls import KeptBytes, KeptCalls
+from responses_app.tools.sandbox.living import KeptBytes, KeptCalls
 from responses_app.tools.sandbox.records import CellEnd, CellRun, Execution, Image
 
 RUNS: list[str] = []

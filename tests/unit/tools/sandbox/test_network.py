@@ -14,14 +14,12 @@ import pytest
 from responses_app.stores.clock import id_factory
 from responses_app.tools.egress.base import NamedSecret
 from responses_app.tools.egress.policy import EgressPolicy, EgressSettings, reachable
-from responses_app.tools.sandbox import choosing, excess, processes
-from responses_app.tools.sandbox.asking import OwnHost, RemoteHost
-from responses_app.tools.sandbox.base import SandboxError
+from responses_app.tools.sandbox import choosing, processes, watching
 from responses_app.tools.sandbox.checkpoints import Checkpoints
 from responses_app.tools.sandbox.choosing import SandboxChoice
-from responses_app.tools.sandbox.commands import CommandsRun
 from responses_app.tools.sandbox.containers import Containers
-from responses_app.tools.sandbox.records import CellEnd, ContainerNotFound, NetworkRefused
+from responses_app.tools.sandbox.hosts import OwnHost, RemoteHost
+from responses_app.tools.sandbox.records import CellEnd, CommandsRun, ContainerNotFound, NetworkRefused, SandboxError
 from responses_app.tools.sandbox.sandboxes import Sandlock
 from responses_app.tools.sandbox.sharing import SharedContainers
 from tests.kit.echo_host import EchoHost, certificate, echo_host
@@ -164,10 +162,10 @@ print(reached or "stayed in")
 
 DOOR = """
 import asyncio, sys
-from responses_app.tools.sandbox.base import SandboxSettings, find_interpreter
+from responses_app.tools.sandbox.launch import ContainerExtras, find_interpreter
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxSession
-from responses_app.tools.sandbox.starting import Extras
+from responses_app.tools.sandbox.settings import SandboxSettings
 
 class Door:  # stands for a `ContainerProxy`, whose libraries this user has not
     env, bundle = {"TOKEN": "stands for it"}, b"trusted"
@@ -183,7 +181,7 @@ class Door:  # stands for a `ContainerProxy`, whose libraries this user has not
         await self.answering
 
 async def main():
-    extras = Extras(way_out=Door())
+    extras = ContainerExtras(way_out=Door())
     session = await SandboxSession.start(Bubblewrap(), find_interpreter(sys.argv[1]), SandboxSettings(), extras=extras)
     code = '''
 import os, socket
@@ -254,7 +252,7 @@ except OSError:
 
 
 async def test_what_waits_in_sockets_is_bounded(containers: Containers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(excess, "MAX_WAITING", 300_000)
+    monkeypatch.setattr(watching, "MAX_WAITING", 300_000)
     one = await containers.create("p", network=policy("api.example"))
     code = """
 import socket, time

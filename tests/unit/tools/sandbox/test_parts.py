@@ -20,10 +20,12 @@ from responses_app.api.containers import content_type_of
 from responses_app.protocol.setting import KIB, MIB
 from responses_app.tools.code_interpreter.tool import notes_of
 from responses_app.tools.sandbox import disk, seccomp
-from responses_app.tools.sandbox.base import InterpreterError, SandboxSettings, find_interpreter
+from responses_app.tools.sandbox.cells import Output
 from responses_app.tools.sandbox.choosing import choose
 from responses_app.tools.sandbox.disk import Folders, remove_those_of_the_dead
-from responses_app.tools.sandbox.records import CellEnd, Execution, Output
+from responses_app.tools.sandbox.launch import InterpreterError, find_interpreter
+from responses_app.tools.sandbox.records import CellEnd, Execution
+from responses_app.tools.sandbox.settings import SandboxSettings
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(2, 64))

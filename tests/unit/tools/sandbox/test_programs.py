@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from responses_app.stores.clock import id_factory
-from responses_app.tools.sandbox.asking import OwnHost, RemoteHost
-from responses_app.tools.sandbox.base import SandboxError
-from responses_app.tools.sandbox.calling import MAX_ANSWER
+from responses_app.tools.sandbox.cells import MAX_ANSWER
 from responses_app.tools.sandbox.containers import Containers
-from responses_app.tools.sandbox.records import CellEnd, HostGone
+from responses_app.tools.sandbox.hosts import OwnHost, RemoteHost
+from responses_app.tools.sandbox.records import CellEnd, HostGone, SandboxError
 from responses_app.tools.sandbox.sharing import SharedContainers
 from tests.kit.sandboxes import SMALL, has_bubblewrap, host_at, needs_bubblewrap
 from tests.kit.waiting import eventually

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from responses_app.tools.sandbox import choosing, stillness
+from responses_app.tools.sandbox import choosing, watching
 from responses_app.tools.sandbox import session as sessions
-from responses_app.tools.sandbox.base import BaseSandbox, find_interpreter
+from responses_app.tools.sandbox.launch import BaseSandbox, find_interpreter
 from responses_app.tools.sandbox.records import CellEnd
 from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
-from responses_app.tools.sandbox.stillness import Cgroup, Cgroups, find_cgroups
+from responses_app.tools.sandbox.watching import Cgroup, Cgroups, find_cgroups
 from tests.kit.sandboxes import needs_bubblewrap, session_of
 from tests.unit.tools.sandbox.nobody import SYSTEM_PYTHON, needs_root, needs_sandlock, run_as_nobody
 from tests.unit.tools.sandbox.wakers import (
@@ -88,7 +88,7 @@ async def ends_if_it_wakes(kind: Callable[[], BaseSandbox], waker: Waker) -> Non
     async with started(kind) as session:
         came = await came_of(session, code_of(waker), waker.then, ends=waker.wakes)
         said = await next_call(session)
-    assert came.ticks < 5 * stillness.SETTLE_TICKS
+    assert came.ticks < 5 * watching.SETTLE_TICKS
     assert (came.why, said) == ((RAN_ON, f"the container was ended: {RAN_ON}") if waker.wakes else ("", "2"))
 
 
@@ -109,7 +109,7 @@ async def stays_still(kind: Callable[[], BaseSandbox], wakers: Sequence[Waker], 
         for waker in wakers:
             came = await came_of(session, code_of(waker), waker.then)
             assert came.why == "", waker.name
-            assert came.ticks < stillness.SETTLE_TICKS, waker.name
+            assert came.ticks < watching.SETTLE_TICKS, waker.name
             await session.restart()
 
 

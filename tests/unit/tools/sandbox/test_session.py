@@ -14,22 +14,14 @@ import pytest
 import pytest_asyncio
 
 from responses_app.protocol.setting import MIB
-from responses_app.tools.sandbox import excess, processes
+from responses_app.tools.sandbox import processes, watching
 from responses_app.tools.sandbox import session as sessions
-from responses_app.tools.sandbox.base import (
-    INSIDE,
-    KEPT_OUTPUT,
-    BaseSandbox,
-    Interpreter,
-    Launch,
-    SandboxError,
-    SandboxSettings,
-    find_interpreter,
-)
-from responses_app.tools.sandbox.records import MAX_FILES, MAX_IMAGE_BYTES, MAX_IMAGES, CellEnd, Execution, StoredFile
+from responses_app.tools.sandbox.cells import MAX_FILES, MAX_IMAGE_BYTES, MAX_IMAGES
+from responses_app.tools.sandbox.launch import INSIDE, BaseSandbox, Interpreter, Launch, find_interpreter, start_process
+from responses_app.tools.sandbox.records import CellEnd, Execution, ListedFile, SandboxError
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
-from responses_app.tools.sandbox.starting import start_process
+from responses_app.tools.sandbox.settings import KEPT_OUTPUT, SandboxSettings
 from tests.kit.sandboxes import SMALL, needs_bubblewrap, plain_python, session_of
 from tests.kit.waiting import eventually
 
@@ -113,7 +105,7 @@ async def test_files_go_in_and_come_out(container: SandboxSession) -> None:
     await container.put("in/data.csv", b"a,b\n1,2\n")
     code = "open('/mnt/data/out.txt', 'w').write(open('in/data.csv').read().upper());"
     done = await container.run(code)
-    assert list(done.files) == [StoredFile("out.txt", 8)]
+    assert list(done.files) == [ListedFile("out.txt", 8)]
     assert (await container.get_part("out.txt", 0, 1000)).content == b"A,B\n1,2\n"
     assert {file.path for file in await container.list_files()} >= {"out.txt", "in/data.csv"}
     await container.remove("out.txt")
@@ -275,7 +267,7 @@ async def lied_to(said: str, payload: int = 0) -> Execution:
 
 async def test_numbers_of_a_warden_that_are_none() -> None:
     told = await lied_to(f'b\'{{"files": [["a", {"9" * 99}], ["b", -1], ["c", 1e999], ["d", 4]]}}\'')
-    assert told.files == [StoredFile("d", 4)]
+    assert told.files == [ListedFile("d", 4)]
 
 
 async def test_more_files_and_images_than_there_can_be() -> None:
@@ -346,7 +338,7 @@ def left_over() -> list[str]:
     ["for each in range(400): open(f'{each}', 'w').close()", "for each in range(400): os.mkdir(f'/dev/shm/{each}')"],
 )
 async def test_a_container_may_have_so_many_files(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr(excess, "MAX_FILES_IN_MEMORY", 300)
+    monkeypatch.setattr(watching, "MAX_FILES_IN_MEMORY", 300)
     async with session_of() as container:
         with pytest.raises(SandboxGone, match="too many files"):
             await container.run(f"import os, time\n{code}\ntime.sleep(20)")

@@ -15,11 +15,11 @@ import pytest_asyncio
 from responses_app.protocol.errors import JsonObject
 from responses_app.stores.clock import id_factory
 from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
-from responses_app.tools.sandbox.asking import RemoteHost
-from responses_app.tools.sandbox.base import SKILLS_FOLDER, SandboxError, SandboxSettings
 from responses_app.tools.sandbox.checkpoints import Checkpoints
 from responses_app.tools.sandbox.containers import Containers
-from responses_app.tools.sandbox.records import CellEnd, ContainerNotFound, HostGone, MemoryRefused
+from responses_app.tools.sandbox.hosts import RemoteHost
+from responses_app.tools.sandbox.records import CellEnd, ContainerNotFound, HostGone, MemoryRefused, SandboxError
+from responses_app.tools.sandbox.settings import SKILLS_FOLDER, SandboxSettings
 from responses_app.tools.sandbox.sharing import SharedContainers
 from responses_app.tools.sandbox.skills import MountedSkill
 from tests.kit.fakes import FakeEngine, Site

@@ -11,11 +11,12 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.stores.database.files.skills import DatabaseSkills
 from responses_app.stores.skills import NewBundle, SkillRecord, SkillSettings
 from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
-from responses_app.tools.sandbox.base import SKILLS_FOLDER, BaseSandbox, SandboxError, find_interpreter
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.disk import ENTRY_BYTES, Folders
-from responses_app.tools.sandbox.records import CellEnd, ContainerNotFound
+from responses_app.tools.sandbox.launch import BaseSandbox, find_interpreter
+from responses_app.tools.sandbox.records import CellEnd, ContainerNotFound, SandboxError
 from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
+from responses_app.tools.sandbox.settings import SKILLS_FOLDER
 from responses_app.tools.sandbox.skills import MountedSkill, SkillFolder
 from responses_app.tools.skills.bundles import read_zip
 from responses_app.tools.skills.given import GivenSkill, told_of

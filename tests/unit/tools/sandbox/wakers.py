@@ -11,18 +11,19 @@ import sys
 from dataclasses import dataclass
 
 from responses_app.protocol.setting import MIB
-from responses_app.tools.sandbox import excess, processes, stillness
+from responses_app.tools.sandbox import processes, watching
 from responses_app.tools.sandbox import session as sessions
-from responses_app.tools.sandbox.base import SandboxError, SandboxSettings, find_interpreter
-from responses_app.tools.sandbox.records import CellEnd
+from responses_app.tools.sandbox.launch import find_interpreter
+from responses_app.tools.sandbox.records import CellEnd, SandboxError
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
+from responses_app.tools.sandbox.settings import SandboxSettings
 
 LIMITS = SandboxSettings(
     sandbox_memory_bytes=192 * MIB, sandbox_disk_bytes=8 * MIB, sandbox_max_processes=24, sandbox_call_seconds=30.0
 )
 REST_SECONDS = 0.03  # in place of the host's own, to be sooner at an end
-LOOKS = 2 * stillness.LOOKS_UNTIL_WALK  # of the host, until what has not run by then counts as still
+LOOKS = 2 * watching.LOOKS_UNTIL_WALK  # of the host, until what has not run by then counts as still
 WAIT_SECONDS = 30.0
 _TOOLS = """
 import ctypes, fcntl, os, platform, signal, threading, time
@@ -239,7 +240,7 @@ async def main() -> None:
             said[name] = (await came_of(session, code, then, ends=ends)).why
         finally:
             await session.close()
-    excess.MAX_FILES_IN_MEMORY, excess.MAX_SOCKETS = 300, 200
+    watching.MAX_FILES_IN_MEMORY, watching.MAX_SOCKETS = 300, 200
     for name, (code, _) in TOO_MUCH.items():
         session = await SandboxSession.start(Bubblewrap(), python, LIMITS)
         try:

@@ -1,32 +1,39 @@
-"""The contract of a sandbox: how a program is started so that it can harm nobody but itself; and its settings.
-
-With what every sandbox gives the warden: a Python and the folders that it needs (`Interpreter`), its command, its
-environment, what it sees of the machine, and a user (`UserClaim`).
+"""How the processes of a container come to be, before any code runs in it: `BaseSandbox` says how a program is started
+so that it can harm nobody but itself, and `start_process` starts it.
 
 A sandbox holds one program of ours, the warden (`inside/respsite_kernel/warden.py`), which runs code that nobody has
 looked at. That code must never reach the network, files and processes of others, or more memory and disk than it was
-given. A sandbox says how the warden is started (`BaseSandbox.launch`); `escapes` tests whether it holds.
+given. A sandbox says how the warden is started (`BaseSandbox.launch`); `choosing` tests whether it holds. Here is also
+what every sandbox gives the warden: a Python and the folders that it needs (`Interpreter`), its command, its
+environment, what it sees of the machine, and a user (`UserClaim`).
 
-Users of containers: where the server is root, each container has one that no other process of the machine has.
-
-The kernel counts processes by user, so two containers with one user would be in each other's way, also those of two
+Users of containers: where the server is root, each container has one that no other process of the machine has. The
+kernel counts processes by user, so two containers with one user would be in each other's way, also those of two
 servers. A user is claimed by binding a local socket of its name: nobody else can, and when the server dies the kernel
 gives it free.
 """
 
+import asyncio
+import contextlib
 import json
 import os
 import random
 import socket
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from responses_app.protocol.setting import KIB, MIB, RoomSettings, choice, seconds, setting, text, whole
+from engine.errors import reason_of
 from responses_app.tools.egress.base import PROXY_PORT
+from responses_app.tools.sandbox import disk
+from responses_app.tools.sandbox.records import SandboxError
+from responses_app.tools.sandbox.settings import SCRATCH, SandboxSettings
+
+if TYPE_CHECKING:
+    from responses_app.tools.egress.proxies import ContainerProxy
 
 ASK_SECONDS = 10.0  # for a Python to say where it lives
 # Of the system's own, what every sandbox shows; all but the first are links into it on most systems.
@@ -78,130 +85,11 @@ def _is_system(folder: str) -> bool:
 
 OPEN_FILES = 256  # of one process of a container
 CPUS = 1  # cores that all processes of a container share
-KEPT_OUTPUT = 128 * KIB  # bytes of what a cell prints: half of them from its beginning, and half from its end
-SKILLS_FOLDER = "/mnt/skills"  # each in a folder of its own; nothing inside can write there
-WORK_FOLDER = "/mnt/data"  # where the model was told that files are kept
-MAX_HOSTS = 100  # each worker has a connection to each
-LEAST_SECRET = 16  # characters
 INSIDE = Path(__file__).parent / "inside"  # the folder of our programs that run inside
 
 
-def sandbox_kind(value: str) -> str:
-    """What keeps code apart."""
-    if value.strip().lower() == "pyeryx":
-        raise ValueError("one of auto, bubblewrap, sandlock, off; pyeryx has no package for the Python of this server")
-    return choice("auto", "bubblewrap", "sandlock", "off")(value)
-
-
-def hosts(value: str) -> tuple[str, ...]:
-    """Hosts of containers: paths of Unix sockets, and addresses with their port."""
-    hosts = tuple(dict.fromkeys(host.strip() for host in value.split(",") if host.strip()))
-    for host in hosts:
-        name, _, port = host.rpartition(":")
-        if not host.startswith("/") and ("/" in host or not name or not port.isdecimal() or int(port) > 65535):
-            raise ValueError(
-                "addresses with a port, or paths of sockets, separated by commas, like box-1:8100,/run/box"
-            )
-    if len(hosts) > MAX_HOSTS:
-        raise ValueError(f"at most {MAX_HOSTS} hosts")
-    return hosts
-
-
-def shared_secret(value: str) -> str:
-    """A secret that is long enough."""
-    if len(value.strip()) < LEAST_SECRET:
-        raise ValueError(f"a secret of at least {LEAST_SECRET} characters")
-    return value.strip()
-
-
-@dataclass(frozen=True, kw_only=True)
-class SandboxSettings(RoomSettings):
-    """The settings of containers: which sandbox keeps them apart, what one may use, and how many there may be."""
-
-    sandbox: str = setting(
-        "auto", sandbox_kind,
-        "sandbox for code written by the model: the first one that works here (`auto`), a certain one, or `off` "
-        "for no code interpreter (see Code interpreter)",
-    )  # fmt: skip
-    sandbox_python: str = setting(
-        "", text,
-        "Python of the sandbox: the model's code can import its packages",
-        default_text="the Python that the server's environment was made with",
-    )  # fmt: skip
-    sandbox_memory_bytes: int = setting(
-        1024 * MIB, whole(64 * MIB),
-        "maximum memory of all processes of a container; a container has 1 GiB unless the request sets "
-        "`memory_limit`",
-    )  # fmt: skip
-    sandbox_disk_bytes: int = setting(
-        256 * MIB, whole(MIB), "maximum size of the files of a container, which are kept in memory"
-    )
-    sandbox_max_processes: int = setting(64, whole(8, 4096), "processes and threads of one container")
-    sandbox_call_seconds: float = setting(
-        120.0, seconds(0.1), "how long the code of one call may run; then it is interrupted"
-    )
-    sandbox_max_containers: int = setting(
-        32, whole(1, 4096),
-        "containers of one host that are in memory at once; for a new one, the container that has been idle longest "
-        "is saved on disk",
-    )  # fmt: skip
-    sandbox_project_containers: int = setting(
-        0, whole(0, 4096),
-        "containers of one project that may run code at once on one host; further calls wait; 0 = three "
-        "quarters of SANDBOX_MAX_CONTAINERS",
-    )  # fmt: skip
-    sandbox_wait_seconds: float = setting(30.0, seconds(0), "how long a call waits for a free container; then it fails")
-    sandbox_idle_seconds: float = setting(1200.0, seconds(1), "how long a container may be idle; then it expires")
-    sandbox_save_seconds: float = setting(
-        1200.0, seconds(1),
-        "how long an idle container stays in memory; then its files are saved on disk, and its variables are lost",
-    )  # fmt: skip
-    sandbox_saved_bytes: int = setting(
-        2048 * MIB, whole(0),
-        "disk space of one host for the files of idle containers, in DATA_DIR/containers; 0 = containers are not "
-        "saved, they end instead",
-    )  # fmt: skip
-    sandbox_hosts: tuple[str, ...] = setting(
-        (), hosts,
-        "where containers are: hosts of `respsite sandboxes`, as `name:port` or the path of a Unix socket, "
-        "separated by commas",
-        default_text="unset: a process that `respsite serve` starts; with another server, its own process",
-    )  # fmt: skip
-    sandbox_secret: str = setting(
-        "", shared_secret,
-        "secret that workers and the hosts of `respsite sandboxes --listen HOST:PORT` share",
-        default_text="unset", secret=True,
-    )  # fmt: skip
-    sandbox_tls_cert: str = setting(
-        "", text, "file with the TLS certificate of `respsite sandboxes --listen HOST:PORT`", default_text="unset"
-    )
-    sandbox_tls_key: str = setting("", text, "file with the private key of SANDBOX_TLS_CERT", default_text="unset")
-    sandbox_tls_ca: str = setting(
-        "", text,
-        "file with the certificates that workers trust for the hosts in SANDBOX_HOSTS",
-        default_text="unset: those of the system",
-    )  # fmt: skip
-
-    def problem(self, given: Container[str]) -> str | None:
-        """Return what does not fit together."""
-        if not self.sandbox_secret and any("/" not in each for each in self.sandbox_hosts):
-            return "SANDBOX_HOSTS names another machine, and SANDBOX_SECRET is not set: the hosts there ask for it."
-        return None
-
-
-class SandboxError(Exception):
-    """A sandbox cannot be had, or its program cannot be used any more; the text may be read by clients.
-
-    `detail` may not: it is for the log.
-    """
-
-    def __init__(self, message: str, *, detail: str = "") -> None:
-        super().__init__(message)
-        self.detail = detail
-
-
 @dataclass(frozen=True, slots=True)
-class Door:
+class ProxyDoor:
     """By what a container gets its way out."""
 
     descriptor: int  # of a socket over which the warden hands out the one that listens; the caller closes it
@@ -239,7 +127,7 @@ class BaseSandbox(ABC):
         *,
         uid: int | None,
         skills: Path | None = None,
-        door: Door | None = None,
+        door: ProxyDoor | None = None,
     ) -> Launch:
         """Return how a warden is started; `uid` is the user that it becomes, None for the server's own.
 
@@ -252,7 +140,6 @@ class BaseSandbox(ABC):
         """
 
 
-SCRATCH = "/tmp"  # inside
 PROGRAMS = "/opt/respsite"  # where our programs (`base.INSIDE`) are seen inside
 # Files and folders of `/etc` that programs need, and that hold nothing of the machine's users or services.
 OF_ETC = ("alternatives", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
@@ -353,3 +240,103 @@ def claim_user() -> UserClaim:
             continue
         return UserClaim(uid, lock)
     raise OSError("all users are taken")
+
+
+NO_START = "the container does not start"
+_NICENESS = 10  # the server itself comes first
+
+
+@dataclass(frozen=True, slots=True)
+class StartedSandbox:
+    """A sandbox whose processes begin, and what of it is ours."""
+
+    process: "subprocess.Popen[bytes]"
+    launch: Launch
+    user: UserClaim  # let go once its processes are gone
+    channel: socket.socket  # the warden is spoken to over it
+    output: int  # the pipe from which what is printed is read
+    door: socket.socket | None = None  # by which the socket of its proxy comes, once the warden is there
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerExtras:
+    """What a container has beside its files."""
+
+    skills: Path | None = None  # as `BaseSandbox.launch` has it
+    way_out: "ContainerProxy | None" = None  # None: it reaches nothing
+
+
+NOTHING_MORE = ContainerExtras()
+
+
+async def start_process(
+    sandbox: BaseSandbox, interpreter: Interpreter, settings: SandboxSettings, extras: ContainerExtras = NOTHING_MORE
+) -> StartedSandbox:
+    """Start a sandbox with its warden. Raises `SandboxError`; then nothing of it is left."""
+    user, door = claim_user(), None
+    if extras.way_out is None:
+        launch = sandbox.launch(interpreter, settings, uid=user.uid, skills=extras.skills)
+    else:
+        door, theirs_of_door = socket.socketpair()
+        # Closed with the others that are passed on.
+        given = ProxyDoor(theirs_of_door.detach(), extras.way_out.env, extras.way_out.bundle)
+        launch = sandbox.launch(interpreter, settings, uid=user.uid, skills=extras.skills, door=given)
+    ours, theirs = socket.socketpair()
+    reading, writing = os.pipe()
+    try:
+        # Not asyncio's: it would need a thread a container, and the end of the channel says that it has ended.
+        process = subprocess.Popen(  # noqa: ASYNC220  # 2 ms
+            launch.argv,
+            env=dict(launch.env),
+            stdin=theirs.fileno(),
+            stdout=writing,
+            stderr=writing,
+            pass_fds=tuple(launch.pass_fds),
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as problem:
+        ours.close()
+        if door is not None:
+            door.close()
+        os.close(reading)
+        user.close()
+        if launch.folder is not None:
+            await asyncio.to_thread(disk.remove, launch.folder)
+        raise SandboxError(NO_START, detail=f"{launch.argv[0]}: {reason_of(problem)}") from None
+    finally:
+        # The container has its own copies now; with ours open the end of the channel would never be heard.
+        theirs.close()
+        os.close(writing)
+        for descriptor in launch.pass_fds:
+            os.close(descriptor)
+    return StartedSandbox(process, launch, user, ours, reading, door)
+
+
+def received_listener(door: socket.socket) -> socket.socket:
+    """Return the socket that a warden has sent before it said that it is there. Raises `SandboxError`."""
+    with door:
+        door.setblocking(False)
+        try:
+            _, descriptors, *_ = socket.recv_fds(door, 1, 1)
+        except OSError:
+            descriptors = []
+    if not descriptors:
+        raise SandboxError(NO_START, detail="it has no socket for a proxy")
+    listener = socket.socket(fileno=descriptors[0])
+    if listener.family != socket.AF_INET or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        listener.close()
+        raise SandboxError(NO_START, detail="what it gave for a proxy does not listen")
+    return listener
+
+
+def give_cores(pids: Sequence[int]) -> None:
+    """Give the processes of a container, the first one first, the cores and the priority that they keep."""
+    cores = sorted(os.sched_getaffinity(0))
+    # Spread over the cores, so that not all containers share the first one.
+    first = pids[0] % len(cores)
+    own = {cores[(first + place) % len(cores)] for place in range(min(CPUS, len(cores)))}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(pid, own)
+            os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)

@@ -1,4 +1,5 @@
-"""That nothing runs in a container between calls: it is frozen where that can be had, and seen to stand still (`Rest`).
+"""Containers watched from the host: that one takes no more than it may (`Excess`), and that nothing runs in it between
+calls, when it is frozen where that can be had (`Cgroups`), and seen to stand still (`ContainerRest`).
 
 `Cgroups`: where the server may have control groups (version 2), each container is in one. The freezer stops what
 nothing inside can have woken, and the group's own limits count all memory, also what belongs to no process: files in
@@ -6,7 +7,7 @@ memory, buffers of sockets, the system's own records. A server that is root may 
 where they were delegated to it (systemd: `Delegate=yes` with `DelegateSubgroup=`). Which limits there are differs: with
 the older version of control groups the freezer is often all that can be had here.
 
-`Rest`: whether a container stands still, from the end of a call to the beginning of the next one.
+`ContainerRest`: whether a container stands still, from the end of a call to the beginning of the next one.
 
 The warden stops all processes at the end of a call. Code can have itself woken: by a timer whose signal is SIGCONT, by
 a descriptor that sends one when something is written elsewhere, and by more that this page would not name all of. So
@@ -17,6 +18,7 @@ Where it is in a cgroup of its own, that is frozen meanwhile, and what wakes goe
 freezer holds all of it is looked at.
 """
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -26,7 +28,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from responses_app.tools.sandbox import processes
+from responses_app.protocol.setting import MIB
+from responses_app.tools.sandbox import disk, processes
+from responses_app.tools.sandbox.records import CellEnd
+from responses_app.tools.sandbox.settings import SandboxSettings
 
 _PREFIX = "respsite-"
 _OLD_SECONDS = 60.0  # an empty group is left over by then: what is moved into one is moved as soon as it is made
@@ -93,7 +98,7 @@ class Cgroups:
         made = Cgroup(self.parent / f"{_PREFIX}{secrets.token_hex(8)}")
         made.path.mkdir()
         try:
-            for name, most in _limits(memory, processes).items():
+            for name, most in {"memory.max": memory, "memory.swap.max": 0, "pids.max": processes}.items():
                 if name.partition(".")[0] in self.limits and (made.path / name).exists():  # there may be no swap
                     (made.path / name).write_text(str(most))
         except OSError:
@@ -103,7 +108,9 @@ class Cgroups:
 
     def described(self) -> str:
         """Say what it holds, for the log and the doctor."""
-        return f"each container in a cgroup that is frozen between calls{_and_bounds(self.limits)}"
+        names = {"memory": "memory", "pids": "the number of processes"}
+        bounds = f", and bounds {' and '.join(names[each] for each in self.limits)}" if self.limits else ""
+        return f"each container in a cgroup that is frozen between calls{bounds}"
 
 
 def find_cgroups() -> Cgroups | None:
@@ -114,15 +121,6 @@ def find_cgroups() -> Cgroups | None:
         if _freezes(cgroups):
             return cgroups
     return None
-
-
-def _limits(memory: int, processes: int) -> Mapping[str, int]:
-    return {"memory.max": memory, "memory.swap.max": 0, "pids.max": processes}
-
-
-def _and_bounds(limits: tuple[str, ...]) -> str:
-    names = {"memory": "memory", "pids": "the number of processes"}
-    return f", and bounds {' and '.join(names[each] for each in limits)}" if limits else ""
 
 
 def _candidates() -> Iterator[Path]:
@@ -223,7 +221,7 @@ _STILL = "TtZXD"
 
 
 @dataclass(slots=True)
-class Rest:
+class ContainerRest:
     """One rest of a container, from the end of a call until the next one."""
 
     root: int  # all processes of the container descend from it
@@ -272,3 +270,43 @@ class Rest:
                 ticks[pid] = process.ticks + process.of_children
                 is_still = is_still and process.state in _STILL
         return ticks, is_still
+
+
+MAX_SOCKETS = 256  # of a container: each may hold 0.2 MB in memory that is no process's
+MAX_WAITING = 64 * MIB  # bytes that were sent by TCP inside of a container, and not read yet
+MAX_FILES_IN_MEMORY = 50_000  # of a container, folders and all: each takes 1 KB that is no process's, even if empty
+
+
+class Excess:
+    """Looks at the processes below `root`, and at their files; `folder` is None where these lie in memory."""
+
+    def __init__(self, root: int, settings: SandboxSettings, folder: Path | None, *, has_tcp: bool = False) -> None:
+        self._root = root
+        self._settings = settings
+        self._folder = folder
+        self._has_tcp = has_tcp  # a network of its own, with sockets of TCP
+
+    def of_memory(self) -> CellEnd | None:
+        """Return how a cell ends that takes too much memory; None where it takes less."""
+        root, most = self._root, self._settings.sandbox_memory_bytes
+        if self._has_tcp:
+            # What waits in them is memory that is no process's; sockets that are closed may hold some of it, too.
+            sockets, waiting = processes.tcp_sockets(root)
+            if sockets > MAX_SOCKETS or waiting > MAX_WAITING:
+                return CellEnd.TOO_MUCH_MEMORY
+        # The quick count first, which may count too much; the right one only where that is exceeded.
+        if processes.memory(root) > most and processes.proportional_memory(root) > most:
+            return CellEnd.TOO_MUCH_MEMORY
+        if self._folder is None and processes.sockets(root) > MAX_SOCKETS:
+            return CellEnd.TOO_MUCH_MEMORY
+        return None
+
+    async def of_files(self) -> CellEnd | None:
+        """Return how a cell ends that has too many files, or too large ones; None where it has less."""
+        root, most = self._root, self._settings.sandbox_disk_bytes
+        if self._folder is None:
+            return CellEnd.TOO_MANY_FILES if disk.files_in_memory(root) > MAX_FILES_IN_MEMORY else None
+        # Its network is the host's, so its sockets are found by its processes.
+        if await asyncio.to_thread(processes.open_sockets, root, MAX_SOCKETS) > MAX_SOCKETS:
+            return CellEnd.TOO_MUCH_MEMORY
+        return CellEnd.TOO_MUCH_DISK if await asyncio.to_thread(disk.used, self._folder, root, most) > most else None
