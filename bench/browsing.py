@@ -7,9 +7,9 @@ from statistics import median
 from bench.report import Result, beside
 from bench.servers import Bench
 from responses_app.protocol.output.citations import PageStack
-from responses_app.tools.browser.browsing import Browser, BrowsingOptions
 from responses_app.tools.browser.fetching import Fetcher, PageCache, PageReader
 from responses_app.tools.browser.searching import json_search
+from responses_app.tools.browser.tool import Browser, BrowsingOptions
 from responses_app.tools.network import AllowedHosts, Network
 from responses_app.tools.reading.pages import said_by
 from tests.kit.web_server import answer, web_server

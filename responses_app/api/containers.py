@@ -56,9 +56,8 @@ from responses_app.wiring.server_tools import interpreter_of
 from responses_app.wiring.site import get_site
 
 if TYPE_CHECKING:
-    from responses_app.tools.code_interpreter.tool import GivenFiles
+    from responses_app.tools.containers.contents import GivenFiles, GivenSkills
     from responses_app.tools.sandbox.sharing import SharedContainers
-    from responses_app.tools.skills.given import GivenSkills
 
 
 class ContainerExpiry(TypedDict):

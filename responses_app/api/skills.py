@@ -30,7 +30,7 @@ from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import PIECE_BYTES, FilesFull
 from responses_app.stores.skills import DefaultInUse, NewBundle, SkillGone, SkillRecord, SkillsFull, VersionRecord
-from responses_app.tools.skills.bundles import BadBundle, SentFile, read_folder, read_zip
+from responses_app.tools.skill_bundles import BadBundle, SentFile, read_folder, read_zip
 from responses_app.web.endpoint import BYTES, PAGED, Endpoint, Form, Refusals, Size, text
 from responses_app.web.forms import SentForm, sent_form
 from responses_app.web.http import cut_of, parse_noting, project_of, query_of, read_json

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from engine.backends.base import restart_pause
 from responses_app.settings.conf import Settings, secret_files, table
-from responses_app.tools.egress.policy import EgressSettings
 from responses_app.tools.sandbox.settings import SandboxSettings
+from responses_app.tools.settings import EgressSettings
 from responses_app.web.servers.listening import BACKLOG
 
 logger = logging.getLogger("respsite.supervisor")

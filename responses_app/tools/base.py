@@ -28,7 +28,7 @@ def json_object(text: str) -> JsonObject | None:
 
 
 class ToolFailed(Exception):
-    """The tool cannot give what it was asked for; the text is what the model reads, and may reach the client.
+    """The tool cannot do a call; the model reads the text, which may reach the client, too.
 
     `shown` are fields of the call's item, such as a typed `error`. The response goes on.
     """
@@ -98,7 +98,7 @@ class ToolImage:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What came of a call."""
+    """The result of a call."""
 
     text: str  # for a model that cannot see; cut at SERVER_TOOL_MAX_OUTPUT_BYTES
     # Fields of the call's item: its outputs, or with `failed` a typed error.
@@ -148,7 +148,7 @@ class BaseTool(ABC):
 
     @abstractmethod
     async def offer(self, use: ToolUse) -> Offer | None:
-        """Return what it gives the model; None where it is to be asked in the response, by `list_tools`.
+        """Return the tools and descriptions that the model gets; None where they are asked for later, by `list_tools`.
 
         Raises `ApiError` for a declaration that it cannot serve: the request is refused.
         """
@@ -158,7 +158,7 @@ class BaseTool(ABC):
         raise NotImplementedError("its offer is known at once")
 
     def offer_listed(self, use: ToolUse, tools: Sequence[JsonObject]) -> Offer:
-        """Return what it gives the model, where these are its tools. Pure; raises nothing."""
+        """Return the same where these are its tools. Pure; raises nothing."""
         raise NotImplementedError("its offer is known at once")
 
     @abstractmethod
@@ -166,7 +166,7 @@ class BaseTool(ABC):
         """Run it. Raises `ToolFailed`; cancelling it ends its work."""
 
     async def begin(self, call: ToolCall) -> Finish:
-        """Do early what takes long of a call that may never be asked for, of a tool that only `reads`.
+        """Begin the long part of a call that may never be asked for, of a tool that only `reads`.
 
         The call has no item yet, and may be asked for with another `state`. Raises as `call` does: then it is called
         once it is asked for.
@@ -179,4 +179,4 @@ class BaseTool(ABC):
         return finish
 
     async def forget_response(self, use: ToolUse) -> None:  # noqa: B027 - most tools keep nothing
-        """Remove what it keeps of a response that has ended, whose project keeps nothing. Raises nothing."""
+        """Remove all that it keeps of a response that has ended, whose project keeps nothing. Raises nothing."""

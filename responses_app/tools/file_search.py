@@ -29,8 +29,7 @@ from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.stores.looking import keep_looking
 from responses_app.stores.vector_stores import Hit, PendingFile, Search
 from responses_app.tools.base import BaseTool, Finish, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
-from responses_app.tools.meaning.chunks import ChunkEmbedder
-from responses_app.tools.meaning.queries import QueryVectors
+from responses_app.tools.meaning import ChunkEmbedder, QueryVectors
 from responses_app.tools.reading.processes import READ_SECONDS, DocumentReader, ReadFailed
 
 if TYPE_CHECKING:
@@ -98,7 +97,10 @@ class Indexer:
     async def _do_all(self) -> None:
         if self._sweeps:
             self._sweeps, self._sweep_at = False, 0.0
-        while (pending := await self._claim()) is not None:
+        while True:
+            pending = await self._stores.claim(self.worker, lease_seconds=LEASE_SECONDS, after=self._project)
+            if pending is None:
+                break
             # The next claim begins behind this project, so that projects take turns.
             self._project = pending.project
             try:
@@ -108,18 +110,12 @@ class Indexer:
                 await asyncio.shield(self._give_back(pending))
                 raise
         if asyncio.get_running_loop().time() >= self._sweep_at:
-            await self._sweep()
+            has_more = True
+            while has_more:
+                # In steps: each is a transaction, and between them others write.
+                has_more = await self._stores.sweep()
+                await asyncio.sleep(_PAUSE_SECONDS)
             self._sweep_at = asyncio.get_running_loop().time() + SWEEP_SECONDS
-
-    async def _claim(self) -> PendingFile | None:
-        return await self._stores.claim(self.worker, lease_seconds=LEASE_SECONDS, after=self._project)
-
-    async def _sweep(self) -> None:
-        has_more = True
-        while has_more:
-            # In steps: each is a transaction, and between them others write.
-            has_more = await self._stores.sweep()
-            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _index(self, pending: PendingFile) -> None:
         try:
@@ -163,7 +159,7 @@ _MAX_NAME = 200  # characters of a file's name that the model reads
 
 
 class FileSearchTool(BaseTool):
-    """Searches vector stores, and owns what reads their files."""
+    """Searches vector stores, and owns the reader of their files."""
 
     kinds: ClassVar = ("file_search",)
 
@@ -215,7 +211,7 @@ class FileSearchTool(BaseTool):
             raise ToolFailed("the files cannot be searched now.", shown={"queries": queries}) from None
 
         async def finish(asked: ToolCall) -> ToolResult:
-            """Number what was found behind what the chain has found before."""
+            """Number the results behind those that the chain has found before."""
             cited = FoundFiles(asked.state)
             number = cited.next_search
             cited.add([(hit.file_id, hit.filename) for hit in hits])
@@ -229,7 +225,7 @@ class FileSearchTool(BaseTool):
     async def search(
         self, project: str, store_ids: Sequence[str], search: Search, weights: Weights | None = None
     ) -> Sequence[Sequence[Hit] | None]:
-        """Return what is found in each store, by words and, where there is a model for it, by meaning.
+        """Return the results of each store, by words and, where there is a model for it, by meaning.
 
         None stands for a store that is gone or has expired.
         """
@@ -268,7 +264,7 @@ class FileSearchTool(BaseTool):
 
 
 def queries_of(arguments: str) -> list[str]:
-    """Return what the model looks for. Raises `ToolFailed` for arguments that say nothing of it."""
+    """Return the queries of the model. Raises `ToolFailed` for arguments that have none."""
     values = json_object(arguments) or {}
     value = values.get("queries", values.get("query"))
     every = value if isinstance(value, list) else [value]
@@ -279,17 +275,16 @@ def queries_of(arguments: str) -> list[str]:
 
 
 def told(number: int, hits: Sequence[Hit]) -> str:
-    """Return what the model reads."""
-    parts = [f"[{number}:{place}] {_name(hit.filename)}\n{_without_marks(hit.text)}" for place, hit in enumerate(hits)]
+    """Return the results as the model reads them."""
+    parts = []
+    for place, hit in enumerate(hits):
+        name = _without_marks(" ".join(hit.filename.split()))[:_MAX_NAME]
+        parts.append(f"[{number}:{place}] {name}\n{_without_marks(hit.text)}")
     return "\n\n".join(parts) or _NOTHING
 
 
-def _name(filename: str) -> str:
-    return _without_marks(" ".join(filename.split()))[:_MAX_NAME]
-
-
 def _without_marks(text: str) -> str:
-    """Return a text without what could be taken for a citation of ours."""
+    """Return a text without brackets that could be taken for a citation of ours."""
     return text.replace("【", "[").replace("】", "]")
 
 

@@ -201,14 +201,11 @@ class _BoundedBody(httpx2.AsyncByteStream):
                 if self._limit is not None and size > self._limit:
                     raise httpx2.ReadError(f"the answer has more than {self._limit} bytes")
                 # Before it is passed on: the reader would already take its time.
-                self._weigh(part)
+                try:
+                    self._weight.add(part)
+                except TooManyValues:
+                    raise httpx2.ReadError("the answer has more values than are read") from None
                 yield part
-
-    def _weigh(self, part: bytes) -> None:
-        try:
-            self._weight.add(part)
-        except TooManyValues:
-            raise httpx2.ReadError("the answer has more values than are read") from None
 
     async def aclose(self) -> None:
         """Leave the rest of the body unread."""

@@ -136,7 +136,7 @@ def hosts(value: str) -> AllowedHosts:
 
 @dataclass(slots=True)
 class Network:
-    """Finds the addresses of hosts, and refuses what is not public but for `allowed`."""
+    """Finds the addresses of hosts, and refuses those that are not public, but for `allowed`."""
 
     setting: str  # what the operator sets to allow more; errors name it
     allowed: AllowedHosts = NOTHING_ALLOWED  # beside what is public
@@ -167,7 +167,7 @@ class Network:
             self._check([literal], host, port)
 
     def close(self) -> None:
-        """End what looks names up."""
+        """End the threads that look names up."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None

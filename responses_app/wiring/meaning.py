@@ -8,8 +8,7 @@ from responses_app.runs.stateless.embedding import EmbeddingModels
 from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings
 from responses_app.tools.base import BaseTool
-from responses_app.tools.meaning.chunks import ChunkEmbedder
-from responses_app.tools.meaning.queries import QueryVectors
+from responses_app.tools.meaning import ChunkEmbedder, QueryVectors
 from responses_app.wiring.search_embedding import SearchEmbedder
 
 

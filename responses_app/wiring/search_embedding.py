@@ -14,7 +14,7 @@ from responses_app.observing.metrics import Metrics
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.tiers import BEHIND_ALL
 from responses_app.runs.stateless.embedding import TIER, ServedEmbeddings
-from responses_app.tools.meaning.base import BaseEmbedder, EmbedderFailed, TextRefused
+from responses_app.tools.meaning import BaseEmbedder, EmbedderFailed, TextRefused
 
 logger = logging.getLogger("respsite.runs")
 

@@ -23,11 +23,11 @@ from responses_app.tools.base import BaseTool, Finish, ToolCall, ToolResult, Too
 from responses_app.tools.reading.processes import DocumentReader, ReadFailed
 
 if TYPE_CHECKING:
-    from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
+    from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
+    from responses_app.tools.containers.programs import ProgramTool
+    from responses_app.tools.containers.shell import ShellTool
     from responses_app.tools.file_search import FileSearchTool
-    from responses_app.tools.programs.tool import ProgramTool
     from responses_app.tools.sandbox.sharing import SharedContainers
-    from responses_app.tools.shell.tool import ShellTool
 
 Tool = TypeVar("Tool", bound=BaseTool)
 
@@ -173,7 +173,7 @@ def shell(settings: Settings, code: "LazyTool[CodeInterpreterTool]") -> "LazyToo
 
     async def made() -> "ShellTool":
         interpreter = await code.tool()
-        from responses_app.tools.shell.tool import ShellTool
+        from responses_app.tools.containers.shell import ShellTool
 
         return ShellTool(interpreter, settings)
 
@@ -187,7 +187,7 @@ def _programs(settings: Settings, runs_code: "LazyTool[CodeInterpreterTool]") ->
         return (await runs_code.tool()).containers
 
     async def made() -> "ProgramTool":
-        from responses_app.tools.programs.tool import ProgramTool
+        from responses_app.tools.containers.programs import ProgramTool
 
         return ProgramTool(containers, settings)
 
@@ -197,7 +197,7 @@ def _programs(settings: Settings, runs_code: "LazyTool[CodeInterpreterTool]") ->
 def _interpreter(
     settings: Settings, files: BaseFileStore, skills: BaseSkills, is_past: IsPast
 ) -> "CodeInterpreterTool":
-    from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
+    from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
     from responses_app.tools.sandbox.sharing import SharedContainers
     from responses_app.wiring.sandboxes import hosts_of
 
@@ -210,7 +210,7 @@ def _interpreter(
 
 
 def _mcp_interpreter(settings: Settings, mcp: BaseTool | None) -> BaseTool:
-    from responses_app.tools.code_interpreter.tool import McpInterpreter
+    from responses_app.tools.containers.code_interpreter import McpInterpreter
 
     assert mcp is not None, "the settings say which server it is"
     return McpInterpreter(mcp, settings.sandbox_mcp)
@@ -223,17 +223,16 @@ def _mcp(settings: Settings) -> BaseTool:
 
 
 def _images(settings: Settings, files: BaseFileStore, stored_items: FindItems) -> BaseTool:
-    from responses_app.tools.images.service import ImageService
-    from responses_app.tools.images.tool import EarlierImages, ImageTool
+    from responses_app.tools.image_service import ImageService
+    from responses_app.tools.image_tool import EarlierImages, ImageTool
 
     return ImageTool(ImageService(settings), EarlierImages(stored_items, files, settings))
 
 
 def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
-    from responses_app.tools.browser.browsing import Browser
     from responses_app.tools.browser.fetching import Fetcher, PageCache, PageReader
     from responses_app.tools.browser.searching import BaseSearch, McpSearch, json_search
-    from responses_app.tools.browser.tool import BrowserTool
+    from responses_app.tools.browser.tool import Browser, BrowserTool
     from responses_app.tools.network import Network
 
     if settings.search_mcp:

@@ -13,8 +13,8 @@ from aiohttp import web
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.stores.files import BaseFileStore
-from responses_app.tools.images.service import ImageService
-from responses_app.tools.images.tool import EarlierImages, FindItems, ImageTool
+from responses_app.tools.image_service import ImageService
+from responses_app.tools.image_tool import EarlierImages, FindItems, ImageTool
 from responses_app.tools.settings import ImageSettings
 from tests.kit.memory_files import MemoryFileStore
 

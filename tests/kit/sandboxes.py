@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from responses_app.protocol.setting import MIB
-from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
+from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
 from responses_app.tools.egress.proxies import ContainerProxy
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.containers import Containers

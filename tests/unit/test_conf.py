@@ -18,9 +18,8 @@ from responses_app.protocol.files.networks import Domain
 from responses_app.protocol.prices import Price
 from responses_app.protocol.tiers import QueueBounds
 from responses_app.settings.conf import RETIRED, ConfigurationError, Settings, from_environ, secret_files, table
-from responses_app.tools.egress.policy import Reachable
 from responses_app.tools.network import hosts
-from responses_app.tools.settings import ServerAccess
+from responses_app.tools.settings import Reachable, ServerAccess
 from tests.kit.forking import run_forked, start_forker
 from tests.kit.server import ROOT, server_environ
 

@@ -54,7 +54,7 @@ class FetchFailed(NetworkError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """What one page may take."""
+    """Bounds of one page."""
 
     seconds: float = 20.0  # in all, redirects included
     max_bytes: int = 4 * MIB  # as sent, and as unpacked
@@ -65,7 +65,7 @@ class FetchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a server answered."""
+    """The answer of a server."""
 
     url: str  # where it came from, behind all redirects
     status: int  # of HTTP
@@ -96,16 +96,23 @@ class Fetcher:
     async def get(
         self, url: str, limits: FetchLimits, *, params: Mapping[str, str] | None = None, accept: str = "*/*"
     ) -> Fetched:
-        """Return what is at a URL, whatever its status. Raises `NetworkError`."""
+        """Return the answer of a URL, whatever its status. Raises `NetworkError`."""
         where = _parsed(url).update_query(params) if params else _parsed(url)
+        host = where.host
         try:
             async with asyncio.timeout(limits.seconds):
-                return await self._follow(where, limits, accept)
+                # One request more than redirects: the last one may answer.
+                for _ in range(limits.max_redirects + 1):
+                    answer = await self._ask("GET", where, limits, {"Accept": accept, "Accept-Encoding": "gzip"})
+                    if answer.status not in _REDIRECTS or not answer.location:
+                        return answer
+                    where = _redirected(where, answer.location)
         except TimeoutError:  # aiohttp's own ones too
-            raise FetchFailed(f"{where.host} did not answer within {limits.seconds:g} s.") from None
+            raise FetchFailed(f"{host} did not answer within {limits.seconds:g} s.") from None
+        raise FetchFailed(f"The page redirects more than {limits.max_redirects} times.")
 
     async def post(self, url: str, limits: FetchLimits, *, body: bytes, headers: Mapping[str, str]) -> Fetched:
-        """Send JSON to a URL; return what it answers, whatever its status: no redirect is followed.
+        """Send JSON to a URL; return the answer, whatever its status: no redirect is followed.
 
         Raises `NetworkError`.
         """
@@ -118,27 +125,11 @@ class Fetcher:
             raise FetchFailed(f"{where.host} did not answer within {limits.seconds:g} s.") from None
 
     async def aclose(self) -> None:
-        """Close all connections, and what looks up names for them."""
+        """Close all connections, and end the lookups of names for them."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
         self._network.close()
-
-    async def _follow(self, url: "URL", limits: FetchLimits, accept: str) -> Fetched:
-        # One request more than redirects: the last one may answer.
-        for _ in range(limits.max_redirects + 1):
-            answer = await self._get(url, limits, accept)
-            if isinstance(answer, Fetched):
-                return answer
-            url = answer
-        raise FetchFailed(f"The page redirects more than {limits.max_redirects} times.")
-
-    async def _get(self, url: "URL", limits: FetchLimits, accept: str) -> "Fetched | URL":
-        """Return what is at a URL, or where it redirects to."""
-        answer = await self._ask("GET", url, limits, {"Accept": accept, "Accept-Encoding": "gzip"})
-        if answer.status in _REDIRECTS and answer.location:
-            return _redirected(url, answer.location)
-        return answer
 
     async def _ask(
         self, method: str, url: "URL", limits: FetchLimits, headers: Mapping[str, str], body: bytes | None = None
@@ -189,7 +180,7 @@ class Fetcher:
 
 
 def _resolver(network: Network) -> "AbstractResolver":
-    """Return what tells aiohttp the addresses of a name: those that the rules allow, at every connection anew."""
+    """Return a resolver for aiohttp: of the addresses of a name those that the rules allow, at each connection anew."""
     import socket
 
     from aiohttp.abc import AbstractResolver, ResolveResult
@@ -292,8 +283,9 @@ class PageReader(ReadingPool):
         self._documents = DocumentReader(seconds=DOCUMENT_SECONDS, at_once=processes)
 
     async def read(self, fetched: Fetched) -> WebPage:
-        """Return a page. Raises `FetchFailed` for what is not text, or cannot be read in time."""
-        if fetched.content_type in _DOCUMENTS or (_is_unnamed(fetched) and fetched.body.startswith(_PDF)):
+        """Return a page. Raises `FetchFailed` for one that is no text, or cannot be read in time."""
+        is_unnamed = fetched.content_type in ("", "application/octet-stream")
+        if fetched.content_type in _DOCUMENTS or (is_unnamed and fetched.body.startswith(_PDF)):
             return await self._document(fetched)
         header = {"url": fetched.url, "content_type": fetched.content_type, "charset": fetched.charset}
         try:
@@ -322,12 +314,8 @@ class PageReader(ReadingPool):
         return WebPage(url=fetched.url, title=title, lines=lines, truncated=truncated or len(text) == most)
 
 
-def _is_unnamed(fetched: Fetched) -> bool:
-    return fetched.content_type in ("", "application/octet-stream")
-
-
 def _name(url: str) -> str:
-    """Return what a document is called, by its address."""
+    """Return the name of a document, by its address."""
     return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
@@ -366,7 +354,9 @@ class PageCache:
 
     def put(self, project: str, url: str, page: WebPage) -> None:
         """Keep a page; those that were not asked for the longest go first."""
-        key, size = (project, url), _size(page)
+        key = (project, url)
+        # About: of other than Latin text a character takes two or four bytes.
+        size = PAGE_BYTES + sum(sys.getsizeof(line) + LINE_BYTES for line in (*page.lines, *page.links))
         # Before the bound: an older version must not stay in its place.
         self._drop(key)
         if size > self._max_bytes:
@@ -380,8 +370,3 @@ class PageCache:
         entry = self._pages.pop(key, None)
         if entry is not None:
             self.bytes -= entry[1]
-
-
-def _size(page: WebPage) -> int:
-    """Return about how much memory a page takes: of other than Latin text a character takes two or four bytes."""
-    return PAGE_BYTES + sum(sys.getsizeof(line) + LINE_BYTES for line in (*page.lines, *page.links))

@@ -12,7 +12,7 @@ A search by a tool of an MCP server: SEARCH_MCP names the server's label in MCP_
     SEARCH_MCP=brave                      the first tool of the server whose name has `search` in it
     SEARCH_MCP=brave.brave_web_search     this one
 
-Nobody has said what such a tool gives back. It is read as JSON, in which a list of objects with addresses is looked
+No standard says how such a tool answers. It is read as JSON, in which a list of objects with addresses is looked
 for, or else as text: `URL: …` lines, links in Markdown, or bare addresses.
 """
 
@@ -59,7 +59,7 @@ class BaseSearch(ABC):
 
     @abstractmethod
     async def search(self, query: str, *, count: int) -> list[SearchResult]:
-        """Return what was found, best first: about `count`, any number is right. Raises `SearchFailed`."""
+        """Return results, the best first: about `count`, any number is right. Raises `SearchFailed`."""
 
     async def aclose(self) -> None:
         """Close connections."""
@@ -116,7 +116,7 @@ SEARCH_LIMITS = FetchLimits(seconds=20, max_bytes=2 * 1024 * 1024, max_redirects
 
 
 class JsonSearch(BaseSearch):
-    """A search over HTTP. What it is asked, and which fields of a result are which, is its subclasses' to say."""
+    """A search over HTTP. Its subclasses say its parameters, and which fields of a result are which."""
 
     path: ClassVar[str]
     fields: ClassVar[tuple[str, str, str]]  # of a result: address, title and text
@@ -141,11 +141,11 @@ class JsonSearch(BaseSearch):
         await self._fetcher.aclose()
 
     def parameters(self, query: str, count: int) -> Mapping[str, str]:
-        """Return what is asked."""
+        """Return the parameters of a query."""
         raise NotImplementedError
 
     def refusal(self, status: int) -> str:
-        """Say what a status means that is not 200."""
+        """Return the meaning of a status that is not 200."""
         return f"The search failed: the search server (SEARCH_URL) answered with status {status}."
 
     def _results(self, fetched: Fetched) -> list[SearchResult]:
@@ -196,7 +196,7 @@ class DdgsSearch(JsonSearch):
 
 
 def json_search(url: str) -> JsonSearch:
-    """Return what searches at a SEARCH_URL."""
+    """Return the search of a SEARCH_URL."""
     return DdgsSearch(url.removeprefix(DDGS)) if url.startswith(DDGS) else SearxngSearch(url)
 
 
@@ -217,7 +217,7 @@ _BARE = re.compile(r"https?://[^\s<>\"'\])]{3,2048}")
 
 
 class McpSearch(BaseSearch):
-    """Searches with a tool of one of the operator's MCP servers; `mcp` is what calls those, and another's to close."""
+    """Searches with a tool of one of the operator's MCP servers; `mcp` calls those, and is another's to close."""
 
     def __init__(self, mcp: BaseTool, named: str) -> None:
         self._tool = NamedTool(mcp, named, words=("search",), about="whose name has search in it")

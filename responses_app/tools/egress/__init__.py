@@ -6,7 +6,7 @@
 
 - The socket that listens lies in the container's network, and the process outside has it: nothing else of the outside
   can be reached, and no container reaches another one's.
-- `policy` is what a container may reach, with its secrets, and what the operator lets requests allow.
+- `policy` is what a container may reach, with its secrets.
 - `proxies` has the proxy of each container, with the certificates that it needs; `connections` is what it does with one
   connection, `tunnels` what it passes on unread, `peers` how it reaches a host and speaks HTTP with both sides.
 - `secrets` puts values in the place of what stands for them inside, and takes them out of answers.

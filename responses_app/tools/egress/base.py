@@ -1,4 +1,4 @@
-"""Where programs in a container find its proxy, and what everybody knows of what the container reaches.
+"""Where programs in a container find its proxy, and a container's network as everybody may know it.
 
 The standard library alone: a sandbox is tried by users who have no more than its folder and this page.
 """
@@ -20,7 +20,7 @@ class NamedSecret:
 
 @dataclass(frozen=True, slots=True)
 class NetworkRecord:
-    """What a container reaches."""
+    """The network of a container."""
 
     allowed_domains: Sequence[str]
     secrets: Sequence[NamedSecret]

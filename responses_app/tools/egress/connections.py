@@ -4,8 +4,8 @@
     https://   CONNECT host:443        a tunnel; or, to a domain with secrets, TLS ends here, and each request in it is
                                        checked as above
 
-What is refused is answered with a sentence, which stands in the reason of the status, too: many programs show that
-alone of what a proxy answers to a CONNECT.
+A refusal is a sentence, which stands in the reason of the status, too: many programs show that alone of a proxy's
+answer to a CONNECT.
 """
 
 import asyncio
@@ -161,7 +161,7 @@ _HIDING = (b"accept-encoding", b"range", b"request-range", b"if-range")
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a proxy goes by."""
+    """The rules of a proxy."""
 
     policy: Callable[[], EgressPolicy]  # as it is now: values of secrets may be given anew
     placeholders: Placeholders
@@ -181,7 +181,7 @@ class CheckedRequest:
 
 
 class ProxyConnection:
-    """`answer` answers requests until the connection ends, or becomes something else: `tunnel` says what."""
+    """`answer` answers requests until the connection ends, or until TLS to one of its hosts is to be ended here."""
 
     def __init__(self, streams: Streams, rules: Rules, *, inside: ProxyTarget | None = None) -> None:
         self._rules = rules
@@ -244,7 +244,7 @@ class ProxyConnection:
         return CheckedRequest(request, headers, target, path)
 
     def _check(self, target: ProxyTarget) -> None:
-        """Raise `RequestRefused` for what the allowlist does not have."""
+        """Raise `RequestRefused` for a host that the allowlist does not have."""
         if self._rules.meter.is_spent:
             raise RequestRefused(403, "This container has sent and received as much as it may (SANDBOX_NETWORK_BYTES).")
         if not self._rules.policy().allows(target.host, target.port):

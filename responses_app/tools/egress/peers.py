@@ -121,7 +121,7 @@ class Spent(Exception):
 
 
 class Malformed(Exception):
-    """What came is not HTTP/1.1 as it is taken here; the text says why."""
+    """The other side does not speak HTTP/1.1 as it is taken here; the text says why."""
 
 
 class Meter:
@@ -184,7 +184,7 @@ class Peer:
                 await self.writer.drain()
 
     async def drop_rest(self, most: int, seconds: float) -> None:
-        """Read what still comes of a request, some of it: else closing would take back what was just sent."""
+        """Read some of the rest of a request: else closing would take back the answer that was just sent."""
         with contextlib.suppress(OSError, TimeoutError, h11.RemoteProtocolError):
             if self.machine.their_state is h11.SEND_BODY and isinstance(self.machine.next_event(), h11.EndOfMessage):
                 return
@@ -201,7 +201,7 @@ class Peer:
 
 
 def raw_headers(message: h11.Request | h11.Response) -> list[tuple[bytes, bytes]]:
-    """Return the headers as they were written. Raises `Malformed` for what can be read in two ways, or is too much."""
+    """Return the headers as they were written. Raises `Malformed` where they are ambiguous, or too many."""
     headers = [(bytes(name), bytes(value)) for name, value in message.headers.raw_items()]
     names = [name.lower() for name, _ in headers]
     # h11 counts what is incomplete alone: a head that came at once may have any size.

@@ -1,8 +1,7 @@
-"""What a container may reach, and its secrets; and the settings that say which policies requests may have.
+"""The network policy of a container, with its secrets: as requests declare it, as hosts get it, and as it is kept.
 
-A policy comes from a request, goes to the host that has the container, and is kept. Values of secrets are in memory
-alone, of the worker that has read them and of the host. What is written to the disk, shown or compared has none
-(`public`).
+Values of secrets are in memory alone, of the worker that has read them and of the host that has the container. What is
+written to the disk, shown or compared has none (`public`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,63 +11,7 @@ from typing import Any
 
 from engine import orjson
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.files.networks import DOMAIN_WANTED, Domain, NetworkPolicy
-from responses_app.protocol.setting import MIB, RoomSettings, setting, whole
-from responses_app.tools.network import NOTHING_ALLOWED, AllowedHosts, hosts
-
-MAX_DOMAINS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Reachable:
-    """The domains that requests may allow containers to reach."""
-
-    any: bool = False  # all there are
-    domains: tuple[Domain, ...] = ()
-
-    def includes(self, domain: Domain) -> bool:
-        """Whether a request may allow a domain."""
-        return self.any or any(each.includes(domain) for each in self.domains)
-
-
-NOTHING_REACHABLE = Reachable()
-
-
-def reachable(value: str) -> Reachable:
-    """Domains that requests may allow."""
-    word = value.strip().lower()
-    if word in ("off", "any"):
-        return Reachable(any=word == "any")
-    try:
-        if word in ("on", "yes", "true", "all"):  # they are no names of domains that anybody means
-            raise ValueError
-        domains = tuple(map(Domain.parse, filter(None, (each.strip() for each in value.split(",")))))
-    except ValueError:
-        domains = ()
-    if not 0 < len(domains) <= MAX_DOMAINS:
-        raise ValueError(f"off, any, or domains separated by commas, each {DOMAIN_WANTED}")
-    return Reachable(domains=domains)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EgressSettings(RoomSettings):
-    """The settings of the proxy by which containers reach hosts."""
-
-    sandbox_network: Reachable = setting(
-        NOTHING_REACHABLE, reachable,
-        "domains that requests may let containers reach, by `network_policy`: `off`, `any`, or a list like "
-        "`pypi.org,*.example.com` (see Shell)",
-        default_text="off",
-    )  # fmt: skip
-    sandbox_allowed_hosts: AllowedHosts = setting(
-        NOTHING_ALLOWED, hosts,
-        "hosts in private networks that containers may reach, if SANDBOX_NETWORK and the request allow their names: "
-        "`api.internal:8080,10.1.0.0/16`",
-        default_text="unset: none",
-    )  # fmt: skip
-    sandbox_network_bytes: int = setting(
-        1024 * MIB, whole(1), "how many bytes one container may send and receive over the network in its life"
-    )
+from responses_app.protocol.files.networks import Domain, NetworkPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +60,8 @@ class EgressPolicy:
         """Return the secrets of a host."""
         return [each for each in self.secrets if each.is_for(host, port)]
 
-    def beyond(self, reachable: Reachable) -> Domain | None:
-        """Return a domain that the operator does not let requests allow; None where there is none."""
-        return next((each for each in self.domains if not reachable.includes(each)), None)
-
     def public(self) -> JsonObject:
-        """Return what of it may be shown and stored."""
+        """Return the part of it that may be shown and stored."""
         secrets: list[JsonObject] = [{"domain": str(each.domain), "name": each.name} for each in self.secrets]
         return {"allowed_domains": [str(each) for each in self.domains], "domain_secrets": secrets}
 
@@ -135,14 +74,14 @@ class EgressPolicy:
 
     @property
     def key(self) -> str:
-        """What is the same for two policies that allow the same: containers are chosen by it."""
+        """A text that is the same for two policies that allow the same: containers are chosen by it."""
         allowed = sorted(map(str, self.domains))
         secrets = sorted((str(each.domain), each.name) for each in self.secrets)
         return sha256(orjson.dumps([allowed, secrets])).hexdigest()[:16]
 
 
 def policy_of(policy: NetworkPolicy | None) -> EgressPolicy | None:
-    """Return what a policy allows, as a client has just sent it; None for nothing."""
+    """Return the policy that a client has just sent; None where it allows nothing."""
     if policy is None or not policy.is_open:
         return None
     secrets = [{"domain": each.domain, "name": each.name, "value": each.value} for each in policy.domain_secrets or ()]

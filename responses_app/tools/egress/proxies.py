@@ -24,10 +24,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from responses_app.tools.egress.base import CA_BUNDLE, PROXY_PORT
 from responses_app.tools.egress.connections import ProxyConnection, Rules
 from responses_app.tools.egress.peers import MAX_LOOKUPS, Dialler, Malformed, Meter, Spent, Streams
-from responses_app.tools.egress.policy import EgressPolicy, EgressSettings
+from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.egress.secrets import Placeholders
 from responses_app.tools.network import Network
 from responses_app.tools.places import SharedPlaces
+from responses_app.tools.settings import EgressSettings
 
 logger = logging.getLogger("respsite.sandbox")
 
@@ -52,7 +53,7 @@ _CA_VARIABLES = (
 
 
 class ContainerProxies:
-    """What the proxies of a process share."""
+    """Makes the proxies of a process, and has the connections and places that they share."""
 
     def __init__(self, settings: EgressSettings, *, network: Network | None = None) -> None:
         self._settings = settings
@@ -65,10 +66,11 @@ class ContainerProxies:
 
     def refusal(self, policy: EgressPolicy) -> str | None:
         """Return why no container may have a policy, as the end of a sentence; None where it may."""
-        beyond = policy.beyond(self._settings.sandbox_network)
+        allowed = self._settings.sandbox_network
+        beyond = next((each for each in policy.domains if not allowed.includes(each)), None)
         if beyond is None:
             return None
-        if not self._settings.sandbox_network.domains:
+        if not allowed.domains:
             return "this server lets containers reach nothing (SANDBOX_NETWORK=off); leave 'network_policy' out"
         return f"this server does not let containers reach '{beyond}' (SANDBOX_NETWORK)"
 
@@ -80,12 +82,12 @@ class ContainerProxies:
         return ContainerProxy(project, policy, self._dialler, self._clients, meter, trusted=self._trusted)
 
     def close(self) -> None:
-        """End what looks names up."""
+        """End the threads that look names up."""
         self._network.close()
 
 
 class ContainerProxy:
-    """Serves what connects to a socket of one container, from `open` to `aclose`; then it may be opened again."""
+    """Serves connections to a socket of one container, from `open` to `aclose`; then it may be opened again."""
 
     def __init__(
         self,
@@ -250,7 +252,7 @@ class Authority:
         self.certificate = certificate.public_bytes(Encoding.PEM)
 
     def context(self, host: str) -> ssl.SSLContext:
-        """Return what a connection is met with that takes this for a host."""
+        """Return the TLS of a connection that takes this for a host."""
         if host in self._contexts:
             return self._contexts[host]
         certificate = self._signed(

@@ -28,11 +28,11 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class SecretLost(Exception):
-    """A request has what stands for a secret whose value is not known any more; the text is its name."""
+    """A request has the placeholder of a secret whose value is not known any more; the text is its name."""
 
 
 class SecretExposed(Exception):
-    """A request that others could read has what stands for a secret; the text is its name."""
+    """A request that others could read has the placeholder of a secret; the text is its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Filled:
 
 
 class Placeholders:
-    """What stands for the secrets of one container, for as long as that lives in memory."""
+    """The placeholders of one container's secrets, for as long as that lives in memory."""
 
     def __init__(self, policy: EgressPolicy) -> None:
         # Two domains may have a secret of one name: then one text stands for both.
@@ -78,7 +78,7 @@ class Placeholders:
         return Filled(target, headers, encoded)
 
     def mask(self, policy: EgressPolicy, encoded: Mapping[bytes, bytes]) -> "Mask":
-        """Return what takes all values of a container out of what it is sent, also those that it had before."""
+        """Return a mask of all values of a container, also of those that it had before."""
         for secret in policy.secrets:
             if secret.value is not None:
                 self._values.pop(secret.value, None)
@@ -176,7 +176,7 @@ class Mask:
         return _replaced(content, self._spans(_Unescaped(content)), len(content))
 
     def add(self, content: bytes) -> bytes:
-        """Take more of a stream, and return what can be told of it by now."""
+        """Take more of a stream, and return the part of it that can be passed on by now."""
         if not self._found:
             return content
         content = self._held + content
@@ -229,7 +229,7 @@ class _TooManyMisses(Exception):
 
 
 def _replaced(content: bytes, spans: Sequence[Span], end: int) -> bytes:
-    """Return a content up to a place, with other texts in these places; what overlaps one is left out, too."""
+    """Return a content up to a place, with other texts in these places; whatever overlaps one is left out, too."""
     told, place = [], 0
     for start, behind, stands in spans:
         if place <= start < end:
@@ -264,7 +264,7 @@ class _Unescaped:
         self.text = b"".join([*parts, content[behind:]])
 
     def raw_of(self, place: int) -> int:
-        """Return where a place of `text` is in what came."""
+        """Return the place in `content` of a place in `text`."""
         # Of an escape, which is one byte of `text`, nothing is added.
         part = bisect_right(self._places, place) - 1
         return self._raw[part] + place - self._places[part]

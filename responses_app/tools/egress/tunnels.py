@@ -25,7 +25,7 @@ Begin = Callable[[bytes], Awaitable[tuple[bytes, Any]]]  # the latter is another
 
 
 class NoGreeting(Exception):
-    """What came is not the greeting of a TLS client, or a part of one that is too long."""
+    """The client does not begin with the greeting of TLS, or with one that is too long."""
 
 
 class WrongName(Exception):
@@ -82,7 +82,7 @@ class _Bytes:
         return int.from_bytes(self.take(size), "big")
 
     def vector(self, size: int) -> bytes:
-        """Return what stands behind its length, which has `size` bytes."""
+        """Return the bytes behind their length, which has `size` bytes."""
         return self.take(self.number(size))
 
 
@@ -115,7 +115,7 @@ def _name_in(hello: _Bytes) -> str | None:
 
 
 class Checked:
-    """What a client begins a tunnel with: where it is TLS, it asks for this host. `may_lack`: or for none.
+    """Checks the beginning of a tunnel: where it is TLS, it asks for this host. `may_lack`: or for none.
 
     A server may ask for a second greeting, which has the name once more; by that one it then goes.
     """
@@ -155,7 +155,7 @@ class Checked:
 
 
 async def pass_on(one: Streams, other: Streams, meter: Meter, begin: Begin | None = None) -> None:
-    """Pass on what comes from either side, until both have ended, or nothing came for long. Raises `Spent`.
+    """Pass bytes on from either side, until both have ended, or nothing came for long. Raises `Spent`.
 
     `begin` is given the first byte of the one, and returns what is to be passed on in its place, and what is given the
     next one; what it raises is raised.

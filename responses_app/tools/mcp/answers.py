@@ -1,4 +1,4 @@
-"""What an MCP server answers: the tools that it lists, and what came of a call.
+"""The answers of an MCP server: the tools that it lists, and the results of calls.
 
 Its tools → what the model is told, what it may call, and what needs the user's approval. What a tool gave back → what
 the model reads, and what the call's item shows. Pure. Whatever a server says of its tools may be wrong or hostile:
@@ -86,7 +86,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def offer_of(declared: JsonObject, tools: Sequence[JsonObject]) -> Offer:
-    """Return what a server's tools give the model; those that the request does not allow are left out."""
+    """Return a server's tools as they are offered to the model; those that the request does not allow are left out."""
     label = str(declared["server_label"])
     kept, _ = kept_tools(declared, tools)
     functions = tuple(_function(tool) for tool in kept)
@@ -183,7 +183,7 @@ INVALID_PARAMS, CONNECTION_CLOSED = -32602, -32000  # JSON-RPC
 
 
 def result_of(content: Sequence[JsonObject], structured: object, *, failed: bool) -> ToolResult:
-    """Return the result of a call: content blocks as MCP has them, and what it gave as JSON, if it did."""
+    """Return the result of a call: content blocks as MCP has them, and its JSON, if it gave some."""
     text = "\n".join(filter(None, map(_text_of, content)))
     # What stands in both is text in the blocks: only without one the JSON is needed.
     if not text and structured is not None:

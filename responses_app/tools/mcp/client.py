@@ -46,7 +46,7 @@ statuses: ContextVar[list[int] | None] = ContextVar("statuses", default=None)  #
 confirming: ContextVar[list[Callable[[], Awaitable[None]]]] = ContextVar("confirming")
 
 
-class _Shared(httpx2.AsyncBaseTransport):
+class _SharedTransport(httpx2.AsyncBaseTransport):
     """A transport that many clients have; it outlives them. `listens`: GET is more than an offer to listen.
 
     A client of the old era offers its server a stream for whatever that may want to say at any time, and would hold a
@@ -69,7 +69,7 @@ class _Shared(httpx2.AsyncBaseTransport):
 
 
 class _OldestClient(httpx2.AsyncClient):
-    """What an old-SSE server is reached with; `ended` is called when it does not take what is sent to it.
+    """Reaches an old-SSE server; `ended` is called when it does not take a message.
 
     The library would send it nothing more after that, and have the call wait for an answer.
     """
@@ -170,7 +170,7 @@ class Opener:
     async def _connected(
         self, access: ServerAccess, entered: Callable[[Any], Awaitable[Client]], ended: Callable[[], None]
     ) -> Client:
-        """Return a client that is connected; what its server answers at first decides by which transport."""
+        """Return a client that is connected; the first answer of its server decides by which transport."""
         if access.transport == "stdio":
             command, *arguments = access.command
             program = StdioServerParameters(command=command, args=arguments, env=dict(access.env))
@@ -181,7 +181,10 @@ class Opener:
         failures = statuses.get()
         answered: list[int] = [] if failures is None else failures
         try:
-            return await entered(self._streamable(access))
+            http = httpx2.AsyncClient(**self._options(dict(access.headers), listens=False))
+            return await entered(
+                streamable_http_client(access.url, http_client=http, max_sse_event_size=MAX_EVENT_BYTES)
+            )
         except Exception as refused:
             # How many there were before the second attempt, whose own are taken away if it fails, too.
             known = len(answered)
@@ -208,17 +211,10 @@ class Opener:
 
         return _telling(sse_client(access.url, headers=dict(access.headers), httpx_client_factory=client), ended)
 
-    def _streamable(self, access: ServerAccess) -> Any:
-        return streamable_http_client(
-            access.url,
-            http_client=httpx2.AsyncClient(**self._options(dict(access.headers), listens=False)),
-            max_sse_event_size=MAX_EVENT_BYTES,
-        )
-
     def _options(self, headers: dict[str, str] | None, *, listens: bool) -> dict[str, Any]:
-        """Return what every HTTP client is made of."""
+        """Return the options of every HTTP client."""
         return {
-            "transport": _Shared(self._transport, listens=listens),
+            "transport": _SharedTransport(self._transport, listens=listens),
             "headers": headers,
             "timeout": TIMEOUT,
             # Proxies of the environment would connect where the rules do not allow it.
@@ -240,14 +236,14 @@ async def _confirm(request: httpx2.Request) -> None:
 
 async def _note_status(response: httpx2.Response) -> None:
     failures = statuses.get()
-    # We refuse that ourselves: see `_Shared`.
+    # We refuse that ourselves: see `_SharedTransport`.
     refused_here = response.request.method == "GET" and response.status_code == NOT_ALLOWED
     if failures is not None and response.status_code >= 400 and not refused_here:
         failures.append(response.status_code)
 
 
 def trouble_of(cause: BaseException) -> str:
-    """Return what is told of a server that cannot be used, by what really happened."""
+    """Return a sentence on a server that cannot be used, by the cause."""
     match cause:
         case httpx2.InvalidURL() | httpx2.UnsupportedProtocol():
             return f"The MCP server's URL is not one: {reason_of(cause)}."
@@ -265,7 +261,7 @@ def trouble_of(cause: BaseException) -> str:
 
 
 async def _unchecked(name: str, result: types.CallToolResult) -> None:
-    """Take what a tool gave as it is."""
+    """Take the result of a tool as it is."""
 
 
 async def page_of_tools(client: Client, cursor: str | None) -> tuple[list[JsonObject], str | None, int]:
@@ -286,7 +282,7 @@ async def page_of_tools(client: Client, cursor: str | None) -> tuple[list[JsonOb
 async def call_tool(
     client: Client, name: str, arguments: dict[str, Any], *, report: Callable[[JsonObject], None]
 ) -> tuple[list[JsonObject], object, bool]:
-    """Call a tool; return its content blocks, what it gave as JSON, and whether it says that it failed."""
+    """Call a tool; return its content blocks, its JSON, and whether it says that it failed."""
 
     async def progressed(progress: float, total: float | None, message: str | None) -> None:
         report({"progress": progress, "total": total})

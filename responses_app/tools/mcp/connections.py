@@ -34,7 +34,7 @@ class Listing:
 
 
 class McpConnection:
-    """A kept client. `listing` is what its server has listed last; `problem` is why it has ended, if it has."""
+    """A kept client. `listing` has the tools that its server listed last; `problem` is why it has ended, if it has."""
 
     def __init__(self, open_client: OpenClient) -> None:
         self.listing: Listing | None = None  # what its server has listed last; None: it is to be asked
@@ -110,11 +110,9 @@ class McpConnection:
         finally:
             # Whoever waits for the client must be woken, however it ended.
             if not self._client.done():
-                self._client.set_exception(self._as_exception())
+                problem = self.problem if isinstance(self.problem, Exception) else ConnectionError("it was closed")
+                self._client.set_exception(problem)
                 self._client.exception()  # marks it as seen: perhaps nobody waits for it
-
-    def _as_exception(self) -> Exception:
-        return self.problem if isinstance(self.problem, Exception) else ConnectionError("it was closed")
 
 
 @dataclass
@@ -193,7 +191,7 @@ class Connections:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return what really happened: task groups wrap it, however often."""
+    """Return the first cause of an error: task groups wrap it, however often."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     return error

@@ -14,10 +14,10 @@ class NoSuchTool(Exception):
 
 
 class NamedTool:
-    """What a setting like `brave` or `brave.brave_web_search` names: a server by its label, or one tool of it.
+    """The tool of a setting like `brave` or `brave.brave_web_search`: a server by its label, or one tool of it.
 
     Of a server it is the first tool that has one of `words` in its name, the likeliest word first; `about` says what
-    that tool does. `mcp` is what calls the servers, and another's to close.
+    that tool does. `mcp` calls the servers, and is another's to close.
     """
 
     def __init__(self, mcp: BaseTool, named: str, *, words: Sequence[str], about: str) -> None:

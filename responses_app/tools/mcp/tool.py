@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class _SessionLost(Exception):
-    """A server has forgotten who we are, and so has not done what it was asked for."""
+    """A server has forgotten who we are, and so has not carried the request out."""
 
 
 class McpTool(BaseTool):
@@ -211,7 +211,7 @@ class McpTool(BaseTool):
     async def _failure(
         self, error: Exception, connection: McpConnection, failures: Sequence[int], access: ServerAccess
     ) -> ToolFailed:
-        """Return what the model and the client hear of an error, which the log has as it is."""
+        """Return an error as the model and the client hear of it; the log has it as it is."""
         # The connection's own end says more than the call's error.
         ended_by = await connection.ended_by()
         cause = cause_of(ended_by if isinstance(ended_by, Exception) else error)
@@ -260,7 +260,7 @@ def _import_library() -> Any:
 
 
 def _key(access: ServerAccess, use: ToolUse, own: bool) -> bytes:
-    """Return what connections are shared by: a server, what it is told of who calls, and the project.
+    """Return the key by which connections are shared: a server, the credentials that it gets, and the project.
 
     A server of the old kind may remember what was said before: no project is to hear of another's. A program that was
     started here is the operator's, and there is one.

@@ -20,7 +20,6 @@ from responses_app.tools.reading.processes import serve
 
 if TYPE_CHECKING:
     from docx.table import Table
-    from docx.text.paragraph import Paragraph
 
 MAX_TEXT = 20_000_000  # characters of one file
 MAX_PAGES = 5000  # of a PDF
@@ -75,7 +74,8 @@ def _plain_text(name: str, body: bytes) -> str:
     # Zero bytes are in every binary file, and in text only where it is UTF-16.
     if b"\x00" in beginning and not beginning.startswith(_UTF_16):
         raise UnreadableFile("unsupported_file", "It is not text, nor a PDF, DOCX or HTML file.")
-    is_page = name.lower().endswith((".html", ".htm", ".xhtml")) or _looks_like_page(beginning)
+    start = beginning.lstrip(b"\xef\xbb\xbf \t\r\n")[:20].lower()
+    is_page = name.lower().endswith((".html", ".htm", ".xhtml")) or start.startswith((b"<!doctype html", b"<html"))
     # The byte order mark would be a character of the first line.
     text = decoded(body, "utf-16" if beginning.startswith(_UTF_16) else None, is_html=is_page).removeprefix("\ufeff")
     if not is_page:
@@ -85,10 +85,6 @@ def _plain_text(name: str, body: bytes) -> str:
     tree = HTMLTree.parse(text)
     title = (tree.title or "").strip()
     return f"{title}\n\n{said_by(tree)}" if title else said_by(tree)
-
-
-def _looks_like_page(beginning: bytes) -> bool:
-    return beginning.lstrip(b"\xef\xbb\xbf \t\r\n")[:20].lower().startswith((b"<!doctype html", b"<html"))
 
 
 def _pdf_texts(body: bytes) -> Iterator[str]:
@@ -116,7 +112,7 @@ def _docx_texts(body: bytes) -> Iterator[str]:
 
     try:
         for block in Document(io.BytesIO(body)).iter_inner_content():
-            yield from _table_lines(block) if isinstance(block, Table) else [_paragraph(block)]
+            yield from _table_lines(block) if isinstance(block, Table) else [f"{block.text}\n"]
     except (OpcError, LxmlError, zipfile.BadZipFile, KeyError, ValueError, RecursionError) as problem:
         raise UnreadableFile("invalid_file", "The DOCX file is damaged.") from problem
 
@@ -134,10 +130,6 @@ def _check_zip(body: bytes) -> None:
     # Sizes as the archive's own directory says them: nothing is unpacked for this.
     if len(parts) > MAX_PARTS or xml > MAX_UNPACKED_XML or sum(part.file_size for part in parts) > MAX_UNPACKED:
         raise UnreadableFile("invalid_file", "The DOCX file unpacks to more than this server reads.")
-
-
-def _paragraph(paragraph: "Paragraph") -> str:
-    return f"{paragraph.text}\n" if paragraph.text else "\n"
 
 
 def _table_lines(table: "Table") -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a container says while a cell or commands run in it, and behind their end: bounded and checked.
+"""Output, calls and results of cells and commands, as a container tells them: bounded and checked.
 
 Code in a sandbox may have made a warden say anything, so what is not as it should be is left out. Of a cell, `Output`
 keeps as much of what is printed as is worth reading, and each call of a tool is answered before the cell goes on. What
@@ -17,7 +17,7 @@ import json
 from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from responses_app.protocol.setting import MIB
 from responses_app.tools.sandbox.inside.respsite_kernel import frames
@@ -32,9 +32,6 @@ from responses_app.tools.sandbox.records import (
     checked_path,
     clean,
 )
-
-if TYPE_CHECKING:
-    pass
 
 MAX_FILES = 1000  # of a container that are told of; the warden itself tells of no more
 MAX_FILE_SIZE = 2**53 - 1  # of those that JSON can say everywhere
@@ -125,7 +122,7 @@ Report = Callable[[dict[str, Any]], None]
 
 
 class _Told:
-    """What one command prints, of which `most` characters are told."""
+    """The output of one command, of which `most` characters are told."""
 
     def __init__(self, most: int) -> None:
         self._decoders = {stream: _decoder(errors="replace") for stream in _STREAMS}
@@ -145,7 +142,7 @@ class _Told:
             self._ends[stream] = (self._ends[stream] + later)[-self._most_of_end :] if self._most_of_end else ""
 
     def take(self) -> dict[str, str]:
-        """Return what is to be told now, by its stream."""
+        """Return the text that is to be told now, by its stream."""
         pending, self._pending = self._pending, dict.fromkeys(_STREAMS, "")
         return {stream: text for stream, text in pending.items() if text}
 
@@ -164,7 +161,7 @@ class _Told:
 
 
 class CommandOutputs:
-    """What the commands of one call print; `most` characters of each are told to `report`."""
+    """The output of one call's commands; `most` characters of each are told to `report`."""
 
     def __init__(self, count: int, most: int, report: Report) -> None:
         self.size = 0  # bytes that came
@@ -173,7 +170,7 @@ class CommandOutputs:
         self._batch: asyncio.TimerHandle | None = None  # nothing is told before it has run
 
     def take(self, frame: frames.Frame) -> None:
-        """Take what a warden says that a command has printed; what cannot be is left out."""
+        """Take output of a command, as a warden tells it; what cannot be is left out."""
         self.size += _FRAME + len(frame.payload)
         match frame.header:
             case {"command": int(place), "stream": "stdout" | "stderr" as stream} if 0 <= place < len(self._told):
@@ -182,7 +179,7 @@ class CommandOutputs:
             self._tell()
 
     def end(self) -> None:
-        """Tell what is left; nothing more comes."""
+        """Tell the rest; nothing more comes."""
         if self._batch is not None:
             self._batch.cancel()
         for each in self._told:
@@ -195,7 +192,7 @@ class CommandOutputs:
             self._batch = asyncio.get_running_loop().call_later(BATCH_SECONDS, self._tell)
 
     def _tell_now(self) -> bool:
-        """Tell what is there, and return whether there was anything."""
+        """Tell all that is there, and return whether there was anything."""
         told = [(place, text) for place, each in enumerate(self._told) if (text := each.take())]
         for place, text in told:
             self._report({"command_index": place, **text})
@@ -203,7 +200,7 @@ class CommandOutputs:
 
 
 def commands_end(header: Mapping[str, Any] | None, count: int, ended: CellEnd, files: list[ListedFile]) -> CommandsEnd:
-    """Return what a warden says of how commands ended; None: all were killed, and the kernel with them."""
+    """Return how commands ended, by the answer of a warden; None: all were killed, and the kernel with them."""
     told = header.get("ended") if header is not None else None
     ends = []
     for each in told if isinstance(told, list) else ():
@@ -223,7 +220,7 @@ MAX_ANSWER = MIB  # bytes of what a tool gives; as JSON, which escapes most lett
 
 
 async def answered(asked: bytes, tools: Answer, halt: "asyncio.Future[CellEnd]") -> bytes | None:
-    """Return what came of a call, as JSON; None where the cell is to end meanwhile. What `tools` raises is raised."""
+    """Return the answer to a call, as JSON; None where the cell is to end meanwhile. Raises as `tools` does."""
     try:
         call = frames.header_of(asked) if len(asked) <= frames.MAX_CALL else None
     except frames.FrameError:

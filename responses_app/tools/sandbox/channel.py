@@ -48,7 +48,7 @@ _PLACE = "\0bytes"  # where bytes stand, the JSON has their first and their last
 
 
 class MessageError(Exception):
-    """What came is not a message, or is too long, or is not of the type that it should have."""
+    """Something is no message, or is too long, or is not of the type that it should have."""
 
 
 def packed(value: Mapping[str, object]) -> bytes:
@@ -109,7 +109,7 @@ async def received(
 
 
 def read_as(kind: Any, value: Any) -> Any:
-    """Return a value that came as JSON as what it was: a dataclass, an enumeration, a sequence of them, or itself.
+    """Return a value that came as JSON in its own type: a dataclass, an enumeration, a sequence of them, or itself.
 
     Raises `MessageError`.
     """
@@ -163,7 +163,7 @@ class ChannelClosed(Exception):
 
 
 class ActionFailed(Exception):
-    """The other side could not do it: `name` of the error, its text, and what is for the log."""
+    """The other side could not do it: `name` of the error, its text, and a detail for the log."""
 
     def __init__(self, name: str, text: str, detail: str) -> None:
         super().__init__(text)
@@ -182,7 +182,7 @@ class HostQuestion:
         self.is_dropped = False  # its connection has ended: nobody has said that it is not wanted any more
 
     async def call(self, value: dict[str, Any]) -> dict[str, Any]:
-        """Have the asking side do something while this works; return what it says. Raises `ChannelClosed`."""
+        """Have the asking side do something while this works; return its answer. Raises `ChannelClosed`."""
         self._turns += 1
         turn, reply = self._turns, asyncio.get_running_loop().create_future()
         self._replies[turn] = reply
@@ -199,7 +199,7 @@ class HostQuestion:
             self._channel.put({"told": self._number, "value": value})
 
     def replied(self, turn: object, value: object) -> None:
-        """Take what the asking side says."""
+        """Take the answer of the asking side."""
         reply = self._replies.get(turn) if isinstance(turn, int) else None
         if reply is not None and not reply.done():
             reply.set_result(value)
@@ -207,7 +207,7 @@ class HostQuestion:
 
 @dataclass(frozen=True, slots=True)
 class _Asker:
-    """Who waits for an answer, and what is needed or told meanwhile.
+    """Who waits for an answer, and their functions for what comes before it.
 
     That is done in their context: what is logged there is about them, and not about who opened the connection.
     """
@@ -266,9 +266,9 @@ class HostChannel:
         report: Report | None = None,
         seconds: float | None = None,
     ) -> Any:
-        """Return what the other side answers; where this is cancelled or late, it is told to stop.
+        """Return the answer of the other side; where this is cancelled or late, it is told to stop.
 
-        Raises `ChannelClosed`, `ActionFailed`, `MessageError` for what is too long to be sent, and `TimeoutError`.
+        Raises `ChannelClosed`, `ActionFailed`, `MessageError` for a question that is too long, and `TimeoutError`.
         """
         self._number += 1
         number, answer = self._number, asyncio.get_running_loop().create_future()
@@ -291,11 +291,11 @@ class HostChannel:
                 answer.exception()  # where nobody waits any more, nobody is told
 
     def put(self, message: dict[str, object]) -> None:
-        """Send something soon, without waiting until it is taken. Raises `MessageError` for what is too long."""
+        """Send a message soon, without waiting until it is taken. Raises `MessageError` for one that is too long."""
         self._writer.write(packed(message))
 
     async def send(self, message: dict[str, object]) -> None:
-        """Send something. Raises `ChannelClosed`, and `MessageError` for what is too long."""
+        """Send a message. Raises `ChannelClosed`, and `MessageError` for one that is too long."""
         if not self.is_open:
             raise ChannelClosed
         self._writer.write(packed(message))
@@ -366,7 +366,7 @@ class HostChannel:
                 raise MessageError("it says nothing that is known here")
 
     def _take_of_question(self, number: int, message: dict[str, Any]) -> None:
-        """Take what belongs to a question of the other side, if it is still worked on."""
+        """Take a message on a question of the other side, if that is still worked on."""
         task, asked = self._asked.get(number, (None, None))
         if task is None or asked is None:
             return

@@ -75,7 +75,7 @@ class Checkpoints:
         return sum(self.sizes.values())
 
     def load(self, kept: KeptBytes) -> Iterator[LivingContainer]:
-        """Yield the containers that are saved; what cannot be read is removed. `kept` is for what comes of calls."""
+        """Yield the containers that are saved; remove those that cannot be read. `kept` is for results of calls."""
         for folder in sorted(self._folder.iterdir()):
             if not folder.is_dir():
                 continue
@@ -117,7 +117,7 @@ class Checkpoints:
         note: Callable[[Sequence[ListedFile]], object],
         most: int,
     ) -> None:
-        """Write down what a container has, at most so many bytes of files, and within `SAVE_SECONDS`.
+        """Save a container, with at most so many bytes of files, within `SAVE_SECONDS`.
 
         `note` makes its files known, and gives them ids. Raises `NotSaved`.
         """
@@ -181,12 +181,12 @@ class Checkpoints:
                     piece = await asyncio.to_thread(file.read, PIECE)
 
     async def forget(self, id: str) -> None:
-        """Remove what is saved of a container."""
+        """Remove a container that is saved."""
         if self.sizes.pop(id, None) is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder / id, ignore_errors=True)
 
     def remove_forgotten(self, now: float) -> None:
-        """Remove what lies in folders that no process holds, as fewer are started now: no container lives so long."""
+        """Remove old containers from folders that no process holds, as fewer are started now: none lives so long."""
         for slot in self._folder.parent.iterdir():
             old = [each for each in slot.glob("*cntr_*") if now - each.stat().st_mtime > LIFE_SECONDS]
             if not old or (lock := _held(slot)) is None:

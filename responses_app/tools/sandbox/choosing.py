@@ -45,7 +45,7 @@ _NOTICE_SECONDS = 10.0  # until the host must have seen that they did
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What code in a sandbox must not reach: a port and local sockets that anybody may use, a file, a process."""
+    """Whatever code in a sandbox must not reach: a port and local sockets that anybody may use, a file, a process."""
 
     port: int  # of 127.0.0.1, where a server listens
     socket_path: str  # of a local socket that anybody may connect to
@@ -280,7 +280,7 @@ _OTHER_CONTAINER = "read the files of another container"
 
 
 async def ways_out(sandbox: BaseSandbox, interpreter: Interpreter, cgroups: Cgroups | None = None) -> list[str]:
-    """Try to get out of a sandbox; return what was possible. Raises `SandboxError` where it does not even start."""
+    """Try to get out of a sandbox; return the ways out. Raises `SandboxError` where it does not even start."""
     with _host() as host:
         async with _session(sandbox, interpreter, cgroups, host.skills) as session:
             # One after the other: what one takes must not be another one's failure.
@@ -340,7 +340,7 @@ def _abstract(host: Host) -> str:
 
 @contextlib.contextmanager
 def _host() -> Iterator[Host]:
-    """Set up what is to be reached, and take it away again."""
+    """Set up the things to be reached, and take them away again."""
     secret = secrets.token_hex(16)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="respsite-escape-")))
@@ -378,7 +378,7 @@ _NO_START = "it does not start here, and the log of the server says why"
 
 @dataclass(frozen=True, slots=True)
 class SandboxChoice:
-    """What came of the trial: the sandbox and its Python, or why there is none."""
+    """The result of the trial: the sandbox and its Python, or why there is none."""
 
     sandbox: BaseSandbox | None  # None where none holds
     interpreter: Interpreter | None  # None where SANDBOX_PYTHON names none that can be used
@@ -391,7 +391,7 @@ class SandboxChoice:
 
 
 def missing(name: str) -> str:
-    """Return what is to be installed before a sandbox of this name, or any for `auto`, can be tried; "" for nothing."""
+    """Say what to install before a sandbox of this name, or any for `auto`, can be tried; "" for nothing."""
     reasons = {kind.name: kind().missing() for kind in SANDBOXES if name in ("auto", kind.name)}
     if None in reasons.values():
         return ""

@@ -76,7 +76,7 @@ MAX_KEPT = 128 * MIB  # bytes of what came of calls, of all containers; the imag
 class Containers:
     """All containers of this process. `choose` tries which sandbox they can have: once, when the first one is wanted.
 
-    `choice` is what came of that; None before. With `checkpoints`, what is idle, or stops, has its files on disk.
+    `choice` is the result; None before. With `checkpoints`, what is idle, or stops, has its files on disk.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Containers:
             self._known.add(container)
 
     def room(self) -> HostRoom:
-        """Return what there is, and what there is room for."""
+        """Return how many containers there are, and how many there may be."""
         every = list(self._known)
         return HostRoom(
             tag=self.tag,
@@ -132,7 +132,7 @@ class Containers:
         return sandbox.name
 
     async def sandbox(self) -> tuple[BaseSandbox, Interpreter]:
-        """Return what containers are started with. Raises `SandboxError` where this machine has no sandbox."""
+        """Return the sandbox and the Python of containers. Raises `SandboxError` where this machine has no sandbox."""
         async with self._choosing:
             if self.choice is None:
                 # For all that come later, too: the log says it as of no request, and so of no project.
@@ -234,7 +234,7 @@ class Containers:
         call: str = "",
         is_dropped: Callable[[], bool] = still_wanted,
     ) -> CellRun:
-        """Run a cell; where one of this `call` was run, return what came of it. A cancellation interrupts it.
+        """Run a cell; where one of this `call` was run, return its result. A cancellation interrupts it.
 
         Raises `ContainerNotFound`, `SandboxError`.
         """
@@ -282,14 +282,14 @@ class Containers:
             await session.put_part(part, begin, content)
 
     async def finish(self, project: str, id: str, part: str, path: str, size: int) -> ContainerFileRecord:
-        """Have what was written by parts as a file. Raises `ContainerNotFound`, `SandboxError`."""
+        """Make a file of the parts that were written. Raises `ContainerNotFound`, `SandboxError`."""
         container = await self.find(project, id)
         async with self._at_work(container) as session:
             await session.rename(part, path)
             return self._note_file(container, ListedFile(path, size), "user")
 
     async def drop(self, project: str, id: str, part: str) -> None:
-        """Remove what was written of a file that will not be whole. Raises `ContainerNotFound`, `SandboxError`."""
+        """Remove the parts of a file that will not be whole. Raises `ContainerNotFound`, `SandboxError`."""
         session = (await self.find(project, id)).session
         if session is not None and session.is_alive:
             await session.remove(part)
@@ -353,7 +353,7 @@ class Containers:
         return list((await self.find(project, id)).skills.mounted.values())
 
     async def add_skill(self, project: str, id: str, folder: str, name: str, about: str, bundle: bytes) -> None:
-        """Have a container see a skill, unless it does; `bundle` is one that `tools.skills.bundles` has made.
+        """Have a container see a skill, unless it does; `bundle` is one that `tools.skill_bundles` has made.
 
         Raises `ContainerNotFound`, `SandboxError`.
         """
@@ -367,7 +367,7 @@ class Containers:
             raise ContainerNotFound(id)
 
     async def _make_room_for_skills(self, container: LivingContainer) -> None:
-        """Put away what is missed least, until one more container may have skills: those that never start have some."""
+        """Put away those that are missed least, until one more may have skills: those that never start have some."""
         most = self._settings.sandbox_disk_bytes * self._settings.sandbox_max_containers
         while sum(each.skills.on_disk for each in self._known) >= most:
             idle = [each for each in self._known if each.skills.on_disk and not each.working and each is not container]
@@ -382,7 +382,7 @@ class Containers:
                 await self._end(least)
 
     async def sweep(self) -> None:
-        """End what has expired, and save what has done nothing for long."""
+        """End containers that have expired, and save those that have done nothing for long."""
         await self._end_expired()
         if self._checkpoints is not None:
             await asyncio.to_thread(self._checkpoints.remove_forgotten, self._clock())
@@ -392,7 +392,7 @@ class Containers:
                     await self._put_away(container)
 
     async def _end_expired(self) -> None:
-        """End what has expired. Nothing is saved here: that takes long, and whoever makes a container waits."""
+        """End those that have expired. None is saved here: that takes long, and whoever makes a container waits."""
         # It goes on by itself from now on: those that were loaded expire, too.
         if self._sweeper is None or self._sweeper.done():
             self._sweeper = asyncio.create_task(self._keep_sweeping())
@@ -593,6 +593,6 @@ def has_memory(memory: MemoryLimit, most: int) -> bool:
 
 
 def memory_refused(memory: MemoryLimit, most: int) -> str:
-    """Say what there is instead."""
+    """Return the refusal of so much memory, with the limits that there are."""
     allowed = ", ".join(each for each in MEMORY if has_memory(each, most))
     return f"memory_limit {memory} is more than a container has here: {allowed} (SANDBOX_MEMORY_BYTES)"

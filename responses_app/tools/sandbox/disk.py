@@ -30,7 +30,7 @@ _IN_MEMORY = (WORK_FOLDER, SCRATCH, "/dev/shm")  # file systems of a container t
 
 
 def used(folder: Path, root: int, most: int) -> int:
-    """Return the bytes on the disk of what lies below a folder, and of files there that only processes still hold.
+    """Return the bytes on the disk of all files below a folder, also of those that only processes still hold.
 
     `root` is the process from which these descend. More than `most` is not counted to its end.
     """
@@ -59,7 +59,7 @@ def used(folder: Path, root: int, most: int) -> int:
 
 
 def files_in_memory(root: int) -> int:
-    """Return how many files there are on the file systems in memory of what runs below a process."""
+    """Return how many files there are in memory, on the file systems of the processes below this one."""
     inside = processes.first_below(root)
     total = 0
     for folder in _IN_MEMORY:
@@ -137,7 +137,7 @@ def _of_this_process() -> Path:
 
 
 def remove_those_of_the_dead() -> None:
-    """Remove what processes of this user have left that were killed."""
+    """Remove the folders of processes of this user that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             # `lstat`: a link of somebody else's is not followed.

@@ -1,5 +1,4 @@
-"""Hosts of containers: `ACTIONS` lists what one does for workers. `RemoteHost` and `OwnHost` ask for it, `HostServer`
-does it.
+"""Hosts of containers: the actions that one does for workers, who asks for them, and `HostServer`, which does them.
 
 An action is a method of `Containers`, under its own name, with plain arguments: what JSON knows, and bytes. What it
 returns may also be a dataclass, or a sequence of them. Nothing but these names can be asked for. Nothing is asked for
@@ -42,7 +41,6 @@ from responses_app.tools.sandbox.channel import (
     read_as,
     received,
 )
-from responses_app.tools.sandbox.channel import VERSION as OUR_VERSION
 from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.living import still_wanted
 from responses_app.tools.sandbox.records import (
@@ -80,7 +78,7 @@ class HostAction:
     is_kept: bool = False
 
     def last(self, answer: Answer, report: Report, is_dropped: Callable[[], bool]) -> Sequence[Any]:
-        """Return what stands behind the arguments that were sent."""
+        """Return the arguments behind those that were sent."""
         if self.needs:
             return [answer]
         if self.reports:
@@ -152,7 +150,7 @@ class BaseHost(ABC):
     async def ask(
         self, what: str, *arguments: Any, callback: Callback | None = None, report: Report | None = None
     ) -> Any:
-        """Have an action done; `report` is told how far it is. Raises what it raises, and `HostGone`."""
+        """Have an action done; `report` is told how far it is. Raises as the action does, and `HostGone`."""
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -256,7 +254,7 @@ class RemoteHost(BaseHost):
             tls = self._tls() if self._tls is not None else ssl.create_default_context()
             reader, writer = await asyncio.open_connection(name.strip("[]"), int(port), ssl=tls)
         try:
-            writer.write(packed({"hello": OUR_VERSION, "secret": self._secret}))
+            writer.write(packed({"hello": VERSION, "secret": self._secret}))
             welcome = await received(reader)
             if welcome.get("problem"):
                 raise _Unwelcome(str(welcome["problem"])[:200])
@@ -443,7 +441,7 @@ class HostServer:
             self._channels.discard(channel)
 
     async def _work(self, what: str, arguments: Sequence[Any], question: HostQuestion) -> Any:
-        """Do what a worker asks for. Raises `ActionFailed`."""
+        """Do an action for a worker. Raises `ActionFailed`."""
         action = ACTIONS.get(what)
         if action is None:
             raise ActionFailed("SandboxError", f"this host knows no {what[:40]}", "")

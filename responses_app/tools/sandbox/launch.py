@@ -1,5 +1,4 @@
-"""How the processes of a container come to be, before any code runs in it: `BaseSandbox` says how a program is started
-so that it can harm nobody but itself, and `start_process` starts it.
+"""How a program is started so that it can harm nobody but itself: the contract of a sandbox, and all that it is given.
 
 A sandbox holds one program of ours, the warden (`inside/respsite_kernel/warden.py`), which runs code that nobody has
 looked at. That code must never reach the network, files and processes of others, or more memory and disk than it was
@@ -90,7 +89,7 @@ INSIDE = Path(__file__).parent / "inside"  # the folder of our programs that run
 
 @dataclass(frozen=True, slots=True)
 class ProxyDoor:
-    """By what a container gets its way out."""
+    """The means by which a container gets its way out."""
 
     descriptor: int  # of a socket over which the warden hands out the one that listens; the caller closes it
     env: Mapping[str, str] = field(repr=False)  # variables by which programs find the proxy
@@ -117,7 +116,7 @@ class BaseSandbox(ABC):
 
     @abstractmethod
     def missing(self) -> str | None:
-        """Return what is to be installed or allowed before it can be tried at all, None for nothing."""
+        """Say what to install or allow before it can be tried at all; None for nothing."""
 
     @abstractmethod
     def launch(
@@ -248,7 +247,7 @@ _NICENESS = 10  # the server itself comes first
 
 @dataclass(frozen=True, slots=True)
 class StartedSandbox:
-    """A sandbox whose processes begin, and what of it is ours."""
+    """A sandbox whose processes begin, with our ends of its channels."""
 
     process: "subprocess.Popen[bytes]"
     launch: Launch
@@ -260,7 +259,7 @@ class StartedSandbox:
 
 @dataclass(frozen=True, slots=True)
 class ContainerExtras:
-    """What a container has beside its files."""
+    """Skills and network of a container."""
 
     skills: Path | None = None  # as `BaseSandbox.launch` has it
     way_out: "ContainerProxy | None" = None  # None: it reaches nothing

@@ -1,8 +1,8 @@
-"""Containers while they live, as their host knows them: what one has, its calls, and what it may reach.
+"""Containers while they live, as their host knows them, with their calls and their network.
 
 `KeptCalls`: a call of a container is made once, whoever asks for it again. A worker that dies asks no more, and the one
-that takes its response over asks for the same call. It gets what came of it: the code did not run twice. What nobody
-wants any more is stopped, and is not begun again either.
+that takes its response over asks for the same call. It gets the result of the first: the code did not run twice.
+A call that nobody wants any more is stopped, and is not begun again either.
 
 `KnownContainers`: which containers a host has, whose they are, and which responses use them. A chain of responses keeps
 its container: `of_chain` finds it by the response that is continued.
@@ -55,7 +55,7 @@ def still_wanted() -> bool:
 
 
 class KeptBytes:
-    """What came of the calls of all containers: at most `most` bytes, of which images are nearly all.
+    """The results of the calls of all containers: at most `most` bytes, of which images are nearly all.
 
     The largest is forgotten first: so whoever shows many images takes nobody else's place.
     """
@@ -67,7 +67,7 @@ class KeptBytes:
         self._forgets: dict[asyncio.Task[CellRun], Callable[[], object]] = {}
 
     def keep(self, call: "asyncio.Task[CellRun]", run: CellRun, forget: Callable[[], object]) -> None:
-        """Count what came of a call; `forget` is called once there is no room for it."""
+        """Count the result of a call; `forget` is called once there is no room for it."""
         images = sum(len(each.content) for each in run.execution.images)
         size = images + len(run.execution.output) + sum(len(each.path) for each in run.files)
         self._sizes[call], self._forgets[call] = size, forget
@@ -84,7 +84,7 @@ class KeptBytes:
 
 
 class KeptCalls:
-    """The calls of one container, the oldest first; `kept` counts what came of them."""
+    """The calls of one container, the oldest first; `kept` counts their results."""
 
     def __init__(self, kept: KeptBytes) -> None:
         self._kept = kept
@@ -97,7 +97,7 @@ class KeptCalls:
         *,
         is_dropped: Callable[[], bool] = still_wanted,
     ) -> CellRun:
-        """Return what came of a call; `begin` it where it is new. With no `key` each call is new.
+        """Return the result of a call; `begin` it where it is new. With no `key` each call is new.
 
         A cancellation stops it, unless others wait for it, too, or it only dropped who asked. Raises `SandboxError`.
         """
@@ -182,7 +182,7 @@ class LivingContainer:
 
     @property
     def network_key(self) -> str:
-        """What is the same for containers that may reach the same; "" for nothing."""
+        """A text that is the same for containers with the same network; "" for none."""
         return self.network.key if self.network is not None else ""
 
     def give_secrets(self, values: Sequence[Mapping[str, Any]]) -> None:
@@ -323,7 +323,7 @@ class WaysOut:
         self._proxies: ContainerProxies | None = None  # made for the first container that may reach something
 
     async def check(self, policy: EgressPolicy, sandbox: BaseSandbox) -> "ContainerProxies":
-        """Return what makes the proxies. Raises `NetworkRefused` where no container may have this policy."""
+        """Return the maker of proxies. Raises `NetworkRefused` where no container may have this policy."""
         if self._make is None:
             raise NetworkRefused("containers have no network here; leave 'network_policy' out")
         async with self._making:
@@ -349,6 +349,6 @@ class WaysOut:
         return container.proxy
 
     def close(self) -> None:
-        """End what the proxies share."""
+        """Close the connections that the proxies share."""
         if self._proxies is not None:
             self._proxies.close()

@@ -1,4 +1,4 @@
-"""What the kernel says of a container's processes, seen from the host."""
+"""A container's processes, seen from the host, as the kernel tells of them."""
 
 import contextlib
 import os
@@ -49,7 +49,7 @@ def seen(pid: int) -> Seen | None:
 
 
 def tree(root: int) -> Iterator[int]:
-    """Yield a process and all that descend from it. What ends meanwhile is left out."""
+    """Yield a process and all that descend from it. Those that end meanwhile are left out."""
     waiting, seen = [root], 0
     while waiting and seen < _MOST:
         pid = waiting.pop()
@@ -85,7 +85,7 @@ def end_below(root: int) -> None:
 
 
 def memory(root: int) -> int:
-    """Return the bytes of memory that these processes hold, without what programs share by being the same file.
+    """Return the bytes of memory that these processes hold, without those that programs share by being the same file.
 
     Forked processes share pages until they write to them, and each is counted with all of them. So more than a limit
     is only too much if `proportional_memory` says so, too.
@@ -99,7 +99,7 @@ def proportional_memory(root: int) -> int:
 
 
 def sockets(root: int) -> int:
-    """Return how many sockets there are in the network of what runs below a process: a network of its own."""
+    """Return how many sockets there are in the network of the processes below this one: a network of their own."""
     try:
         lines = Path(f"/proc/{first_below(root)}/net/sockstat").read_text().splitlines()
     except OSError:  # it has ended

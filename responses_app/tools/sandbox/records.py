@@ -1,4 +1,4 @@
-"""Containers, their files and what came of their cells, as data; and the errors of those who ask for them.
+"""Containers, their files and the results of their cells, as data; and the errors of those who ask for them.
 
 The API and web workers know containers by these records.
 """
@@ -42,7 +42,7 @@ class TooManyContainers(SandboxError):
 
 
 class MemoryRefused(SandboxError):
-    """No host has a container of so much memory; the text says what there is."""
+    """No host has a container of so much memory; the text says how much there is."""
 
 
 class NetworkRefused(SandboxError):
@@ -50,7 +50,7 @@ class NetworkRefused(SandboxError):
 
 
 class HostGone(SandboxError):
-    """The host of the containers cannot be reached, or stops; what it had in memory is lost to whoever asks."""
+    """The host of the containers cannot be reached, or stops; whatever it had in memory is lost to whoever asks."""
 
 
 class TooManyTransfers(SandboxError):
@@ -95,7 +95,7 @@ class ChainFound:
 
 @dataclass(frozen=True, slots=True)
 class HostRoom:
-    """What a host has, and has room for."""
+    """The containers that a host has, and may have."""
 
     tag: str  # the last digits of the ids of its containers
     known: int  # containers that it has, started or not
@@ -150,7 +150,7 @@ class ContainerFilePart:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What came of a cell."""
+    """The result of a cell."""
 
     output: str  # what it printed, with the traceback of `error` in it
     ended: CellEnd
@@ -162,7 +162,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class CellRun:
-    """What came of a cell in a container."""
+    """The result of a cell in a container."""
 
     execution: Execution  # how it ended, and what it printed
     files: Sequence[ContainerFileRecord]  # those that it wrote
@@ -207,7 +207,7 @@ class CommandEnd:
 
 @dataclass(frozen=True, slots=True)
 class CommandsEnd:
-    """What came of the commands of one call."""
+    """The result of one call's commands."""
 
     ended: CellEnd  # why those that were killed were
     commands: Sequence[CommandEnd]
@@ -217,7 +217,7 @@ class CommandsEnd:
 
 @dataclass(frozen=True, slots=True)
 class CommandsRun:
-    """What came of commands in a container."""
+    """The result of commands in a container."""
 
     execution: CommandsEnd  # how they ended
     files: Sequence[ContainerFileRecord]  # those that they wrote

@@ -181,7 +181,7 @@ def _with_tcp(known: _Machine) -> tuple[bytes, ...]:
 
 
 def _unless(test: bytes, error: int) -> tuple[bytes, bytes]:
-    """Return a test, and the error for what does not jump over it."""
+    """Return a test, and the error for calls that do not jump over it."""
     return test, _step(_RETURN, _ERROR | error)
 
 

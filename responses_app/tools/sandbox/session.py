@@ -286,7 +286,7 @@ class SandboxSession:
         await self._ask({"do": "put", "path": checked_path(path), "begin": begin}, content)
 
     async def rename(self, path: str, to: str) -> None:
-        """Give a file another path, in place of what is there. Raises `SandboxError`, `SandboxGone`."""
+        """Give a file another path, in place of a file that is there. Raises `SandboxError`, `SandboxGone`."""
         await self._ask({"do": "rename", "path": checked_path(path), "to": checked_path(to)})
 
     async def get_part(self, path: str, begin: int, most: int) -> ContainerFilePart:
@@ -387,13 +387,13 @@ class SandboxSession:
             await asyncio.gather(answer, return_exceptions=True)
 
     async def _last_frame(self, hear: Callable[[frames.Frame], None] | None) -> frames.Frame:
-        """Return the warden's answer, or a call; what it says before that is heard."""
+        """Return the warden's answer, or a call; frames before that are heard."""
         while "command" in (frame := await self._next_frame()).header and hear is not None:
             hear(frame)
         return frame
 
     async def _interrupt(self, answer: "asyncio.Task[frames.Frame]", ended: CellEnd) -> Answered:
-        """End what went too far, gently first; but memory is to be had back at once."""
+        """End a cell that went too far, gently first; but memory is to be had back at once."""
         if ended is CellEnd.TOO_MANY_FILES:  # nothing else is sure to remove them
             await self.close()
             raise SandboxGone("the container wrote too many files, and was ended")
@@ -472,11 +472,11 @@ class SandboxSession:
         return None
 
     def _listen(self) -> None:
-        """Hear what is printed, also where it was no longer listened to."""
+        """Hear the output, also where it was no longer listened to."""
         asyncio.get_running_loop().add_reader(self._pipe, self._hear)
 
     def _hear(self) -> None:
-        """Read what was printed, as much as is there, but some and no more at once: others want to work as well."""
+        """Read the output, as much as is there, but some and no more at once: others want to work as well."""
         if not self.is_alive:  # the number of the closed pipe may be another file's by now
             return
         # Sixteen times 64 KB: then others have their turn, and the loop calls again.

@@ -16,7 +16,7 @@ LEAST_SECRET = 16  # characters
 
 
 def sandbox_kind(value: str) -> str:
-    """What keeps code apart."""
+    """The sandbox that keeps code apart."""
     if value.strip().lower() == "pyeryx":
         raise ValueError("one of auto, bubblewrap, sandlock, off; pyeryx has no package for the Python of this server")
     return choice("auto", "bubblewrap", "sandlock", "off")(value)
@@ -112,7 +112,7 @@ class SandboxSettings(RoomSettings):
     )  # fmt: skip
 
     def problem(self, given: Container[str]) -> str | None:
-        """Return what does not fit together."""
+        """Return why settings do not fit together; None where they do."""
         if not self.sandbox_secret and any("/" not in each for each in self.sandbox_hosts):
             return "SANDBOX_HOSTS names another machine, and SANDBOX_SECRET is not set: the hosts there ask for it."
         return None

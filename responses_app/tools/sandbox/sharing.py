@@ -2,7 +2,7 @@
 
 A container stays where it was made: the end of its id tells which host has it, and the host remembers which chain uses
 it. So a chain keeps its container, and the API finds it, whichever worker a request comes to. A new one is made where
-there is most room. What a host that is gone has had in memory is lost, and whoever asks is told.
+there is most room. The memory of a host that is gone is lost, and whoever asks is told.
 """
 
 import asyncio
@@ -60,8 +60,8 @@ MAX_TRANSFERS = 32  # files of one project that one worker reads or writes at on
 class SharedContainers:
     """The containers of these hosts.
 
-    `is_past` says whether what a project made at a time, in Unix seconds, is past its retention: such a container is
-    found no more.
+    `is_past` says whether a container of a project, made at a time in Unix seconds, is past its retention: it is found
+    no more.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class SharedContainers:
         return [host for host, _ in sorted(enough, key=fullness)]
 
     async def _open_all(self) -> None:
-        """Connect to the hosts that are not; what cannot be reached has no room. Late ones are tried further behind."""
+        """Connect to hosts that are not; one that cannot be reached has no room. Late ones are tried further behind."""
         opening = {self._begin(_opened(host)) for host in self.hosts}
         loop, until = asyncio.get_running_loop(), None
         while opening:
@@ -198,7 +198,7 @@ class SharedContainers:
         await self._where_it_is("delete", project, id)
 
     async def run(self, project: str, id: str, code: str, seconds: float | None = None, *, call: str = "") -> CellRun:
-        """Run a cell; where one of this `call` was run already, return what came of it. A cancellation interrupts it.
+        """Run a cell; where one of this `call` was run already, return its result. A cancellation interrupts it.
 
         Raises `ContainerNotFound`, `SandboxError`.
         """
@@ -220,7 +220,7 @@ class SharedContainers:
     async def run_program(self, project: str, code: str, answer: Answer, seconds: float | None = None) -> CellRun:
         """Run a program that calls tools, in a container of its own, which ends with it. A cancellation interrupts it.
 
-        `answer` is given each call, and returns what came of it; what it raises ends the program, and is raised. Raises
+        `answer` is given each call, and returns its result; an error of it ends the program, and is raised. Raises
         `SandboxError` besides.
         """
         id = (await self.create(project, name="program")).id
@@ -272,7 +272,7 @@ class SharedContainers:
         return file
 
     async def content(self, project: str, id: str, file_id: str) -> AsyncGenerator[ContainerFilePart, None]:
-        """Yield what is in a file, part by part, and the first part at once. Raises as `put_file` does.
+        """Yield the content of a file, part by part, and the first part at once. Raises as `put_file` does.
 
         A file that is written meanwhile has no end that belongs to its beginning: that is a `SandboxError`.
         """
@@ -360,7 +360,7 @@ class SharedContainers:
         raise HostGone("the host of the container cannot be reached")
 
     async def _of_all(self, what: str, *arguments: Any) -> list[Any]:
-        """Ask every host; leave out what does not answer."""
+        """Return the answers of all hosts, without those that do not answer."""
         await self._open_all()
         there = [host for host in self.hosts if host.room is not None]
         answers = await asyncio.gather(*(host.ask(what, *arguments) for host in there), return_exceptions=True)
@@ -376,7 +376,7 @@ async def _opened(host: BaseHost) -> None:
 
 
 async def parted(pieces: AsyncIterable[bytes], size: int) -> AsyncIterator[bytes]:
-    """Yield what comes in parts of at most so many bytes; an empty one where nothing comes."""
+    """Yield a content in parts of at most so many bytes; an empty one where nothing comes."""
     is_empty = True
     async for piece in pieces:
         for begin in range(0, len(piece), size):

@@ -77,7 +77,7 @@ class SkillFolder:
 
     @property
     def on_disk(self) -> int:
-        """Bytes that it takes where containers live; what is saved lies elsewhere."""
+        """Bytes that it takes where containers live; saved ones lie elsewhere."""
         return self.used if self.path is not None else 0
 
     @_to_its_end
@@ -106,7 +106,7 @@ class SkillFolder:
 
     @_to_its_end
     async def copy_to(self, folder: Path) -> Sequence[MountedSkill]:
-        """Write all of it into a new folder; return what that has. Raises `OSError`."""
+        """Write all of it into a new folder; return the skills there. Raises `OSError`."""
         async with self.changing:
             if self.path is not None:
                 await asyncio.to_thread(shutil.copytree, self.path, folder)
@@ -115,7 +115,7 @@ class SkillFolder:
 
     @_to_its_end
     async def take_from(self, folder: Path, folders: disk.Folders) -> None:
-        """Have what `copy_to` has written there, where it is not here yet. Raises `OSError`."""
+        """Take the skills that `copy_to` has written there, where they are not here yet. Raises `OSError`."""
         async with self.changing:
             path, failed = await self._made(folders), None
             for name in list(self.mounted):
@@ -128,7 +128,7 @@ class SkillFolder:
                 raise failed
 
     async def rest(self) -> None:
-        """Remove what `copy_to` has written elsewhere; where more has come since, all of it stays."""
+        """Remove the skills that `copy_to` has written elsewhere; where more have come since, all of them stay."""
         if self.copied == self.mounted.keys():
             await self.remove()
 
@@ -141,7 +141,7 @@ class SkillFolder:
 
 
 def contents(bundle: bytes) -> Content:
-    """Yield the files of a bundle that `tools.skills.bundles` has made: all its folders but the first count."""
+    """Yield the files of a bundle that `tools.skill_bundles` has made: all its folders but the first count."""
     with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
         for entry in archive.infolist():
             path = checked_path(entry.filename.partition("/")[2])

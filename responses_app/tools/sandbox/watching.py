@@ -1,5 +1,6 @@
-"""Containers watched from the host: that one takes no more than it may (`Excess`), and that nothing runs in it between
-calls, when it is frozen where that can be had (`Cgroups`), and seen to stand still (`ContainerRest`).
+"""Containers watched from the host: that one takes no more than it may, and that nothing runs in it between calls.
+
+`Excess`: whether a container holds more memory, files or sockets than it may.
 
 `Cgroups`: where the server may have control groups (version 2), each container is in one. The freezer stops what
 nothing inside can have woken, and the group's own limits count all memory, also what belongs to no process: files in
@@ -107,7 +108,7 @@ class Cgroups:
         return made
 
     def described(self) -> str:
-        """Say what it holds, for the log and the doctor."""
+        """Describe it, for the log and the doctor."""
         names = {"memory": "memory", "pids": "the number of processes"}
         bounds = f", and bounds {' and '.join(names[each] for each in self.limits)}" if self.limits else ""
         return f"each container in a cgroup that is frozen between calls{bounds}"
@@ -170,7 +171,7 @@ def _own() -> Path | None:
 
 
 def _enabled(parent: Path) -> Iterator[str]:
-    """Have a group's children bound what they can; yield which controllers do."""
+    """Turn on the bounds of a group's children; yield the controllers that could be had."""
     for name in ("memory", "pids"):
         control = parent / "cgroup.subtree_control"
         with contextlib.suppress(OSError):  # it has processes of its own, or is not ours

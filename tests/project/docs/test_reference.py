@@ -96,7 +96,7 @@ def test_a_code_is_found_however_it_is_handed_over() -> None:
         (ROOT / "responses_app" / name).read_text()
         for name in (
             "protocol/session/steering.py",
-            "tools/images/answers.py",
+            "tools/image_service.py",
             "runs/plan/failures.py",
         )
     )

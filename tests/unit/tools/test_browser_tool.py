@@ -11,10 +11,9 @@ from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import Sampled, TurnBegan
-from responses_app.tools.browser.browsing import Browser
 from responses_app.tools.browser.fetching import Fetcher, PageCache, PageReader
 from responses_app.tools.browser.searching import json_search
-from responses_app.tools.browser.tool import DESCRIPTION, FUNCTIONS, BrowserTool
+from responses_app.tools.browser.tool import DESCRIPTION, FUNCTIONS, Browser, BrowserTool
 from responses_app.tools.network import AllowedHosts, Network
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.search_servers import searxng

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from responses_app.protocol.output.citations import PageStack
-from responses_app.tools.browser.browsing import Browser, BrowsingFailed, BrowsingOptions, options_of
 from responses_app.tools.browser.fetching import Fetcher, PageCache, PageReader
 from responses_app.tools.browser.searching import json_search
+from responses_app.tools.browser.tool import Browser, BrowsingFailed, BrowsingOptions, options_of
 from responses_app.tools.network import AllowedHosts, Network
 from responses_app.tools.reading.pages import WebPage
 from tests.kit.search_servers import searxng

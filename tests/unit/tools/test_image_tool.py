@@ -12,8 +12,8 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import ToolProgressed, ToolReturned
 from responses_app.stores.files import FileRecord
-from responses_app.tools.images import service as service_module
-from responses_app.tools.images import tool as tool_module
+from responses_app.tools import image_service as service_module
+from responses_app.tools import image_tool as tool_module
 from tests.kit.fakes import ANSWER, Site
 from tests.kit.image_server import Answer, ImageServer, as_base64, event, image_tool, png, refusal
 from tests.kit.laws import assert_laws
@@ -285,7 +285,7 @@ async def test_the_bounds_of_a_response_and_of_a_process(site_of: SiteOf, monkey
     site.engine.requests.clear()
     second = await site.ask(input="hi", tools=[DRAW], previous_response_id=first["id"])
     assert len(drawn(second)) == 3, "each response has as many"
-    monkeypatch.setattr("responses_app.tools.images.tool.MAX_KEPT_BYTES", 100)
+    monkeypatch.setattr("responses_app.tools.image_tool.MAX_KEPT_BYTES", 100)
     site.engine.requests.clear()
     await site.ask(input="hi", tools=[DRAW])
     earlier = site.tools[0]._earlier  # type: ignore[attr-defined]

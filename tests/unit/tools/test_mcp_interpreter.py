@@ -10,7 +10,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.tools.code_interpreter.tool import McpInterpreter
+from responses_app.tools.containers.code_interpreter import McpInterpreter
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.settings import ServerAccess
 from responses_app.wiring.server_tools import interpreter_of

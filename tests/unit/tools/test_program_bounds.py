@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from responses_app.tools.base import ToolFailed
-from responses_app.tools.programs.bounds import MAX_BYTES, MAX_FAILED, bounded
+from responses_app.tools.containers.programs import MAX_BYTES, MAX_FAILED, bounded
 
 
 class Tools:

@@ -7,8 +7,15 @@ from collections.abc import Sequence
 import pytest
 
 from responses_app.protocol.files.fusion import Weights, fused
-from responses_app.tools.meaning.base import FIRST_PAUSE, BaseEmbedder, EmbedderFailed, MeaningSettings, TextRefused
-from responses_app.tools.meaning.queries import MAX_KNOWN, QueryVectors
+from responses_app.tools.meaning import (
+    FIRST_PAUSE,
+    MAX_KNOWN,
+    BaseEmbedder,
+    EmbedderFailed,
+    MeaningSettings,
+    QueryVectors,
+    TextRefused,
+)
 
 BOTH = Weights()
 

@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 
 from responses_app.protocol.response.steps import StopReason
-from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
+from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
+from responses_app.tools.containers.shell import ShellTool
 from responses_app.tools.sandbox.cells import MAX_COMMANDS
-from responses_app.tools.shell.tool import ShellTool
 from tests.kit.fakes import ANSWER, FakeEngine, Site
 from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.sandboxes import SMALL, interpreter, needs_bubblewrap

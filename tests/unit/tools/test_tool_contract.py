@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from responses_app.stores.vector_stores import VectorStoreSettings
+from responses_app.tools.containers.shell import ShellTool
 from responses_app.tools.file_search import NAME, FileSearchTool, Indexer
 from responses_app.tools.reading.processes import DocumentReader
-from responses_app.tools.shell.tool import ShellTool
 from tests.contracts.adapters.conftest import OpenDatabase, migrated_sqlite, open_database, sqlite_url  # noqa: F401 - fixtures
 from tests.contracts.adapters.test_vector_stores import Hands, Kept
 from tests.contracts.tools import ToolCase, ToolContract

@@ -14,8 +14,8 @@ import pytest
 from responses_app.tools import network
 from responses_app.tools.egress import connections, peers, proxies
 from responses_app.tools.egress.peers import MAX_LOOKUPS, PROJECT_LOOKUPS, Dialler, ProxyTarget, Unreached
-from responses_app.tools.egress.policy import EgressSettings
 from responses_app.tools.network import AllowedHosts, Network
+from responses_app.tools.settings import EgressSettings
 from tests.kit.echo_host import EchoHost, echo_host
 from tests.kit.egress import TOKEN, Opened, opened, opened_all, policy, settings
 from tests.kit.waiting import eventually
@@ -393,7 +393,7 @@ async def test_name_servers_that_do_not_answer_hold_up_their_own_project_alone(m
             answer.set()
         await eventually(lambda: not dialler._lookups._taken)
         assert await dial("api.example", "greedy") == 200
-        dialler.close()
+        dialler.network.close()
 
 
 async def test_containers_of_one_project_leave_files_to_others(monkeypatch: pytest.MonkeyPatch) -> None:

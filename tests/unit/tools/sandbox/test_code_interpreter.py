@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.tools.code_interpreter.tool import CodeInterpreterTool, code_of
+from responses_app.tools.containers.code_interpreter import CodeInterpreterTool, code_of
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.laws import counting_ids

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from responses_app.protocol.errors import ApiError
-from responses_app.tools.programs.tool import ProgramTool
+from responses_app.tools.containers.programs import ProgramTool
 from responses_app.tools.sandbox import hosts, sharing
 from responses_app.tools.sandbox.channel import MAX_JSON, VERSION, MessageError, packed, read_as, received
 from responses_app.tools.sandbox.hosts import BaseHost, HostAction, HostListener, HostServer, RemoteHost

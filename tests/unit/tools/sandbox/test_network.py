@@ -13,7 +13,7 @@ import pytest
 
 from responses_app.stores.clock import id_factory
 from responses_app.tools.egress.base import NamedSecret
-from responses_app.tools.egress.policy import EgressPolicy, EgressSettings, reachable
+from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.sandbox import choosing, processes, watching
 from responses_app.tools.sandbox.checkpoints import Checkpoints
 from responses_app.tools.sandbox.choosing import SandboxChoice
@@ -22,6 +22,7 @@ from responses_app.tools.sandbox.hosts import OwnHost, RemoteHost
 from responses_app.tools.sandbox.records import CellEnd, CommandsRun, ContainerNotFound, NetworkRefused, SandboxError
 from responses_app.tools.sandbox.sandboxes import Sandlock
 from responses_app.tools.sandbox.sharing import SharedContainers
+from responses_app.tools.settings import EgressSettings, reachable
 from tests.kit.echo_host import EchoHost, certificate, echo_host
 from tests.kit.egress import NAMES, TOKEN, policy, proxies
 from tests.kit.sandboxes import SMALL, has_bubblewrap, host_at, needs_bubblewrap, plain_python, session_of

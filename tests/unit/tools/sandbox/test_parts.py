@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from responses_app.api.containers import content_type_of
 from responses_app.protocol.setting import KIB, MIB
-from responses_app.tools.code_interpreter.tool import notes_of
+from responses_app.tools.containers.code_interpreter import notes_of
 from responses_app.tools.sandbox import disk, seccomp
 from responses_app.tools.sandbox.cells import Output
 from responses_app.tools.sandbox.choosing import choose

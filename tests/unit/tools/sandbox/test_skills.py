@@ -10,7 +10,8 @@ import pytest
 from responses_app.protocol.errors import JsonObject
 from responses_app.stores.database.files.skills import DatabaseSkills
 from responses_app.stores.skills import NewBundle, SkillRecord, SkillSettings
-from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
+from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
+from responses_app.tools.containers.contents import GivenSkill, told_of
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.disk import ENTRY_BYTES, Folders
 from responses_app.tools.sandbox.launch import BaseSandbox, find_interpreter
@@ -18,8 +19,7 @@ from responses_app.tools.sandbox.records import CellEnd, ContainerNotFound, Sand
 from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
 from responses_app.tools.sandbox.settings import SKILLS_FOLDER
 from responses_app.tools.sandbox.skills import MountedSkill, SkillFolder
-from responses_app.tools.skills.bundles import read_zip
-from responses_app.tools.skills.given import GivenSkill, told_of
+from responses_app.tools.skill_bundles import read_zip
 from tests.kit.capabilities import require
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.laws import counting_ids

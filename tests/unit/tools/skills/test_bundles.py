@@ -9,16 +9,9 @@ from dataclasses import replace
 import pytest
 
 from responses_app.stores.skills import SkillSettings
+from responses_app.tools import skill_bundles
 from responses_app.tools.sandbox.skills import contents
-from responses_app.tools.skills import bundles
-from responses_app.tools.skills.bundles import (
-    BadBundle,
-    Bundle,
-    SentFile,
-    front_matter,
-    read_folder,
-    read_zip,
-)
+from responses_app.tools.skill_bundles import BadBundle, Bundle, SentFile, front_matter, read_folder, read_zip
 from tests.kit.skills import FILES, MANIFEST, SCRIPT, manifest, zipped
 
 BOUNDS = SkillSettings()
@@ -126,7 +119,7 @@ def test_what_is_neither_a_file_nor_a_folder(kind: int) -> None:
 
 
 def test_bombs() -> None:
-    zeros = bytes(3 * bundles.MIB)
+    zeros = bytes(3 * skill_bundles.MIB)
     assert "packed more than" in refused(zipped({**SKILL, "s/zeros": zeros}))
     assert "too large" in refused(zipped({**SKILL, "s/a": bytes(range(256)) * 300}), SMALL)
     assert "too large" in refused(zipped({**SKILL, **{f"s/{n}": "x" * 9_000 for n in range(9)}}), SMALL)
@@ -150,7 +143,7 @@ def _with_size(content: bytes, size: int) -> bytes:
 
 def test_a_table_of_contents_that_is_too_large() -> None:
     changed = bytearray(zipped())
-    struct.pack_into("<I", changed, changed.rindex(b"PK\x05\x06") + 12, 2 * bundles.MAX_DIRECTORY_BYTES)
+    struct.pack_into("<I", changed, changed.rindex(b"PK\x05\x06") + 12, 2 * skill_bundles.MAX_DIRECTORY_BYTES)
     assert "500 files" in refused(bytes(changed))
     end = changed.rindex(b"PK\x05\x06")
     huge = bytes(changed[:end]) + b"PK\x06\x07" + bytes(16) + bytes(changed[end:])

@@ -24,7 +24,7 @@ class _Pipe(NamedTuple):
     stream: str  # `stdout` or `stderr`
 
 
-class Shell:
+class ShellCommands:
     """The commands of one call. `prepare` takes the limits of the container in a process that was just made."""
 
     def __init__(self, prepare: Callable[[], None]) -> None:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, NoReturn, Optional
 
 from respsite_kernel.frames import Frame, packed, read_frame
 from respsite_kernel.kernel import serve
-from respsite_kernel.shell import Shell
+from respsite_kernel.shell import ShellCommands
 
 MAX_LISTED = 1000  # files of a container that can be seen from outside
 MAX_PATH = 1024  # characters of a folder, in which files are told of
@@ -72,7 +72,7 @@ class Warden:
         # Sizes and times of files as they were last told of, by their paths.
         self._seen: dict[str, tuple[int, int]] = {}
         self._running = False  # a cell runs, and its end has not been told
-        self._shell: Optional[Shell] = None  # noqa: UP045  # the commands that run
+        self._shell: Optional[ShellCommands] = None  # noqa: UP045  # the commands that run
         self._lost_kernel = False  # it has died while they ran
         self._pid = 0  # of the kernel
         self._status: Optional[int] = None  # noqa: UP045  # of the kernel, when it has ended
@@ -115,7 +115,7 @@ class Warden:
         elif action == "commands":
             self._signal_all(signal.SIGCONT)
             self._lost_kernel = False
-            self._shell = Shell(lambda: _take_limits(self._settings))
+            self._shell = ShellCommands(lambda: _take_limits(self._settings))
             self._shell.start(json.loads(frame.payload))
         elif action == "interrupt" and self._shell is not None:
             self._shell.kill()
@@ -187,7 +187,7 @@ class Warden:
         """Return what to listen to for commands."""
         return [] if self._shell is None else [self._woken, *self._shell.pipes]
 
-    def _hear_commands(self, shell: Shell, readable: list[Any]) -> None:
+    def _hear_commands(self, shell: ShellCommands, readable: list[Any]) -> None:
         for each in readable:
             if each is self._woken:
                 self._woken.recv(4096)

@@ -13,16 +13,15 @@ from pydantic import ValidationError
 
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.types import JsonSchema
-from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import CLIENT_KINDS, ShellAction
 from responses_app.protocol.items.offers import SHELL, Offer, OfferedTool
 from responses_app.protocol.output.citations import state_of
 from responses_app.protocol.requests.server_tools import SHELL_ITEM
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
-from responses_app.tools.code_interpreter.tool import LOST, CodeInterpreterTool, loss_of, with_copied
-from responses_app.tools.egress.declared import told_of_network
+from responses_app.tools.containers.code_interpreter import LOST, CodeInterpreterTool, loss_of
+from responses_app.tools.containers.contents import told_of_network, with_copied
 from responses_app.tools.sandbox.cells import MAX_COMMANDS, MAX_TOLD
-from responses_app.tools.sandbox.records import CellEnd, CommandEnd, CommandsRun, ContainerNotFound, SandboxError
+from responses_app.tools.sandbox.records import CellEnd, CommandsRun, ContainerNotFound, SandboxError
 from responses_app.tools.sandbox.settings import SandboxSettings
 
 logger = logging.getLogger("respsite.tools")
@@ -95,30 +94,33 @@ class ShellTool(BaseTool):
         except SandboxError as problem:
             logger.warning("response %s: commands could not run: %s %s", call.use.response_id, problem, problem.detail)
             raise _failure(f"{problem}.") from None
+        timed_out = run.execution.ended is CellEnd.TIMED_OUT
         lines = [*loss_of(call, container, run.begun_anew), *_notes_of(run)]
         text = "\n".join([*lines, printed.told(action.commands, run, seconds)])
         written = [(file.path, file.id) for file in run.files]
         state = with_copied(state_of(container.id, call.state, written), copied)
-        timed_out = run.execution.ended is CellEnd.TIMED_OUT
-        outcomes = [_outcome(end, timed_out=timed_out) for end in run.execution.commands]
+        outcomes = [
+            {"type": "timeout"} if end.killed and timed_out else {"type": "exit", "exit_code": end.exit_code}
+            for end in run.execution.commands
+        ]
         return ToolResult(text, {"outcomes": outcomes}, run.execution.ended in _ENDINGS, state)
 
 
 class _Printed:
-    """What the commands of a call have printed; it is handed on as it comes."""
+    """The output of a call's commands; it is handed on as it comes."""
 
     def __init__(self, call: ToolCall, count: int) -> None:
         self._report = call.report
         self._texts: Sequence[Mapping[str, list[str]]] = [{each: [] for each in _STREAMS} for _ in range(count)]
 
     def take(self, fields: dict[str, Any]) -> None:
-        """Take what one of them has printed."""
+        """Take output of one of them."""
         for stream in _STREAMS:
             self._texts[fields["command_index"]][stream].append(fields.get(stream, ""))
         self._report(fields)
 
     def told(self, commands: Sequence[str], run: CommandsRun, seconds: float) -> str:
-        """Return what the model reads of it."""
+        """Return it as the model reads it."""
         timed_out = run.execution.ended is CellEnd.TIMED_OUT
         parts = []
         for command, texts, end in zip(commands, self._texts, run.execution.commands, strict=True):
@@ -144,7 +146,7 @@ def as_interpreter(use: ToolUse) -> ToolUse:
 
 
 def _action_of(arguments: str) -> ShellAction:
-    """Read what the model wrote. Raises `ToolFailed`."""
+    """Read the arguments of a call. Raises `ToolFailed`."""
     try:
         action = ShellAction.model_validate_json(arguments)
     except ValidationError:
@@ -169,11 +171,7 @@ def _failure(text: str) -> ToolFailed:
 
 
 def _notes_of(run: CommandsRun) -> list[str]:
-    """Return what the model is told of how the commands ended, and of what is lost."""
+    """Return notes for the model on how the commands ended, and on losses."""
     ended = run.execution.ended
     notes = [_ENDINGS[ended]] if ended in _ENDINGS else []
     return [*notes, LOST] if run.execution.variables_lost and ended is not CellEnd.TOO_MUCH_DISK else notes
-
-
-def _outcome(end: CommandEnd, *, timed_out: bool) -> JsonObject:
-    return {"type": "timeout"} if end.killed and timed_out else {"type": "exit", "exit_code": end.exit_code}

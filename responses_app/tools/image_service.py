@@ -6,9 +6,14 @@
 Services know more or fewer of the parameters: OpenAI's own refuses `response_format`, without which others answer with
 URLs; some cannot stream. What one refuses by name is left out; where that helps, it is not said again as long as the
 process lives.
+
+Nothing of what it answers is believed: an image is base64 of a file that begins as an image does, and what is told of
+it is of the words that OpenAI's item has, or is left out.
 """
 
 import asyncio
+import base64
+import binascii
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -20,24 +25,193 @@ from engine import orjson
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.setting import KIB
 from responses_app.tools.base import nothing_to_confirm
-from responses_app.tools.images.answers import (
-    ImageFailed,
-    MadeImage,
-    answered,
-    base64_size,
-    failed_in_stream,
-    image_of,
-    invalid,
-    refused,
-    told_of,
-    too_large,
-)
 from responses_app.tools.network import AllowedHosts, Network, NetworkError
 from responses_app.tools.places import SharedPlaces
 from responses_app.tools.settings import ImageSettings
 
 if TYPE_CHECKING:
     import httpx2
+
+MAX_TOLD = 300  # characters of a service's own words that are passed on
+MAX_REVISED = 32_000  # characters of the prompt that it says it has used
+_QUALITIES = ("low", "medium", "high", "xhigh", "max", "auto")  # what OpenAI's item may say
+_BACKGROUNDS = ("transparent", "opaque", "auto")
+
+
+class ImageFailed(Exception):
+    """No image came; the text is for the model and the client. `code` and `type` are those of the item's error.
+
+    `parameter` is the one that the service calls wrong, and `said` its own words.
+    """
+
+    def __init__(
+        self, message: str, *, code: str, type: str = "server_error", parameter: str = "", said: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.type = type
+        self.parameter = parameter
+        self.said = said
+
+    @property
+    def error(self) -> JsonObject:
+        """The error of the item."""
+        return {"type": self.type, "code": self.code, "message": str(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class MadeImage:
+    """An image of a known format."""
+
+    content: bytes = field(repr=False)  # of its file
+    format: str  # png, jpeg or webp
+    fields: JsonObject = field(default_factory=dict)  # of the call's item, as the service says them: size, quality, …
+
+    @property
+    def media_type(self) -> str:
+        """Its media type."""
+        return f"image/{self.format}"
+
+    @property
+    def base64(self) -> str:
+        """The content of its file, as JSON has it."""
+        return base64.b64encode(self.content).decode()
+
+
+def image_of(text: object, *, max_bytes: int) -> MadeImage:
+    """Return the image that is written as base64. Raises `ImageFailed`."""
+    if not isinstance(text, str) or not text:
+        raise invalid("it answered without an image ('b64_json')")
+    # Before it is decoded: the text is a third longer than the image.
+    if len(text) > base64_size(max_bytes):
+        raise too_large(max_bytes)
+    try:
+        content = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid("what it calls an image is not base64") from None
+    image = image_in(content)
+    if image is None:
+        raise invalid("what it calls an image is none: it is neither PNG, nor JPEG, nor WebP")
+    return image
+
+
+def image_in(content: bytes) -> MadeImage | None:
+    """Return the image that a file holds, None where it holds none."""
+    # The first bytes of each format (RFC 2083, JFIF, RFC 9649).
+    if content.startswith(b"\x89PNG\r\n\x1a\n"):
+        return MadeImage(content, "png")
+    if content.startswith(b"\xff\xd8\xff"):
+        return MadeImage(content, "jpeg")
+    return MadeImage(content, "webp") if content[:4] == b"RIFF" and content[8:12] == b"WEBP" else None
+
+
+def base64_size(size: int) -> int:
+    """Return how many characters so many bytes are at most, written as base64."""
+    # Three bytes are four characters, and the last group is filled up.
+    return 4 * ((size + 2) // 3)
+
+
+def answered(body: bytes, *, max_bytes: int) -> MadeImage:
+    """Return the image of an answer. Raises `ImageFailed`."""
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise invalid("it did not answer with JSON") from None
+    images = answer.get("data") if isinstance(answer, dict) else None
+    made = images[0] if isinstance(images, list) and images else None
+    if not isinstance(made, dict):
+        raise invalid("its answer has no 'data' with an image")
+    if made.get("b64_json") is None and made.get("url") is not None:
+        raise invalid("it answered with a URL instead of the image ('b64_json')")
+    # What is said of the image itself counts before what is said of the answer.
+    return told_of(image_of(made.get("b64_json"), max_bytes=max_bytes), {**answer, **made})
+
+
+def told_of(image: MadeImage, values: JsonObject) -> MadeImage:
+    """Return an image with the fields that its service tells of it."""
+    fields: JsonObject = {"output_format": image.format}
+    if values.get("quality") in _QUALITIES:
+        fields["quality"] = values["quality"]
+    if values.get("background") in _BACKGROUNDS:
+        fields["background"] = values["background"]
+    size, revised = values.get("size"), values.get("revised_prompt")
+    # `1024x1024`: two numbers with an `x` between them.
+    if isinstance(size, str) and len(size) <= len("99999x99999") and size.replace("x", "", 1).isdecimal():
+        fields["size"] = size
+    if isinstance(revised, str) and revised:
+        fields["revised_prompt"] = revised[:MAX_REVISED]
+    return MadeImage(image.content, image.format, fields)
+
+
+def refused(status: int, body: bytes, path: str) -> ImageFailed:
+    """Return the failure of an answer with another status than 200; `path` is that of the request."""
+    error = _error(body)
+    if status in (400, 422):
+        return _bad_request(error)
+    if status in (401, 403):
+        return ImageFailed(
+            f"The image service refused this server (status {status}); its key is IMAGE_SERVICE_KEY.",
+            code="image_service_refused",
+        )
+    if status == 429:
+        return ImageFailed(
+            "The image service takes no more requests now (status 429).",
+            type="rate_limit_error",
+            code="rate_limit_exceeded",
+        )
+    if 300 <= status < 400:
+        return ImageFailed(
+            f"The image service redirects (status {status}), which is not followed; IMAGE_SERVICE_URL is to be where "
+            "it leads.",
+            code="image_service_redirects",
+        )
+    if status in (404, 405, 501):
+        return ImageFailed(f"The image service has no {path} (status {status}).", code="image_service_failed")
+    return ImageFailed(f"The image service failed (status {status}).", code="image_service_failed")
+
+
+def failed_in_stream(event: JsonObject) -> ImageFailed:
+    """Return the failure of an event `error` of a stream."""
+    error = event.get("error")
+    return _bad_request(error if isinstance(error, dict) else event)
+
+
+def _bad_request(error: JsonObject) -> ImageFailed:
+    """Return the refusal of a prompt or a parameter. The service is the operator's, so its own words are passed on."""
+    code, message, parameter = error.get("code"), error.get("message"), error.get("param")
+    text = " ".join(message.split()) if isinstance(message, str) else ""
+    return ImageFailed(
+        f"The image service refused the request: {text[:MAX_TOLD] or 'it does not say why.'}",
+        type="image_generation_user_error",
+        code=code[:64] if isinstance(code, str) and code else "image_request_refused",
+        parameter=parameter if isinstance(parameter, str) else "",
+        # All of it: whoever looks for the parameter that is refused reads more than is shown.
+        said=text,
+    )
+
+
+def _error(body: bytes) -> JsonObject:
+    """Return the error of an answer: `{"error": {…}}`, or with some servers `{"detail": …}`."""
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if isinstance(error, dict):
+        return error
+    text = error or (answer.get("detail") if isinstance(answer, dict) else None)
+    return {} if text is None else {"message": text if isinstance(text, str) else orjson.dumps(text).decode()}
+
+
+def invalid(why: str) -> ImageFailed:
+    """Return the failure of an answer that OpenAI's Images API would not give."""
+    return ImageFailed(f"The image service cannot be understood: {why}.", code="image_service_invalid")
+
+
+def too_large(max_bytes: int) -> ImageFailed:
+    """Return the failure of an image that has more bytes than it may."""
+    return ImageFailed(f"The image has more than {max_bytes} bytes (IMAGE_MAX_BYTES).", code="image_too_large")
+
 
 MAX_AT_ONCE = 16  # requests of this process; further ones wait, within their time
 MAX_OF_PROJECT = 8  # of one project, of these
@@ -91,7 +265,14 @@ class ImageService:
                 has_place = True
                 return await self._make(request, partial)
         except TimeoutError:
-            raise _timed_out(self.settings.image_service_seconds, has_place=has_place) from None
+            seconds = self.settings.image_service_seconds
+            if has_place:
+                message = f"The image service did not answer within {seconds:g} s."
+                raise ImageFailed(message, code="image_service_timeout") from None
+            message = (
+                f"Too many images are being made now: none of them was done within {seconds:g} s. Try again later."
+            )
+            raise ImageFailed(message, code="image_service_busy") from None
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -129,10 +310,9 @@ class ImageService:
                 body = await self._whole(answer)
                 # On a thread: decoding some megabytes takes a while.
                 return await asyncio.to_thread(answered, body, max_bytes=self.settings.image_max_bytes)
-        except NetworkError:
-            raise _unreachable() from None
-        except httpx2.ConnectError:
-            raise _unreachable() from None
+        except (NetworkError, httpx2.ConnectError):
+            message = "The image service cannot be reached (IMAGE_SERVICE_URL)."
+            raise ImageFailed(message, code="image_service_unreachable") from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError):
             raise ImageFailed(
                 "The connection to the image service broke before the image was there.", code="image_service_broke"
@@ -151,7 +331,9 @@ class ImageService:
         name = "image" if len(request.begin_with) == 1 else "image[]"
         files = [(name, _file(f"image_{at}", each)) for at, each in enumerate(request.begin_with, 1)]
         files += [] if request.mask is None else [("mask", _file("mask", request.mask))]
-        data = {name: _form_value(value) for name, value in parameters.items()}
+        data = {
+            name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in parameters.items()
+        }
         return client.stream("POST", f"{self.settings.image_service_url}/images/edits", data=data, files=files)
 
     async def _opened(self) -> "httpx2.AsyncClient":
@@ -207,7 +389,7 @@ class ImageService:
         )
 
     async def _events(self, answer: "httpx2.Response", partial_images: int) -> AsyncIterator[JsonObject]:
-        """Yield what the events of a stream hold. Raises `ImageFailed` for too large ones, and for what is not JSON."""
+        """Yield the events of a stream, as JSON. Raises `ImageFailed` for too large ones, and where one is no JSON."""
         lines, most, read, count = _Lines(), base64_size(self.settings.image_max_bytes) + MAX_BESIDE, 0, 0
         async for part in answer.aiter_raw():
             read += len(part)
@@ -274,18 +456,3 @@ async def _start_of(answer: "httpx2.Response", most: int) -> bytes:
 
 def _file(name: str, image: MadeImage) -> tuple[str, bytes, str]:
     return f"{name}.{image.format}", image.content, image.media_type
-
-
-def _form_value(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _timed_out(seconds: float, *, has_place: bool) -> ImageFailed:
-    if has_place:
-        return ImageFailed(f"The image service did not answer within {seconds:g} s.", code="image_service_timeout")
-    message = f"Too many images are being made now: none of them was done within {seconds:g} s. Try again later."
-    return ImageFailed(message, code="image_service_busy")
-
-
-def _unreachable() -> ImageFailed:
-    return ImageFailed("The image service cannot be reached (IMAGE_SERVICE_URL).", code="image_service_unreachable")

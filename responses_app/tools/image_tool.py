@@ -25,8 +25,16 @@ from responses_app.protocol.requests.server_tools import ITEMS, SentImage, newes
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolImage, ToolResult, ToolUse, json_object
-from responses_app.tools.images.answers import ImageFailed, MadeImage, base64_size, image_in, image_of, too_large
-from responses_app.tools.images.service import ImageRequest, ImageService, Partial
+from responses_app.tools.image_service import (
+    ImageFailed,
+    ImageRequest,
+    ImageService,
+    MadeImage,
+    base64_size,
+    image_in,
+    image_of,
+    too_large,
+)
 from responses_app.tools.settings import ImageSettings
 
 MAX_BEGIN_WITH = 4  # images of one message that an edit begins with
@@ -51,7 +59,7 @@ class EarlierImages:
         self._size = 0  # bytes of all of them
 
     def keep(self, project: str, item_id: str, image: MadeImage) -> None:
-        """Keep what was made, for a while."""
+        """Keep an image that was made, for a while."""
         now = time.monotonic()
         # Taken out first, so that it is the newest when it is put back.
         _, before = self._kept.pop((project, item_id), (now, None))  # a call that was made again
@@ -66,7 +74,7 @@ class EarlierImages:
             self._size -= len(oldest.content)
 
     def keep_for(self, response_id: str, project: str, item_id: str, image: MadeImage) -> None:
-        """Keep what was made until its response ends: `forget` has to be called then."""
+        """Keep an image that was made until its response ends: `forget` has to be called then."""
         self.keep(project, item_id, image)
         self._unkept.setdefault(response_id, []).append((project, item_id))
 
@@ -194,14 +202,19 @@ class ImageTool(BaseTool):
         return Offer(ToolNamespace(NAMESPACE, _ABOUT, functions), tools, contents)
 
     async def call(self, call: ToolCall) -> ToolResult:
-        made = _made_here(call)
+        made, declared = _made_here(call), call.use.declared
+
+        def tell(index: int, image: MadeImage) -> None:
+            fields = {name: image.fields[name] for name in image.fields if name != "revised_prompt"}
+            call.report({"partial_image_index": index, "partial_image_b64": image.base64, **fields})
+
         try:
             prompt = _prompt(call.arguments)
             # Counted by the state: the calls of one response know each other's images by it.
             if len(made) >= MAX_IMAGES:
                 raise ImageFailed(f"A response has at most {MAX_IMAGES} images.", code="too_many_images")
             request = await self._request(call, prompt, made)
-            image = await self._service.make(call.use.project, request, _teller(call))
+            image = await self._service.make(call.use.project, request, tell)
         except ImageFailed as failed:
             raise ToolFailed(str(failed), shown={"error": failed.error}) from None
         if call.use.unkept:
@@ -209,8 +222,11 @@ class ImageTool(BaseTool):
         else:
             self._earlier.keep(call.use.project, call.item_id, image)
         state: JsonObject = {"response_id": call.use.response_id, "made": [*made, call.item_id]}
-        shown = {**_settings(call.use.declared), **image.fields, "result": image.base64}
-        text = f"[The image was made, and is shown to the user{_told_size(image)}.]"
+        # How it was to be made, where the service does not say it.
+        wished = {name: declared.get(name) or "auto" for name in ("background", "quality", "size")}
+        shown = {**wished, **image.fields, "result": image.base64}
+        size = image.fields.get("size")
+        text = f"[The image was made, and is shown to the user: {image.format}{f', {size}' if size else ''}.]"
         return ToolResult(text, shown, state=state, seen=[text, ToolImage(image.content)])
 
     async def forget_response(self, use: ToolUse) -> None:
@@ -228,19 +244,17 @@ class ImageTool(BaseTool):
             if not images:
                 raise ImageFailed("There is no image to edit. Make one first.", code="no_image")
             parameters["input_fidelity"] = declared.get("input_fidelity")
-            mask = await self._mask(call.use)
+            mask_sent = declared.get("input_image_mask")
+            sent = sent_image(mask_sent) if isinstance(mask_sent, dict) else None
+            mask = None if sent is None else await self._earlier.read(call.use.project, sent)
+        partial_images = declared.get("partial_images")
         return ImageRequest(
             {name: value for name, value in parameters.items() if value is not None},
             images,
             mask,
-            _whole_number(declared.get("partial_images")),
+            partial_images if isinstance(partial_images, int) else 0,
             call.confirm,
         )
-
-    async def _mask(self, use: ToolUse) -> MadeImage | None:
-        mask = use.declared.get("input_image_mask")
-        sent = sent_image(mask) if isinstance(mask, dict) else None
-        return None if sent is None else await self._earlier.read(use.project, sent)
 
 
 def _made_here(call: ToolCall) -> list[str]:
@@ -261,25 +275,3 @@ def _prompt(arguments: str) -> str:
     if len(prompt) > MAX_PROMPT:
         raise ImageFailed(f"The prompt has more than {MAX_PROMPT} characters.", code="invalid_arguments")
     return prompt
-
-
-def _settings(declared: Mapping[str, object]) -> JsonObject:
-    """Return what an item says of how its image was to be made, where its service does not say it."""
-    return {name: declared.get(name) or "auto" for name in ("background", "quality", "size")}
-
-
-def _teller(call: ToolCall) -> Partial:
-    def tell(index: int, image: MadeImage) -> None:
-        fields = {name: image.fields[name] for name in image.fields if name != "revised_prompt"}
-        call.report({"partial_image_index": index, "partial_image_b64": image.base64, **fields})
-
-    return tell
-
-
-def _told_size(image: MadeImage) -> str:
-    size = image.fields.get("size")
-    return f": {image.format}, {size}" if isinstance(size, str) else f": {image.format}"
-
-
-def _whole_number(value: object) -> int:
-    return value if isinstance(value, int) else 0

@@ -1,6 +1,10 @@
 """`ProgramTool`: the tool `programmatic_tool_calling`: runs a program of the model's that calls tools.
 
-Each program has a container of its own, which ends with it. What it calls is the run's to make (`ToolCall.answer`).
+Each program has a container of its own, which ends with it. Its calls are the run's to make (`ToolCall.answer`).
+
+`bounded`: the calls of a program have an end, whatever it does with the errors that it gets. Each call is kept in the
+response, with its arguments and its result. The model reads neither, so its context does not bound them, as it bounds
+its own calls.
 """
 
 import logging
@@ -8,15 +12,46 @@ from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from engine.formats.base import ToolNamespace
-from responses_app.protocol.errors import overloaded, unsupported_parameter
+from responses_app.protocol.errors import JsonObject, overloaded, unsupported_parameter
+from responses_app.protocol.items.calls import json_text
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.items.programs import ITEM, KIND, NAME
+from responses_app.protocol.setting import MIB
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
-from responses_app.tools.code_interpreter.tool import code_of, notes_of, told
-from responses_app.tools.programs.bounds import bounded
+from responses_app.tools.containers.code_interpreter import code_of, notes_of, told
+from responses_app.tools.sandbox.cells import Answer
 from responses_app.tools.sandbox.records import CellEnd, HostGone, SandboxError
 from responses_app.tools.sandbox.settings import SandboxSettings
 from responses_app.tools.sandbox.sharing import SharedContainers
+
+MAX_BYTES = 32 * MIB  # of the arguments of all calls of a program, and of what came of them
+MAX_FAILED = 1000  # calls of a program that fail: one that goes on all the same is ended
+
+
+_TOO_MUCH = f"no more tools may be called: the calls of a program have at most {MAX_BYTES} bytes in all"
+
+
+def bounded(answer: Answer) -> Answer:
+    """Return `answer` for one program. It raises `ToolFailed` once too many calls have failed."""
+    used = failed = 0
+
+    async def call(asked: JsonObject) -> JsonObject:
+        nonlocal used, failed
+        try:
+            used += len(json_text(asked.get("arguments")))
+        except TypeError:  # of `orjson`: it is stricter than Python's own, which has sent them
+            said: JsonObject = {"error": "arguments may not have halves of characters, or deep nesting"}
+        else:
+            said = await answer(asked) if used <= MAX_BYTES else {"error": _TOO_MUCH}
+        used += sum(len(str(each)) for each in said.values())
+        if "error" in said:
+            failed += 1
+            if failed > MAX_FAILED:
+                raise ToolFailed(f"more than {MAX_FAILED} calls of the program have failed, so it was ended.")
+        return said
+
+    return call
+
 
 logger = logging.getLogger("respsite.tools")
 

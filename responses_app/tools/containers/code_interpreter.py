@@ -3,11 +3,6 @@
 `CodeInterpreterTool` runs it here. The container is the one that a request names; with `{"type": "auto"}` it is the one
 of the chain, made where there is none any more.
 
-`GivenFiles`: files of the Files API on their way into containers: `file_ids` of a request, or of a container's own.
-
-A file is copied once: which one lies where is remembered by the chain (see `copied_in`), and one that is not there any
-more, as its container has begun anew, is copied again.
-
 `McpInterpreter`: code runs by a tool of an MCP server, for machines on which no sandbox holds. SANDBOX_MCP names its
 label in MCP_SERVERS, or `label.tool`. Such a server has no containers of ours: clients cannot name one, and whether
 variables last from one call to the next is the server's to decide.
@@ -16,7 +11,7 @@ variables last from one call to the next is the server's to decide.
 import base64
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
 from typing import ClassVar, cast
@@ -32,7 +27,7 @@ from responses_app.protocol.errors import (
     unsupported_parameter,
 )
 from responses_app.protocol.files.containers import MemoryLimit
-from responses_app.protocol.files.files import file_not_found, name_in_container
+from responses_app.protocol.files.files import file_not_found
 from responses_app.protocol.files.skills import skills_in
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.output.citations import state_of
@@ -40,10 +35,20 @@ from responses_app.protocol.requests.create_fields import FILE_OUTPUTS
 from responses_app.protocol.requests.server_tools import SHELL_ITEM
 from responses_app.protocol.setting import MIB
 from responses_app.stores.base import StoreError
-from responses_app.stores.files import BaseFileStore, FileGone
+from responses_app.stores.files import BaseFileStore
 from responses_app.stores.skills import BaseSkills, SkillGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolImage, ToolResult, ToolUse
-from responses_app.tools.egress.declared import network_of, told_of_network, values_of
+from responses_app.tools.containers.contents import (
+    GivenFile,
+    GivenFiles,
+    GivenSkills,
+    copied_in,
+    network_of,
+    told_of,
+    told_of_network,
+    values_of,
+    with_copied,
+)
 from responses_app.tools.mcp.named import NamedTool, NoSuchTool, parameter_of
 from responses_app.tools.sandbox.records import (
     UNKEPT,
@@ -62,96 +67,7 @@ from responses_app.tools.sandbox.records import (
 )
 from responses_app.tools.sandbox.settings import SandboxSettings
 from responses_app.tools.sandbox.sharing import SharedContainers
-from responses_app.tools.skills.given import GivenSkills, told_of
-
-COPIED = "copied"  # in a chain's state: [[file id, path], …]
-MAX_COPIED = 50  # of a chain that are remembered
-
-
-@dataclass(frozen=True, slots=True)
-class GivenFile:
-    """A file of the Files API that a container is to have."""
-
-    id: str
-    path: str  # under the work folder
-
-
-class GivenFiles:
-    """Copies files of the Files API into containers. A file of more than `max_bytes` does not fit into a container."""
-
-    def __init__(self, files: BaseFileStore, containers: SharedContainers, *, max_bytes: int) -> None:
-        self._files = files
-        self._containers = containers
-        self._max_bytes = max_bytes
-
-    async def find(
-        self, project: str, file_ids: Sequence[str], copied: Mapping[str, str] | None = None
-    ) -> list[GivenFile]:
-        """Return files with the paths that they have, or are to have, beside those that are `copied`, by their ids.
-
-        Raises `FileUnknown`, `SandboxError` for one that is too large, and `StoreError`.
-        """
-        # By their ids; the paths of those that are new must not be among them.
-        paths = dict(copied or {})
-        known = {record.id: record for record in await self._files.some(project, file_ids)}
-        for file_id in file_ids:
-            if file_id in paths:
-                continue
-            if file_id not in known:
-                raise FileUnknown(file_id)
-            if known[file_id].bytes > self._max_bytes:
-                raise SandboxError(f"{file_id} has more than the {self._max_bytes} bytes that a container may have")
-            paths[file_id] = name_in_container(known[file_id].filename, set(paths.values()))
-        # `dict.fromkeys`: a file that is named twice is copied once.
-        return [GivenFile(file_id, paths[file_id]) for file_id in dict.fromkeys(file_ids)]
-
-    async def copy(self, project: str, container_id: str, given: Sequence[GivenFile]) -> list[ContainerFileRecord]:
-        """Write files into a container. Raises `FileUnknown`, `ContainerNotFound`, `SandboxError` and `StoreError`."""
-        return [await self._copy(project, container_id, each) for each in given]
-
-    async def provide(self, project: str, container_id: str, given: Sequence[GivenFile]) -> list[GivenFile]:
-        """Copy those that do not lie in a container yet; return those that do then: one may have been deleted since.
-
-        Raises as `copy` does, but for `FileUnknown`.
-        """
-        there = {file.path for file in await self._containers.files_of(project, container_id)} if given else set()
-        provided = []
-        for each in given:
-            try:
-                if each.path not in there:
-                    await self._copy(project, container_id, each)
-            except FileUnknown:
-                continue
-            provided.append(each)
-        return provided
-
-    async def _copy(self, project: str, container_id: str, given: GivenFile) -> ContainerFileRecord:
-        try:
-            pieces = self._files.pieces(project, given.id)
-            return await self._containers.put_file(project, container_id, given.path, pieces)
-        except FileGone:
-            raise FileUnknown(given.id) from None
-
-
-def copied_in(state: JsonObject | None, container_id: str) -> dict[str, str]:
-    """Return the paths of the files that a chain's state says were copied into this container, by their ids."""
-    if state is None or state.get("container_id") != container_id:
-        return {}
-    return dict(_pairs(state.get(COPIED)))
-
-
-def with_copied(state: JsonObject, copied: Mapping[str, str]) -> JsonObject:
-    """Return a chain's state with where files were copied to, by their ids."""
-    # The newest are kept, as the last ones of the dictionary.
-    return {**state, COPIED: [list(each) for each in copied.items()][-MAX_COPIED:]} if copied else state
-
-
-def _pairs(copied: object) -> Iterator[tuple[str, str]]:
-    for each in copied if isinstance(copied, list) else ():
-        match each:
-            case [str(file_id), str(path)]:
-                yield file_id, path
-
+from responses_app.tools.sandbox.skills import MountedSkill
 
 logger = logging.getLogger("respsite.tools")
 
@@ -217,7 +133,7 @@ class CodeInterpreterTool(BaseTool):
         return Offer(ToolNamespace("python", about), [tool])
 
     async def opened(self, use: ToolUse, tool: str) -> tuple[ContainerRecord, str]:
-        """Return the container of a request, and what the model is told of its files and skills. Raises `ApiError`."""
+        """Return the container of a request, and a text for the model on its files and skills. Raises `ApiError`."""
         try:
             await self.containers.check()
             container = await self.container(use)
@@ -237,7 +153,10 @@ class CodeInterpreterTool(BaseTool):
         except SandboxError as problem:
             raise unsupported_parameter(use.at, f"The {tool} cannot be used here. {problem}") from None
         except ContainerNotFound as unknown:
-            raise container_not_found(str(unknown), param=_container_id_at(use)) from None
+            # That of a shell, whose environment is read as a container.
+            is_shell = use.container_at.endswith(".environment")
+            at = f"{use.container_at}.container_id" if is_shell else use.container_at
+            raise container_not_found(str(unknown), param=at) from None
         file_ids = _file_ids(use)
         given = await self._given(use, container, file_ids) if file_ids else ()
         of_files = _FILES.format(names=", ".join(each.path for each in given)) if given else ""
@@ -256,10 +175,10 @@ class CodeInterpreterTool(BaseTool):
             raise overloaded("The files cannot be read now. Try again shortly.", retry_after=2) from None
 
     async def _told_of_skills(self, use: ToolUse, container: ContainerRecord) -> str:
-        """Return what the model is told of the skills that a request declares, or that the container it names has."""
+        """Return a text for the model on the skills that a request declares, or that the container it names has."""
         try:
             if isinstance(use.declared.get("container"), str):
-                skills = await self.given_skills.of_container(use.project, container.id)
+                skills: Sequence[MountedSkill] = await self.containers.skills_of(use.project, container.id)
             else:
                 _, declared = skills_in(use.declared)
                 given = await self.given_skills.find(use.project, declared, at=f"{use.container_at}.skills")
@@ -329,7 +248,7 @@ class CodeInterpreterTool(BaseTool):
             raise ToolFailed("the skills of the request cannot be read now.", shown=_failed()) from None
 
     async def _kept(self, container: ContainerRecord, images: Sequence[Image]) -> Sequence[ContainerFileRecord]:
-        """Keep what was shown as files, by which clients get it without `include`; none where there is no room."""
+        """Keep the images as files, by which clients get them without `include`; none where there is no room."""
         try:
             return [
                 await self.containers.put_image(container.project, container.id, each.media_type, each.content)
@@ -371,12 +290,6 @@ class CodeInterpreterTool(BaseTool):
         return container
 
 
-def _container_id_at(use: ToolUse) -> str:
-    """Return the field in which a request names a container."""
-    # That of a shell, whose environment is read as a container.
-    return f"{use.container_at}.container_id" if use.container_at.endswith(".environment") else use.container_at
-
-
 def _file_ids(use: ToolUse) -> Sequence[str]:
     """Return the files that a request's container is to begin with."""
     container = use.declared.get("container")
@@ -385,7 +298,7 @@ def _file_ids(use: ToolUse) -> Sequence[str]:
 
 
 def _key_of_chain(use: ToolUse, network: str) -> str:
-    """Return by what the container of a chain is known that reaches something: each such has its own.
+    """Return the key of a chain's container that has this access to the network: each has its own.
 
     Where nothing is kept, each response has its own, which goes with it.
     """
@@ -394,7 +307,7 @@ def _key_of_chain(use: ToolUse, network: str) -> str:
 
 
 def _keys(use: ToolUse, network: str) -> Iterator[str]:
-    """Yield by what the container of a chain may be known, the surest first."""
+    """Yield the keys that a chain's container may have, the surest first."""
     # The state says it for sure; the chain's id is what a first call is known by whose worker has died.
     if use.state is not None and not use.unkept:
         yield str(use.state.get("container_id"))
@@ -416,21 +329,16 @@ def _container_named_by(item: JsonObject) -> object:
 def loss_of(
     call: ToolCall, container: ContainerRecord, begun_anew: str | None, *, was_saved: bool = False
 ) -> list[str]:
-    """Return what the model is told where nothing of the earlier calls is there, or no variables are."""
+    """Return the note for the model where nothing of the earlier calls is there, or no variables are."""
     # Without a state there was no call before: then it is no new container.
     earlier = (call.state or {}).get("container_id", container.id)
-    is_new = begun_anew is not None or earlier != container.id
-    if is_new:
-        return [_NEW.format(went=_went(begun_anew))]
+    if begun_anew is not None or earlier != container.id:
+        return [_NEW.format(went=f"was ended, because {begun_anew}" if begun_anew else "is gone")]
     return [_SAVED] if was_saved else []
 
 
-def _went(why: str | None) -> str:
-    return f"was ended, because {why}" if why else "is gone"
-
-
 def notes_of(execution: Execution, settings: SandboxSettings) -> Iterator[str]:
-    """Yield what the model is told of how a cell ended, and of what is lost."""
+    """Yield notes for the model on how a cell ended, and on losses."""
     if execution.ended in _ENDINGS:
         yield _ENDINGS[execution.ended].format(seconds=settings.sandbox_call_seconds)
     if execution.variables_lost and execution.ended is not CellEnd.TOO_MUCH_DISK:  # that has lost the files, too
@@ -438,7 +346,7 @@ def notes_of(execution: Execution, settings: SandboxSettings) -> Iterator[str]:
 
 
 def code_of(arguments: str) -> str:
-    """Return the code of a call: what the model wrote, or what stands in the JSON that it wrapped it in."""
+    """Return the code of a call: the text of the model, or a string in the JSON that it wrapped it in."""
     if not arguments.lstrip().startswith("{"):
         return arguments
     try:
@@ -451,7 +359,7 @@ def code_of(arguments: str) -> str:
 
 
 def told(run: CellRun) -> str:
-    """Return what the model reads of a run: what it printed, and what it made."""
+    """Return the text of a run for the model: its output, and the number of its images."""
     lines = [run.execution.output or _NOTHING] if run.execution.output or not run.execution.images else []
     if run.execution.images:
         lines.append(f"[{len(run.execution.images)} image(s) were shown to the user]")
@@ -459,19 +367,16 @@ def told(run: CellRun) -> str:
 
 
 def outputs_of(execution: Execution) -> list[JsonObject]:
-    """Return the `outputs` of an item: what was printed, and the images as data URLs."""
+    """Return the `outputs` of an item: the printed text, and the images as data URLs."""
     outputs: list[JsonObject] = [{"type": "logs", "logs": execution.output}] if execution.output else []
     left = MAX_SHOWN_IMAGES
     for image in execution.images:
         # In their order, as long as they fit; a smaller one behind a large one may still be shown.
         left -= len(image.content)
         if left >= 0:
-            outputs.append({"type": "image", "url": _data_url(image)})
+            url = f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
+            outputs.append({"type": "image", "url": url})
     return outputs
-
-
-def _data_url(image: Image) -> str:
-    return f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
 
 
 def _failed() -> JsonObject:
@@ -492,7 +397,7 @@ _CODES = ("code", "python_code", "python", "script", "source", "command", "input
 
 
 class McpInterpreter(BaseTool):
-    """Runs code by one of the operator's MCP servers; `mcp` is what calls those, and another's to close."""
+    """Runs code by one of the operator's MCP servers; `mcp` calls those, and is another's to close."""
 
     kinds: ClassVar = ("code_interpreter",)
 

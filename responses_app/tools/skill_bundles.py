@@ -18,7 +18,7 @@ import struct
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from engine.errors import reason_of
@@ -72,20 +72,19 @@ class SentFile:
 
 
 def read_zip(content: bytes, settings: SkillSettings) -> Bundle:
-    """Return what is in a zip file. Raises `BadBundle`."""
+    """Return the bundle in a zip file. Raises `BadBundle`."""
     if len(content) > settings.skill_max_bytes:
         raise BadBundle(f"the zip file has more than the {settings.skill_max_bytes} bytes that it may have")
     _check_directory(content)
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            return _bundle(_files_of(archive), settings)
+            entries = archive.infolist()
+            if len(entries) > 2 * MAX_FILES:  # folders have entries of their own
+                raise BadBundle(f"it has more than the {MAX_FILES} files that a skill may have")
+            files = [_sent(archive, each) for each in entries if not each.filename.startswith(f"{_JUNK}/")]
+            return read_folder(files, settings)
     except _BROKEN as problem:
         raise BadBundle(f"it is not a zip file that can be read ({reason_of(problem)})") from None
-
-
-def read_folder(files: Sequence[SentFile], settings: SkillSettings) -> Bundle:
-    """Return what the files of a folder are together. Raises `BadBundle`."""
-    return _bundle(files, settings)
 
 
 # A zip file.
@@ -102,13 +101,6 @@ def _check_directory(content: bytes) -> None:
     (size,) = struct.unpack_from("<I", content, end + 12)
     if size > MAX_DIRECTORY_BYTES:
         raise BadBundle(f"it has more than the {MAX_FILES} files that a skill may have")
-
-
-def _files_of(archive: zipfile.ZipFile) -> Sequence[SentFile]:
-    entries = archive.infolist()
-    if len(entries) > 2 * MAX_FILES:  # folders have entries of their own
-        raise BadBundle(f"it has more than the {MAX_FILES} files that a skill may have")
-    return [_sent(archive, entry) for entry in entries if not entry.filename.startswith(f"{_JUNK}/")]
 
 
 def _sent(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> SentFile:
@@ -139,7 +131,8 @@ def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[byte
 # The files of any bundle.
 
 
-def _bundle(files: Iterable[SentFile], settings: SkillSettings) -> Bundle:
+def read_folder(files: Iterable[SentFile], settings: SkillSettings) -> Bundle:
+    """Return the bundle of a folder's files. Raises `BadBundle`."""
     paths = _checked(files)
     manifest = _manifest_of(paths)
     top = manifest.rpartition("/")[0]
@@ -197,7 +190,8 @@ def _checked(files: Iterable[SentFile]) -> dict[str, SentFile]:
         checked[path] = file
         if len(checked) > MAX_FILES:
             raise BadBundle(f"it has more than the {MAX_FILES} files that a skill may have")
-    folders = {"/".join(parts[:end]) for parts in map(_parts, checked) for end in range(1, len(parts))}
+    split = [path.split("/") for path in checked]
+    folders = {"/".join(parts[:end]) for parts in split for end in range(1, len(parts))}
     for path in folders.intersection(checked):
         raise BadBundle(f"{_quoted(path)} is a file and a folder")
     return checked
@@ -213,10 +207,6 @@ def checked_path(path: str) -> str:
     if len(path.encode()) > MAX_PATH or len(parts) > MAX_DEPTH or any(len(part.encode()) > MAX_PART for part in parts):
         raise BadBundle(f"the path {_quoted(path)} is too long or too deep")
     return path
-
-
-def _parts(path: str) -> list[str]:
-    return path.split("/")
 
 
 def _check_spelling(path: str, spelled: dict[str, str]) -> None:
@@ -270,7 +260,8 @@ def front_matter(content: bytes) -> tuple[str, str]:
             "'description: …' and '---', a line each"
         )
     fields = _yaml(match[1])
-    name, description = (_line(fields.get(each)) for each in ("name", "description"))
+    texts = (fields.get(each) for each in ("name", "description"))
+    name, description = (one_line(each) if isinstance(each, str) else "" for each in texts)
     if not re.match(NAME, name) or len(name) > MAX_NAME:
         raise BadBundle(
             f"the 'name' in {MANIFEST} has 1 to {MAX_NAME} characters: small letters, digits, and single hyphens "
@@ -294,11 +285,6 @@ def _yaml(text: str) -> dict[object, object]:
     if not isinstance(fields, dict):
         raise BadBundle(f"the front matter of {MANIFEST} has no fields")
     return fields
-
-
-def _line(value: object) -> str:
-    """Return a text in one line; "" for what is none."""
-    return one_line(value) if isinstance(value, str) else ""
 
 
 def one_line(text: str) -> str:

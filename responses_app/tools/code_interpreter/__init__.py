@@ -1,1 +1,0 @@
-"""The code interpreter, in a sandbox or by an MCP server."""

@@ -1,0 +1,1 @@
+"""Tools that run in containers: the code interpreter, the shell, and programs that call tools."""

@@ -1,1 +1,0 @@
-"""Images that are made and edited at a service of the operator's."""

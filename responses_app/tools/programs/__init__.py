@@ -1,1 +1,0 @@
-"""Programs of the model's that call tools."""

@@ -1,1 +1,0 @@
-"""The shell, whose commands run in the containers of the code interpreter."""

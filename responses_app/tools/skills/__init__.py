@@ -1,1 +1,0 @@
-"""Skills: bundles that clients send, and how they come into containers."""
