@@ -173,8 +173,8 @@ class BaseTool(ABC):
         """
         result = await self.call(call)
 
-        async def finish(asked: ToolCall) -> ToolResult:
-            return result if asked.state == call.state else await self.call(asked)
+        async def finish(later: ToolCall) -> ToolResult:
+            return result if later.state == call.state else await self.call(later)
 
         return finish
 

@@ -210,15 +210,15 @@ class FileSearchTool(BaseTool):
         except StoreError:
             raise ToolFailed("the files cannot be searched now.", shown={"queries": queries}) from None
 
-        async def finish(asked: ToolCall) -> ToolResult:
+        async def finish(later: ToolCall) -> ToolResult:
             """Number the results behind those that the chain has found before."""
-            cited = FoundFiles(asked.state)
+            cited = FoundFiles(later.state)
             number = cited.next_search
             cited.add([(hit.file_id, hit.filename) for hit in hits])
             shown: JsonObject = {"queries": queries}
-            if RESULTS in asked.use.include:
+            if RESULTS in later.use.include:
                 shown["results"] = [_result(hit) for hit in hits]
-            return ToolResult(told(number, hits), shown, state=cited.as_json())
+            return ToolResult(results_text(number, hits), shown, state=cited.as_json())
 
         return finish
 
@@ -274,7 +274,7 @@ def queries_of(arguments: str) -> list[str]:
     return queries[:MAX_QUERIES]
 
 
-def told(number: int, hits: Sequence[Hit]) -> str:
+def results_text(number: int, hits: Sequence[Hit]) -> str:
     """Return the results as the model reads them."""
     parts = []
     for place, hit in enumerate(hits):

@@ -124,10 +124,10 @@ def answered(body: bytes, *, max_bytes: int) -> MadeImage:
     if made.get("b64_json") is None and made.get("url") is not None:
         raise invalid("it answered with a URL instead of the image ('b64_json')")
     # What is said of the image itself counts before what is said of the answer.
-    return told_of(image_of(made.get("b64_json"), max_bytes=max_bytes), {**answer, **made})
+    return with_fields(image_of(made.get("b64_json"), max_bytes=max_bytes), {**answer, **made})
 
 
-def told_of(image: MadeImage, values: JsonObject) -> MadeImage:
+def with_fields(image: MadeImage, values: JsonObject) -> MadeImage:
     """Return an image with the fields that its service tells of it."""
     fields: JsonObject = {"output_format": image.format}
     if values.get("quality") in _QUALITIES:
@@ -376,7 +376,7 @@ class ImageService:
             is_done = kind.endswith(".completed")
             if not is_done and not (kind.endswith(".partial_image") and most > 0):
                 continue
-            image = told_of(
+            image = with_fields(
                 await asyncio.to_thread(image_of, event.get("b64_json"), max_bytes=self.settings.image_max_bytes), event
             )
             if is_done:

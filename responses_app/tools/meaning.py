@@ -294,7 +294,7 @@ class ChunkEmbedder:
 
     async def _vectors(self, project: str, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         try:
-            vectors = await self._asked(project, texts)
+            vectors = await self._embedded(project, texts)
         except TextRefused:
             # One by one: so only what is too long is cut.
             vectors = [await self._vector(project, text) for text in texts]
@@ -310,7 +310,7 @@ class ChunkEmbedder:
         """Return the vector of a chunk: of its beginning, where the model does not take the whole."""
         while True:
             try:
-                (vector,) = await self._asked(project, [text])
+                (vector,) = await self._embedded(project, [text])
             except TextRefused:
                 if len(text) < MIN_TEXT:
                     # Near nothing: such a chunk is found by its words.
@@ -319,5 +319,5 @@ class ChunkEmbedder:
             else:
                 return vector
 
-    async def _asked(self, project: str, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+    async def _embedded(self, project: str, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         return await self._embedder.embed(texts, project, behind_all=True, seconds=self._seconds)

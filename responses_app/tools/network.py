@@ -142,7 +142,7 @@ class Network:
     allowed: AllowedHosts = NOTHING_ALLOWED  # beside what is public
     lookup: Lookup | None = None  # returns the addresses of a name, `OSError` where there is none; None: the system's
     max_lookups: int = MAX_LOOKUPS  # names that are looked up at once
-    _asked: "dict[tuple[str, int], asyncio.Future[list[str]]]" = field(default_factory=dict, init=False)
+    _lookups: "dict[tuple[str, int], asyncio.Future[list[str]]]" = field(default_factory=dict, init=False)
     _threads: ThreadPoolExecutor | None = field(default=None, init=False)  # made at the first lookup
 
     async def addresses(self, host: str, port: int) -> list[str]:
@@ -206,13 +206,13 @@ class Network:
         One lookup is for all who ask for a name while it runs: a name that nobody answers for has one thread.
         """
         key = (host, port)
-        answer = self._asked.get(key)
+        answer = self._lookups.get(key)
         if answer is None:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self.max_lookups, thread_name_prefix="name lookup")
             answer = asyncio.get_running_loop().run_in_executor(self._threads, _addresses_of, host, port)
-            self._asked[key] = answer
-            answer.add_done_callback(lambda _: self._asked.pop(key))
+            self._lookups[key] = answer
+            answer.add_done_callback(lambda _: self._lookups.pop(key))
         # Not awaited itself: whoever is cancelled leaves, and the others go on waiting.
         await asyncio.wait([answer])
         return answer.result()

@@ -214,19 +214,19 @@ def _check_spelling(path: str, spelled: dict[str, str]) -> None:
     parts = path.split("/")
     for end in range(1, len(parts) + 1):
         here = "/".join(parts[:end])
-        known = spelled.setdefault(unicodedata.normalize("NFC", here).casefold(), here)
-        if known != here:
-            raise BadBundle(f"{_quoted(known)} and {_quoted(here)} differ in case alone")
+        earlier = spelled.setdefault(unicodedata.normalize("NFC", here).casefold(), here)
+        if earlier != here:
+            raise BadBundle(f"{_quoted(earlier)} and {_quoted(here)} differ in case alone")
 
 
 def _manifest_of(paths: Iterable[str]) -> str:
     """Return the path of the one SKILL.md, at the top or in the one folder there."""
-    found = [path for path in paths if path.rpartition("/")[2].casefold() == MANIFEST.casefold()]
-    if len(found) > 1:
+    manifests = [path for path in paths if path.rpartition("/")[2].casefold() == MANIFEST.casefold()]
+    if len(manifests) > 1:
         raise BadBundle(f"it has more than one {MANIFEST}")
-    if not found or found[0].count("/") > 1:
+    if not manifests or manifests[0].count("/") > 1:
         raise BadBundle(f"it has no {MANIFEST} in its top folder")
-    return found[0]
+    return manifests[0]
 
 
 def _quoted(path: str) -> str:

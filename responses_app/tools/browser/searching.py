@@ -71,8 +71,8 @@ def result_of(url: object, title: object, snippet: object) -> SearchResult | Non
     if not isinstance(url, str) or len(url) > MAX_URL or not _URL.fullmatch(url) or not domain_of(url):
         return None
     shown = escaped(one_line(title)) if isinstance(title, str) else ""
-    said = escaped(one_line(snippet))[:MAX_SNIPPET] if isinstance(snippet, str) else ""
-    return SearchResult(url, shown or domain_of(url), said)
+    text = escaped(one_line(snippet))[:MAX_SNIPPET] if isinstance(snippet, str) else ""
+    return SearchResult(url, shown or domain_of(url), text)
 
 
 def within(query: str, domains: Collection[str]) -> str:

@@ -164,11 +164,11 @@ class _Visit:
         self._project = project
         self._start = 0  # where a page is shown from, unless the model says it
 
-    async def search(self, arguments: JsonObject, found_before: Sequence[SearchResult] | None) -> Browsed:
+    async def search(self, arguments: JsonObject, known_results: Sequence[SearchResult] | None) -> Browsed:
         query = _text(arguments, "query", MAX_QUERY)
         action: JsonObject = {"type": "search", "query": query, "queries": [query], "sources": []}
         try:
-            results = found_before
+            results = known_results
             if results is None:
                 results = await self._browser.found(arguments, self._options)
         except SearchFailed as problem:
@@ -176,8 +176,10 @@ class _Visit:
         page, listed = results_page(query, results)
         action["sources"] = [{"type": "url", "url": result.url} for result in results]
         shown = ShownPage(kind=_SEARCH, url="", title=page.title, pattern=query, listed=tuple(listed))
-        found: list[JsonObject] = [{"url": each.url, "title": each.title, "text": each.snippet} for each in results]
-        return self._show(page, shown, action, found=found)
+        shown_results: list[JsonObject] = [
+            {"url": each.url, "title": each.title, "text": each.snippet} for each in results
+        ]
+        return self._show(page, shown, action, found=shown_results)
 
     async def open(self, arguments: JsonObject) -> Browsed:
         kind = _SOURCE if arguments.get("view_source") is True else _PAGE
@@ -438,10 +440,10 @@ class BrowserTool(BaseTool):
     async def begin(self, call: ToolCall) -> Finish:
         options = options_of(call.use.declared)
         try:
-            found = await self._browser.found(json_object(call.arguments) or {}, options)
+            results = await self._browser.found(json_object(call.arguments) or {}, options)
         except (BrowsingFailed, SearchFailed) as problem:
             raise ToolFailed(str(problem)) from None
-        return lambda asked: self._act(asked, found)
+        return lambda later: self._act(later, results)
 
     async def _act(self, call: ToolCall, found: Sequence[SearchResult] | None = None) -> ToolResult:
         stack = _stack_of(call)
@@ -503,9 +505,9 @@ def _shown_before(items: Iterable[JsonObject]) -> Iterable[ShownPage]:
             case _:
                 results = item.get("results")  # which a client has given back
                 entries = results[:MAX_RESULTS] if isinstance(results, list) else []
-                given = [each for each in entries if isinstance(each, dict)]
-                found = [SearchResult(_text_in(each, "url"), _text_in(each, "title")) for each in given]
-                page, listed = results_page(query, found)
+                objects = [each for each in entries if isinstance(each, dict)]
+                found_again = [SearchResult(_text_in(each, "url"), _text_in(each, "title")) for each in objects]
+                page, listed = results_page(query, found_again)
                 yield ShownPage(kind="search", url="", title=page.title, pattern=query, listed=tuple(listed))
 
 

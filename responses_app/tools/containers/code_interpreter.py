@@ -44,8 +44,8 @@ from responses_app.tools.containers.contents import (
     GivenSkills,
     copied_in,
     network_of,
-    told_of,
-    told_of_network,
+    network_text,
+    skills_text,
     values_of,
     with_copied,
 )
@@ -127,7 +127,7 @@ class CodeInterpreterTool(BaseTool):
 
     async def offer(self, use: ToolUse) -> Offer:
         container, has = await self.opened(use, "code interpreter")
-        network = told_of_network(container.network, _OFFLINE)
+        network = network_text(container.network, _OFFLINE)
         about = _ABOUT.format(seconds=self._settings.sandbox_call_seconds) + network + has
         tool = OfferedTool(name="python", item=ITEM, fields={"container_id": container.id}, repeatable=True)
         return Offer(ToolNamespace("python", about), [tool])
@@ -158,8 +158,8 @@ class CodeInterpreterTool(BaseTool):
             at = f"{use.container_at}.container_id" if is_shell else use.container_at
             raise container_not_found(str(unknown), param=at) from None
         file_ids = _file_ids(use)
-        given = await self._given(use, container, file_ids) if file_ids else ()
-        of_files = _FILES.format(names=", ".join(each.path for each in given)) if given else ""
+        files = await self._given(use, container, file_ids) if file_ids else ()
+        of_files = _FILES.format(names=", ".join(each.path for each in files)) if files else ""
         return container, of_files + await self._told_of_skills(use, container)
 
     async def _given(self, use: ToolUse, container: ContainerRecord, file_ids: Sequence[str]) -> Sequence[GivenFile]:
@@ -181,11 +181,11 @@ class CodeInterpreterTool(BaseTool):
                 skills: Sequence[MountedSkill] = await self.containers.skills_of(use.project, container.id)
             else:
                 _, declared = skills_in(use.declared)
-                given = await self.given_skills.find(use.project, declared, at=f"{use.container_at}.skills")
-                skills = [each.mounted for each in given]
+                requested = await self.given_skills.find(use.project, declared, at=f"{use.container_at}.skills")
+                skills = [each.mounted for each in requested]
         except StoreError:
             raise overloaded("The skills cannot be read now. Try again shortly.", retry_after=2) from None
-        return f"\n{told_of(skills)}" if skills else ""
+        return f"\n{skills_text(skills)}" if skills else ""
 
     async def call(self, call: ToolCall) -> ToolResult:
         try:
@@ -202,7 +202,7 @@ class CodeInterpreterTool(BaseTool):
             raise ToolFailed(f"{problem}.", shown=_failed()) from None
         notes = notes_of(run.execution, self._settings)
         shown: JsonObject = {"container_id": container.id}
-        text = "\n".join([*loss_of(call, container, run.begun_anew, was_saved=run.was_saved), *notes, told(run)])
+        text = "\n".join([*loss_of(call, container, run.begun_anew, was_saved=run.was_saved), *notes, text_of_run(run)])
         failed = run.execution.ended in _TOO_FAR
         files = (*run.files, *await self._kept(container, run.execution.images))
         written = [(file.path, file.id) for file in files]
@@ -240,8 +240,8 @@ class CodeInterpreterTool(BaseTool):
         """Have the skills of a request in its container."""
         try:
             _, declared = skills_in(use.declared)
-            given = await self.given_skills.find(use.project, declared, at=f"{use.container_at}.skills")
-            await self.given_skills.provide(use.project, container.id, given)
+            requested = await self.given_skills.find(use.project, declared, at=f"{use.container_at}.skills")
+            await self.given_skills.provide(use.project, container.id, requested)
         except (ApiError, SkillGone):
             raise ToolFailed("a skill of the request has been deleted.", shown=_failed()) from None
         except StoreError:
@@ -358,7 +358,7 @@ def code_of(arguments: str) -> str:
     return wrapped if isinstance(wrapped, str) else arguments
 
 
-def told(run: CellRun) -> str:
+def text_of_run(run: CellRun) -> str:
     """Return the text of a run for the model: its output, and the number of its images."""
     lines = [run.execution.output or _NOTHING] if run.execution.output or not run.execution.images else []
     if run.execution.images:

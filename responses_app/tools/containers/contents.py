@@ -71,30 +71,30 @@ class GivenFiles:
         """
         # By their ids; the paths of those that are new must not be among them.
         paths = dict(copied or {})
-        known = {record.id: record for record in await self._files.some(project, file_ids)}
+        records = {record.id: record for record in await self._files.some(project, file_ids)}
         for file_id in file_ids:
             if file_id in paths:
                 continue
-            if file_id not in known:
+            if file_id not in records:
                 raise FileUnknown(file_id)
-            if known[file_id].bytes > self._max_bytes:
+            if records[file_id].bytes > self._max_bytes:
                 raise SandboxError(f"{file_id} has more than the {self._max_bytes} bytes that a container may have")
-            paths[file_id] = name_in_container(known[file_id].filename, set(paths.values()))
+            paths[file_id] = name_in_container(records[file_id].filename, set(paths.values()))
         # `dict.fromkeys`: a file that is named twice is copied once.
         return [GivenFile(file_id, paths[file_id]) for file_id in dict.fromkeys(file_ids)]
 
-    async def copy(self, project: str, container_id: str, given: Sequence[GivenFile]) -> list[ContainerFileRecord]:
+    async def copy(self, project: str, container_id: str, files: Sequence[GivenFile]) -> list[ContainerFileRecord]:
         """Write files into a container. Raises `FileUnknown`, `ContainerNotFound`, `SandboxError` and `StoreError`."""
-        return [await self._copy(project, container_id, each) for each in given]
+        return [await self._copy(project, container_id, each) for each in files]
 
-    async def provide(self, project: str, container_id: str, given: Sequence[GivenFile]) -> list[GivenFile]:
+    async def provide(self, project: str, container_id: str, files: Sequence[GivenFile]) -> list[GivenFile]:
         """Copy those that do not lie in a container yet; return those that do then: one may have been deleted since.
 
         Raises as `copy` does, but for `FileUnknown`.
         """
-        there = {file.path for file in await self._containers.files_of(project, container_id)} if given else set()
+        there = {file.path for file in await self._containers.files_of(project, container_id)} if files else set()
         provided = []
-        for each in given:
+        for each in files:
             try:
                 if each.path not in there:
                     await self._copy(project, container_id, each)
@@ -103,12 +103,12 @@ class GivenFiles:
             provided.append(each)
         return provided
 
-    async def _copy(self, project: str, container_id: str, given: GivenFile) -> ContainerFileRecord:
+    async def _copy(self, project: str, container_id: str, file: GivenFile) -> ContainerFileRecord:
         try:
-            pieces = self._files.pieces(project, given.id)
-            return await self._containers.put_file(project, container_id, given.path, pieces)
+            pieces = self._files.pieces(project, file.id)
+            return await self._containers.put_file(project, container_id, file.path, pieces)
         except FileGone:
-            raise FileUnknown(given.id) from None
+            raise FileUnknown(file.id) from None
 
 
 def copied_in(state: JsonObject | None, container_id: str) -> dict[str, str]:
@@ -151,24 +151,24 @@ class GivenSkills:
 
     async def find(self, project: str, declared: Sequence[JsonObject], *, at: str) -> list[GivenSkill]:
         """Return the skills that a request declares in the field `at`. Raises `ApiError` and `StoreError`."""
-        found: dict[str, GivenSkill] = {}
+        skills: dict[str, GivenSkill] = {}
         for index, each in enumerate(declared):
             if each["type"] == "inline":
-                given = await self._inline(each, f"{at}[{index}]")
+                skill = await self._inline(each, f"{at}[{index}]")
             else:
                 record = await found_version(self._skills, project, each, f"{at}[{index}]")
                 mounted = MountedSkill(folder_of(record.name, record.digest), record.name, record.description)
-                given = GivenSkill(mounted, partial(self._skills.content, record))
+                skill = GivenSkill(mounted, partial(self._skills.content, record))
             # One that is declared twice lies there once.
-            found.setdefault(given.mounted.folder, given)
-        return list(found.values())
+            skills.setdefault(skill.mounted.folder, skill)
+        return list(skills.values())
 
-    async def provide(self, project: str, container_id: str, given: Sequence[GivenSkill]) -> None:
+    async def provide(self, project: str, container_id: str, skills: Sequence[GivenSkill]) -> None:
         """Have a container see these skills. Raises `ContainerNotFound`, `SandboxError`, `SkillGone`, `StoreError`."""
-        there = {each.folder for each in await self._containers.skills_of(project, container_id)} if given else set()
-        if len(there.union(each.mounted.folder for each in given)) > MAX_SKILLS:
+        there = {each.folder for each in await self._containers.skills_of(project, container_id)} if skills else set()
+        if len(there.union(each.mounted.folder for each in skills)) > MAX_SKILLS:
             raise SandboxError(f"a container has at most {MAX_SKILLS} skills")
-        for each in given:
+        for each in skills:
             if each.mounted.folder not in there:
                 async with self._room:
                     await self._containers.add_skill(project, container_id, each.mounted, await each.content())
@@ -192,7 +192,7 @@ class GivenSkills:
         return GivenSkill(MountedSkill(folder_of(name, bundle.digest), name, description), packed)
 
 
-def told_of(skills: Iterable[MountedSkill]) -> str:
+def skills_text(skills: Iterable[MountedSkill]) -> str:
     """Return the text for the model about the skills of its container; "" for none."""
     return told(ToldSkill(each.name, each.description, f"{SKILLS_FOLDER}/{each.folder}/{MANIFEST}") for each in skills)
 
@@ -222,7 +222,7 @@ def values_of(use: ToolUse) -> Sequence[JsonObject]:
     return [each for each in secrets if isinstance(each, dict)] if isinstance(secrets, list) else ()
 
 
-def told_of_network(network: NetworkRecord | None, offline: str) -> str:
+def network_text(network: NetworkRecord | None, offline: str) -> str:
     """Return the text for the model about the network of its container; `offline` where it has none."""
     if network is None:
         return offline

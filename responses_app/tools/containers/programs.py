@@ -18,7 +18,7 @@ from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.items.programs import ITEM, KIND, NAME
 from responses_app.protocol.setting import MIB
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
-from responses_app.tools.containers.code_interpreter import code_of, notes_of, told
+from responses_app.tools.containers.code_interpreter import code_of, notes_of, text_of_run
 from responses_app.tools.sandbox.cells import Answer
 from responses_app.tools.sandbox.records import CellEnd, HostGone, SandboxError
 from responses_app.tools.sandbox.settings import SandboxSettings
@@ -35,20 +35,20 @@ def bounded(answer: Answer) -> Answer:
     """Return `answer` for one program. It raises `ToolFailed` once too many calls have failed."""
     used = failed = 0
 
-    async def call(asked: JsonObject) -> JsonObject:
+    async def call(request: JsonObject) -> JsonObject:
         nonlocal used, failed
         try:
-            used += len(json_text(asked.get("arguments")))
+            used += len(json_text(request.get("arguments")))
         except TypeError:  # of `orjson`: it is stricter than Python's own, which has sent them
-            said: JsonObject = {"error": "arguments may not have halves of characters, or deep nesting"}
+            answer_json: JsonObject = {"error": "arguments may not have halves of characters, or deep nesting"}
         else:
-            said = await answer(asked) if used <= MAX_BYTES else {"error": _TOO_MUCH}
-        used += sum(len(str(each)) for each in said.values())
-        if "error" in said:
+            answer_json = await answer(request) if used <= MAX_BYTES else {"error": _TOO_MUCH}
+        used += sum(len(str(each)) for each in answer_json.values())
+        if "error" in answer_json:
             failed += 1
             if failed > MAX_FAILED:
                 raise ToolFailed(f"more than {MAX_FAILED} calls of the program have failed, so it was ended.")
-        return said
+        return answer_json
 
     return call
 
@@ -83,5 +83,5 @@ class ProgramTool(BaseTool):
         except SandboxError as problem:
             logger.warning("response %s: a program broke off: %s %s", call.use.response_id, problem, problem.detail)
             raise ToolFailed(f"{problem}.") from None
-        text = "\n".join([*notes_of(run.execution, self._settings), told(run)])
+        text = "\n".join([*notes_of(run.execution, self._settings), text_of_run(run)])
         return ToolResult(text, failed=run.execution.ended is not CellEnd.DONE)

@@ -19,7 +19,7 @@ from responses_app.protocol.output.citations import state_of
 from responses_app.protocol.requests.server_tools import SHELL_ITEM
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.containers.code_interpreter import LOST, CodeInterpreterTool, loss_of
-from responses_app.tools.containers.contents import told_of_network, with_copied
+from responses_app.tools.containers.contents import network_text, with_copied
 from responses_app.tools.sandbox.cells import MAX_COMMANDS, MAX_TOLD
 from responses_app.tools.sandbox.records import CellEnd, CommandsRun, ContainerNotFound, SandboxError
 from responses_app.tools.sandbox.settings import SandboxSettings
@@ -66,7 +66,7 @@ class ShellTool(BaseTool):
         tool = OfferedTool(name=SHELL, item=SHELL_ITEM, fields={"environment": environment})
         contents = {SHELL: JsonSchema(_KIND.schema)}
         offline = _OFFLINE if container.network is None else ""
-        has = told_of_network(container.network, "") + has
+        has = network_text(container.network, "") + has
         return Offer(ToolNamespace(_NAMESPACE, _ABOUT.format(offline=offline) + has, functions), [tool], contents)
 
     async def forget_response(self, use: ToolUse) -> None:

@@ -85,8 +85,8 @@ class Placeholders:
                 self._values[secret.value] = self.by_name[secret.name].encode()
         while len(self._values) > self._most:
             del self._values[next(iter(self._values))]
-        found = {form: stands for value, stands in self._values.items() for form in forms_of(value)}
-        return Mask({**found, **encoded})
+        placeholders = {form: stands for value, stands in self._values.items() for form in forms_of(value)}
+        return Mask({**placeholders, **encoded})
 
 
 def _filled(content: bytes, stands: bytes, value: bytes, encoded: dict[bytes, bytes]) -> bytes:
@@ -230,13 +230,13 @@ class _TooManyMisses(Exception):
 
 def _replaced(content: bytes, spans: Sequence[Span], end: int) -> bytes:
     """Return a content up to a place, with other texts in these places; whatever overlaps one is left out, too."""
-    told, place = [], 0
+    parts, place = [], 0
     for start, behind, stands in spans:
         if place <= start < end:
-            told += [content[place:start], stands]
+            parts += [content[place:start], stands]
         if start < end:
             place = max(place, behind)
-    return b"".join([*told, content[place:end]])
+    return b"".join([*parts, content[place:end]])
 
 
 class _Unescaped:

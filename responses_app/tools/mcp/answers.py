@@ -123,8 +123,8 @@ def _function(tool: JsonObject) -> FunctionTool:
     name, description = str(tool["name"]), str(tool["description"])
     called = name_on_server(name)
     # What the name says is not lost to the model.
-    told = description if called == name else f"{name[:MAX_NAME]}: {description}".removesuffix(": ")
-    return FunctionTool(called, told, schema)
+    shown = description if called == name else f"{name[:MAX_NAME]}: {description}".removesuffix(": ")
+    return FunctionTool(called, shown, schema)
 
 
 def _content(schema: str) -> Content:

@@ -121,7 +121,7 @@ _decoder = getincrementaldecoder("utf-8")
 Report = Callable[[dict[str, Any]], None]
 
 
-class _Told:
+class _CommandOutput:
     """The output of one command, of which `most` characters are told."""
 
     def __init__(self, most: int) -> None:
@@ -165,7 +165,7 @@ class CommandOutputs:
 
     def __init__(self, count: int, most: int, report: Report) -> None:
         self.size = 0  # bytes that came
-        self._told = [_Told(max(0, min(most, MAX_TOLD))) for _ in range(count)]
+        self._outputs = [_CommandOutput(max(0, min(most, MAX_TOLD))) for _ in range(count)]
         self._report = report
         self._batch: asyncio.TimerHandle | None = None  # nothing is told before it has run
 
@@ -173,8 +173,8 @@ class CommandOutputs:
         """Take output of a command, as a warden tells it; what cannot be is left out."""
         self.size += _FRAME + len(frame.payload)
         match frame.header:
-            case {"command": int(place), "stream": "stdout" | "stderr" as stream} if 0 <= place < len(self._told):
-                self._told[place].add(stream, frame.payload)
+            case {"command": int(place), "stream": "stdout" | "stderr" as stream} if 0 <= place < len(self._outputs):
+                self._outputs[place].add(stream, frame.payload)
         if self._batch is None:
             self._tell()
 
@@ -182,7 +182,7 @@ class CommandOutputs:
         """Tell the rest; nothing more comes."""
         if self._batch is not None:
             self._batch.cancel()
-        for each in self._told:
+        for each in self._outputs:
             each.end()
         self._tell_now()
 
@@ -193,17 +193,17 @@ class CommandOutputs:
 
     def _tell_now(self) -> bool:
         """Tell all that is there, and return whether there was anything."""
-        told = [(place, text) for place, each in enumerate(self._told) if (text := each.take())]
-        for place, text in told:
+        texts = [(place, text) for place, each in enumerate(self._outputs) if (text := each.take())]
+        for place, text in texts:
             self._report({"command_index": place, **text})
-        return bool(told)
+        return bool(texts)
 
 
 def commands_end(header: Mapping[str, Any] | None, count: int, ended: CellEnd, files: list[ListedFile]) -> CommandsEnd:
     """Return how commands ended, by the answer of a warden; None: all were killed, and the kernel with them."""
-    told = header.get("ended") if header is not None else None
+    listed = header.get("ended") if header is not None else None
     ends = []
-    for each in told if isinstance(told, list) else ():
+    for each in listed if isinstance(listed, list) else ():
         match each:
             case [int(code), bool(killed)] if 0 <= code <= 255:
                 ends.append(CommandEnd(int(code), killed))
@@ -219,10 +219,10 @@ Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]  # what a cell ca
 MAX_ANSWER = MIB  # bytes of what a tool gives; as JSON, which escapes most letters, it is at most six times as long
 
 
-async def answered(asked: bytes, tools: Answer, halt: "asyncio.Future[CellEnd]") -> bytes | None:
+async def answered(content: bytes, tools: Answer, halt: "asyncio.Future[CellEnd]") -> bytes | None:
     """Return the answer to a call, as JSON; None where the cell is to end meanwhile. Raises as `tools` does."""
     try:
-        call = frames.header_of(asked) if len(asked) <= frames.MAX_CALL else None
+        call = frames.header_of(content) if len(content) <= frames.MAX_CALL else None
     except frames.FrameError:
         call = None
     if call is None:
@@ -250,7 +250,7 @@ async def while_called(answer: Answer, run: Callable[[Answer], Awaitable[T]]) ->
         task = asyncio.ensure_future(answer(call))
         calls.add(task)
         try:
-            said = await task
+            result = await task
         except Exception as problem:  # noqa: BLE001 - it is raised once the program has stopped
             problems.append(problem)
             running.cancel()
@@ -258,8 +258,8 @@ async def while_called(answer: Answer, run: Callable[[Answer], Awaitable[T]]) ->
         finally:
             task.cancel()
             calls.discard(task)
-        size = sum(len(str(each).encode(errors="replace")) for each in said.values())
-        return said if size <= MAX_ANSWER else {"error": f"the tool gave more than {MAX_ANSWER} bytes"}
+        size = sum(len(str(each).encode(errors="replace")) for each in result.values())
+        return result if size <= MAX_ANSWER else {"error": f"the tool gave more than {MAX_ANSWER} bytes"}
 
     running = asyncio.ensure_future(run(answered_here))
     try:

@@ -134,10 +134,10 @@ def _read(kind: Any, value: Any) -> Any:
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return [_read(get_args(kind)[0], each) for each in value]
     plain = {Literal: str, Any: object}.get(origin or kind, origin or kind)
-    wanted = (int, float) if plain is float else plain
+    expected = (int, float) if plain is float else plain
     if plain is None or plain is type(None):
-        wanted = type(None)
-    if not isinstance(value, wanted):
+        expected = type(None)
+    if not isinstance(value, expected):
         raise TypeError(f"{type(value).__name__} instead of {kind}")
     return value
 
@@ -188,10 +188,10 @@ class HostQuestion:
         self._replies[turn] = reply
         try:
             await self._channel.send({"call": self._number, "turn": turn, "value": json.dumps(value)})
-            said = await reply
+            answer = await reply
         finally:
             del self._replies[turn]
-        return said if isinstance(said, dict) else {}
+        return answer if isinstance(answer, dict) else {}
 
     def tell(self, value: dict[str, Any]) -> None:
         """Say how far it is: before the answer, and in this order. Whoever tells bounds how much."""
@@ -220,7 +220,7 @@ class _Asker:
 Work = Callable[[str, Sequence[Any], HostQuestion], Awaitable[Any]]  # raises `ActionFailed`
 
 
-async def nothing_asked(what: str, arguments: Sequence[Any], asked: HostQuestion) -> Any:
+async def no_work(what: str, arguments: Sequence[Any], question: HostQuestion) -> Any:
     """Do nothing: only the other side is asked here."""
     raise ActionFailed("SandboxError", "nothing is done here", "")
 
@@ -236,7 +236,7 @@ class HostChannel:
         self,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         *,
-        work: Work = nothing_asked,
+        work: Work = no_work,
         news: Callable[[], object] = dict,
         heard: Callable[[Any], object] = bool,
         silence: float,
@@ -252,7 +252,7 @@ class HostChannel:
         self._asking: dict[int, asyncio.Future[Any]] = {}  # our questions, by their numbers
         self._askers: dict[int, _Asker] = {}  # of those, by the same numbers
         self._called: dict[asyncio.Task[None], int] = {}  # callbacks that work now, with what they are needed for
-        self._asked: dict[int, tuple[asyncio.Task[None], HostQuestion]] = {}  # questions of the other side
+        self._questions: dict[int, tuple[asyncio.Task[None], HostQuestion]] = {}  # questions of the other side
         self._last = 0.0  # when the other side was heard last, on the loop's clock
         self._watch: asyncio.Task[None] | None = None
         self.is_open = True
@@ -322,7 +322,7 @@ class HostChannel:
         finally:
             self.close()
             self._watch.cancel()
-            tasks = [task for task, _ in self._asked.values()]
+            tasks = [task for task, _ in self._questions.values()]
             await asyncio.gather(*tasks, *self._called, self._watch, return_exceptions=True)
 
     def close(self) -> None:
@@ -334,8 +334,8 @@ class HostChannel:
         for answer in self._asking.values():
             if not answer.done():
                 answer.set_exception(ChannelClosed())
-        for task, asked in self._asked.values():
-            asked.is_dropped = True
+        for task, question in self._questions.values():
+            question.is_dropped = True
             task.cancel()
         for task in self._called:
             task.cancel()
@@ -367,13 +367,13 @@ class HostChannel:
 
     def _take_of_question(self, number: int, message: dict[str, Any]) -> None:
         """Take a message on a question of the other side, if that is still worked on."""
-        task, asked = self._asked.get(number, (None, None))
-        if task is None or asked is None:
+        task, question = self._questions.get(number, (None, None))
+        if task is None or question is None:
             return
         if "cancel" in message:
             task.cancel()
         else:
-            asked.replied(message.get("turn"), message.get("value"))
+            question.replied(message.get("turn"), message.get("value"))
 
     def _hear(self, number: int, value: dict[str, Any]) -> None:
         asker = self._askers.get(number)
@@ -387,20 +387,20 @@ class HostChannel:
         answer.set_exception(problem) if problem is not None else answer.set_result(value)
 
     def _begin(self, number: int, what: str, arguments: list[Any]) -> None:
-        if number in self._asked:
+        if number in self._questions:
             raise MessageError("two questions have one number")
-        if len(self._asked) >= MAX_ASKED:
+        if len(self._questions) >= MAX_ASKED:
             self._writer.write(packed({"failed": number, "error": ["SandboxError", "too much is asked at once", ""]}))
             return
-        asked = HostQuestion(self, number)
-        task = asyncio.create_task(self._answer(number, what, arguments, asked))
-        self._asked[number] = (task, asked)
+        question = HostQuestion(self, number)
+        task = asyncio.create_task(self._answer(number, what, arguments, question))
+        self._questions[number] = (task, question)
 
-    async def _answer(self, number: int, what: str, arguments: list[Any], asked: HostQuestion) -> None:
+    async def _answer(self, number: int, what: str, arguments: list[Any], question: HostQuestion) -> None:
         try:
             try:
-                said: dict[str, object] = {"answer": number, "value": await self._work(what, arguments, asked)}
-                content = packed(said)
+                message: dict[str, object] = {"answer": number, "value": await self._work(what, arguments, question)}
+                content = packed(message)
             except ActionFailed as problem:
                 content = packed({"failed": number, "error": [problem.name, str(problem), problem.detail]})
             except MessageError as problem:
@@ -411,19 +411,19 @@ class HostChannel:
         except asyncio.CancelledError:
             pass  # nobody waits for it
         finally:
-            del self._asked[number]
+            del self._questions[number]
 
     async def _call_back(self, callback: Callback | None, number: int, turn: int, value: str) -> None:
-        said = None
+        answer = None
         if callback is not None:
             try:
-                said = await callback(json.loads(value))
+                answer = await callback(json.loads(value))
             except Exception:
                 logger.exception("what a host of containers needed while it worked could not be done")
         reply = {"reply": number, "turn": turn}
         with contextlib.suppress(ChannelClosed):  # whoever asks hears of that, too
             try:
-                await self.send({**reply, "value": said or _NOT_DONE})
+                await self.send({**reply, "value": answer or _NOT_DONE})
             except MessageError as problem:
                 await self.send({**reply, "value": {"error": f"what came of it cannot be sent: {problem}"}})
 

@@ -76,7 +76,7 @@ MAX_KEPT = 128 * MIB  # bytes of what came of calls, of all containers; the imag
 class Containers:
     """All containers of this process. `choose` tries which sandbox they can have: once, when the first one is wanted.
 
-    `choice` is the result; None before. With `checkpoints`, what is idle, or stops, has its files on disk.
+    `choice` is the result; None known. With `checkpoints`, what is idle, or stops, has its files on disk.
     """
 
     def __init__(

@@ -425,8 +425,8 @@ class HostServer:
 
     def _problem(self, hello: dict[str, Any]) -> str:
         # In constant time: how long it takes must not tell how much of it was right.
-        said = str(hello.get("secret", "")).encode(errors="replace")  # half a character is not the secret's
-        if not hmac.compare_digest(said, self._door.secret.encode()):
+        secret = str(hello.get("secret", "")).encode(errors="replace")  # half a character is not the secret's
+        if not hmac.compare_digest(secret, self._door.secret.encode()):
             return "the secret is wrong (SANDBOX_SECRET)"
         if hello.get("hello") != VERSION:
             return f"it speaks version {json.dumps(hello.get('hello'))[:20]} of the protocol, and this host {VERSION}"

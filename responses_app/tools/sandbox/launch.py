@@ -278,8 +278,8 @@ async def start_process(
     else:
         door, theirs_of_door = socket.socketpair()
         # Closed with the others that are passed on.
-        given = ProxyDoor(theirs_of_door.detach(), extras.way_out.env, extras.way_out.bundle)
-        launch = sandbox.launch(interpreter, settings, uid=user.uid, skills=extras.skills, door=given)
+        passed = ProxyDoor(theirs_of_door.detach(), extras.way_out.env, extras.way_out.bundle)
+        launch = sandbox.launch(interpreter, settings, uid=user.uid, skills=extras.skills, door=passed)
     ours, theirs = socket.socketpair()
     reading, writing = os.pipe()
     try:

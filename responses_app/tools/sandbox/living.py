@@ -283,9 +283,9 @@ class KnownContainers:
         for place, key in enumerate(keys):
             # The first that is still there: an earlier key may be of a container that has expired.
             with contextlib.suppress(ContainerNotFound):
-                found = self.find(project, self._of_responses.get(key, key))
-                if found.network_key == network:
-                    return ChainFound(place, found.record())
+                container = self.find(project, self._of_responses.get(key, key))
+                if container.network_key == network:
+                    return ChainFound(place, container.record())
         return None
 
     def join_chain(self, id: str, keys: Iterable[str]) -> None:

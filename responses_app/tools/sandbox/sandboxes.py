@@ -176,10 +176,10 @@ class Sandlock(BaseSandbox):
             for each in (data, scratch):
                 # Made by root, written by the container's user.
                 os.chown(each, uid, uid)
-        found = find_spec("sandlock")
+        library = find_spec("sandlock")
         readable = [*SYSTEM_FOLDERS, "/proc", *(f"/etc/{name}" for name in OF_ETC), *interpreter.folders, *_DEVICES]
         sandboxed = {
-            "library": str(Path(found.origin).parents[1]) if found is not None and found.origin else "",
+            "library": str(Path(library.origin).parents[1]) if library is not None and library.origin else "",
             "uid": uid,
             "server": os.getpid(),
             "command": list(

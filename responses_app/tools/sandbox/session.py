@@ -375,8 +375,8 @@ class SandboxSession:
                     break
                 # Its next frame is read meanwhile: the cell may die while it waits.
                 called, answer = await answer, asyncio.create_task(self._last_frame(hear))
-                if (said := await answered(called.payload, tools, halt)) is not None:
-                    self._send({"do": "answer"}, said)
+                if (reply := await answered(called.payload, tools, halt)) is not None:
+                    self._send({"do": "answer"}, reply)
             # Something may have grown between the last look and the end.
             if time.monotonic() - began > QUICK_SECONDS and (excess := self._excess.of_memory()) is not None:
                 return await self._interrupt(answer, excess)

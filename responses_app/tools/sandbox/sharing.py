@@ -154,8 +154,8 @@ class SharedContainers:
 
     async def find(self, project: str, id: str) -> ContainerRecord:
         """Return a container. Raises `ContainerNotFound`, and `HostGone`."""
-        found: ContainerRecord = await self._where_it_is("record", project, id)
-        return found
+        record: ContainerRecord = await self._where_it_is("record", project, id)
+        return record
 
     async def of_chain(self, project: str, keys: Iterable[str], network: str = "") -> ContainerRecord | None:
         """Return the first container that one of these names; None where none does, or its host is gone.
@@ -165,10 +165,10 @@ class SharedContainers:
         """
         # Any host may know the chain; each looks for all of the keys at once.
         answers = await self._of_all("of_chain", project, list(keys), network)
-        found: list[ChainFound] = [
+        containers: list[ChainFound] = [
             each for each in answers if each is not None and not self._is_past(project, each.container.created_at)
         ]
-        return min(found, key=lambda each: each.place).container if found else None
+        return min(containers, key=lambda each: each.place).container if containers else None
 
     async def join_chain(self, id: str, keys: Iterable[str]) -> None:
         """Remember that these responses use a container."""
@@ -182,8 +182,8 @@ class SharedContainers:
     async def all_of(self, project: str) -> list[ContainerRecord]:
         """Return the containers of a project, oldest first; without those of a host that does not answer."""
         every: list[ContainerRecord] = [each for part in await self._of_all("records", project) for each in part]
-        known = [each for each in every if not self._is_past(project, each.created_at)]
-        return sorted(known, key=lambda each: each.id)  # which begins with its time
+        current = [each for each in every if not self._is_past(project, each.created_at)]
+        return sorted(current, key=lambda each: each.id)  # which begins with its time
 
     async def end_older(self, project: str, oldest: float) -> None:
         """End the containers of a project that were made at or before this time, but those that go with a response."""

@@ -11,7 +11,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.stores.database.files.skills import DatabaseSkills
 from responses_app.stores.skills import NewBundle, SkillRecord, SkillSettings
 from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
-from responses_app.tools.containers.contents import GivenSkill, told_of
+from responses_app.tools.containers.contents import GivenSkill, skills_text
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.disk import ENTRY_BYTES, Folders
 from responses_app.tools.sandbox.launch import BaseSandbox, find_interpreter
@@ -181,7 +181,7 @@ async def test_the_model_is_told_and_told_the_same_along_the_chain(tool: CodeInt
     named = {"type": "skill_reference", "skill_id": record.id}
     first = await site.ask(tools=declared(named, inline(name="brought")), input="Look.")
     (kept_skill, brought) = await given(tool, named, inline(name="brought"))
-    said = told_of([kept_skill.mounted, brought.mounted])
+    said = skills_text([kept_skill.mounted, brought.mounted])
     assert f"- basic-math ({SKILLS_FOLDER}/{kept_skill.mounted.folder}/SKILL.md): Adds and multiplies" in said
     assert f"- brought ({SKILLS_FOLDER}/{brought.mounted.folder}/SKILL.md): Adds numbers." in said
     assert said in prompt_of(site, 0)
