@@ -44,12 +44,12 @@ from responses_app.stores.idempotency import IdempotencySettings
 from responses_app.stores.skills import SkillSettings
 from responses_app.stores.vector_stores import VectorStoreSettings
 from responses_app.stores.webhooks import WebhookSettings
-from responses_app.tools.meaning import MeaningSettings
 from responses_app.tools.sandbox.settings import SandboxSettings
 from responses_app.tools.settings import (
     EgressSettings,
     ImageSettings,
     McpSettings,
+    MeaningSettings,
     PictureSettings,
     SearchSettings,
     WebhookNetworkSettings,

@@ -24,14 +24,13 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from responses_app.protocol.files.fusion import Weights
-from responses_app.protocol.setting import RoomSettings, seconds, setting, text, whole
 from responses_app.stores.base import StoreError
 from responses_app.stores.looking import keep_looking
 from responses_app.stores.vector_stores import Meaning, PendingVectors
+from responses_app.tools.settings import MeaningSettings
 
 if TYPE_CHECKING:
     from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
@@ -39,30 +38,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("respsite.tools")
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between attempts, while the model does not answer
-OFF = "off"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeaningSettings(RoomSettings):
-    """Whether file search uses an embedding model, and how long that may take."""
-
-    file_search_embedding_model: str = setting(
-        "", text,
-        "the embedding model that file search uses, by the name that clients know; `off`: words alone are searched "
-        "(see File search)",
-        default_text="the first embedding model that is not the demo's",
-    )  # fmt: skip
-    file_search_query_seconds: float = setting(
-        2.0, seconds(0.01), "how long a search may wait for the vector of its query; then words alone are searched"
-    )
-    file_search_embedding_seconds: float = setting(
-        60.0, seconds(0.1),
-        "how long the embedding model may take for some chunks of a file, after waiting as long for its turn; the "
-        "chunks of a worker that died are another's after twice this time and 10 s",
-    )  # fmt: skip
-    file_search_embedding_at_once: int = setting(
-        1, whole(1, 64), "files whose chunks a worker embeds at once, in the background"
-    )
 
 
 class EmbedderFailed(Exception):

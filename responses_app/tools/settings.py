@@ -1,4 +1,4 @@
-"""The settings of the tools that the server runs (MCP servers, web searches and images), and of what containers and
+"""The settings of the tools that the server runs (MCP servers, searches and images), and of what containers and
 webhooks may reach.
 
 Those of containers themselves are declared in `sandbox.settings`. MCP_SERVERS says how the operator's servers are
@@ -211,6 +211,32 @@ class ImageSettings(RoomSettings):
         180.0, seconds(1), "timeout of the service at IMAGE_SERVICE_URL for one image"
     )
     image_max_bytes: int = setting(8 * MIB, whole(64 * KIB), "largest image that is generated, or accepted for editing")
+
+
+OFF = "off"  # of FILE_SEARCH_EMBEDDING_MODEL
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeaningSettings(RoomSettings):
+    """Whether file search uses an embedding model, and how long that may take."""
+
+    file_search_embedding_model: str = setting(
+        "", text,
+        "the embedding model that file search uses, by the name that clients know; `off`: words alone are searched "
+        "(see File search)",
+        default_text="the first embedding model that is not the demo's",
+    )  # fmt: skip
+    file_search_query_seconds: float = setting(
+        2.0, seconds(0.01), "how long a search may wait for the vector of its query; then words alone are searched"
+    )
+    file_search_embedding_seconds: float = setting(
+        60.0, seconds(0.1),
+        "how long the embedding model may take for some chunks of a file, after waiting as long for its turn; the "
+        "chunks of a worker that died are another's after twice this time and 10 s",
+    )  # fmt: skip
+    file_search_embedding_at_once: int = setting(
+        1, whole(1, 64), "files whose chunks a worker embeds at once, in the background"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from responses_app.runs.queues.turns import FairTurns
 from responses_app.runs.stateless.embedding import EmbeddingModels, EmbeddingService, ServedEmbeddings
 from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings
-from responses_app.tools.meaning import OFF
+from responses_app.tools.settings import OFF
 
 logger = logging.getLogger("respsite.engine")
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from aiohttp.abc import AbstractResolver
     from yarl import URL
 
+logger = logging.getLogger("respsite.tools")
+
 CONNECT_SECONDS = 10.0  # for one connection
 MAX_CONNECTIONS = 50  # of this process
 MAX_CONNECTIONS_PER_HOST = 8  # so that one site never takes them all
@@ -263,8 +265,6 @@ async def _read(answer: "aiohttp.ClientResponse", url: "URL", limits: FetchLimit
         truncated,
     )
 
-
-logger = logging.getLogger("respsite.tools")
 
 MAX_PROCESSES = 2  # so one page that takes long does not hold up all others
 READ_SECONDS = 8.0  # for one document, on a busy machine; a usual one takes 0.1

@@ -24,10 +24,10 @@ from responses_app.tools.sandbox.records import CellEnd, HostGone, SandboxError
 from responses_app.tools.sandbox.settings import SandboxSettings
 from responses_app.tools.sandbox.sharing import SharedContainers
 
-MAX_BYTES = 32 * MIB  # of the arguments of all calls of a program, and of what came of them
+logger = logging.getLogger("respsite.tools")
+
+MAX_BYTES = 32 * MIB  # of the arguments of all calls of a program, and of their results
 MAX_FAILED = 1000  # calls of a program that fail: one that goes on all the same is ended
-
-
 _TOO_MUCH = f"no more tools may be called: the calls of a program have at most {MAX_BYTES} bytes in all"
 
 
@@ -40,20 +40,17 @@ def bounded(answer: Answer) -> Answer:
         try:
             used += len(json_text(request.get("arguments")))
         except TypeError:  # of `orjson`: it is stricter than Python's own, which has sent them
-            answer_json: JsonObject = {"error": "arguments may not have halves of characters, or deep nesting"}
+            reply: JsonObject = {"error": "arguments may not have halves of characters, or deep nesting"}
         else:
-            answer_json = await answer(request) if used <= MAX_BYTES else {"error": _TOO_MUCH}
-        used += sum(len(str(each)) for each in answer_json.values())
-        if "error" in answer_json:
+            reply = await answer(request) if used <= MAX_BYTES else {"error": _TOO_MUCH}
+        used += sum(len(str(each)) for each in reply.values())
+        if "error" in reply:
             failed += 1
             if failed > MAX_FAILED:
                 raise ToolFailed(f"more than {MAX_FAILED} calls of the program have failed, so it was ended.")
-        return answer_json
+        return reply
 
     return call
-
-
-logger = logging.getLogger("respsite.tools")
 
 
 class ProgramTool(BaseTool):

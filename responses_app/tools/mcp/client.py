@@ -28,6 +28,8 @@ from responses_app.tools.mcp.connections import McpConnection, cause_of
 from responses_app.tools.network import Network
 from responses_app.tools.settings import ServerAccess
 
+logger = logging.getLogger("respsite.tools")
+
 __all__ = ["MCPError", "Opener", "statuses", "trouble_of"]
 
 MAX_BODY_BYTES = 8 * 1024 * 1024  # of one answer
@@ -39,7 +41,6 @@ POST_SECONDS = 30.0  # for one to take what is sent to it; what it has to say to
 TIMEOUT = httpx2.Timeout(30.0, read=None)  # a call has its own time; this one is for connecting and sending
 INFO = types.Implementation(name="respsite", version="1")
 
-logger = logging.getLogger("respsite.tools")
 
 statuses: ContextVar[list[int] | None] = ContextVar("statuses", default=None)  # HTTP errors that answered a call
 # What is awaited before a call is sent over HTTP, which takes the library some milliseconds: taken out by its request.

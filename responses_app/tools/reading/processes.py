@@ -24,6 +24,8 @@ from typing import Any, BinaryIO
 from responses_app.protocol.files.searches import Chunking
 from responses_app.protocol.pictures import PictureUnreadable, ReadPicture
 
+logger = logging.getLogger("respsite.tools")
+
 LENGTH_BYTES = 4  # of a length, big-endian
 _ROOT = str(Path(__file__).parents[3])  # the project's own folder, from which the module is found
 
@@ -195,8 +197,6 @@ def limit(what: int, bound: int) -> None:
     # The soft limit alone: only root could raise the hard one again.
     resource.setrlimit(what, (bound if most == resource.RLIM_INFINITY else min(bound, most), most))
 
-
-logger = logging.getLogger("respsite.tools")
 
 MODULE = "responses_app.tools.reading.documents"
 READ_SECONDS = 60.0  # for one file; a PDF of a hundred pages takes 2

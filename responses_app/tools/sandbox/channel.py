@@ -35,6 +35,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from responses_app.protocol.setting import MIB
 
+logger = logging.getLogger("respsite.sandbox")
+
 # Of this protocol: a host refuses a worker that has another one. A host outlives a rolling restart, so workers of a
 # newer release talk to an older host; where they are two machines, it may be the other way round. A new action needs no
 # new version: an older host answers that it does not know it. A new field needs one: `read_as` refuses unknown fields.
@@ -148,8 +150,6 @@ def _fields_of(kind: type) -> dict[str, Any]:
 
     return get_type_hints(kind, localns={"MemoryLimit": MemoryLimit})
 
-
-logger = logging.getLogger("respsite.sandbox")
 
 Callback = Callable[[dict[str, Any]], Awaitable["dict[str, Any] | None"]]  # what is needed while an action runs
 Report = Callable[[dict[str, Any]], None]  # how far an action is

@@ -61,6 +61,8 @@ from responses_app.tools.sandbox.records import (
 from responses_app.tools.sandbox.session import SandboxGone
 from responses_app.tools.sandbox.skills import MountedSkill
 
+logger = logging.getLogger("respsite.sandbox")
+
 LOOK_SECONDS = 5.0  # to say what a host has: it needs nothing for that
 FILE_SECONDS = 60.0  # to start a container, and to write or read a file of it
 
@@ -124,7 +126,6 @@ ERRORS: dict[str, type[Exception]] = {
     )
 }
 
-logger = logging.getLogger("respsite.sandbox")
 
 CONNECT_SECONDS = 20.0  # until a host has said hello: one that is started for it takes a second
 AGAIN_SECONDS = 2.0  # a host that could not be reached is not tried again sooner

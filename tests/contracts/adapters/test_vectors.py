@@ -15,7 +15,8 @@ from responses_app.stores.database.transfer.erasure import Subject, erase
 from responses_app.stores.database.vector_stores import codes
 from responses_app.stores.database.vector_stores.nearest import CANDIDATES
 from responses_app.stores.vector_stores import Meaning, PendingVectors, VectorStoreSettings
-from responses_app.tools.meaning import BaseEmbedder, ChunkEmbedder, EmbedderFailed, MeaningSettings, TextRefused
+from responses_app.tools.meaning import BaseEmbedder, ChunkEmbedder, EmbedderFailed, TextRefused
+from responses_app.tools.settings import MeaningSettings
 from tests.contracts.adapters.stores import within
 from tests.contracts.adapters.test_vector_stores import LIMITS, MINE, THEIRS, Kept
 from tests.contracts.files import Hands
