@@ -53,9 +53,6 @@ class Approving:
         Raises `ApiError`: 409 for one that a response that runs holds, 503 where the store is away.
         """
         requests = [call.request_id for call in run.plan.tools.approved]
-        if not requests:
-            yield
-            return
         held = HeldApprovals(self, run.plan, requests)
         try:
             await held.claim()

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -153,7 +154,7 @@ class ResponseService:
         run = self._run(plan, model)
         self._note(plan)
         # Approvals before admission: a response that may not make its calls takes nothing of the limits.
-        async with self.approving.claimed(run):
+        async with self.approving.claimed(run) if plan.tools.approved else nullcontext():
             await self.admission.admit(run)
         # Nothing is awaited between the admission and `attach`, so its reader misses no event.
         images = image_urls(plan.input_items) if INPUT_IMAGES in (request.include or ()) else ()

@@ -133,8 +133,9 @@ class ApiMiddleware:
         headers = await answer_headers(request.sent_headers, request.request_id, request.caller, began=began)
         for name, value in headers.items():
             response[name] = value
-        for name, value in site.answer_headers.for_page(request.sent_headers, response.headers).items():
-            response[name] = value
+        if site.answer_headers.is_listed is not None:
+            for name, value in site.answer_headers.for_page(request.sent_headers, response.headers).items():
+                response[name] = value
         site.watch.metrics.answers.count(str(response.status_code))
         # Django would log each 4xx as a warning and each 503 as an error: a load balancer that asks /ready during a
         # start would fill the log. What is worth a line is logged where it happens.
