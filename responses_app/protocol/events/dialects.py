@@ -322,15 +322,24 @@ class Wording:
         name = type
         for rule in rules:
             if rule.make is None:
-                name = rule.becomes if not rule.part or _part_of(json) == rule.part else name
+                is_meant = not rule.part or orjson.loads(json)["part"]["type"] == rule.part
+                name = rule.becomes if is_meant else name
             elif rule.place is EventPlace.BEFORE and (fields := rule.make(json, self._scene)) is not None:
                 # The number of the event before: what its reader has had by then.
                 before.append(_put(rule.becomes, fields, number - 1))
-        itself = (name, self._sized(type, number, json if name is type else _renamed(json, type, name)))
+        renamed = json
+        if name is not type:  # `json` begins with `{"type":"…"`, as `Event.as_json` writes it: only that is exchanged
+            renamed = b'{"type":"%b"%b' % (name.encode(), json[len('{"type":""') + len(type) :])
+        itself = (name, self._sized(type, number, renamed))
         return (*before, itself, *self.behind(type, number, json))
 
     def _sized(self, type: str, number: int, json: bytes) -> bytes:
-        return _filled_up(json, number) if self._hides and type.endswith(".delta") else json
+        """Return an event filled up to a size that says little of its text, where this reader asks for that."""
+        if not self._hides or not type.endswith(".delta"):
+            return json
+        # The filling does not repeat, so that compression cannot take it out; and it is the same at every reading.
+        size = 1 + -(len(json) + len(_FIELD) + 2) % OBFUSCATED_TO
+        return b'%b%b%b"}' % (json[:-1], _FIELD, shake_128(b"%d" % number).hexdigest(size).encode()[:size])
 
     def behind(self, type: str, number: int, json: bytes) -> Sequence[Worded]:
         """Return what comes behind an event: also all that a reader hears of it which begins behind it."""
@@ -363,20 +372,5 @@ def _rules_of(switches: frozenset[Switch]) -> Mapping[str, Sequence[Rule]]:
     return rules
 
 
-def _renamed(json: bytes, type: str, name: str) -> bytes:
-    # `json` begins with `{"type":"…"`, as `Event.as_json` writes it: only that is exchanged.
-    return b'{"type":"%b"%b' % (name.encode(), json[len('{"type":""') + len(type) :])
-
-
-def _filled_up(json: bytes, number: int) -> bytes:
-    # What fills up does not repeat, so that compression cannot take it out; and it is the same at every reading.
-    size = 1 + -(len(json) + len(_FIELD) + 2) % OBFUSCATED_TO
-    return b'%b%b%b"}' % (json[:-1], _FIELD, shake_128(b"%d" % number).hexdigest(size).encode()[:size])
-
-
 def _put(type: str, fields: JsonObject, number: int) -> Worded:
     return type, dumps({"type": type, **fields, "sequence_number": number})
-
-
-def _part_of(json: bytes) -> str:
-    return str(orjson.loads(json)["part"]["type"])

@@ -86,25 +86,9 @@ class ClientKind:
             return None
 
 
-def _local_shell(arguments: object) -> JsonObject:
-    return {"action": LocalShellAction.model_validate(arguments).model_dump(exclude_none=True)}
-
-
-def _shell(arguments: object) -> JsonObject:
-    return {"action": ShellAction.model_validate(arguments).model_dump(), "environment": None}
-
-
 @cache
 def _operations() -> TypeAdapter[WriteFile | DeleteFile]:
     return TypeAdapter(PatchOperation)
-
-
-def _apply_patch(arguments: object) -> JsonObject:
-    return {"operation": _operations().validate_python(arguments).model_dump()}
-
-
-def _tool_search(arguments: object) -> JsonObject | None:
-    return {"execution": "client", "arguments": arguments} if isinstance(arguments, dict) else None
 
 
 def _object(properties: JsonObject, *required: str) -> JsonObject:
@@ -182,7 +166,7 @@ CLIENT_KINDS: Mapping[str, ClientKind] = {
             "Runs a command on the user's machine.",
             _LOCAL_SHELL,
             _LOCAL_SHELL,
-            _local_shell,
+            lambda made: {"action": LocalShellAction.model_validate(made).model_dump(exclude_none=True)},
         ),
         ClientKind(
             "shell",
@@ -191,7 +175,7 @@ CLIENT_KINDS: Mapping[str, ClientKind] = {
             "Runs command lines in the user's shell.",
             _SHELL,
             _SHELL,
-            _shell,
+            lambda made: {"action": ShellAction.model_validate(made).model_dump(), "environment": None},
         ),
         ClientKind(
             "apply_patch",
@@ -200,7 +184,7 @@ CLIENT_KINDS: Mapping[str, ClientKind] = {
             "Creates, changes or deletes a file of the user.",
             _PATCH,
             _SHOWN_PATCH,
-            _apply_patch,
+            lambda made: {"operation": _operations().validate_python(made).model_dump()},
         ),
         ClientKind(
             "tool_search",
@@ -209,7 +193,7 @@ CLIENT_KINDS: Mapping[str, ClientKind] = {
             "Looks for more tools; those that it finds can be called afterwards.",
             _SEARCH,
             _SEARCH,
-            _tool_search,
+            lambda made: {"execution": "client", "arguments": made} if isinstance(made, dict) else None,
         ),
     )
 }

@@ -130,12 +130,12 @@ class ClientTools:
 
     def joined(self, more: Iterable[ClientTool]) -> "ClientTools":
         """Return these, and those that came later: they can be called now."""
-        return ClientTools([*self, *(replace(tool, deferred=False, found=self._finds(tool)) for tool in more)])
-
-    def _finds(self, tool: ClientTool) -> bool:
-        """Whether a search of this server's finds a tool, which may come of one."""
-        known = self.get(tool.called)
-        return tool.found or (known is not None and known.found)
+        joined = list(self)
+        for tool in more:
+            known = self.get(tool.called)  # a search of this server's may have found it
+            found = tool.found or (known is not None and known.found)
+            joined.append(replace(tool, deferred=False, found=found))
+        return ClientTools(joined)
 
 
 def read_tools(tools: object, *, at: str = "tools") -> list[ClientTool]:

@@ -157,7 +157,13 @@ def approved_calls(own: Sequence[JsonObject], earlier: Iterable[JsonObject]) -> 
                 param=param,
             )
         if answer.get("approve") is True and request_id not in made:
-            calls[request_id] = _call(request_id, requests[request_id])
+            request = requests[request_id]
+            calls[request_id] = ApprovedCall(
+                request_id=request_id,
+                server=str(request.get("server_label") or ""),
+                tool=str(request.get("name") or ""),
+                arguments=str(request.get("arguments") or ""),
+            )
         else:
             # The last answer to a request counts.
             calls.pop(request_id, None)
@@ -191,12 +197,3 @@ def unanswered(chain: Iterable[JsonObject], own: Iterable[JsonObject]) -> list[J
 def taken_as_refused(request: JsonObject) -> JsonObject:
     """Return what a chain keeps of a request that was not answered: so the model is told of it once."""
     return {"type": "mcp_approval_response", "approval_request_id": request.get("id"), "approve": False}
-
-
-def _call(request_id: str, request: JsonObject) -> ApprovedCall:
-    return ApprovedCall(
-        request_id=request_id,
-        server=str(request.get("server_label") or ""),
-        tool=str(request.get("name") or ""),
-        arguments=str(request.get("arguments") or ""),
-    )

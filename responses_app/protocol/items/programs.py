@@ -14,7 +14,7 @@ but its items, so it can go on anywhere and at any time:
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.formats.base import FunctionTool, without_pictures
 from responses_app.protocol.errors import JsonObject
@@ -94,7 +94,10 @@ def paused_programs(items: Iterable[JsonObject]) -> list[PausedProgram]:
     for each in programs.values():
         made = calls.get(each.call_id, {}).values()
         if any(call.call_id for call in made):
-            answered = tuple(_answered(call, outputs) for call in made)
+            answered = tuple(
+                replace(call, outcome=outputs[call.call_id]) if call.call_id and call.call_id in outputs else call
+                for call in made
+            )
             paused.append(PausedProgram(each.call_id, each.code, answered))
     return paused
 
@@ -146,7 +149,8 @@ def _made(item: JsonObject) -> MadeCall | None:
     arguments = str(item.get("arguments"))
     match item.get("type"):
         case "function_call":
-            called = called_name(str(item.get("name")), _text(item.get("namespace")))
+            namespace = item.get("namespace")
+            called = called_name(str(item.get("name")), namespace if isinstance(namespace, str) else None)
             return MadeCall(called, arguments, call_id=str(item.get("call_id")))
         case "mcp_call":
             name = mcp_name(str(item.get("server_label") or ""), str(item.get("name") or ""))
@@ -159,8 +163,9 @@ def outcome_of(shown: JsonObject, *, text: str | None = None, failed: bool = Fal
 
     `text` is what came of the call where its item shows nothing.
     """
-    if shown.get("error") is not None:
-        return {"error": _error_text(shown["error"])}
+    error = shown.get("error")
+    if error is not None:
+        return {"error": _plain((error.get("content") or error.get("message")) if isinstance(error, dict) else error)}
     if shown.get("output") is not None:
         return {"error" if failed else "output": _plain(shown["output"])}
     return _CUT if text is None else {"error" if failed else "output": text}
@@ -169,19 +174,5 @@ def outcome_of(shown: JsonObject, *, text: str | None = None, failed: bool = Fal
 _CUT: JsonObject = {"error": "the call was cut: what came of it is not known"}
 
 
-def _answered(call: MadeCall, outputs: dict[str, JsonObject]) -> MadeCall:
-    if not call.call_id or call.call_id not in outputs:
-        return call
-    return MadeCall(call.name, call.arguments, outputs[call.call_id], call.call_id)
-
-
-def _error_text(error: object) -> str:
-    return _plain(error.get("content") or error.get("message")) if isinstance(error, dict) else _plain(error)
-
-
 def _plain(output: object) -> str:
     return without_pictures(body_and_omissions(output)[0])
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

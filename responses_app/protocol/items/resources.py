@@ -256,7 +256,7 @@ def item_resource(item: JsonObject) -> JsonObject:
     for name in ("content", "output"):
         parts = whole.get(name)
         if isinstance(parts, list):
-            whole[name] = [_part(part) for part in parts]
+            whole[name] = [part_resource(part) if isinstance(part, dict) else part for part in parts]
     return whole
 
 
@@ -333,10 +333,6 @@ _EXTRAS_OF_PARTS: Mapping[str, tuple[str, Mapping[str, object]]] = {  # part →
     "input_image": (INPUT_IMAGES, {"image_url": None}),
     "output_text": ("message.output_text.logprobs", {"logprobs": []}),
 }
-
-
-def _part(part: object) -> object:
-    return part_resource(part) if isinstance(part, dict) else part
 
 
 def part_resource(part: JsonObject) -> JsonObject:

@@ -159,14 +159,6 @@ def _output(tool: Tool, value: object) -> ReadOutput:
     return ReadOutput(tool, *body_and_omissions(value))
 
 
-def _agents_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [ReadCall(_action(item), _arguments(item.get("arguments")))]
-
-
-def _agents_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [_output(_action(item), item.get("output"))]
-
-
 def _agent_message(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     body, omitted = body_and_omissions(item.get("content"))
     return [Note(letter(_string(item, "author") or UNKNOWN, without_pictures(body)), omitted)]
@@ -174,14 +166,6 @@ def _agent_message(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 
 def _action(item: JsonObject) -> Tool:
     return Tool(cleaned_name(f"{NAMESPACE}.{_string(item, 'action') or UNKNOWN}"), hosted=True)
-
-
-def _custom_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [ReadCall(_called(item), _arguments(item.get("input")), freeform=True)]
-
-
-def _custom_output(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
-    return [_output(tool_of(_string(item, "call_id")) or Tool(UNKNOWN), item.get("output"))]
 
 
 def _computer_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
@@ -194,17 +178,9 @@ def _shell(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     return [ReadCall(tool, _arguments(item.get("action")))]
 
 
-def _shell_output(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
-    return [_output(tool_of(_string(item, "call_id")) or Tool("shell"), item.get("output"))]
-
-
 def _patch_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     output = item.get("output")
     return [_output(Tool("apply_patch"), item.get("status") if output is None else output)]
-
-
-def _tool_search(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [ReadCall(_search_tool(item), _arguments(item.get("arguments")))]
 
 
 def _search_tool(item: JsonObject) -> Tool:
@@ -220,14 +196,6 @@ def _searched_tools(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
 def _on_servers(item: JsonObject) -> dict[str, JsonObject]:
     tools = item.get("tools")
     return found_on_servers(tools) if isinstance(tools, list) else {}
-
-
-def _program(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [ReadCall(_PROGRAM, _arguments(item.get("code")), freeform=True)]
-
-
-def _program_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [_output(_PROGRAM, item.get("result"))]
 
 
 def _code(item: JsonObject, _: ToolOf) -> list[ToolItem]:
@@ -276,10 +244,6 @@ def _mcp_call(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
     return [*call, _results(tool, item.get("output"))]
 
 
-def _mcp_request(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [ReadCall(_mcp_tool(item), _arguments(item.get("arguments")))]
-
-
 def _mcp_answer(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
     tool = tool_of(_string(item, "approval_request_id")) or Tool("mcp", hosted=True)
     if item.get("approve") is True:
@@ -288,17 +252,13 @@ def _mcp_answer(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
     return [ReadOutput(tool, f"[the user did not approve this call{': ' if reason else ''}{reason}]")]
 
 
-def _mcp_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    """What of them can be called is told before the conversation, by the request's own tools."""
-    return []
-
-
 def _more_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     """Functions that came late: calls to them go to the client, which declared them."""
     tools = item.get("tools")
     declared = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     functions, served = read_tools(tools), _on_servers(item)
-    others = ", ".join(_names([tool for tool in declared if not (read_tools([tool]) or found_on_servers([tool]))]))
+    unknown = [tool for tool in declared if not (read_tools([tool]) or found_on_servers([tool]))]
+    others = ", ".join(_string(tool, "name") or _string(tool, "type") or UNKNOWN for tool in unknown)
     outputs: list[ToolItem] = []
     if functions:
         outputs.append(LateFunctions(tuple(_declared(tool.declaration()) for tool in functions)))
@@ -330,27 +290,37 @@ _OUTPUTS: Mapping[str, Tool] = {  # by the type of an output
     "computer_call_output": Tool("computer"),
 }
 _READERS: Mapping[str, Callable[[JsonObject, ToolOf], Sequence[ToolItem]]] = {  # all other types
-    "custom_tool_call": _custom_call,
-    "custom_tool_call_output": _custom_output,
+    "custom_tool_call": lambda item, _: [
+        ReadCall(
+            function_tool(called_name(_string(item, "name"), _string(item, "namespace"))),
+            _arguments(item.get("input")),
+            freeform=True,
+        )
+    ],
+    "custom_tool_call_output": lambda item, tool_of: [
+        _output(tool_of(_string(item, "call_id")) or Tool(UNKNOWN), item.get("output"))
+    ],
     "computer_call": _computer_call,
     "shell_call": _shell,
-    "shell_call_output": _shell_output,
+    "shell_call_output": lambda item, tool_of: [
+        _output(tool_of(_string(item, "call_id")) or Tool("shell"), item.get("output"))
+    ],
     "apply_patch_call_output": _patch_output,
-    "tool_search_call": _tool_search,
+    "tool_search_call": lambda item, _: [ReadCall(_search_tool(item), _arguments(item.get("arguments")))],
     "tool_search_output": _searched_tools,
-    "program": _program,
-    "program_output": _program_output,
+    "program": lambda item, _: [ReadCall(_PROGRAM, _arguments(item.get("code")), freeform=True)],
+    "program_output": lambda item, _: [_output(_PROGRAM, item.get("result"))],
     "code_interpreter_call": _code,
     "file_search_call": _file_search,
     "web_search_call": _web_search,
     "image_generation_call": _image,
     "mcp_call": _mcp_call,
-    "mcp_approval_request": _mcp_request,
+    "mcp_approval_request": lambda item, _: [ReadCall(_mcp_tool(item), _arguments(item.get("arguments")))],
     "mcp_approval_response": _mcp_answer,
-    "mcp_list_tools": _mcp_tools,
+    "mcp_list_tools": lambda item, _: [],  # the request's own tools say which of them can be called
     "additional_tools": _more_tools,
-    "multi_agent_call": _agents_call,
-    "multi_agent_call_output": _agents_output,
+    "multi_agent_call": lambda item, _: [ReadCall(_action(item), _arguments(item.get("arguments")))],
+    "multi_agent_call_output": lambda item, _: [_output(_action(item), item.get("output"))],
     "agent_message": _agent_message,
 }
 
@@ -365,17 +335,8 @@ def _error(tool: Tool, value: object) -> ReadOutput:
     return ReadOutput(tool, f"Error: {without_pictures(body)}", omitted)
 
 
-def _called(item: JsonObject) -> Tool:
-    return function_tool(called_name(_string(item, "name"), _string(item, "namespace")))
-
-
 def _mcp_tool(item: JsonObject) -> Tool:
     return Tool(mcp_name(_string(item, "server_label"), _string(item, "name")), hosted=True)
-
-
-def _names(tools: object) -> list[str]:
-    declared = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    return [_string(tool, "name") or _string(tool, "type") or UNKNOWN for tool in declared]
 
 
 def _string(item: Mapping[str, object], name: str) -> str:

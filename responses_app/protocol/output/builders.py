@@ -149,8 +149,9 @@ class MessageBuilder(ItemBuilder):
 
     def closed(self) -> PendingEvents:
         done = {"content_index": 0, "text": self.text, "logprobs": event_logprobs(self._logprobs)}
+        cited = [] if self.files is None else self.files.cite(self.text, is_last=self._phase == "final_answer")
         return [
-            *self._file_citations(),
+            *map(self.annotated, cited),
             (EventType.TEXT_DONE, done),
             (EventType.PART_DONE, {"content_index": 0, "part": self._part()}),
         ]
@@ -171,11 +172,6 @@ class MessageBuilder(ItemBuilder):
         self._annotations.append(annotation)
         place = {"content_index": 0, "annotation_index": len(self._annotations) - 1}
         return EventType.ANNOTATION_ADDED, {**place, "annotation": annotation}
-
-    def _file_citations(self) -> PendingEvents:
-        if self.files is None:
-            return []
-        return [self.annotated(each) for each in self.files.cite(self.text, is_last=self._phase == "final_answer")]
 
     def _part(self) -> OutputText:
         part = _output_text(self.text)

@@ -136,12 +136,8 @@ def annotation(text_before: int, piece: Piece) -> JsonObject:
 
 def _link(url: str) -> str:
     """Return a link in Markdown that shows where it leads."""
-    return f"([{_domain(url)}]({url.translate(_QUOTED)}))"
-
-
-def _domain(url: str) -> str:
-    match = _HOST.match(url)
-    return match[1] if match else url
+    host = _HOST.match(url)
+    return f"([{host[1] if host else url}]({url.translate(_QUOTED)}))"
 
 
 FILES = "code_interpreter_call"  # the type of items whose tool keeps them

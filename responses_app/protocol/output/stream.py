@@ -339,20 +339,17 @@ class ResponseStream:
         """Return the response object as it stands, as stores keep it."""
         return {**self._response, "status": self.status.value, "output": list(self.output)}
 
-    def _builder_for(self, event: ItemStarted) -> ItemBuilder:
-        match event.kind:
-            case ItemKind.CALL | ItemKind.HOSTED_CALL:
-                return self.called.builder(event)
-            case ItemKind.REASONING:
-                return ReasoningBuilder(self.new_id, summarised=self._summarised)
-        return message_builder(self.new_id, event.kind, self.sources, self.files)
-
     def _open_item(self, event: ItemStarted) -> list[Event]:
         if self._open is not None:
             raise LocalProtocolError("an item began inside an item")
         self.called.last_unknown = None
         self._name = event.name or ""
-        return self._open_builder(self._builder_for(event))
+        match event.kind:
+            case ItemKind.CALL | ItemKind.HOSTED_CALL:
+                return self._open_builder(self.called.builder(event))
+            case ItemKind.REASONING:
+                return self._open_builder(ReasoningBuilder(self.new_id, summarised=self._summarised))
+        return self._open_builder(message_builder(self.new_id, event.kind, self.sources, self.files))
 
     def _open_builder(self, item: ItemBuilder) -> list[Event]:
         self._open, self._template, self._message = item, None, None

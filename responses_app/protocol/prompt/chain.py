@@ -271,19 +271,14 @@ def kept_items(items: Iterable[JsonObject]) -> list[JsonObject]:
     """
     kept: list[JsonObject] = []
     for item in items:
-        if item.get("type") in KEPT_ITEMS:
+        kind, item_id = item.get("type"), item.get("id")
+        if kind in KEPT_ITEMS:
             kept.append(item)
-        elif item.get("type") == "mcp_call" and item.get("approval_request_id"):
+        elif kind == "mcp_call" and item.get("approval_request_id"):
             kept.append({"type": "mcp_call", "approval_request_id": item["approval_request_id"]})
-        elif _made_image(item):
-            kept.append({"type": "image_generation_call", "id": item["id"]})
+        elif kind == "image_generation_call" and item.get("status") != "failed" and isinstance(item_id, str):
+            kept.append({"type": "image_generation_call", "id": item_id})
     return kept
-
-
-def _made_image(item: JsonObject) -> bool:
-    if item.get("type") != "image_generation_call" or item.get("status") == "failed":
-        return False
-    return isinstance(item.get("id"), str)
 
 
 def link_of(

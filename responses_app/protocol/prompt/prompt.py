@@ -5,7 +5,6 @@ What cannot fit a model's context however it is cut into tokens is refused befor
 vocabulary, so a text has at least as many tokens as it has characters, divided by that.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 
@@ -25,7 +24,6 @@ from responses_app.protocol.items.items import (
     ItemReference,
     Message,
     OpenedCompaction,
-    Part,
     PassedThrough,
     Reasoning,
     TextPart,
@@ -148,18 +146,21 @@ def check_request_can_fit(
     """
     truncated = request.truncation == "auto"
     size = len(request.instructions or "") + sum(len(each.description) for each in request.offered_functions)
-    size += characters_of(Items(own.parsed[-1:], own.raw[-1:]) if truncated else _all(before, own))
+    if truncated:
+        size += characters_of(Items(own.parsed[-1:], own.raw[-1:]))
+    else:
+        size += characters_of(Items([*before.parsed, *own.parsed], [*before.raw, *own.raw]))
     check_can_fit(size, model_format, max_model_len, truncated=truncated)
 
 
 def text_size(items: Items) -> int:
     """Return how many characters the messages among items have; quick, as it is asked on the event loop."""
-    parts = (part for item in items.parsed if isinstance(item, Message | FunctionCallOutput) for part in _parts(item))
-    return sum(len(part.text) for part in parts if isinstance(part, TextPart))
-
-
-def _parts(item: Message | FunctionCallOutput) -> Sequence[Part]:
-    return item.content if isinstance(item, Message) else item.output
+    contents = (
+        item.content if isinstance(item, Message) else item.output
+        for item in items.parsed
+        if isinstance(item, Message | FunctionCallOutput)
+    )
+    return sum(len(part.text) for parts in contents for part in parts if isinstance(part, TextPart))
 
 
 def characters_of(items: Items) -> int:
@@ -167,10 +168,6 @@ def characters_of(items: Items) -> int:
     replaced = places_replaced(items.parsed)
     each = enumerate(zip(items.parsed, items.raw, strict=True))
     return sum(_characters(item, raw) for place, (item, raw) in each if place not in replaced)
-
-
-def _all(before: Items, own: Items) -> Items:
-    return Items([*before.parsed, *own.parsed], [*before.raw, *own.raw])
 
 
 def _characters(item: InputItem, raw: JsonObject) -> int:

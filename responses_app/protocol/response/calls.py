@@ -308,7 +308,7 @@ class ServerCalls:
         if self.program is None:
             return None
         self._made[-1] = replace(self._made[-1], outcome=outcome_of(input.shown, text=input.text, failed=input.failed))
-        return Step(self._end_call(input), self.program)
+        return Step(self._stream.end_call(input.shown, failed=input.failed), self.program)
 
     def program_paused(self, input: ProgramPaused) -> list[Event]:
         """Say which functions of the client's the program has called."""
@@ -345,9 +345,6 @@ class ServerCalls:
         }
         return self._stream.add_output(item, *rendered_item(self._format, item))
 
-    def _end_call(self, input: ToolReturned) -> list[Event]:
-        return self._stream.end_call(input.shown, failed=input.failed)
-
     def returned(self, input: ToolReturned) -> list[Event]:
         """Take what the tool that runs gave back: the model reads it before it goes on."""
         call = self._stream.hosted_call
@@ -359,9 +356,10 @@ class ServerCalls:
             self._know_sources()
             if item == FILES:
                 self._files().learn(input.state)
-        events = self._end_call(input)
-        # The last call's output ends with a note, so the model answers and does not try another one.
-        self._tell(call.name, input.body if self._called.may_host else _with_last_call(input.body))
+        events, body = self._stream.end_call(input.shown, failed=input.failed), input.body
+        if not self._called.may_host:  # the output ends with a note, so the model answers and does not try another call
+            body = f"{body}\n{LAST_CALL}" if isinstance(body, str) else [*body, f"\n{LAST_CALL}"]
+        self._tell(call.name, body)
         return events
 
     def add_notes(self, functions: Collection[str]) -> bool:
@@ -449,7 +447,3 @@ class ServerCalls:
 
     def _tell(self, name: str, body: Body) -> None:
         self._stream.add_note(self._format.output(name, body, hosted=True))
-
-
-def _with_last_call(body: Body) -> Body:
-    return f"{body}\n{LAST_CALL}" if isinstance(body, str) else [*body, f"\n{LAST_CALL}"]

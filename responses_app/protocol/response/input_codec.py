@@ -309,14 +309,6 @@ def _read_offered(
     return Offered(_offered_tools(tools), servers, calls, states, paused)
 
 
-def _write_listed(input: ToolsListed) -> tuple[object, ...]:
-    return input.server, list(input.tools), [tool.as_json() for tool in input.offered], input.error
-
-
-def _read_listed(server: str, tools: list[Any], offered: list[Any], error: str | None) -> ToolsListed:
-    return ToolsListed(server, tools, _offered_tools(offered), error)
-
-
 def _offered_tools(written: list[Any]) -> list[OfferedTool]:
     return [OfferedTool(**each) for each in written]
 
@@ -365,7 +357,10 @@ _WRITERS: Mapping[type[Any], _Writer] = {
     Prefilled: ("prefilled", lambda _: ()),
     Sealed: ("sealed", lambda input: (input.text, input.budget)),
     Offered: ("offered", _write_offered),
-    ToolsListed: ("listed", _write_listed),
+    ToolsListed: (
+        "listed",
+        lambda input: (input.server, list(input.tools), [tool.as_json() for tool in input.offered], input.error),
+    ),
     ToolsFound: ("found", lambda input: (list(input.tools), [tool.as_json() for tool in input.offered])),
     ProgramCalled: ("program_called", lambda input: (input.tool.as_json(), input.arguments)),
     ProgramPaused: ("program_paused", lambda input: ([list(call) for call in input.calls],)),
@@ -391,7 +386,7 @@ _READERS: Mapping[str, Callable[..., Input]] = {
     "prefilled": Prefilled,
     "sealed": Sealed,
     "offered": _read_offered,
-    "listed": _read_listed,
+    "listed": lambda server, tools, offered, error: ToolsListed(server, tools, _offered_tools(offered), error),
     "found": lambda tools, offered: ToolsFound(tools, _offered_tools(offered)),
     "program_called": lambda tool, arguments: ProgramCalled(OfferedTool(**tool), arguments),
     "program_paused": lambda calls: ProgramPaused([FunctionCalled(*call) for call in calls]),

@@ -284,7 +284,8 @@ class ResponseMachine:
         if finish is FinishReason.ABORT:
             return self._finish(Status.CANCELLED)
         if self._compacting.running:
-            return self._summed_up()
+            seal = self._compacting.due()
+            return self._finish(Status.FAILED, error=_NO_SUMMARY) if seal is None else Step([], self._now(seal))
         return self._after_turn(turn, finish, unanswered)
 
     def _after_turn(self, turn: Turn, finish: FinishReason, unanswered: tuple[str, ...]) -> Step:
@@ -315,10 +316,6 @@ class ResponseMachine:
         return step.behind(events)
 
     # Compaction.
-
-    def _summed_up(self) -> Step:
-        seal = self._compacting.due()
-        return self._finish(Status.FAILED, error=_NO_SUMMARY) if seal is None else Step([], self._now(seal))
 
     def _sealed(self, input: Sealed) -> Step:
         if not isinstance(self._due, Seal):
@@ -411,18 +408,11 @@ class ResponseMachine:
             return self._finish(Status.CANCELLED)
         if self.status is Status.QUEUED:  # it can be continued as one can that has begun and said nothing
             return self._stop_here(_AT_ONCE.get(reason, reason)).behind(self.stream.leave_queue())
-        # Not now: the reader looks at `stop` at the end of each item.
-        if reason is StopReason.STEERED and self._is_inside():
+        # Not now: what is being said, or asked of the client, comes to its end first. The reader looks at `stop` then.
+        if reason is StopReason.STEERED and (isinstance(self._due, Await) or self.reader.is_inside):
             self.reader.stop = reason
             return Step([])
-        return self._interrupted(reason)
-
-    def _is_inside(self) -> bool:
-        """Whether something is being said, or asked of the client, that is to come to its end first."""
-        return isinstance(self._due, Await) or self.reader.is_inside
-
-    def _interrupted(self, reason: StopReason) -> Step:
-        """End here; what the model was saying is kept as far as it came, unless it is to be dropped."""
+        # The item that the model was saying is kept as far as it came, unless it is to be dropped.
         events = self.stream.discard() if reason is StopReason.DISCARDED else self.reader.cut()
         return self._stop_here(_AT_ONCE.get(reason, reason)).behind(events)
 
@@ -449,11 +439,10 @@ class ResponseMachine:
         # It could not be kept, so clients must not read that it succeeded.
         if error is not None:
             ending = Ending(status=Status.FAILED, error=error)
-        messages, turns = self._messages() if self.stream.shows_messages else None, self.all_turns
+        messages, turns = None, self.all_turns
+        if self.stream.shows_messages:
+            messages = [each for said in self.stream.messages for each in self._format.messages_of(said.tokens)]
         return replace(ending, completed_at=at, usage=usage(turns) if turns else None, messages=messages)
-
-    def _messages(self) -> list[JsonObject]:
-        return [message for rendered in self.stream.messages for message in self._format.messages_of(rendered.tokens)]
 
     def _now(self, command: Command) -> Command:
         self._due = command

@@ -20,7 +20,7 @@ are seconds of any one clock.
 import operator
 import re
 from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 
 from responses_app.protocol.errors import ApiError, JsonObject
@@ -40,6 +40,7 @@ from responses_app.protocol.transport import (
 )
 
 SERVICE_RESTART = 1012  # the close code for clients that should come back
+_PENDING = "response.steer.pending"
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 
 
@@ -230,7 +231,7 @@ class WebSocketSession:
         # A create that was sent before the response ended may be the very one that its steering waits for.
         waiting = [self._steering.joined(each) for each in self._waiting]
         if any(map(operator.is_not, waiting, self._waiting)):  # the client has said what was required: nothing waits
-            answers = [each for each in answers if not _is_pending(each)]
+            answers = [each for each in answers if not (isinstance(each, Reply) and each.frame["type"] == _PENDING)]
             self._waiting = deque(waiting)
         return [*answers]
 
@@ -271,18 +272,6 @@ class WebSocketSession:
                 commands += self._cut(now)
             commands += self._end_if_idle()
         return commands
-
-    def _steer(self, frame: JsonObject, size: int) -> list[Command]:
-        return [*self._steering.steer(frame, size, over=self._clock.over)]
-
-    def _interrupt(self, frame: JsonObject, size: int) -> list[Command]:
-        return [*self._steering.interrupt(frame)]
-
-    def _inject(self, frame: JsonObject, size: int) -> list[Command]:
-        return [*self._steering.inject(frame)]
-
-    def _cancel(self, frame: JsonObject, size: int) -> list[Command]:
-        return [*self._steering.cancel(frame)]
 
     def _cut(self, now: float) -> list[Command]:
         """End what still runs: first let it say so, then do without."""
@@ -374,11 +363,9 @@ class WebSocketSession:
         self._latest.move_to_end(lane)
         # Links that lanes share are counted once a lane: too much, never too little. A chain that is larger than the
         # bound by itself is forgotten at once, and its continuation has to come from the store.
-        while self._latest and sum(self._state_sizes()) > self.settings.websocket_max_state_bytes:
+        most = self.settings.websocket_max_state_bytes
+        while self._latest and sum(link.total_bytes for link in self._latest.values()) > most:
             self._latest.popitem(last=False)
-
-    def _state_sizes(self) -> Iterator[int]:
-        return (link.total_bytes for link in self._latest.values())
 
     def _evict_parent(self, create: Create) -> None:
         """Forget the parent of a continuation that failed for good on its parent's own lane; a fork keeps it."""
@@ -391,12 +378,8 @@ class WebSocketSession:
 
 _HANDLERS: dict[str, Callable[[WebSocketSession, JsonObject, int], list[Command]]] = {
     "response.create": WebSocketSession._enqueue,
-    "response.steer": WebSocketSession._steer,
-    "response.inject": WebSocketSession._inject,
-    "response.interrupt": WebSocketSession._interrupt,
-    "response.cancel": WebSocketSession._cancel,
+    "response.steer": lambda session, frame, size: [*session._steering.steer(frame, size, over=session._clock.over)],
+    "response.inject": lambda session, frame, _: [*session._steering.inject(frame)],
+    "response.interrupt": lambda session, frame, _: [*session._steering.interrupt(frame)],
+    "response.cancel": lambda session, frame, _: [*session._steering.cancel(frame)],
 }
-
-
-def _is_pending(answer: object) -> bool:
-    return isinstance(answer, Reply) and answer.frame["type"] == "response.steer.pending"
