@@ -246,7 +246,7 @@ def _cut(chunk: TokenChunk, begins: Sequence[tuple[str, int]]) -> list[TokenChun
 class VllmEngine(CheckingEngine):
     """One `AsyncLLM`. Its options are the fields of vLLM's `AsyncEngineArgs`; `model` is a folder or a hub name.
 
-    `core` is the socket of an engine core that is shared (`core_host`); without one it has its own.
+    `core` is the socket of an engine core that is shared (`CoreHost`); without one it has its own.
     """
 
     supports_priority = True
