@@ -40,7 +40,10 @@ class _Room:
 
     def text(self, value: object) -> str:
         """Return a text, cut to what is left."""
-        whole = value if isinstance(value, str) else _shown(value)
+        if isinstance(value, str):
+            whole = value
+        else:  # as JSON, or only its kind where it is nested too deep for that
+            whole = f"[{type(value).__name__}]" if _is_deeper(value, MAX_SHOWN_DEPTH) else _json(value)
         kept = cut(whole, max(0, self.characters))
         self.characters -= len(kept)
         return kept
@@ -163,22 +166,14 @@ def _is_plain(value: object, depth: int) -> bool:
     return True
 
 
-def _shown(value: object) -> str:
-    """Return a value that is not a text as JSON, or only its kind where it is nested too deep for that."""
-    return f"[{type(value).__name__}]" if _is_deeper(value, MAX_SHOWN_DEPTH) else _json(value)
-
-
 def _is_deeper(value: object, depth: int) -> bool:
     """Whether a value is nested deeper than that, however deep it is."""
     level = [value]
     while level and depth > 0:
-        level = [inner for each in level if isinstance(each, dict | list) for inner in _values(each)]
+        nested = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = [inner for each in nested for inner in each]
         depth -= 1
     return bool(level)
-
-
-def _values(value: dict[str, object] | list[object]) -> Iterable[object]:
-    return value.values() if isinstance(value, dict) else value
 
 
 def _json(value: object) -> str:

@@ -68,12 +68,10 @@ def _own(value: object) -> object:
     """Return what stands in a message, unless a client may have written it."""
     if value is None or isinstance(value, int | float):
         return value
-    is_own = isinstance(value, str) and (value in _OWN_WORDS or _OWN_ID.fullmatch(value) or _is_number(value))
+    is_own = isinstance(value, str) and (
+        value in _OWN_WORDS or _OWN_ID.fullmatch(value) or value.removesuffix("ms").isdecimal()
+    )
     return value if is_own else _LEFT_OUT
-
-
-def _is_number(text: str) -> bool:
-    return text.removesuffix("ms").isdecimal()
 
 
 class Discreet(logging.Filter):

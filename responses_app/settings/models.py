@@ -232,14 +232,13 @@ def _fields(name: str, entry: object) -> Mapping[str, Any]:
     unknown = sorted(entry.keys() - _READERS.keys())
     if unknown:
         raise ValueError(f"of {name!r} the fields {', '.join(sorted(_READERS))}, and not {unknown[0]!r}")
-    return {key: _read(name, key, value) for key, value in entry.items()}
-
-
-def _read(name: str, key: str, value: object) -> Any:
-    try:
-        return _READERS[key](value)
-    except ValueError as takes:
-        raise ValueError(f"as {key!r} of {name!r} {takes}") from None
+    fields = {}
+    for key, value in entry.items():
+        try:
+            fields[key] = _READERS[key](value)
+        except ValueError as takes:
+            raise ValueError(f"as {key!r} of {name!r} {takes}") from None
+    return fields
 
 
 def _text(parse: Callable[[str], Any]) -> Callable[[object], Any]:

@@ -54,13 +54,11 @@ class Command(migrate.Command):
         with connection.cursor() as cursor:
             cursor.execute(_UNLIMITED)
             waits = False
-            while not _is_locked(cursor):
+            while True:
+                cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK])
+                if cursor.fetchone()[0]:
+                    return
                 if not waits:
                     self.stderr.write("Another process migrates this database. Waiting until it has.")
                 waits = True
                 time.sleep(LOOK_SECONDS)
-
-
-def _is_locked(cursor: Any) -> bool:
-    cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK])
-    return bool(cursor.fetchone()[0])

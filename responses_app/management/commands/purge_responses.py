@@ -60,7 +60,11 @@ class Command(DatabaseCommand):
                 "Nothing limits what is stored: set RESPONSES_STORE_TTL, RESPONSES_STORE_MAX_ENTRIES or "
                 "RESPONSES_STORE_MAX_BYTES, or give --ttl, --max-entries or --max-bytes."
             )
-        self._look(kept) if options["dry_run"] else self._remove(kept)
+        if options["dry_run"]:
+            purged = purge("default", kept, dry_run=True, max_responses=MAX_COUNTED, retentions=self._retentions)
+            self.stdout.write(f"Would remove {'at least ' if purged.more else ''}{_told(purged)}.")
+        else:
+            self._remove(kept)
 
     def _purge_files(self, *, dry_run: bool) -> None:
         connection = connections["default"]
@@ -77,10 +81,6 @@ class Command(DatabaseCommand):
                 tell(number)
         if number:
             self.stdout.write(f"{'Would remove' if dry_run else 'Removed'} {number:,} files whose time is over.")
-
-    def _look(self, kept: RetentionSettings) -> None:
-        purged = purge("default", kept, dry_run=True, max_responses=MAX_COUNTED, retentions=self._retentions)
-        self.stdout.write(f"Would remove {'at least ' if purged.more else ''}{_told(purged)}.")
 
     def _remove(self, kept: RetentionSettings) -> None:
         before = Purged()

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 from django.conf import settings
 from django.core.management import BaseCommand, CommandError, CommandParser
@@ -44,7 +44,7 @@ class Command(BaseCommand):
         # The supervisor's: a terminal's end is not for this process.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _end)
+            signal.signal(number, lambda *_: sys.exit(0))
         if options["lifeline"] is not None:
             os.set_inheritable(options["lifeline"], False)
             threading.Thread(target=_end_with, args=(options["lifeline"],), name="lifeline", daemon=True).start()
@@ -78,10 +78,6 @@ class Command(BaseCommand):
             host.close()
         # `serve` returns only where the core has ended by itself.
         sys.exit(1)
-
-
-def _end(*_: object) -> NoReturn:
-    sys.exit(0)
 
 
 def _end_with(lifeline: int) -> None:
