@@ -156,16 +156,16 @@ def _chart(plan: ChartPlan, top: float, *, bars: Sequence[ChartBar] = (), lines:
         y_ticks=[Tick(_r(y), plan.write(value)) for y, value in heights],
         x_ticks=[Tick(_r(LEFT + (index + 0.5) * plan.slot), text) for index, text in plan.marks],
         slots=[
-            ChartSlot(_r(LEFT + index * plan.slot), _r(plan.slot), _described(name, plan.series, texts))
+            ChartSlot(
+                _r(LEFT + index * plan.slot),
+                _r(plan.slot),
+                "\n".join([name, *(f"{each.label}: {text}" for each, text in zip(plan.series, texts, strict=True))]),
+            )
             for index, (name, texts) in enumerate(rows)
         ],
         rows=[row for index, row in enumerate(rows) if any(each.values[index] for each in plan.series)],
         empty=not any(value for each in plan.series for value in each.values),
     )
-
-
-def _described(name: str, series: Sequence[Series], texts: Sequence[str]) -> str:
-    return "\n".join([name, *(f"{each.label}: {text}" for each, text in zip(series, texts, strict=True))])
 
 
 def _r(value: float) -> float:

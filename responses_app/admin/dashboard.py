@@ -363,7 +363,7 @@ def _charts(counted: Statistics, period: Period) -> list[Chart]:
             for status in _SHOWN
             if total.statuses[status.value] or status is Status.COMPLETED
         ],
-        write=_count,
+        write=lambda value: f"{value:,.0f}" if value == int(value) else f"{value:,.1f}",
     )
     tokens = plan(
         key="tokens",
@@ -406,7 +406,3 @@ def _worker_rows(known: list[Any], present: dict[tuple[str, str], int], now: dat
         }
         for worker in known
     ]
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"

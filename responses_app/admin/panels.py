@@ -172,7 +172,7 @@ def _containers(site: "Site") -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredAmount:
     """How much of something is stored."""
 
     name: str
@@ -180,12 +180,12 @@ class Kept:
     bytes: str  # "" where the database does not say
 
 
-def stores(connection: BaseDatabaseWrapper) -> tuple[list[Kept], str]:
+def stores(connection: BaseDatabaseWrapper) -> tuple[list[StoredAmount], str]:
     """Return what is stored, and how large the database is."""
     return _on_postgres(connection) if connection.vendor == "postgresql" else _on_sqlite(connection)
 
 
-def _on_postgres(connection: BaseDatabaseWrapper) -> tuple[list[Kept], str]:
+def _on_postgres(connection: BaseDatabaseWrapper) -> tuple[list[StoredAmount], str]:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT relname, GREATEST(reltuples, 0)::bigint, pg_total_relation_size(oid) FROM pg_class "
@@ -198,11 +198,11 @@ def _on_postgres(connection: BaseDatabaseWrapper) -> tuple[list[Kept], str]:
     for name, tables in STORES.items():
         size = sum(sizes.get(table, (0, 0))[1] for table in tables)
         rows = sizes.get(tables[0], (0, 0))[0]
-        kept.append(Kept(name, f"about {rows:,}" if rows else "few", in_bytes(size)))
+        kept.append(StoredAmount(name, f"about {rows:,}" if rows else "few", in_bytes(size)))
     return kept, in_bytes(whole)
 
 
-def _on_sqlite(connection: BaseDatabaseWrapper) -> tuple[list[Kept], str]:
+def _on_sqlite(connection: BaseDatabaseWrapper) -> tuple[list[StoredAmount], str]:
     counts = [
         f"(SELECT COUNT(*) FROM (SELECT 1 FROM responses_app_{tables[0]} LIMIT {MAX_ROWS + 1}) some)"
         for tables in STORES.values()
@@ -213,4 +213,4 @@ def _on_sqlite(connection: BaseDatabaseWrapper) -> tuple[list[Kept], str]:
         cursor.execute("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()")
         whole = int(cursor.fetchone()[0])
     shown = (f"more than {MAX_ROWS:,}" if count > MAX_ROWS else f"{count:,}" for count in rows)
-    return [Kept(name, count, "") for name, count in zip(STORES, shown, strict=True)], in_bytes(whole)
+    return [StoredAmount(name, count, "") for name, count in zip(STORES, shown, strict=True)], in_bytes(whole)

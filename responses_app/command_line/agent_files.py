@@ -21,7 +21,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from engine.errors import reason_of
-from responses_app.command_line.agents import Agent, Format
+from responses_app.command_line.agents import CodingAgent, Format
 from responses_app.command_line.endpoint import CommandFailed
 
 MAX_BYTES = 4 * 1024 * 1024  # of a file; they have some KB
@@ -41,7 +41,7 @@ class Written:
     overruled_by: tuple[str, ...] = ()  # variables in its table `env` that count more than what was written
 
 
-def place_of(agent: Agent, environ: Mapping[str, str]) -> Path | None:
+def place_of(agent: CodingAgent, environ: Mapping[str, str]) -> Path | None:
     """Return an agent's file, None where it has none. Raises `CommandFailed`."""
     if agent.place is None:
         return None
@@ -57,7 +57,7 @@ def place_of(agent: Agent, environ: Mapping[str, str]) -> Path | None:
     return place
 
 
-def write(agent: Agent, place: Path, text: str) -> Written:
+def write(agent: CodingAgent, place: Path, text: str) -> Written:
     """Merge what an agent has to be told into its file. Raises `CommandFailed`; then nothing was changed."""
     by_hand = f"`respsite configure {agent.name}` prints what belongs there: put it in by hand."
     try:
@@ -163,7 +163,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _merged(old: _Content, agent: Agent, text: str) -> tuple[str, tuple[str, ...]]:
+def _merged(old: _Content, agent: CodingAgent, text: str) -> tuple[str, tuple[str, ...]]:
     """Return the file's new text, the old one where it says all that already, and the names of what was replaced."""
     new = _Content(agent.format, text)
     wanted = _Content(agent.format, old.text).data
@@ -180,7 +180,7 @@ def _merged(old: _Content, agent: Agent, text: str) -> tuple[str, tuple[str, ...
     raise _Refused("cannot be changed by a program without a loss.")
 
 
-def _attempt(old: _Content, agent: Agent, source: Mapping[str, Any]) -> str | None:
+def _attempt(old: _Content, agent: CodingAgent, source: Mapping[str, Any]) -> str | None:
     """Return the file's text with settings in it, None where it cannot be made."""
     content = _Content(agent.format, old.text)
     try:
@@ -195,7 +195,7 @@ def _attempt(old: _Content, agent: Agent, source: Mapping[str, Any]) -> str | No
 class _Merge:
     """Puts settings into others: tables into tables, models into a list of them, anything else in place of the old."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: CodingAgent) -> None:
         self.replaced: list[str] = []  # settings that had other values
         self._kept = agent.kept
         self._headers = agent.headers

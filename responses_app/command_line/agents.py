@@ -53,7 +53,7 @@ class Format(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class CodingAgent:
     """A coding agent, or Open WebUI."""
 
     name: str  # as it is typed behind `respsite configure`
@@ -209,10 +209,10 @@ def _opencode_place(environ: Mapping[str, str], home: Path) -> Path:
     return commented if os.path.exists(commented) else folder / "opencode.json"
 
 
-AGENTS: Mapping[str, Agent] = {
+AGENTS: Mapping[str, CodingAgent] = {
     agent.name: agent
     for agent in (
-        Agent(
+        CodingAgent(
             name="codex",
             title="Codex CLI",
             speaks="Responses",
@@ -220,7 +220,7 @@ AGENTS: Mapping[str, Agent] = {
             text=_codex,
             place=_below("CODEX_HOME", ".codex", "config.toml"),
         ),
-        Agent(
+        CodingAgent(
             name="claude",
             title="Claude Code",
             speaks="Messages",
@@ -230,7 +230,7 @@ AGENTS: Mapping[str, Agent] = {
             headers="env.ANTHROPIC_CUSTOM_HEADERS",
             overruled_by=("ANTHROPIC_AUTH_TOKEN",),
         ),
-        Agent(
+        CodingAgent(
             name="opencode",
             title="OpenCode",
             speaks="Responses",
@@ -238,14 +238,14 @@ AGENTS: Mapping[str, Agent] = {
             text=_opencode,
             place=_opencode_place,
         ),
-        Agent(
+        CodingAgent(
             name="copilot",
             title="GitHub Copilot CLI",
             speaks="Responses",
             format=Format.SHELL,
             text=_copilot,
         ),
-        Agent(
+        CodingAgent(
             name="qwen",
             title="Qwen Code",
             speaks="Chat Completions",
@@ -254,14 +254,14 @@ AGENTS: Mapping[str, Agent] = {
             place=_below("QWEN_HOME", ".qwen", "settings.json"),
             kept="env",
         ),
-        Agent(
+        CodingAgent(
             name="aider",
             title="Aider",
             speaks="Chat Completions",
             format=Format.SHELL,
             text=_aider,
         ),
-        Agent(
+        CodingAgent(
             name="open-webui",
             title="Open WebUI",
             speaks="Chat Completions",

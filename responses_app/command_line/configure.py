@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from rich.table import Table
 from rich.text import Text
 
-from responses_app.command_line.agents import AGENTS, Agent, TargetServer
+from responses_app.command_line.agents import AGENTS, CodingAgent, TargetServer
 from responses_app.command_line.endpoint import (
     KEY_VARIABLE,
     USAGE,
@@ -143,7 +143,7 @@ def _check(what: str, text: str, most: int) -> None:
         )
 
 
-def _write(agent: Agent, text: str, *, command: str) -> None:
+def _write(agent: CodingAgent, text: str, *, command: str) -> None:
     from responses_app.command_line.agent_files import place_of, write
 
     place = place_of(agent, os.environ)
@@ -177,7 +177,7 @@ def _without_write(options: Namespace) -> str:
     return shlex.join(["respsite", "configure", options.agent, *words])
 
 
-def _tell_place(agent: Agent, *, command: str) -> None:
+def _tell_place(agent: CodingAgent, *, command: str) -> None:
     if agent.place is None:
         said = f'for your shell\'s profile, or at once: eval "$({command})"'
     else:
@@ -203,7 +203,7 @@ def _list() -> None:
     errors().print(HELP)
 
 
-def _shown_place(agent: Agent) -> str:
+def _shown_place(agent: CodingAgent) -> str:
     """Return where an agent's file is, as a person writes it; nothing is written there now, so no home need be."""
     from responses_app.command_line.agent_files import place_of
 

@@ -6,8 +6,7 @@ from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 
 from responses_app import __version__
 from responses_app.command_line.endpoint import DEFAULT_URL, add_endpoint
-from responses_app.management.flags import add_flags, explain
-from responses_app.management.nearest import suggest
+from responses_app.management.flags import add_flags, explain, suggest
 
 MAX_SPEED = 1e6
 CHECK_SECONDS = 3.5

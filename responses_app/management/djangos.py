@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management import BaseCommand, ManagementUtility, get_commands, load_command_class
 
-from responses_app.management.nearest import meant, suggest
+from responses_app.management.flags import meant, suggest
 
 APP = "responses_app"
 INTERNAL = ("fork_workers", "serve_engine", "serve_worker")  # that `serve` starts

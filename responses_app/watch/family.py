@@ -86,7 +86,8 @@ def family_of(project: str, response_id: str, *, previous: str, ttl: float = 0.0
     forks = _forks(project, path)
     parents.add(forks, most=MAX_FORKS)
     parents.more |= _with_more(project, [pk for pk, _ in forks[:MAX_FORKS]])
-    parents.add(_after(project, response_id), most=MAX_AFTER)
+    after = _rows(_AFTER, [response_id, project, project, MAX_AFTER, MAX_AFTER + 1])
+    parents.add([(child, str(parent)) for child, parent in after], most=MAX_AFTER)
     parents.add(_young(project, response_id, parents), most=MAX_FORKS)
     nodes = _nodes(project, list(parents.of), response_id, ttl, has_texts=has_texts)
     for node_id in parents.more:
@@ -134,11 +135,6 @@ def _forks(project: str, path: Sequence[str]) -> list[tuple[str, str]]:
     """Return what goes on from those before the last one, with its parent."""
     parts = ChainPart.objects.filter(project=project, parent_id__in=path[:-1]).exclude(pk__in=path).order_by("pk")
     return [(pk, str(parent)) for pk, parent in parts.values_list("pk", "parent_id")[: MAX_FORKS + 1]]
-
-
-def _after(project: str, response_id: str) -> list[tuple[str, str]]:
-    rows = _rows(_AFTER, [response_id, project, project, MAX_AFTER, MAX_AFTER + 1])
-    return [(child, str(parent)) for child, parent in rows]
 
 
 def _young(project: str, response_id: str, parents: _Parents) -> list[tuple[str, str]]:

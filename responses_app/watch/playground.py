@@ -16,8 +16,7 @@ from responses_app.protocol.requests.server_tools import MAX_STORES
 from responses_app.runs.planning import reading
 from responses_app.settings.conf import Settings
 from responses_app.stores.database.callers import projects_of
-from responses_app.stores.database.roles import session_scopes
-from responses_app.watch.access import sees_everything
+from responses_app.stores.database.roles import sees_figures, session_scopes
 from responses_app.web.endpoint import path_not_found
 from responses_app.web.http import error_response
 from responses_app.wiring.server_tools import interpreter_of
@@ -65,7 +64,7 @@ def _facts(request: HttpRequest) -> JsonObject:
         "sharing": site.settings.playground_sharing,
         "files": file_limits(site),
         "fields": [_control(name) for name in SAMPLED],
-        "timeline": "/watch/responses/" if is_open or sees_everything(request) else "",
+        "timeline": "/watch/responses/" if is_open or sees_figures(request.user) else "",
     }
 
 

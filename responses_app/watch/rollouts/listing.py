@@ -111,7 +111,9 @@ def group_page(rows: "QuerySet[Rollout]", group: str, places: Places, *, project
     """Return what the template of a group's table needs."""
     found = list(rows.filter(group=group).order_by("-pk")[: MAX_GROUP + 1]) if can_be_group(group) and group else []
     attempts = attempts_of(found[:MAX_GROUP], places)
-    column, is_down = _order(sort)
+    column, is_down = sort.removeprefix("-"), sort.startswith("-")
+    if column not in COLUMNS:
+        column, is_down = "reward", True
     attempts.sort(key=lambda each: each.name)
     attempts.sort(key=COLUMNS[column][1], reverse=is_down)
     rewarded = [(each, value) for each in attempts if (value := each.sorted_by) is not None]
@@ -120,7 +122,7 @@ def group_page(rows: "QuerySet[Rollout]", group: str, places: Places, *, project
     return {
         "title": "Group of roll-outs",
         "name": visible(group)[:128],
-        "attempts": [(each, _compared(each, best, places)) for each in attempts],
+        "attempts": [(each, _comparison(each, best, places)) for each in attempts],
         "columns": shown,
         "has_stale": any(each.stale for each in attempts),
         "has_weights": any(each.weights for each in attempts),
@@ -179,12 +181,6 @@ def _weights(rollouts: Sequence[Rollout]) -> dict[str, str]:
     return {pk: " → ".join(some) for pk, some in told.items()}
 
 
-def _order(sort: str) -> tuple[str, bool]:
-    """Return the column that a table is sorted by, and whether the largest come first."""
-    column = sort.removeprefix("-")
-    return (column, sort.startswith("-")) if column in COLUMNS else ("reward", True)
-
-
 def _columns(
     attempts: Sequence[AttemptRow], sorted_by: str, is_down: bool, group: str, project: str
 ) -> list[tuple[str, str, str]]:
@@ -201,7 +197,7 @@ def _columns(
     return heads
 
 
-def _compared(each: AttemptRow, best: AttemptRow | None, places: Places) -> str:
+def _comparison(each: AttemptRow, best: AttemptRow | None, places: Places) -> str:
     """Return the address that compares an attempt with the best one, "" for that one itself."""
     if best is None or each.rollout.pk == best.rollout.pk:
         return ""
