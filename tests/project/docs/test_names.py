@@ -74,9 +74,9 @@ def test_every_make_target_that_is_named_exists() -> None:
 
 
 def test_commands_are_those_of_the_program_which_the_wheel_has_too() -> None:
-    """Three pages name `manage.py`: the other way in a checkout, what it was before, and the list of modules."""
+    """Two pages name `manage.py`: the other way in a checkout, and what it was before."""
     named = [str(page.relative_to(DOCS)) for page in pages() if page != README and "manage.py" in text_of(page)]
-    assert sorted(named) == ["how-to/upgrade.md", "reference/commands.md", "reference/modules.md"]
+    assert sorted(named) == ["how-to/upgrade.md", "reference/commands.md"]
     assert "manage.py" not in text_of(README)
 
 
