@@ -46,6 +46,15 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
+def is_of_the_version(diff: str) -> bool:
+    """Whether what was changed is the same but for the version, and for fingerprints, which are made of it."""
+    removed, added = (
+        [re.sub(r"\bfp_[0-9a-f]+|\b\d+\.\d+\.\d+", "", line[1:]) for line in diff.splitlines() if line[:1] == sign]
+        for sign in "-+"
+    )
+    return [line for line in removed if line[:2] != "--"] == [line for line in added if line[:2] != "++"]
+
+
 class Release:
     """The steps of a version in a tree."""
 
@@ -56,8 +65,7 @@ class Release:
 
     def check(self) -> None:
         """Find what stands in the way, then lint, types, budgets and known holes. Raises `ReleaseError`."""
-        if self._output("git", "status", "--porcelain"):
-            raise ReleaseError("the tree has changes that are not committed")
+        self._find_changes()
         if self._output("git", "tag", "--list", self.tag):
             raise ReleaseError(f"the tag {self.tag} is there already")
         if numbers(self.version) <= numbers(self._version()):
@@ -67,11 +75,14 @@ class Release:
         self._make("audit", "AUDIT=--offline-is-fine")
 
     def commit(self) -> str:
-        """Write the version and the date, commit them, and return the notes."""
+        """Write the version and the date, commit them with the goldens that have the version, and return the notes."""
         changelog, notes = cut((self.tree / CHANGELOG).read_text(), self.version, f"{datetime.now(UTC):%Y-%m-%d}")
         (self.tree / CHANGELOG).write_text(changelog)
         file = self.tree / VERSION_FILE
         file.write_text(file.read_text().replace(f'"{self._version()}"', f'"{self.version}"'))
+        self._run(sys.executable, "-m", "tests.inprocess.goldens", "--write")
+        if not is_of_the_version(self._output("git", "diff", "--unified=0", "tests")):
+            raise ReleaseError("the goldens change in more than the version: see `git diff tests`")
         self._run("git", "commit", "--quiet", "--all", "--message", f"Release {self.version}")
         return notes
 
@@ -85,9 +96,14 @@ class Release:
         (dist / "SHA256SUMS").write_text("".join(sums))
 
     def make_tag(self) -> None:
-        """Tag the commit, signed where git has a key to sign with."""
+        """Tag the commit, signed where git has a key to sign with. Raises `ReleaseError` where it is not all."""
+        self._find_changes()
         has_key = self._output("git", "config", "--default", "", "user.signingkey").strip()
         self._run("git", "tag", "--sign" if has_key else "--annotate", self.tag, "--message", f"Version {self.version}")
+
+    def _find_changes(self) -> None:
+        if changed := self._output("git", "status", "--porcelain"):
+            raise ReleaseError(f"the tree has changes that are not committed:\n{changed}")
 
     def _version(self) -> str:
         match = re.search(r'__version__ = "(.+)"', (self.tree / VERSION_FILE).read_text())

@@ -1,8 +1,11 @@
 """Subjects of commits: short, in the imperative. git's hook runs `python -m tests.project.subjects FILE`."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
+
+from tests.kit.server import ROOT
 
 MOST = 72
 # Verbs that only look like another form.
@@ -20,6 +23,17 @@ def problem(subject: str) -> str | None:
     if word.lower() not in VERBS and re.search(r"(ed|ing|[^s]s)$", word):
         return f"{word} is no imperative"
     return "it ends with a full stop" if subject.endswith(".") else None
+
+
+def commits(since: str) -> list[tuple[str, str]] | None:
+    """Return hash and subject of each commit behind one of them; None where that is not in the history here."""
+    command = ["git", "log", "--no-merges", "--format=%h %s", f"{since}..HEAD"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # there is no git
+        return None
+    lines = [line.partition(" ") for line in done.stdout.splitlines()]
+    return [(name, subject) for name, _, subject in lines] if done.returncode == 0 else None
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The bench as a program: a row that fails is told, and SIGTERM is what Ctrl-C is. See also `tests/system`."""
 
 import signal
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from bench.__main__ import main
 from bench.report import Report, Result
 from bench.servers import Bench
 from tests.kit.ending import ended_cleanly
+from tests.project.subjects import commits
 
 
 def test_the_row_of_limits_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_another_revision_is_measured_beside_this_tree(monkeypatch: pytest.Monke
         return {("events", ""): 2.0 if tree == trees.ROOT else 1.0}
 
     monkeypatch.setattr(trees, "_measured", measure)
-    if subprocess.run(["git", "rev-parse", "HEAD"], cwd=trees.ROOT, capture_output=True, check=False).returncode:
+    if commits("HEAD") is None:
         pytest.skip("the history is not here")
     (change,) = trees.compare("HEAD", ["events"], 2)
     assert measured == [False, True, True, False]

@@ -1,11 +1,8 @@
 """Commits say in their subjects what they do."""
 
-import subprocess
-
 import pytest
 
-from tests.kit.server import ROOT
-from tests.project.subjects import problem
+from tests.project.subjects import commits, problem
 
 SINCE = "a6b6eff7f46f5919f0212da54e3c9c548b1b1cde"  # what came before is as it is
 
@@ -32,9 +29,7 @@ def test_a_subject(subject: str, is_fine: bool) -> None:
 
 
 def test_subjects_of_commits() -> None:
-    command = ["git", "log", "--no-merges", "--format=%h %s", f"{SINCE}..HEAD"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
+    found = commits(SINCE)
+    if found is None:
         pytest.skip("the history is not here")
-    wrong = [f"{line}: {problem(line.split(' ', 1)[1])}" for line in done.stdout.splitlines()]
-    assert [line for line in wrong if not line.endswith(": None")] == []
+    assert [(name, subject, problem(subject)) for name, subject in found if problem(subject)] == []
