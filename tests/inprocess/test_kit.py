@@ -8,11 +8,16 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 
-from tests.kit.clients import Socket, server_sent
+from tests.kit.clients import WAIT_SECONDS, Socket, server_sent
 from tests.kit.inprocess import Server
 from tests.kit.scripts import gate, main_script, release, was_aborted
 from tests.kit.stored import stored
 from tests.kit.waiting import eventually
+
+
+def test_clients_wait_longer_than_httpx_would_by_itself() -> None:
+    assert httpx.Client().timeout.read == httpx.AsyncClient().timeout.read == WAIT_SECONDS
+    assert httpx.Client(timeout=2.0).timeout.read == 2.0
 
 
 async def test_a_stream_comes_part_by_part(server: Server, http: httpx.AsyncClient) -> None:

@@ -28,6 +28,8 @@ Message = dict[str, Any]
 Hear = Callable[[Message], None]
 
 WAIT_SECONDS = 60.0  # bound of every wait for a message, where the client names none
+# httpx names 5 s itself, which a busy machine may need for the OpenAPI document. All clients share this one default.
+httpx.get.__kwdefaults__["timeout"].read = WAIT_SECONDS
 OVER: Message = {"type": "over"}  # of our own: the application has returned, or has cut the connection
 CUT = "peer closed connection without sending complete message body (incomplete chunked read)"
 DENIAL = "websocket.http.response"
