@@ -15,7 +15,7 @@ from responses_app.limits.rates import Rates
 from responses_app.limits.redis import RedisLedger
 from responses_app.protocol.api_keys import Caller, KeyRecord, digest_of
 from responses_app.protocol.rate_limits import Amount, LimitedSubject, Limits, Slot, as_headers, limited_by
-from responses_app.stores.callers import BaseKeyStore, BaseStaff, SessionPass
+from responses_app.stores.callers import BaseKeyStore, SessionPass
 from tests.kit.redis_server import RedisServer
 
 REQUESTS = 2000
@@ -61,7 +61,7 @@ class _Keys(BaseKeyStore):
         pass
 
 
-class _Nobody(BaseStaff):
+class _Nobody:
     """No users of the admin: everybody here has a key."""
 
     async def caller(self, given: SessionPass) -> Caller | None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from responses_app.auth.keyring import REFRESH_SECONDS, KeyRing, no_watch
@@ -35,7 +35,10 @@ from responses_app.protocol.api_keys import (
 )
 from responses_app.protocol.errors import ApiError, overloaded
 from responses_app.stores.base import NotMigrated, StoreError
-from responses_app.stores.callers import BaseStaff, SessionPass
+from responses_app.stores.callers import SessionPass
+
+if TYPE_CHECKING:
+    from responses_app.stores.database.callers import DatabaseStaff
 
 CHECK_SECONDS = REFRESH_SECONDS  # between two looks
 
@@ -56,7 +59,7 @@ class SessionWatch:
     can end a session, and what is open goes on.
     """
 
-    def __init__(self, staff: BaseStaff) -> None:
+    def __init__(self, staff: "DatabaseStaff") -> None:
         self._staff = staff
         self._watched: dict[SessionPass, _Watched] = {}
         self._count = 0  # watchers there ever were: the next one's number
@@ -235,7 +238,7 @@ class Door:
     """
 
     def __init__(
-        self, mode: str, keys: KeyRing, staff: BaseStaff, *, is_exposed: bool, shows_first: bool = True
+        self, mode: str, keys: KeyRing, staff: "DatabaseStaff", *, is_exposed: bool, shows_first: bool = True
     ) -> None:
         self._shows_first = shows_first
         self.mode = mode

@@ -14,7 +14,7 @@ nobody because of that.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -25,7 +25,6 @@ from responses_app.protocol.rate_limits import LimitedSubject, QuotaExceeded
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.stores.base import StoreError
 from responses_app.stores.clock import StoreClock
-from responses_app.stores.organization import BaseSpendLimits
 from responses_app.stores.usage import BaseUsageStore, UsageQuery
 
 logger = logging.getLogger("respsite.limits")
@@ -48,19 +47,22 @@ class _KnownSpending:
 
 
 class Spending:
-    """What was spent, of one worker. Without prices nothing is limited or read, and the log says so."""
+    """What was spent, of one worker. Without prices nothing is limited or read, and the log says so.
+
+    `limit_of_all` asks for what all projects together may spend in a month, in cents; None: as much as they like.
+    """
 
     def __init__(
         self,
         usage: BaseUsageStore,
-        limits: BaseSpendLimits,
+        limit_of_all: Callable[[], Awaitable[int | None]],
         *,
         prices: Mapping[str, Price],
         currency: str,
         now: StoreClock,
     ) -> None:
         self._usage = usage
-        self._limits = limits
+        self._limit_of_all = limit_of_all
         self._prices = prices
         self._currency = currency
         self._now = now
@@ -166,7 +168,7 @@ class Spending:
             if price is not None:
                 tokens = used.tokens
                 spent += price.cost(input=tokens.input, cached=tokens.cached, output=tokens.output)
-        limit = await self._limits.organization_spend_limit() if subject == ORGANIZATION else None
+        limit = await self._limit_of_all() if subject == ORGANIZATION else None
         return _KnownSpending(at, month, spent, limit)
 
     def _month(self) -> datetime:

@@ -1,10 +1,10 @@
-"""The contracts of what finds callers: by API keys (`BaseKeyStore`), and by the sessions of the admin (`BaseStaff`)."""
+"""The contract of what finds callers by their API keys, and what is known of those who come in by a session."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from responses_app.protocol.api_keys import Caller, KeyRecord
+from responses_app.protocol.api_keys import KeyRecord
 from responses_app.protocol.rate_limits import LimitedSubject
 
 
@@ -64,18 +64,3 @@ class SessionPass:
 
     key: str = field(repr=False)  # of Django's session; a secret
     project: str  # "" for the default one
-
-
-class BaseStaff(ABC):
-    """Finds out who a session is. One object serves one worker process."""
-
-    @abstractmethod
-    async def caller(self, given: SessionPass) -> Caller | None:
-        """Return who comes in by a session, None where it opens nothing: it is over, or its user may not.
-
-        Raises `ApiError` (403) for a project that the user may not choose, and `StoreError`.
-        """
-
-    @abstractmethod
-    async def aclose(self) -> None:
-        """Let go of everything. Safe to call twice."""

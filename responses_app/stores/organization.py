@@ -1,6 +1,5 @@
 """What is known of projects and keys by those who manage them; `stores.database.organization` keeps it."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,11 +44,3 @@ class Part:
     after: str | None  # the id of the row behind which it begins; None: at the beginning
     descending: bool  # the newest first
     limit: int  # how many rows, at most
-
-
-class BaseSpendLimits(ABC):
-    """Knows what all projects together may spend in a month."""
-
-    @abstractmethod
-    async def organization_spend_limit(self) -> int | None:
-        """Return it in cents; None: as much as they like. Raises `StoreError`."""

@@ -72,7 +72,8 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
     # What workers ask every second is asked together, on one thread that nothing else keeps busy.
     polls = DatabaseReaders(DEFAULT_DB_ALIAS, timeout=settings.database_timeout_seconds, urgent=True)
     ledger, usage, organization = _ledger(host), _usage(clock, shared), _organization(clock, shared)
-    spending = Spending(usage, organization, prices=settings.prices, currency=settings.prices_currency, now=clock)
+    limit_of_all = organization.organization_spend_limit
+    spending = Spending(usage, limit_of_all, prices=settings.prices, currency=settings.prices_currency, now=clock)
     retentions = Retentions()
     return Adapters(
         stores=_stores(settings, clock, retentions, polls),

@@ -30,7 +30,7 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.organization import project_archived
 from responses_app.protocol.rate_limits import NO_LIMITS, LimitedSubject, Limits, limited_by
 from responses_app.stores.audit import SERVER, Action, AuditEntry
-from responses_app.stores.callers import BaseKeyStore, BaseStaff, SessionPass
+from responses_app.stores.callers import BaseKeyStore, SessionPass
 from responses_app.stores.clock import id_factory
 from responses_app.stores.database.audit_chain import append
 from responses_app.stores.database.response_sql import in_parts
@@ -184,12 +184,17 @@ def revoke_keys(key_ids: Collection[str]) -> int:
 MAX_CHOICE = 500  # projects that a page offers
 
 
-class DatabaseStaff(ThreadedStore[None], BaseStaff):
+class DatabaseStaff(ThreadedStore[None]):
     """Reads Django's sessions and users; `timeout` bounds, in seconds, whatever waits for the database."""
 
     unlimited = None
 
     async def caller(self, given: SessionPass) -> Caller | None:
+        """Return who comes in by a session, None where it opens nothing: it is over, or its user may not.
+
+        Raises `ApiError` (403) for a project that the user may not choose, and `StoreError`.
+        """
+
         def read(_: BaseDatabaseWrapper) -> Caller | None:
             # `get_user` needs no more of a request than its session. It also checks the session's hash of the
             # password.

@@ -42,7 +42,7 @@ from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.places import made_at
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
-from responses_app.stores.organization import BaseSpendLimits, ManagedKey, NewKey, Part, ProjectRecord
+from responses_app.stores.organization import ManagedKey, NewKey, Part, ProjectRecord
 
 MAX_PROJECTS = 10_000  # that are made here; those that a new key made count too
 MAX_KEYS = 1_000  # of a project, that are not revoked
@@ -53,7 +53,7 @@ Row = TypeVar("Row", bound=Model)
 Result = TypeVar("Result")
 
 
-class DatabaseOrganization(ThreadedStore[None], BaseSpendLimits):
+class DatabaseOrganization(ThreadedStore[None]):
     """Keeps them in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time.
 
     Every method raises `StoreError`; those that make or change something also raise `Unchangeable`. What they do is

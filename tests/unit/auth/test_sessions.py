@@ -6,13 +6,13 @@ from responses_app.auth import door
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import ApiError
 from responses_app.stores.base import StoreError
-from responses_app.stores.callers import BaseStaff, SessionPass
+from responses_app.stores.callers import SessionPass
 from tests.kit.waiting import eventually
 
 CALLER = Caller(session="s", project="p")
 
 
-class Staff(BaseStaff):
+class Staff:
     """Gives answers one after the other, then that the session is in; an exception is raised."""
 
     def __init__(self, *answers: Caller | Exception | None) -> None:

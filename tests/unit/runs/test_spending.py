@@ -14,14 +14,13 @@ from responses_app.runs import spending
 from responses_app.runs.spending import FRESH_SECONDS, STALE_SECONDS, Spending
 from responses_app.stores.base import StoreError
 from responses_app.stores.clock import StoreClock
-from responses_app.stores.organization import BaseSpendLimits
 from responses_app.stores.usage import BaseUsageStore, UsageQuery, UsageSum, UsedTokens
 
 NOVEMBER = datetime(2026, 11, 27, tzinfo=UTC).timestamp()
 PRICES = {"m": Price(Decimal(1_000_000), Decimal(1_000_000), Decimal(1_000_000))}  # 1 a token
 
 
-class Store(BaseUsageStore, BaseSpendLimits):
+class Store(BaseUsageStore):
     """Says what was spent, and counts how often it was asked."""
 
     def __init__(self) -> None:
@@ -75,7 +74,7 @@ def store() -> Store:
 
 @pytest.fixture
 async def spent(store: Store, clock: Clock) -> AsyncIterator[Spending]:
-    made = Spending(store, store, prices=PRICES, currency="usd", now=cast(StoreClock, clock))
+    made = Spending(store, store.organization_spend_limit, prices=PRICES, currency="usd", now=cast(StoreClock, clock))
     yield made
     await made.aclose()
 
@@ -181,7 +180,7 @@ async def test_a_store_that_hangs_holds_requests_once(
 async def test_without_prices_nothing_is_read_and_the_log_says_once_that_a_limit_is_none(
     store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = Spending(store, store, prices={}, currency="usd", now=cast(StoreClock, clock))
+    made = Spending(store, store.organization_spend_limit, prices={}, currency="usd", now=cast(StoreClock, clock))
     await made.check(project(None))
     assert not caplog.records
     for _ in range(3):

@@ -6,10 +6,10 @@ hidden at once, and removed by `sweep`. Every step may be executed twice, where 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TypeVar
 
-from django.db import connections, transaction
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, Q, QuerySet
 
@@ -27,7 +27,6 @@ from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.places import part_of, place_of
 from responses_app.stores.database.polling import any_of
 from responses_app.stores.database.response_sql import in_parts, one_at_a_time
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.database.vector_stores.rows import (
     batch_record,
     counts_of,
@@ -66,7 +65,7 @@ _ANY_PENDING = any_of(f"{VectorStoreFile._meta.db_table} WHERE status = '{PENDIN
 GAVE_UP = ("server_error", f"The server stopped {MAX_TRIES} times while it read the file.")
 
 
-class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings]):
+class DatabaseVectorStores(KeptVectors):
     """Keeps them in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time.
 
     A file is in its stores as long as it is kept (`BaseFileStore`). Every method raises `StoreError` where the store is
@@ -325,13 +324,6 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings]):
     async def _read(self, act: Callable[[], Result | None], *ids: str) -> Result | None:
         return await self._threads.run(lambda _: act()) if all(map(can_be_known, ids)) else None
 
-    async def _write(self, act: Callable[[], Result], *ids: str) -> Result | None:
-        def within_transaction(connection: BaseDatabaseWrapper) -> Result:
-            with transaction.atomic(using=connection.alias):
-                return act()
-
-        return await self._threads.run(within_transaction) if all(map(can_be_known, ids)) else None
-
     async def _drop_chunks(self, key: int) -> None:
         def act() -> int:
             chunks = VectorStoreChunk.objects.using(self._using)
@@ -342,9 +334,6 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings]):
             pass
 
     # What follows runs on a thread.
-
-    def _time(self) -> datetime:
-        return time_of(self._now())
 
     def _stores(self, project: str) -> "QuerySet[VectorStore]":
         return kept_stores(self._using, project, since=self._since(project))

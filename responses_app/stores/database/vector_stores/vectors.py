@@ -5,12 +5,13 @@ whoever leases the file next goes on behind it. Every step looks whether the lea
 one keeps anything, and nothing is kept of a file that was deleted meanwhile.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TypeVar
 
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q, QuerySet, Sum
 
 from responses_app.models.vector_stores import (
@@ -20,9 +21,11 @@ from responses_app.models.vector_stores import (
     VectorStoreFile,
     VectorStoreVector,
 )
-from responses_app.stores.database.threads import DatabaseReaders
+from responses_app.stores.database.conversations import can_be_known
+from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.database.vector_stores.codes import KeptCodes
 from responses_app.stores.database.vector_stores.nearest import packed, packed_keys
+from responses_app.stores.database.vector_stores.rows import time_of
 from responses_app.stores.vector_stores import PendingVectors, VectorStoreSettings
 
 Result = TypeVar("Result")
@@ -30,25 +33,25 @@ Result = TypeVar("Result")
 CODES_AT_ONCE = 20  # rows of another model's that one transaction removes, with the vectors of their chunks
 
 
-class KeptVectors(ABC):
+class KeptVectors(ThreadedStore[VectorStoreSettings]):
     """The vectors of chunks, in the database `using`."""
-
-    _using: str
-    _threads: DatabaseReaders
-    _settings: VectorStoreSettings
 
     # Two threads may make one each, the first time: then the one that is kept has nothing yet.
     @cached_property
     def _codes(self) -> KeptCodes:
         return KeptCodes(self._settings.file_search_cache_bytes)
 
-    @abstractmethod
     async def _write(self, act: Callable[[], Result], *ids: str) -> Result | None:
-        """Do something in a transaction, on a thread."""
+        """Do something in a transaction, on a thread; nothing, and return None, where nobody made one of the ids."""
 
-    @abstractmethod
+        def within_transaction(connection: BaseDatabaseWrapper) -> Result:
+            with transaction.atomic(using=connection.alias):
+                return act()
+
+        return await self._threads.run(within_transaction) if all(map(can_be_known, ids)) else None
+
     def _time(self) -> datetime:
-        """Return the time."""
+        return time_of(self._now())
 
     async def claim_vectors(
         self, worker: str, model: str, *, lease_seconds: float, after: str = ""
