@@ -318,7 +318,7 @@ class Door:
         key = await self.keys.find(credentials.secret)
         if key is None:
             raise incorrect_api_key(credentials.secret)
-        return Caller(project=key.project, key=key)
+        return Caller.by_key(key)
 
     async def _by_session(self, session_pass: SessionPass | None) -> Caller:
         if session_pass is None:
@@ -342,7 +342,7 @@ class Door:
     def latest(self, caller: Caller) -> Caller:
         """Return who came in a while ago, with what its key may do now."""
         key = caller.key
-        return caller if key is None else Caller(project=key.project, key=self.keys.latest(key))
+        return caller if key is None else Caller.by_key(self.keys.latest(key))
 
 
 def accepted_subprotocol(offered: Sequence[str]) -> str | None:

@@ -26,7 +26,7 @@ from responses_app.protocol.rate_limits import (
     NOTHING,
     Amount,
     LimitedSubject,
-    Line,
+    LimitLine,
     Rate,
     RateLimited,
     Slot,
@@ -149,7 +149,7 @@ class Rates:
             self.ledger.hold(each.key, id)
         return Ticket(self, who, amount, taken, places, id)
 
-    async def lines(self, who: Sequence[LimitedSubject], *, since: float) -> list[Line]:
+    async def lines(self, who: Sequence[LimitedSubject], *, since: float) -> list[LimitLine]:
         """Return what clients are told of their limits, heard at the loop's time `since` or later."""
         rates = [rate for owner in who for rate in owner.rates]
         # Charges of 0 take nothing, and say how much is left.
@@ -158,7 +158,7 @@ class Rates:
             self._hear(rates, answer.left)
         return self.heard(who)
 
-    def heard(self, who: Sequence[LimitedSubject]) -> list[Line]:
+    def heard(self, who: Sequence[LimitedSubject]) -> list[LimitLine]:
         """Return the same as this worker heard it last."""
         now = asyncio.get_running_loop().time()
         lines = []

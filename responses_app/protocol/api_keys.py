@@ -118,48 +118,44 @@ class Caller:
 
     project: str = DEFAULT_PROJECT
     key: KeyRecord | None = None  # None: nobody is asked for a key, or it is a user of the admin
+    key_id: str = ""  # of its key, "session:7" for the user 7 of the admin, "" for none
     # The id of a user's session, "" for everybody else. It is a secret, so no `repr` shows it.
     session: str = field(default="", repr=False)
     user: str = ""  # the id of the session's user
-    own_scopes: Sequence[str] = ()  # of a user of the admin, who has no key to read them from
-    own_limited: Sequence[LimitedSubject] = ()  # whose limits hold for such a user
+    scopes: Sequence[str] = ()  # none: everything but what is in ONLY_NAMED
+    models: Sequence[str] = ()  # none: all models
+    limited: Sequence[LimitedSubject] = ()  # whose limits hold for its requests; nobody's where no key is asked for
 
-    @property
-    def models(self) -> Sequence[str]:
-        """The models it may use; none mean all."""
-        return self.key.models if self.key else ()
+    @classmethod
+    def by_key(cls, key: KeyRecord) -> "Caller":
+        """Return the owner of a key."""
+        return cls(
+            project=key.project, key=key, key_id=key.id, scopes=key.scopes, models=key.models, limited=key.limited
+        )
 
-    @property
-    def limited(self) -> Sequence[LimitedSubject]:
-        """Those whose limits hold for what it asks; nobody's where nobody is asked for a key."""
-        return self.key.limited if self.key else self.own_limited
-
-    @property
-    def scopes(self) -> Sequence[str]:
-        """What it may do; none mean everything but what is in ONLY_NAMED."""
-        return self.key.scopes if self.key else self.own_scopes
+    @classmethod
+    def by_session(
+        cls, project: str, session: str, user: str, *, scopes: Sequence[str], limited: Sequence[LimitedSubject] = ()
+    ) -> "Caller":
+        """Return a user of the admin, by the ids of the session and of the user."""
+        key_id = f"{BY_SESSION}:{user}"
+        return cls(project=project, session=session, user=user, key_id=key_id, scopes=scopes, limited=limited)
 
     @property
     def is_known(self) -> bool:
         """Whether it was asked who it is."""
         return self.key is not None or bool(self.session)
 
-    @property
-    def key_id(self) -> str:
-        """The id of its key, "session:7" for the user 7 of the admin, "" for none."""
-        return self.key.id if self.key else f"{BY_SESSION}:{self.user}" if self.session else ""
-
     def check_scope(self, scope: str | None) -> None:
         """Raise `ApiError` (403) where the key is not made for this; None is for everybody."""
-        scopes = self.scopes
-        if scope is None or scope in scopes:
+        if scope is None or scope in self.scopes:
             return
         # Before all else: those who are not asked for a key have no scopes, and may not do this either.
         if scope in MANAGES:
             raise needs_admin_key()
-        if set(MANAGES) & set(scopes):
+        if set(MANAGES) & set(self.scopes):
             raise only_manages()
-        if scopes or (self.is_known and scope in ONLY_NAMED):
+        if self.scopes or (self.is_known and scope in ONLY_NAMED):
             raise missing_scope(scope)
 
 
@@ -172,13 +168,13 @@ def new_secret(random_bytes: Callable[[int], bytes], *, start: str = START) -> s
 
 
 def digest_of(secret: str) -> str:
-    """Return what is kept of a key."""
+    """Return the digest of a key, which is kept in its place."""
     # Headers may hold any bytes, so a wrong key may have surrogates: it is hashed like any other, and found nowhere.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def prefix_of(secret: str) -> str:
-    """Return what people see of a key."""
+    """Return the beginning of a key, by which people tell keys apart."""
     start = ADMIN_START if secret.startswith(ADMIN_START) else START
     return secret[: len(start) + _SHOWN]
 
@@ -245,7 +241,7 @@ def session_over() -> Unauthorized:
 
 
 def missing_scope(*scopes: str, param: str | None = None) -> ApiError:
-    """A key that is not made for this (403); `param` names what it is not made for, None: the whole request."""
+    """A key that is not made for this (403); `param` names the field that needs it, None: the whole request."""
     why = f" '{param}' names what they are needed for." if param else ""
     return ApiError(
         f"You have insufficient permissions for this operation. Missing scopes: {', '.join(scopes)}.{why} The operator "

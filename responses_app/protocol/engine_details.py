@@ -33,7 +33,7 @@ class EngineDetails:
     kv_transfer_params: Mapping[str, Any] | None = None  # the engine's, for the client
 
     def begin(self, engine: BaseEngine, written: ModelFormat) -> None:
-        """Take the model that answers, and how it is written. Raises `ApiError` for what the engine cannot do."""
+        """Take the model that answers, and its format. Raises `ApiError` for details that the engine does not give."""
         self.token_bytes = written.token_bytes
         if self.wanted_logprobs is not None and not engine.supports_prompt_logprobs:
             hint = "The engine here gives no log probabilities of the prompt; leave it out."
@@ -52,7 +52,7 @@ class EngineDetails:
             )
 
     def asked_of(self, request: GenerationRequest) -> GenerationRequest:
-        """Return what the engine is asked: a turn that was cut and goes on is not asked about its prompt again."""
+        """Return the request with the details; a turn that was cut and goes on does not ask for its prompt's again."""
         # Tokens are there already: this is the rest of a turn that was cut.
         if self.token_ids:
             return request
@@ -78,7 +78,7 @@ class EngineDetails:
         return {"logprob": token.logprob, "rank": token.rank, "decoded_token": decoded}
 
     def take(self, chunk: TokenChunk) -> None:
-        """Take what the engine has said."""
+        """Take a chunk of the engine's."""
         self.token_ids.extend(chunk.token_ids)
         if chunk.prompt_logprobs is not None:
             self.prompt_logprobs = chunk.prompt_logprobs

@@ -55,7 +55,7 @@ class EngineState:
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> "EngineState":
-        """Read what was kept; what a newer version of this server has added is left out."""
+        """Read a stored state, without the fields that a newer version of this server has added."""
         known = {name: value for name, value in kept.items() if name in cls.__slots__}
         known |= {name: tuple(known.get(name, ())) for name in ("versions", "actions")}  # JSON has lists alone
         update = known.pop("update", None)
@@ -170,7 +170,7 @@ def parse_resume(data: JsonObject) -> ResumeRequest:
 
 
 def parse_weights(data: JsonObject) -> WeightsRequest:
-    """Return a step. Raises `ApiError`, also for what another step needs."""
+    """Return a step. Raises `ApiError`, also for the fields of another step."""
     request = validate(WeightsRequest, data)
     for name, actions in TAKEN.items():
         if name in request.model_fields_set and request.action not in actions:

@@ -101,7 +101,7 @@ def invalid_value(param: str, why: str) -> ApiError:
 
 
 def array_too_long(param: str, value: Sequence[object], limit: int, setting: str = "") -> ApiError:
-    """An array of more than `limit` values (400); `setting` is what sets that, in brackets."""
+    """An array of more than `limit` values (400); `setting` is the name of the limit's setting, in brackets."""
     message = (
         f"Invalid '{param}': array too long. Expected an array with maximum length {limit}{setting}, but got an array "
         f"with length {len(value)} instead."
@@ -115,7 +115,7 @@ def not_an_object() -> ApiError:
 
 
 def conflict(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
-    """The request cannot be served beside what is there already (409)."""
+    """The request contradicts the present state (409)."""
     return ApiError(message, status=409, type="conflict_error", param=param, code=code)
 
 
@@ -204,7 +204,7 @@ def context_length_exceeded(
 def invalid_encrypted_content(content: str, param: str, *, instead: str) -> ApiError:
     """A sealed item was changed, or sealed elsewhere: by another server, for another project, with a lost key (400).
 
-    `instead` says what its client can do but to send it as it was.
+    `instead` says how else its client can go on than with the item as it was.
     """
     # Enough for its client to find it, and no more: content is long, and part of an answer that may be logged.
     shown = content if len(content) <= 12 else f"{content[:4]}...{content[-4:]}"
@@ -267,7 +267,7 @@ def ends_workers(seconds: float) -> ApiError:
 
 
 def stopping() -> "ApiError":
-    """Return the error for what is not begun any more: another worker, or the next server, takes it."""
+    """Return the error for work that is not begun any more: another worker, or the next server, takes it."""
     return overloaded("The server is stopping. Send the request again.", retry_after=2)
 
 

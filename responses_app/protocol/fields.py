@@ -136,7 +136,7 @@ _NOTED: ContextVar[IgnoredFields | None] = ContextVar("ignored_fields", default=
 
 @contextmanager
 def noting(*, refuse: bool = False, foreign_seals: bool = False) -> Iterator[IgnoredFields]:
-    """Read what a client has sent, and note what is ignored of it."""
+    """Read the body of a client, and note its ignored fields."""
     noted = IgnoredFields(refuse, foreign_seals)
     token = _NOTED.set(noted)
     try:
@@ -146,17 +146,17 @@ def noting(*, refuse: bool = False, foreign_seals: bool = False) -> Iterator[Ign
 
 
 def is_of_client() -> bool:
-    """Whether what is read now was just sent by a client; else this server has kept it."""
+    """Whether a client has just sent the object that is read now; else this server has kept it."""
     return _NOTED.get() is not None
 
 
 def noted() -> IgnoredFields | None:
-    """Return where it is noted what is ignored of what is read now; None where this server has kept it."""
+    """Return the ignored fields of the body that is read now; None where this server has kept it."""
     return _NOTED.get()
 
 
 def note_ignored(path: str) -> None:
-    """Note that what stands at a path of the body has no effect here."""
+    """Note that the value at a path of the body has no effect here."""
     noted = _NOTED.get()
     if noted is not None:
         noted.add(path)
@@ -197,7 +197,7 @@ def check_fields(model: type[ClientModel], data: Mapping[str, object], *, at: st
 
 @cache
 def _plan(model: type[ClientModel]) -> tuple[frozenset[str], Sequence[tuple[str, Models]]]:
-    """Return the names of a model that there is nothing to say of, and the models of what is in an object."""
+    """Return the names of a model that need no look, and the models of the objects in its objects."""
     return carried_out(model).union(model.idle.keys() - set(model.told)), tuple(inner_models(model).items())
 
 
@@ -280,7 +280,7 @@ def _look_at(model: type[ClientModel], name: str, value: object, at: str) -> Non
 
 
 def note_unknown(path: str, noted: IgnoredFields, meant: str = "", hint: str = "") -> None:
-    """Note an unknown name. Raises `ApiError` where it is a slip of what was `meant`, and where none is taken."""
+    """Note an unknown name. Raises `ApiError` where it is a slip of the name `meant`, and where none is taken."""
     if meant or noted.refuse:
         said = [f"Unknown parameter: '{path}'.", f"Did you mean '{meant}'?" if meant else "", hint]
         raise invalid_request(" ".join(filter(None, said)), param=path, code="unknown_parameter")
@@ -370,7 +370,7 @@ def as_text_parts(text: str) -> object:
 
 
 def or_text(read: Callable[[str], object], form: Any, kind: str = "text_or_parts") -> BeforeValidator:
-    """Let a field of this `form` be a text, of which `read` makes the form; `kind` is what it takes, by `_EXPECTED`."""
+    """Let a field of this `form` be a text, of which `read` makes the form; `kind` is its type in `_EXPECTED`."""
     inside = dict if kind == "text_or_object" else list
 
     def either(value: object) -> object:
@@ -421,7 +421,7 @@ def whole_number(text: str, minimum: int, maximum: int) -> int | None:
 def validate(model: type[Model], data: Mapping[str, object], *, at: str = "") -> Model:
     """Validate `data`, which stands at the path `at` of the request; raise `ApiError` for the first finding.
 
-    The names of its fields come first, for what a client has sent and this server does not know.
+    The names of its fields come first, for those that a client has sent and this server does not know.
     """
     check_fields(model, data, at=at)
     try:
@@ -466,9 +466,9 @@ def _is_tag(parts: tuple[int | str, ...], value: Mapping[int | str, object]) -> 
 
 
 def _telling(findings: Sequence[_Finding]) -> tuple[tuple[int | str, ...], Sequence[ErrorDetails]]:
-    """Return the place nearest to the top that is wrong, and what each member of a union says of it.
+    """Return the place nearest to the top that is wrong, and the finding of each member of a union there.
 
-    Where another member says what is wrong inside, the value has the form of that one: so that place is returned.
+    Where another member finds something inside, the value has the form of that one: so that place is returned.
     """
     top = min((place for place, _ in findings), key=len)
     inside = [finding for finding in findings if len(finding[0]) > len(top) and finding[0][: len(top)] == top]

@@ -25,7 +25,7 @@ class NoRetry(ApiError):
 
 
 def checked_key(value: str) -> str:
-    """Return a key. Raises `ApiError` (400) for what is none."""
+    """Return a key. Raises `ApiError` (400) for a text that is none."""
     if len(value) > MAX_KEY or not _KEY.fullmatch(value):
         raise invalid_request(
             f"Invalid header '{IDEMPOTENCY_KEY}': it takes 1 to {MAX_KEY} printable ASCII characters, such as a UUID.",
@@ -65,7 +65,7 @@ def answer_unreadable() -> ApiError:
 
 
 def answer_too_long() -> ApiError:
-    """The answer was longer than what is kept (409)."""
+    """The answer was too long to be kept (409)."""
     return _no_answer(
         f"The first request with this '{IDEMPOTENCY_KEY}' was answered, and the answer was too long to be kept "
         "(IDEMPOTENCY_MAX_ANSWER_BYTES). It is not carried out a second time; choose another key to do so.",

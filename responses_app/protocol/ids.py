@@ -144,7 +144,7 @@ class PublicId(NamedTuple):
 
 
 def system_fingerprint(model: str, version: str) -> str:
-    """Return what a completion says of the server that made it: another one for another version of it."""
+    """Return the fingerprint of a server in its completions: another one for another version of it."""
     return "fp_" + blake2b(f"{version} {model}".encode(), digest_size=5).hexdigest()
 
 
@@ -166,7 +166,7 @@ class TurnLeg(NamedTuple):
 
 
 def leg_to_continue(legs: Sequence[TurnLeg], answered: Set[str]) -> TurnLeg | None:
-    """Return which of a turn's legs, the newest first, a request continues that says what came of the calls `answered`.
+    """Return the leg of a turn that a request with outputs of the calls `answered` continues; `legs`: the newest first.
 
     That is the newest that can be continued: one that failed or was cancelled is passed over, so the request that it
     was made for can be sent again. Where a later leg has answered those calls already, it is the one that made them:

@@ -24,7 +24,7 @@ _ENDS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\x
 
 
 def dumps(value: object) -> bytes:
-    """Return a value as JSON on one line. Raises `orjson.JSONEncodeError` for what cannot be written."""
+    """Return a value as JSON on one line. Raises `orjson.JSONEncodeError` where it cannot be written."""
     json = orjson.dumps(value)
     # On the path of every token, most of which are ASCII.
     return json if json.isascii() else one_line(json)
@@ -105,7 +105,7 @@ def _without_escapes(content: bytes) -> Iterator[bytes]:
 
 
 def json_size(fields: Mapping[str, object]) -> int:
-    """Return the size of a request's fields as JSON, in bytes. Raises `ApiError` for what cannot be written."""
+    """Return the size of a request's fields as JSON, in bytes. Raises `ApiError` where they cannot be written."""
     try:
         # As deep as it will stand inside events and stores, which put levels of their own around it.
         return len(orjson.dumps([[[[[[[fields]]]]]]]))

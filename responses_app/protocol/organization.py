@@ -25,7 +25,7 @@ _READS = tuple(scope for scope in SCOPES if scope.startswith("api.") and scope.e
 
 
 def _printable(value: str) -> str:
-    """Take what stands in one line of a list or a log."""
+    """Take a text that fits in one line of a list or a log."""
     if not value.isprintable() or not value.strip():
         raise PydanticCustomError("printable", "It takes printable characters, and not only spaces.")
     return value
@@ -154,7 +154,7 @@ def hours_of(fields: NewRetention) -> int | None:
 
 
 def scopes_of(named: Sequence[str]) -> Sequence[str]:
-    """Return the scopes that a request names, each once. Raises `ApiError` for what is not one."""
+    """Return the scopes that a request names, each once. Raises `ApiError` for a name that is none."""
     scopes: dict[str, None] = {}
     for index, name in enumerate(named):
         if name == READS_ALL:

@@ -35,11 +35,11 @@ class Price:
     output: Decimal
 
     def cost(self, *, input: int, cached: int, output: int) -> Decimal:
-        """Return what tokens cost; `cached` are those of the input that were cached."""
+        """Return the cost of tokens; `cached` are those of the input that were cached."""
         return sum(self.items(input=input, cached=cached, output=output).values(), Decimal(0))
 
     def items(self, *, input: int, cached: int, output: int) -> Mapping[str, Decimal]:
-        """Return what tokens cost by `FIELDS`."""
+        """Return the cost of tokens by `FIELDS`."""
         return {
             "input": (input - cached) * self.input / MILLION,
             "cached_input": cached * self.cached_input / MILLION,

@@ -132,7 +132,7 @@ class Rate:
         return requests * amount.requests + input_tokens * amount.input_tokens + output_tokens * amount.output_tokens
 
     def to_take(self, amount: Amount) -> int:
-        """Return how much a request takes at first: what it may say more than fits counts as a full bucket."""
+        """Return how much a request takes at first: more output than fits counts as a full bucket."""
         needed = self.needed(amount)
         if needed <= self.limit:
             return needed
@@ -153,8 +153,8 @@ class SlotLimit:
         self.key = f"{slot.field}:{owner.subject}"  # what its holders are kept under
 
 
-class Line(NamedTuple):
-    """What clients are told of a limit."""
+class LimitLine(NamedTuple):
+    """A limit as clients are told it."""
 
     name: str  # `requests` or `tokens`
     limit: int
@@ -162,27 +162,27 @@ class Line(NamedTuple):
     reset: float  # milliseconds until all of it is left
 
 
-def line_of(rate: Rate, left: float) -> Line:
-    """Return what is told of a limit whose bucket is full in `left` milliseconds."""
+def line_of(rate: Rate, left: float) -> LimitLine:
+    """Return the state of a limit whose bucket is full in `left` milliseconds."""
     limit, window = rate.limit, rate.window
     # A limit of 0 allows nothing: there is no rate at which it would become good again.
     if not limit:
-        return Line(rate.quantity.line, 0, 0, window)
+        return LimitLine(rate.quantity.line, 0, 0, window)
     # A hundredth of a token: what floating point loses on the way is not to look like a token.
     remaining = int(limit * (1 - left / window) + 0.01) if left < window else 0
-    return Line(rate.quantity.line, limit, remaining, left)
+    return LimitLine(rate.quantity.line, limit, remaining, left)
 
 
-def tightest(lines: Sequence[Line]) -> list[Line]:
+def tightest(lines: Sequence[LimitLine]) -> list[LimitLine]:
     """Return one line for requests and one for tokens: that of which the least is left, as it is the next to end."""
-    tightest_of: dict[str, Line] = {}
+    tightest_of: dict[str, LimitLine] = {}
     for line in lines:
         if line.name not in tightest_of or line.remaining < tightest_of[line.name].remaining:
             tightest_of[line.name] = line
     return list(tightest_of.values())
 
 
-def as_headers(lines: Sequence[Line]) -> dict[str, str]:
+def as_headers(lines: Sequence[LimitLine]) -> dict[str, str]:
     """Return OpenAI's headers."""
     return {
         f"x-ratelimit-{what}-{line.name}": value
@@ -195,7 +195,7 @@ def as_headers(lines: Sequence[Line]) -> dict[str, str]:
     }
 
 
-def as_anthropic_headers(lines: Sequence[Line], date_in: Callable[[float], str]) -> dict[str, str]:
+def as_anthropic_headers(lines: Sequence[LimitLine], date_in: Callable[[float], str]) -> dict[str, str]:
     """Return Anthropic's headers; `date_in` gives the date so many milliseconds from now."""
     return {
         f"anthropic-ratelimit-{line.name}-{what}": value
@@ -208,8 +208,8 @@ def as_anthropic_headers(lines: Sequence[Line], date_in: Callable[[float], str])
     }
 
 
-def as_event(lines: Sequence[Line]) -> list[JsonObject]:
-    """Return what `response.rate_limits.updated` says."""
+def as_event(lines: Sequence[LimitLine]) -> list[JsonObject]:
+    """Return the limits of `response.rate_limits.updated`."""
     return [
         {"name": line.name, "limit": line.limit, "remaining": line.remaining, "reset_seconds": round(line.reset) / 1000}
         for line in lines
@@ -255,7 +255,7 @@ class RateLimited(ApiError):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The HTTP headers that belong to this error; SDKs do not try again what never fits."""
+        """The HTTP headers that belong to this error; SDKs do not send a request again that never fits."""
         return super().headers if self.retry_after is not None else {"x-should-retry": "false"}
 
 

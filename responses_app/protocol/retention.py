@@ -24,7 +24,7 @@ def parse_retention(text: str) -> int | None:
 
 
 def written(hours: int | None) -> str:
-    """Return what `parse_retention` reads as these hours."""
+    """Return the text that `parse_retention` reads as these hours."""
     return next((word for word, value in _WORDS.items() if value == hours), str(hours))
 
 

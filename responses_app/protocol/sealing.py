@@ -77,7 +77,7 @@ class Sealer:
         return base64.urlsafe_b64encode(header + sealed).decode().rstrip("=")
 
     def open(self, purpose: str, project: str, envelope: str) -> bytes:
-        """Return what was sealed. Raises `SealBroken`."""
+        """Return the content of an envelope. Raises `SealBroken`."""
         raw = _decoded(envelope)
         header, sealed = raw[:_HEADER], raw[_HEADER:]
         # What is cut has a short key id or nonce: no key has the one, and the other raises `ValueError`.
@@ -108,7 +108,7 @@ def _check_size(data: bytes) -> None:
 
 
 def _bound_to(header: bytes, purpose: str, project: str) -> bytes:
-    """Return what is authenticated beside the content."""
+    """Return the bytes that are authenticated beside the content."""
     return _apart(header, purpose.encode(), project.encode())
 
 
@@ -118,7 +118,7 @@ def _apart(*parts: bytes) -> bytes:
 
 
 def _decoded(envelope: str) -> bytes:
-    """Read base64url, in its one spelling: what differs in a bit that says nothing is changed, too."""
+    """Read base64url, in its one spelling: a text that differs in a bit that says nothing is changed, too."""
     if len(envelope) > _MAX_ENVELOPE:
         raise SealBroken("it is too long")
     try:

@@ -23,7 +23,7 @@ class HarnessSession:
 
     @property
     def name(self) -> str:
-        """What tells this conversation from all others of the harness."""
+        """The name of this conversation among all others of the harness."""
         return self.agent or self.session
 
 
@@ -38,7 +38,7 @@ MAX_NAME = 256  # characters of a header that count
 
 
 def harness_session(headers: Mapping[str, str]) -> HarnessSession:
-    """Return what the headers of a request say; the first harness that names a session is believed."""
+    """Return the session that the headers of a request name; the first harness that names one is believed."""
     for of_session, of_agent, of_parent in _HARNESSES:
         session, agent, parent = (
             headers.get(name, "").strip()[:MAX_NAME] for name in (of_session, of_agent, of_parent)

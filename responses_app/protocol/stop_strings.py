@@ -36,7 +36,7 @@ class StopStrings:
         self._held = ""  # the end of the text so far, which may begin a stop string
 
     def feed(self, text: str) -> str:
-        """Take more text, and return what of all so far can be said now; nothing once a stop string has come."""
+        """Take more text, and return the part that can be said now; nothing once a stop string has come."""
         if self.matched is not None:
             return ""
         text = self._held + text
@@ -51,7 +51,7 @@ class StopStrings:
         return text[:undecided]
 
     def rest(self) -> str:
-        """Return what was held back: the text ends here, so nothing completes a stop string."""
+        """Return the text that was held back: it ends here, so nothing completes a stop string."""
         held, self._held = self._held, ""
         return held
 

@@ -44,7 +44,7 @@ class ServiceTiers(RoomSettings):
     )
 
     def problem(self, given: Container[str]) -> str | None:
-        """Return what is wrong where requests that ask for no tier could not ask for theirs."""
+        """Return an error where requests that ask for no tier could not ask for theirs."""
         default, allowed = (
             self.responses_default_service_tier,
             set(map(_resolved, self.responses_allowed_service_tiers)),

@@ -8,7 +8,7 @@ import pytest
 
 from responses_app.limits.ledger import BaseLedger
 from responses_app.limits.rates import FREE, Rates, Ticket
-from responses_app.protocol.rate_limits import NOTHING, Amount, LimitedSubject, Limits, Line, RateLimited, Slot
+from responses_app.protocol.rate_limits import NOTHING, Amount, LimitedSubject, LimitLine, Limits, RateLimited, Slot
 
 MINUTE = 60.0
 OpenRates = Callable[[], Awaitable[Rates]]
@@ -52,7 +52,7 @@ async def refused(rates: Rates, *who: LimitedSubject, **amount: int) -> RateLimi
     return caught.value
 
 
-async def line(rates: Rates, who: LimitedSubject, name: str) -> Line:
+async def line(rates: Rates, who: LimitedSubject, name: str) -> LimitLine:
     """Return what is told of a limit now."""
     lines = await rates.lines([who], since=asyncio.get_running_loop().time())
     return next(each for each in lines if each.name == name)
@@ -223,8 +223,8 @@ class RatesContract:
     async def test_clients_are_told_what_is_left_and_when_all_is(self, rates: Rates, clock: Clock) -> None:
         who = key(requests_per_minute=6, input_tokens_per_minute=1000, tokens_per_day=1500)
         await ask(rates, who, input=100)
-        assert await line(rates, who, "requests") == Line("requests", 6, 5, pytest.approx(10_000, abs=50))
-        assert await line(rates, who, "tokens") == Line("tokens", 1000, 900, pytest.approx(6000, abs=50))
+        assert await line(rates, who, "requests") == LimitLine("requests", 6, 5, pytest.approx(10_000, abs=50))
+        assert await line(rates, who, "tokens") == LimitLine("tokens", 1000, 900, pytest.approx(6000, abs=50))
         clock.pass_by(3)
         assert (await line(rates, who, "tokens")).remaining == 950
 

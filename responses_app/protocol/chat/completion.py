@@ -157,7 +157,7 @@ def whole_completion(head: ChatHead, responses: Sequence[ResponseObject], form: 
 def with_details(
     completion: ChatCompletion, chat: ChatRequest, details: Sequence[EngineDetails | None]
 ) -> ChatCompletion:
-    """Return a completion with what its client wants to know of the engine's work, in vLLM's fields.
+    """Return a completion with the details of the engine's work that its client asks for, in vLLM's fields.
 
     Who may not read the thoughts is given no tokens of them.
     """
@@ -287,7 +287,7 @@ def _text(item: Mapping[str, Any]) -> str:
 def _messages_and_calls(
     output: Sequence[JsonObject], stops: Sequence[str]
 ) -> tuple[list[tuple[JsonObject, str]], list[JsonObject], str | None]:
-    """Return the messages with what is shown of each, the calls, and the stop string behind which there is neither."""
+    """Return the messages, each with its shown text, the calls, and the stop string behind which there is neither."""
     watched = StopStrings(stops)
     messages: list[tuple[JsonObject, str]] = []
     calls: list[JsonObject] = []

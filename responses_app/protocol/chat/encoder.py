@@ -128,14 +128,14 @@ class ChunkEncoder:
         return of(json)
 
     def _count(self, details: EngineDetails) -> None:
-        """Have the chunks that follow say what the choice has used so far."""
+        """Have the chunks that follow say how many tokens the choice has used so far."""
         prompt, sampled = len(details.prompt_token_ids), len(details.token_ids)
         used = {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
         self._rest = b',"usage":%b}\n\n' % dumps(used)
         self._end = b"}" + _NO_LOGPROBS + self._rest
 
     def tokens(self) -> bytes:
-        """Return what was sampled since, as a chunk without a text, where tokens are wanted."""
+        """Return the tokens that were sampled since, as a chunk without a text, where tokens are wanted."""
         new = self._new_tokens() if self._has_role else []
         if not new:
             return b""
@@ -171,7 +171,7 @@ class ChunkEncoder:
         return self._release(self._stops.feed(text))
 
     def _release(self, text: str, *, whole: bool = False) -> bytes:
-        """Say this text, and the log probabilities of the tokens that begin in what is said; all if that is `whole`."""
+        """Say this text, and the log probabilities of the tokens that begin in it; all if it is `whole`."""
         self._text.sent += len(text)
         entries = self._text.ready(whole=whole)
         if not text and not entries:
@@ -279,7 +279,7 @@ class _Text:
         self.waits = self.any
 
     def between(self) -> str:
-        """Return what stands before the text that comes now."""
+        """Return the separator before the text that comes now."""
         between = BETWEEN if self.waits else ""
         self.any, self.waits = True, False
         return between
@@ -296,14 +296,14 @@ class _Text:
             self._place += len(entry["token"])
 
     def ready(self, *, whole: bool) -> list[JsonObject]:
-        """Return, once, those of the tokens that begin in what is told; `whole`: nothing is held back, so all."""
+        """Return, once, those of the tokens that begin in the told text; `whole`: nothing is held back, so all."""
         ready = [entry for place, entry in self._entries if whole or place < self.sent]
         del self._entries[: len(ready)]
         return ready
 
 
 def usage_chunk(head: ChatHead, usage: ChatUsage) -> bytes:
-    """Return the last chunk, which has no choices but what they used."""
+    """Return the last chunk, which has no choices, and the tokens that they used."""
     return b'%b"choices":[],"usage":%b}\n\n' % (_opened(head), dumps(usage))
 
 

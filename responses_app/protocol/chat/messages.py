@@ -234,7 +234,7 @@ class ChatItems:
 
 
 def read_messages(value: object) -> ChatItems:
-    """Validate the messages of a chat. Raises `ApiError` that names the message, and what of it."""
+    """Validate the messages of a chat. Raises `ApiError` that names the message and the field."""
     if value is None:
         raise missing(AT)
     if not isinstance(value, list):
@@ -282,7 +282,7 @@ def _check_assistant(message: AssistantMessage, at: str) -> None:
 
 
 def _is_remnant(message: ChatMessage, following: Sequence[ChatMessage]) -> bool:
-    """Whether it is what clients keep of an answer whose stream broke before its first word: the next one is whole."""
+    """Whether it is left of an answer whose stream broke before its first word: the next one is whole."""
     if not isinstance(message, AssistantMessage) or not any(isinstance(each, AssistantMessage) for each in following):
         return False
     if message.tool_calls or message.function_call or message.refusal or reasoning_of(message):
@@ -359,7 +359,7 @@ class _ItemsOfChat:
 
 
 def reasoning_of(message: AssistantMessage) -> str:
-    """Return what the model thought, as its client gives it back; "" where it does not."""
+    """Return the model's thought, as its client gives it back; "" where it does not."""
     thoughts = (part.thinking for part in message.content or () if isinstance(part, ChatThinking))
     return message.reasoning or message.reasoning_content or "".join(text.text for each in thoughts for text in each)
 
@@ -394,7 +394,7 @@ def _input_part(part: ClientModel) -> JsonObject:
 
 
 def _output(parts: Sequence[ClientModel] | None) -> str | list[JsonObject]:
-    """Return what came of a call: its text where it is one text, as nearly always."""
+    """Return the output of a call: its text where it is one text, as nearly always."""
     read = [_input_part(part) for part in parts or ()]
     if len(read) <= 1 and all(part["type"] == "input_text" for part in read):
         return str(read[0]["text"]) if read else ""

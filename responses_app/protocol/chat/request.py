@@ -230,19 +230,19 @@ class ChatRequest:
         )
 
     def kept(self, version: str) -> StoredChoice | None:
-        """Return what is kept of its first choice beside the response; None where it is not to be stored."""
+        """Return the record of its first choice beside the response; None where it is not to be stored."""
         if not self.create.store:
             return None
         chat = StoredChat(messages=self.messages, metadata=self.create.metadata or {}, form=self.form(version))
         return StoredChoice(count=self.n, chat=chat)
 
     def choice(self, place: int) -> CreateRequest:
-        """Return what one of its choices is generated for: each has a seed of its own, as vLLM gives them."""
+        """Return the request of one of its choices: each has a seed of its own, as vLLM gives them."""
         seed = self.create.seed
         return self.create if seed is None or not place else self.create.model_copy(update={"seed": seed + place})
 
     def details(self, place: int) -> EngineDetails | None:
-        """Return what is wanted to be known of the engine's work for a choice; of the prompt only the first one's."""
+        """Return the details of the engine's work that are wanted of a choice; of the prompt only the first one's."""
         logprobs = self.prompt_logprobs if place == 0 else None
         if not self.returns_tokens and not self.counts_each and logprobs is None and self.kv_transfer_params is None:
             return None

@@ -57,7 +57,7 @@ class ChatForm:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "ChatForm":
-        """Read what `as_json` wrote, here or in a newer version, which may say more."""
+        """Read the JSON of `as_json`, of this version or of a newer one, which may say more."""
         known: dict[str, Any] = {each.name: kept[each.name] for each in fields(cls) if each.name in kept}
         return cls(**known | {name: tuple(value) for name, value in known.items() if isinstance(value, list)})
 
@@ -126,7 +126,7 @@ def parse_chat_changes(data: Mapping[str, object]) -> Mapping[str, str]:
 
 
 def stored_messages(completion_id: str, messages: Sequence[JsonObject]) -> list[StoredChatMessage]:
-    """Return what a completion was asked as OpenAI lists it: each message has an id, and a text or parts."""
+    """Return the messages of a completion's request as OpenAI lists them: each has an id, and a text or parts."""
     return [_message(f"{completion_id}-{index}", message) for index, message in enumerate(messages)]
 
 

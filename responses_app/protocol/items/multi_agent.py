@@ -24,7 +24,6 @@ CALL, OUTPUT, MESSAGE = "multi_agent_call", "multi_agent_call_output", "agent_me
 BETA_HEADER, BETA = "OpenAI-Beta", "responses_multi_agent=v1"
 SPAWN, SEND, FOLLOW_UP = "spawn_agent", "send_message", "followup_task"
 WAIT, INTERRUPT, LIST = "wait_agent", "interrupt_agent", "list_agents"
-DEFAULT_CONCURRENT = 3  # OpenAI's default of `max_concurrent_subagents`
 TASK_NAME = re.compile(r"[a-z0-9_]{1,64}")
 
 _TARGET = {"target": {"type": "string", "description": "The agent's name, such as /root/berlin."}}
@@ -49,7 +48,7 @@ ACTIONS = {f"{NAMESPACE}.{action}": action for action in _ACTIONS}  # by the nam
 class AgentLimits:
     """How far the agents of one response may go."""
 
-    concurrent: int = DEFAULT_CONCURRENT  # agents that work at once, without the root
+    concurrent: int = 3  # agents that work at once, without the root
     total: int = 64  # agents of the response, without the root
     depth: int = 4  # of an agent below the root
     calls: int = 1000  # actions of all agents together

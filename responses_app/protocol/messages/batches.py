@@ -74,5 +74,5 @@ def _line(custom_id: str, result: JsonObject) -> bytes:
 
 
 def batch_in_progress(batch_id: str, verb: str) -> ApiError:
-    """What is asked for needs a batch that has ended (400)."""
+    """The request needs a batch that has ended (400)."""
     return invalid_request(f"The batch '{batch_id}' is under way, and cannot be {verb}. Cancel it first, or wait.")

@@ -225,7 +225,7 @@ class MessageItems:
     turns: list[PlacedTurn] = field(default_factory=list)  # what the assistant has said
 
     def name_of(self, index: int, rest: str) -> str:
-        """Return what the client calls a field of an item."""
+        """Return the client's name of a field of an item."""
         if index >= len(self.places):
             return AT
         place = self.places[index]
@@ -241,7 +241,7 @@ class MessageItems:
 
 
 def read_messages(value: object) -> MessageItems:
-    """Validate the messages of a request. Raises `ApiError` that names the message, and what of it."""
+    """Validate the messages of a request. Raises `ApiError` that names the message and the field."""
     if value is None:
         raise missing(AT)
     if not isinstance(value, list):
@@ -263,7 +263,7 @@ def read_messages(value: object) -> MessageItems:
 
 
 def _is_paused(message: MessagesAssistant) -> bool:
-    """Whether the model goes on by itself: the last that it has is what came of a call of the server's."""
+    """Whether the model goes on by itself: its last block is the result of a call of the server's."""
     seen = [block for block in message.content if not isinstance(block, RedactedThinkingBlock)]
     return bool(seen) and isinstance(seen[-1], ServerResultBlock | McpToolResultBlock)
 
@@ -406,7 +406,7 @@ _RESULT = ((".call_id", ".tool_use_id"), (".output", ".content"))
 
 
 def seen_turn(blocks: Sequence[_OfAssistant]) -> SeenTurn:
-    """Return what a client gives back of a message of the assistant, as `prompt.replaying` knows it."""
+    """Return the turn that a client gives back in a message of the assistant, as `prompt.replaying` knows it."""
     texts = [block.text for block in blocks if isinstance(block, TextBlock)]
     thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock) and block.thinking]
     calls = [
@@ -418,7 +418,7 @@ def seen_turn(blocks: Sequence[_OfAssistant]) -> SeenTurn:
 
 
 def input_parts(block: TextBlock | ImageBlock | DocumentBlock | SearchResultBlock) -> list[JsonObject]:
-    """Return what a block is in a message of the Responses API."""
+    """Return the parts of a block in a message of the Responses API."""
     match block:
         case TextBlock():
             return [_text(block.text)]
@@ -443,7 +443,7 @@ _IMAGES: dict[str, Callable[[Any], JsonObject]] = {
 
 
 def _document(block: DocumentBlock) -> list[JsonObject]:
-    """Return a document: what is said of it, and what it is."""
+    """Return a document: its title and its context, and its content."""
     about = "\n".join(filter(None, (block.title, block.context)))
     before = [_text(about + "\n\n")] if about else []
     name: JsonObject = {"filename": block.title} if block.title else {}

@@ -70,7 +70,7 @@ ErrorSchema = type | TypeAliasType  # one of these three
 
 
 def speaks_messages(path: str, headers: Mapping[str, str]) -> bool:
-    """Whether a request is one of Anthropic's clients: by its path, or by what only these send; names in lower case."""
+    """Whether a request is one of Anthropic's clients: by its path, or by a header of theirs; names in lower case."""
     return VERSION in headers or _PATH.match(path) is not None
 
 
@@ -83,7 +83,7 @@ def check_version(given: str | None) -> None:
 
 
 def messages_status(status: int) -> int:
-    """Return the status of an error in this API: what is overloaded has one of its own."""
+    """Return the status of an error in this API, in which an overload has one of its own."""
     return OVERLOADED if status == 503 else status
 
 

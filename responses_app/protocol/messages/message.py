@@ -122,7 +122,7 @@ def message_id(response_id: str) -> str:
 
 
 def begun_message(response: ResponseObject, input_tokens: int) -> MessageObject:
-    """Return what is known of a message before anything is said, with the tokens of its prompt."""
+    """Return a message as it is before anything is said, with the tokens of its prompt."""
     return {
         "id": message_id(response["id"]),
         "type": "message",
@@ -195,7 +195,7 @@ def stop_cause(response: Mapping[str, Any], asked: MessagesRequest, matched: str
 
 
 def seen_turn_of(response: Mapping[str, Any]) -> SeenTurn:
-    """Return what a client has seen of a whole response, as `blocks.seen_turn` finds it in what it gives back."""
+    """Return the turn that a client has seen in a whole response, as `blocks.seen_turn` finds it given back."""
     texts, thoughts, calls = [], [], []
     for item in response["output"]:
         match item["type"]:
@@ -244,7 +244,7 @@ def _cited(item: Mapping[str, Any], asked: MessagesRequest) -> JsonObject:
 
 
 def citation_of(annotation: Mapping[str, Any]) -> JsonObject | None:
-    """Return what a text cites; None for what is not a page of the web. The text has a link to it at that place."""
+    """Return the page that a text cites; None for any other source. The text has a link to it at that place."""
     if annotation["type"] != "url_citation":
         return None
     page = {"url": annotation["url"], "title": annotation["title"]}
@@ -394,7 +394,7 @@ class MessageEncoder:
         return b"%b%b}}\n\n" % (self._before, json[start : json.rfind(_BEHIND)])
 
     def _input(self, json: str) -> bytes:
-        """Say more of what a call is made with."""
+        """Say more of the input of a call."""
         return b"%b%b}}\n\n" % (self._before, dumps(json))
 
     def _coded(self, json: bytes) -> bytes:
@@ -431,7 +431,7 @@ class MessageEncoder:
         return b"" if whole is None else self._open(whole) + self._close()
 
     def _call_done(self, item: Mapping[str, Any]) -> bytes:
-        """Say what came of a call; that of the web comes whole, with its input."""
+        """Say the result of a call; that of the web comes whole, with its input."""
         said = self._input(dumps(use_input(item)).decode()) + self._close() if self._is_open else b""
         result = result_block(item)
         return said if result is None else said + self._open(result) + self._close()

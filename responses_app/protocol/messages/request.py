@@ -176,7 +176,7 @@ class MessagesRequest:
 
     @property
     def turns(self) -> Sequence[PlacedTurn]:
-        """What the assistant said so far."""
+        """The turns of the assistant so far."""
         return self.read.turns
 
     def as_sampled(self, recall: Callable[[bytes], KnownTurn | None]) -> "MessagesRequest":
@@ -230,7 +230,7 @@ def _created(
     *,
     seals: bool = False,
 ) -> tuple[CreateRequest, MessageItems, ReadTools]:
-    """Return the request of the Responses API with what both kinds of requests have; `asked` is the rest of it.
+    """Return the request of the Responses API with the fields of both kinds of requests; `asked` has its other fields.
 
     `seals`: thoughts carry their tokens. They also do where the server runs tools: nothing else can carry the tokens of
     those.
@@ -267,7 +267,7 @@ def _in_messages_names(error: ApiError, read: MessageItems, tools: ReadTools) ->
 
 
 def _system(fields: CountFields) -> str:
-    """Return what the developer says, without what changes with each request and is not for the model."""
+    """Return the text of the developer, without the block that changes with each request and is not for the model."""
     texts = []
     for index, block in enumerate(fields.system or ()):
         if block.text.startswith(BILLING):

@@ -110,7 +110,7 @@ def use_begun(item: Mapping[str, Any]) -> JsonObject:
 
 
 def use_input(item: Mapping[str, Any]) -> JsonObject:
-    """Return what a call was made with; nothing where that is not an object of JSON."""
+    """Return the input of a call; an empty one where it is not an object of JSON."""
     match item["type"]:
         case "mcp_call":
             return object_of(item["arguments"])
@@ -130,7 +130,7 @@ def object_of(text: str) -> JsonObject:
 
 
 def result_block(item: Mapping[str, Any]) -> JsonObject | None:
-    """Return what came of a call; None of one that was cut."""
+    """Return the result of a call; None of one that was cut."""
     if item["status"] == "incomplete":
         return None
     use = use_begun(item)
@@ -236,7 +236,7 @@ def _mcp_item(server: str, use: UseBlock) -> JsonObject:
 
 
 def with_result(item: JsonObject, result: ResultBlock) -> JsonObject:
-    """Return the item of a call with what came of it."""
+    """Return the item of a call with its result."""
     if isinstance(result, McpToolResultBlock):
         text = result.content if isinstance(result.content, str) else _text_of(result.content or ())
         if result.is_error:
@@ -279,7 +279,7 @@ def _page(page: JsonObject) -> JsonObject:
 
 
 def _outputs(content: JsonObject) -> JsonObject:
-    """Return what code has printed and written."""
+    """Return the output and the files of code."""
     printed = f"{content.get('stdout') or ''}{content.get('stderr') or ''}"
     outputs: list[JsonObject] = [{"type": "logs", "logs": printed}] if printed else []
     written = content.get("content")

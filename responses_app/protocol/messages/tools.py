@@ -275,7 +275,7 @@ class ReadTools:
         return bool(self.uses)
 
     def name_of(self, index: int, rest: str) -> str:
-        """Return what the client calls a field of a tool."""
+        """Return the client's name of a field of a tool."""
         if index >= len(self.places):
             return "tools"
         at = self.places[index]
@@ -310,7 +310,7 @@ def read_tools(tools: object, servers: object, container: str | None) -> ReadToo
 
 
 def choice_fields(choice: MessagesToolChoice | None, read: ReadTools) -> JsonObject:
-    """Return what a choice is in a request of the Responses API."""
+    """Return the fields of a choice in a request of the Responses API."""
     if choice is None:
         return {}
     fields: JsonObject = {"parallel_tool_calls": False} if choice.disable_parallel_tool_use else {}

@@ -28,7 +28,6 @@ from responses_app.protocol.fields import (
     wrong_type,
 )
 from responses_app.protocol.items.compaction import MIN_THRESHOLD
-from responses_app.protocol.items.multi_agent import DEFAULT_CONCURRENT
 from responses_app.protocol.stop_strings import Stops
 from responses_app.protocol.tiers import ServiceTier
 
@@ -126,7 +125,7 @@ class PlainText(_Format):
 
     @property
     def content(self) -> Content:
-        """What the answer may be."""
+        """The content that the answer may have."""
         return AnyText()
 
     def echoed(self) -> JsonObject:
@@ -141,7 +140,7 @@ class AnyJson(_Format):
 
     @property
     def content(self) -> Content:
-        """What the answer may be."""
+        """The content that the answer may have."""
         return AnyObject()
 
     def echoed(self) -> JsonObject:
@@ -161,7 +160,7 @@ class FittingJson(_Format):
 
     @property
     def content(self) -> Content:
-        """What the answer may be."""
+        """The content that the answer may have."""
         return JsonSchema(orjson.dumps(self.json_schema).decode())
 
     def echoed(self) -> JsonObject:
@@ -231,7 +230,7 @@ class HeldText:
 
 
 def held_text(outputs: StructuredOutputs) -> HeldText:
-    """Return what an answer is held to. Raises `ApiError`."""
+    """Return the content that an answer is held to. Raises `ApiError`."""
     # `json` is a method of pydantic's models, so its field has another name here.
     names = [name for name in ("json_schema", *_STRUCTURED[1:]) if getattr(outputs, name) not in (None, False)]
     if len(names) != 1:
@@ -328,6 +327,9 @@ class BackgroundOptions(ClientModel):
     def window_seconds(self) -> float | None:
         """How long it may take; None where it is wanted soon."""
         return {"2h": 7_200.0, "8h": 28_800.0}.get(self.completion_window or "")
+
+
+DEFAULT_CONCURRENT = 3  # OpenAI's default of `max_concurrent_subagents`
 
 
 class MultiAgent(ClientModel):
@@ -464,7 +466,7 @@ class Fields(GenerationFields):
 
 
 def check_create(fields: Fields) -> None:
-    """Refuse what a create may not include."""
+    """Refuse an `include` that a create may not have."""
     check_include(fields.include, own=(TOKENS,))
     if (fields.stream or fields.background) and fields.wants_tokens:
         raise invalid_value(
@@ -475,7 +477,7 @@ def check_create(fields: Fields) -> None:
 
 
 def check_include(include: list[str] | None, *, own: Collection[str] = ()) -> None:
-    """Refuse an `include` that OpenAI does not know, but for `own`; what cannot be served is left out silently."""
+    """Refuse an `include` that OpenAI does not know, but for `own`; one that cannot be served is left out silently."""
     for index, name in enumerate(include or ()):
         if name not in KNOWN_INCLUDES and name not in own:
             known = ", ".join(sorted((*KNOWN_INCLUDES, *own)))

@@ -69,7 +69,7 @@ def parse_list_query(
 
 
 def parse_cursor(query: Query, name: str, *kinds: str) -> str | None:
-    """Return the cursor that a query has under this name. Raises `ApiError` for what is no id with such a prefix."""
+    """Return the cursor that a query has under this name. Raises `ApiError` for no id with such a prefix."""
     # An empty one is that of a client that has no cursor yet.
     cursor = _last(query, name) or None
     if cursor is not None and kinds and not any(ids.is_made(cursor, kind) for kind in kinds):
@@ -78,14 +78,14 @@ def parse_cursor(query: Query, name: str, *kinds: str) -> str | None:
 
 
 def parse_include_query(query: Query) -> Sequence[str]:
-    """Return what an `include` asks for; SDKs write it as `include[]`. Raises `ApiError` for what OpenAI lacks."""
+    """Return the values of `include`; SDKs write it as `include[]`. Raises `ApiError` for those that OpenAI lacks."""
     include = [*query.get("include", ()), *query.get("include[]", ())]
     check_include(include)
     return include
 
 
 def unknown_cursor(cursor: str, name: str = "after", *kinds: str) -> ApiError:
-    """A cursor is no id of what is listed (400)."""
+    """A cursor is no id of an item of the list (400)."""
     form = f", which is {' or '.join(map(repr, kinds))} and 32 hex digits" if kinds else ""
     return _invalid(name, cursor, f"It takes the id of an item of this list{form}.")
 
@@ -143,7 +143,7 @@ def page_of(rows: Sequence[Row] | None, query: ListQuery, shown: Callable[[Row],
 
 
 def page_behind(items: Sequence[Listed], query: ListQuery) -> Page[Listed]:
-    """Return the part of a whole list, the oldest first, that is asked for. Raises `ApiError` for what is no id."""
+    """Return a part of a whole list, whose oldest item is the first. Raises `ApiError` for a cursor that is no id."""
     ordered: Sequence[Listed] = list(reversed(items)) if query.descending else list(items)
     if query.after is not None:
         ordered = _behind(ordered, query.after, descending=query.descending)

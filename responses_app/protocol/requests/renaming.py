@@ -34,7 +34,7 @@ def in_own_names(
 ) -> ApiError:
     """Return an error as a client of the other API is to read it.
 
-    `item_name` gives what stands for an item of `input`, `tool_name` what stands for one of the tools, where these have
+    `item_name` gives the name of an item of `input`, `tool_name` that of one of the tools, where these have
     other names, too.
     """
 

@@ -83,11 +83,11 @@ class CreateRequest(Fields):
 
     @property
     def answer(self) -> TextFormat | HeldText:
-        """What the answer is to be."""
+        """The format of the answer."""
         return self.held or self.text_format
 
     def note_ignored(self, path: str) -> None:
-        """Tell its client that what stands at a path has no effect."""
+        """Tell its client that the value at a path has no effect."""
         if self.ignored is not None:
             error = invalid_request(path, param=path)
             self.ignored.add(str((self.renamed(error) if self.renamed else error).param))
@@ -148,7 +148,7 @@ class CreateRequest(Fields):
 
     @property
     def session_key(self) -> str | None:
-        """What requests have in common that belong together, as their client says it; None where it does not."""
+        """The key of requests that belong together, as their client says it; None where it does not."""
         options = self.background_options
         return self.prompt_cache_key or (options.continuation_id if options else None)
 
@@ -167,7 +167,7 @@ class CreateRequest(Fields):
 
 
 def only_known(frame: object) -> object:
-    """Return a WebSocket's frame without what nobody reads of a create: it is kept while its run lasts.
+    """Return a WebSocket's frame without the fields that nobody reads of a create: it is kept while its run lasts.
 
     Of unknown fields some names stay: enough of them for the client to be told. Of a value only whether it is null.
     """
@@ -213,14 +213,15 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
     if request.structured_outputs is not None:
         request = request.model_copy(update={"held": _held(request)})
     check_create(request)
-    check_metadata(request.metadata)
+    if request.metadata:
+        check_metadata(request.metadata)
     return request
 
 
 def _tool_choice(
     data: Mapping[str, object], tools: ClientTools, input_json: list[JsonObject], tools_json: list[JsonObject]
 ) -> ToolChoice:
-    """Validate a request's choice among its tools, those in its input, and those of what it continues."""
+    """Validate a request's choice among its tools, those in its input, and those of the response that it continues."""
     value = data.get("tool_choice")
     if value is None:
         return ToolChoice()
@@ -252,7 +253,7 @@ def _held(request: CreateRequest) -> HeldText | None:
 
 
 def _check_window(request: CreateRequest) -> None:
-    """Refuse what may take hours where its client waits for it, or asks for another urgency."""
+    """Refuse a response that may take hours where its client waits for it, or asks for another urgency."""
     why = ""
     if not request.background:
         why = "only a background response may take hours. Set 'background' to true"
@@ -298,7 +299,7 @@ def check_beta(request: CreateRequest, header: str | None) -> None:
 
 
 def _check_agents(request: CreateRequest) -> None:
-    """Refuse what is not carried out for several agents; OpenAI refuses the first two, too."""
+    """Refuse fields that are not carried out for several agents; OpenAI refuses the first two, too."""
     summary = request.reasoning is not None and request.reasoning.wanted_summary is not None
     clashes = {
         "max_tool_calls": request.max_tool_calls is not None,
@@ -454,7 +455,7 @@ class RulesOfTurns:
 def rules_of_turns(
     request: CreateRequest, tools: ClientTools, *, hosted: Iterable[tuple[OfferedTool, CallRule]] = ()
 ) -> RulesOfTurns | None:
-    """Return what the turns of a request may be; None where they may be anything.
+    """Return the rules of the turns of a request; None where they may be anything.
 
     `tools` are those that the model can call, `hosted` those that this server runs. A call that is demanded is demanded
     once: a response goes on behind it where the server ran the tool.

@@ -145,7 +145,7 @@ def sent_image(part: JsonObject) -> SentImage | None:
 
 
 def newest_images(items: Sequence[JsonObject]) -> Iterator[JsonObject]:
-    """Yield what has images that can be edited, the newest first: calls that made one, and messages of the user.
+    """Yield the items with images that can be edited, the newest first: calls that made one, and messages of the user.
 
     Of a call there may be its id alone: `chain.kept_items` keeps no more.
     """
@@ -243,7 +243,7 @@ class FoundFiles:
         return self._first + len(self._files)
 
     def add(self, results: Sequence[tuple[str, str]]) -> None:
-        """Take what a search has found; the oldest are forgotten."""
+        """Take the results of a search; the oldest are forgotten."""
         self._files.append(list(results))
         # The latest search stays whatever its size: its results are cited now.
         while len(self._files) > 1 and (
@@ -373,7 +373,7 @@ def private_fields(tools: object) -> Mapping[str, JsonObject]:
 
 
 def private_key(tool: JsonObject) -> str:
-    """Return by what the private fields of a tool are known: an MCP server's label, or a type that no label can be."""
+    """Return the key of a tool's private fields: an MCP server's label, or a type that no label can be."""
     return str(tool.get("server_label")) if tool.get("type") == "mcp" else f"{tool.get('type')}:"
 
 
@@ -415,7 +415,7 @@ def refuse_double_labels(tools: Sequence[JsonObject]) -> None:
 
 
 def refuse_names(tools: Sequence[JsonObject], taken: Collection[str]) -> None:
-    """Raise `ApiError` for an MCP server or a namespace whose name is what the model calls something of this server."""
+    """Raise `ApiError` for an MCP server or a namespace with a name by which the model calls a tool of this server."""
     for index, tool in enumerate(tools):
         field = _NAMED_BY.get(str(tool["type"]))
         if field is not None and tool.get(field) in taken:

@@ -329,7 +329,7 @@ def _unknown_parameter(param: str) -> ApiError:
 
 
 def content_of(tool: ClientTool) -> Content:
-    """Return what may stand in a call of a tool."""
+    """Return the content that a call of a tool may have."""
     if tool.is_custom:
         if not tool.definition:
             return AnyText()

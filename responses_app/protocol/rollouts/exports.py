@@ -222,7 +222,7 @@ class ParquetRows:
 
 
 def writer_of(query: ExportQuery) -> RowWriter:
-    """Return what writes the rows of an export. Raises `ParquetMissing`."""
+    """Return the writer of an export's rows. Raises `ParquetMissing`."""
     return ParquetRows(query.format) if query.file_type == "parquet" else JsonRows()
 
 
@@ -242,7 +242,7 @@ class _Pieces(io.RawIOBase):
         return len(piece)
 
     def taken(self) -> bytes:
-        """Return what was written, and forget it."""
+        """Return the bytes that were written, and forget them."""
         taken, self._kept = bytes(self._kept), bytearray()
         return taken
 

@@ -114,11 +114,11 @@ class Recorded:
         return self.tail if self.before is None else self._upto(self.shared + len(self.tail))
 
     def whole(self) -> "Tokens[int]":
-        """Return what the model has read and sampled."""
+        """Return all tokens that the model has read and sampled."""
         return self._upto(self.shared + len(self.tail) + len(self.call.sampled))
 
     def _upto(self, end: int) -> "Tokens[int]":
-        """Return the first tokens of the prompt and what was sampled behind it."""
+        """Return the first tokens of the prompt and of those that were sampled behind it."""
         parts: list[Tokens[int]] = []
         each = self
         while True:
@@ -208,7 +208,7 @@ def pack_tokens(tokens: "Tokens[int]") -> bytes:
 
 
 def unpack_tokens(packed: bytes) -> "Tokens[int]":
-    """Read what `pack_tokens` has written."""
+    """Read the bytes of `pack_tokens`."""
     content = packed[1:]
     if packed[:1] == b"\x03":
         wide = bytearray(len(content) // 3 * 4)
@@ -234,7 +234,7 @@ def pack_logprobs(logprobs: "array[float] | None") -> bytes:
 
 
 def unpack_logprobs(packed: bytes) -> "array[float] | None":
-    """Read what `pack_logprobs` has written."""
+    """Read the bytes of `pack_logprobs`."""
     if not packed:
         return None
     read = array("f" if packed[:1] == b"\x04" else "d")

@@ -62,7 +62,7 @@ class _Branches:
         self.at.setdefault(run.begin, {}).setdefault(run.tokens[0], []).append(run)
 
     def matching(self, prompt: "Tokens[int]", upto: int) -> "Iterable[_Run]":
-        """Return what goes on as a prompt does, behind its first `upto` tokens or fewer."""
+        """Return the runs that go on as a prompt does, behind its first `upto` tokens or fewer."""
         for place, following in self.at.items():
             if place <= upto and place < len(prompt):
                 yield from following.get(prompt[place], ())

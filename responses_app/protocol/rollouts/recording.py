@@ -72,14 +72,14 @@ class SampledTokens:
     has_logprobs: bool = False  # of any token
 
     def add(self, chunk: TokenChunk) -> None:
-        """Add what came."""
+        """Add a chunk."""
         self.chunks.append(chunk)
         # An object a token takes thirty times the memory of the token, so not all of a long turn wait.
         if len(self.chunks) == MOST_CHUNKS:
             self.gather()
 
     def gather(self) -> None:
-        """Put together what came."""
+        """Put the chunks together."""
         chunks, self.chunks = self.chunks, []
         if not chunks:
             return
@@ -131,7 +131,7 @@ class SampledTokens:
         )
 
     def _corrected(self, weights: list[WeightsSpan], count: int) -> list[WeightsSpan]:
-        """Return versions as the engine has told them at the end: those before are what was known when tokens came."""
+        """Return versions as the engine has told them at the end: those before were known when tokens came."""
         if self.weights is None:
             return weights
         # What was sampled before a cut was told by another call of the engine, or by none.
@@ -182,14 +182,14 @@ class _OpenCall:
 
 
 def asking_logprobs(request: GenerationRequest) -> GenerationRequest:
-    """Return what the engine is asked, with the log probability of each token."""
+    """Return the request of the engine, with the log probability of each token."""
     if request.sampling.top_logprobs is not None:
         return request
     return replace(request, sampling=request.sampling.but(top_logprobs=0))
 
 
 def as_asked(sampling: SamplingOptions) -> JsonObject:
-    """Return what was asked of sampling, as JSON has it: there the ids of `logit_bias` are texts."""
+    """Return the options of sampling as JSON has them: there the ids of `logit_bias` are texts."""
     return {
         name: {str(key): each for key, each in value.items()} if isinstance(value, Mapping) else value
         for name, value in sampling.named().items()
@@ -241,7 +241,7 @@ class Recorder:
         self._queued[agent] = self._time()
 
     def ask(self, generate: Generate, request: GenerationRequest) -> None:
-        """Note what the engine is asked: before the machine is told that the turn has begun."""
+        """Note the engine's request, before the machine is told that the turn has begun."""
         agent, prompt, written = generate.agent, _held(request.prompt_token_ids), self._about.format
         places = written.picture_places(prompt) if request.pictures and written is not None else ()
         sampling = as_asked(request.sampling)
@@ -256,13 +256,13 @@ class Recorder:
         )
 
     def asked_of(self, request: GenerationRequest, *, logprobs: bool) -> GenerationRequest:
-        """Return what the engine is asked: by which weights, and for `logprobs`, where it has any, of each token."""
+        """Return the engine's request with the weights that are wanted, and for `logprobs` with those of each token."""
         if self.rule is not None:
             request = replace(request, weights=self.rule.version)
         return asking_logprobs(request) if logprobs else request
 
     def note(self, chunk: TokenChunk, agent: int) -> Sequence[TokenLogprob] | None:
-        """Note what the engine has given, before the machine is told it; return what of it the client sees."""
+        """Note a chunk, before the machine is told it; return the log probabilities that the client sees."""
         call = self._open.get(agent)
         if call is not None:
             if call.first_token is None and chunk.token_ids:
@@ -271,7 +271,7 @@ class Recorder:
         return None if self._hides else chunk.logprobs
 
     def mark(self, sampled: Sampled, chunk: TokenChunk, agent: int) -> None:
-        """Put what is to be recorded of a chunk where the log has it, and no client sees it."""
+        """Put the records of a chunk where the log has them, and no client sees them."""
         if self._hides:
             sampled.recorded = chunk.logprobs
         version = chunk.weights_version
@@ -313,7 +313,7 @@ class Recorder:
         self.take(input, agent_of, at=at)
 
     def finish(self) -> Sequence[Recorded]:
-        """End what is open, and return all calls."""
+        """End the open calls, and return all calls."""
         for agent in list(self._open):
             self._end(agent, None, by_machine=False)
         return self.calls
@@ -403,7 +403,7 @@ def _held(prompt: Sequence[int]) -> "Tokens[int]":
 
 
 def behind(before: Recorded | None, call: EngineCall, prompt: "Tokens[int]") -> Recorded:
-    """Return a call that takes no memory for what its prompt shares with the call before it."""
+    """Return a call that takes no memory for the tokens that its prompt shares with the call before it."""
     if before is None:
         return Recorded(call, prompt)
     shared = common(before.whole(), prompt, 0)
@@ -444,7 +444,7 @@ class CompletionRecorder:
         self._asked = self._time()
 
     def take(self, chunk: TokenChunk) -> None:
-        """Take what the engine has sampled. Raises `WeightsNotServed`, `RolloutStale`."""
+        """Take a chunk of the engine's. Raises `WeightsNotServed`, `RolloutStale`."""
         try:
             if self._rule is not None:
                 self._rule.take(chunk)
@@ -458,7 +458,7 @@ class CompletionRecorder:
         self._sampled.add(chunk)
 
     def end(self, error: EngineError) -> None:
-        """Note what has ended it."""
+        """Note the error that has ended it."""
         broken = broken_rule(error)
         self._broken = None if broken is None else FINISHED[str(broken.code)]
 

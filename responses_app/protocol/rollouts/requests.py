@@ -23,7 +23,7 @@ from responses_app.protocol.errors import (
 from responses_app.protocol.fields import ClientModel, check_metadata, validate
 from responses_app.protocol.rollouts.generations import MAIN, Api, Break, RolloutRef
 from responses_app.protocol.sessions import HEADERS as HARNESS_HEADERS
-from responses_app.protocol.sessions import harness_session
+from responses_app.protocol.sessions import NO_HARNESS, harness_session
 from responses_app.protocol.setting import KIB, MIB, RoomSettings, seconds, setting, whole
 
 HEADER = "x-rollout-id"
@@ -233,7 +233,7 @@ def parse_rollout(data: Mapping[str, object]) -> NewRollout:
 
 
 def response_of(turn: str) -> str:
-    """Return the id of the response that a client calls by the id of what it got: a chat completion, for example."""
+    """Return the id of the response that a client calls by the id of its answer: a chat completion, for example."""
     for prefix in (ids.CHAT_COMPLETION, ids.MESSAGE):
         if turn.startswith(prefix):
             return ids.RESPONSE + turn.removeprefix(prefix)
@@ -264,17 +264,17 @@ def is_full_of_rewards(rewards: Sequence[RewardObject], more: RewardObject) -> b
 
 
 def as_sampling(sampling: Sampling | None) -> JsonObject:
-    """Return what was said of sampling, as it is kept."""
+    """Return the options of sampling, as they are kept."""
     return {} if sampling is None else sampling.model_dump(exclude_none=True)
 
 
 def with_defaults(sampling: Mapping[str, Any], request: Any) -> dict[str, Any]:
-    """Return what a roll-out says of sampling and a request does not."""
+    """Return the options of sampling that a roll-out has and a request does not."""
     return {name: value for name, value in sampling.items() if getattr(request, name, value) is None}
 
 
 def ref_of(headers: Mapping[str, str], api: Api) -> RolloutRef:
-    """Return what a request's headers say of its roll-out. Raises `ApiError` (400) for a wrong id."""
+    """Return the roll-out that a request's headers name. Raises `ApiError` (400) for a wrong id."""
     names = [name.strip(" ") for name in headers[HEADER].split(",")] if HEADER in headers else []
     for name in names:
         checked_name(name, HEADER)
@@ -284,7 +284,8 @@ def ref_of(headers: Mapping[str, str], api: Api) -> RolloutRef:
             HEADER, f"this header, or the URL, names '{one}' and '{other}': a request is part of one roll-out."
         )
     harness = harness_session(headers)
-    return RolloutRef(names[0] if names else "", branch_of(harness.session, harness.agent), api, harness=harness)
+    branch = MAIN if harness is NO_HARNESS else branch_of(harness.session, harness.agent)
+    return RolloutRef(names[0] if names else "", branch, api, harness=harness)
 
 
 def named(ref: RolloutRef | None, metadata: Mapping[str, str] | None) -> RolloutRef | None:
@@ -307,7 +308,7 @@ def branch_of(session: str, agent: str = "") -> str:
 
 
 def checked_name(name: str, param: str) -> str:
-    """Return the id of a roll-out. Raises `ApiError` (400) for what is none."""
+    """Return the id of a roll-out. Raises `ApiError` (400) for a text that is none."""
     if name == RESERVED:
         raise invalid_value(param, f"'{RESERVED}' is the path of exports: take another id.")
     if name in STEPS:

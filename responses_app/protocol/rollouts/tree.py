@@ -64,7 +64,7 @@ class TokenNode:
 
     @property
     def mask(self) -> Literal[0, 1]:
-        """1 for what was sampled."""
+        """1 for sampled tokens, else 0."""
         return 1 if self.kind == "sampled" else 0
 
     @property
@@ -130,7 +130,7 @@ class SequenceOfNodes:
 
     @property
     def mask(self) -> bytearray:
-        """A byte a token: 1 for what is trained on."""
+        """A byte a token: 1 for those that are trained on."""
         mask = bytearray()
         for count, node in enumerate(self._nodes()):
             mask += bytes((node.mask if count >= self.masked else 0,)) * len(node.token_ids)

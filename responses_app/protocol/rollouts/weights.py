@@ -12,7 +12,7 @@ than all of them: the update has just ended. One that has sampled and is not in 
 with.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -58,10 +58,16 @@ class WeightsWanted:
     def check(self, served: Sequence[str], current: str, order: Sequence[str], *, updates: str | None) -> None:
         """Raise `ApiError` (409) for a request that comes now; `updates`: to which version the weights change now.
 
-        That is empty where they change to one that is not known here, and None where they do not.
+        `updates` is empty where they change to one that is not known here, and None where they do not. An engine that
+        does not tell which weights it has: 400.
         """
         if not served:
-            raise weights_not_told(self.rollout)
+            raise invalid_request(
+                f"The rollout '{self.rollout}' wants weights of a version (weights_wanted, max_staleness), and this "
+                "model's engine does not tell which it has. Begin another rollout without these fields.",
+                param="weights_wanted",
+                code="unsupported_engine",
+            )
         if self.version is not None and self.version not in served:
             raise weights_not_served(self.version, served, updates=updates)
         if self.max_staleness is not None:
@@ -86,12 +92,12 @@ class WeightsRule:
         return self._wanted.version or ""
 
     def note(self, version: str | None) -> None:
-        """Note what has sampled on another worker."""
+        """Note the weights that have sampled on another worker."""
         if version is not None and version != UNKNOWN:
             self._sampled.add(version)
 
     def take(self, chunk: TokenChunk) -> None:
-        """Take what comes, before it is told. Raises `WeightsNotServed`, `RolloutStale`."""
+        """Take a chunk, before it is told. Raises `WeightsNotServed`, `RolloutStale`."""
         told = chunk.newest if chunk.weights_version == UNKNOWN else chunk.weights_version
         for version in [span.version for span in chunk.weights] if chunk.weights else (told,):
             # None: the engine tells it once more where it changes.
@@ -126,7 +132,7 @@ def versions_after(kept: Sequence[str], calls: Iterable[EngineCall]) -> Sequence
 
 
 def untold(chunk: TokenChunk) -> TokenChunk:
-    """Return what is told of a chunk that breaks a rule: none of its tokens, and of the others who has sampled them."""
+    """Return a chunk that breaks a rule as it is told: without its tokens, and with the weights of the others."""
     assert chunk.weights is not None, "only an engine that tells it at the end corrects it"
     spans, dropped = list(chunk.weights), len(chunk.token_ids)
     while spans and dropped >= spans[-1].tokens:
@@ -137,7 +143,7 @@ def untold(chunk: TokenChunk) -> TokenChunk:
 
 
 def broken_rule(error: EngineError | None) -> ApiError | None:
-    """Return what the client is told of a rule that is broken (409); None for all else."""
+    """Return the client's error for a rule that is broken (409); None for all else."""
     if isinstance(error, WeightsNotServed):
         return weights_not_served(error.wanted, error.served)
     if isinstance(error, RolloutStale):
@@ -158,23 +164,10 @@ def weights_not_served(wanted: str, served: Sequence[str], *, updates: str | Non
         advice = "An update is under way: wait for its end, and send the request again if it brings them."
     else:
         advice = f"They are being changed to '{updates}'. Begin another rollout behind that."
+    versions = ", ".join(f"'{version}'" for version in served[:SHOWN]) or "others"
+    others = " and others" if len(served) > SHOWN else ""
     return conflict(
-        f"The rollout wants the weights '{wanted}' (weights_wanted), and the engine has {_listed(served)}. {advice}",
+        f"The rollout wants the weights '{wanted}' (weights_wanted), and the engine has {versions}{others}. {advice}",
         param="weights_wanted",
         code="weights_not_served",
     )
-
-
-def weights_not_told(name: str) -> ApiError:
-    """The engine does not tell which weights it has (400)."""
-    return invalid_request(
-        f"The rollout '{name}' wants weights of a version (weights_wanted, max_staleness), and this model's engine "
-        "does not tell which it has. Begin another rollout without these fields.",
-        param="weights_wanted",
-        code="unsupported_engine",
-    )
-
-
-def _listed(versions: Collection[str]) -> str:
-    shown = ", ".join(f"'{version}'" for version in list(versions)[:SHOWN])
-    return f"{shown} and others" if len(versions) > SHOWN else shown or "others"

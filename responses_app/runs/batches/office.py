@@ -49,7 +49,7 @@ class BatchOffice:
             key = await self.keys.get(record.key_id)
             if key is None:
                 raise KeyGone(f"the key {record.key_id} of batch {record.id} was deleted")
-            return Caller(project=record.project, key=key)
+            return Caller.by_key(key)
         if not record.key_id:
             return Caller(project=record.project)
-        return Caller(project=record.project, own_limited=await self.keys.limits_of_project(record.project))
+        return Caller(project=record.project, limited=await self.keys.limits_of_project(record.project))

@@ -209,8 +209,7 @@ class DatabaseStaff(ThreadedStore[None]):
             is_there = row is not None and row.archived_at is None
             if project != DEFAULT_PROJECT and not (is_there and chooses_project(user)):
                 raise _no_project()
-            who = {"session": given.key, "user": str(user.pk)}
-            return Caller(project=project, **who, own_scopes=scopes, own_limited=limited_in(row))
+            return Caller.by_session(project, given.key, str(user.pk), scopes=scopes, limited=limited_in(row))
 
         return await self._threads.run(read)
 

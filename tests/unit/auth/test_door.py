@@ -116,8 +116,8 @@ def test_no_key_of_a_project_can_be_made_for_what_admin_keys_may() -> None:
     assert not {*SCOPES, *ONLY_NAMED} & {*MANAGES}
     for caller in (
         NOBODY_ASKED,
-        Caller(session="s", own_scopes=SCOPES),
-        Caller(key=KeyRecord(id="k", project="p", digest="")),
+        Caller(session="s", scopes=SCOPES),
+        Caller.by_key(KeyRecord(id="k", project="p", digest="")),
     ):
         for scope in MANAGES:
             with pytest.raises(ApiError, match="needs an admin key"):

@@ -6,8 +6,8 @@ from responses_app.protocol.rate_limits import (
     NO_LIMITS,
     Amount,
     LimitedSubject,
+    LimitLine,
     Limits,
-    Line,
     Quantity,
     Rate,
     as_event,
@@ -42,7 +42,7 @@ def test_times_are_written_as_openai_writes_them(milliseconds: float, written: s
 
 
 def test_headers_and_event_say_the_same() -> None:
-    lines = [Line("requests", 60, 59, 1000), Line("tokens", 1000, 1, 360_000)]
+    lines = [LimitLine("requests", 60, 59, 1000), LimitLine("tokens", 1000, 1, 360_000)]
     assert as_headers(lines) == {
         "x-ratelimit-limit-requests": "60",
         "x-ratelimit-remaining-requests": "59",
@@ -55,13 +55,13 @@ def test_headers_and_event_say_the_same() -> None:
 
 
 def test_the_limit_of_which_the_least_is_left_is_told() -> None:
-    lines = [Line("tokens", 1000, 900, 1), Line("tokens", 5000, 200, 2), Line("requests", 1, 1, 0)]
-    assert tightest(lines) == [Line("tokens", 5000, 200, 2), Line("requests", 1, 1, 0)]
+    lines = [LimitLine("tokens", 1000, 900, 1), LimitLine("tokens", 5000, 200, 2), LimitLine("requests", 1, 1, 0)]
+    assert tightest(lines) == [LimitLine("tokens", 5000, 200, 2), LimitLine("requests", 1, 1, 0)]
 
 
 def test_what_is_left_is_never_less_than_nothing() -> None:
     rate = Rate(LimitedSubject("key:a", Limits(output_tokens_per_minute=10)), Quantity.OUTPUT, 10)
-    assert line_of(rate, 180_000) == Line("tokens", 10, 0, 180_000)
+    assert line_of(rate, 180_000) == LimitLine("tokens", 10, 0, 180_000)
     error = rate_reached(rate, 1, 180_000)
     assert error.retry_after == 126
     assert "Please try again in 2m6s" in error.message

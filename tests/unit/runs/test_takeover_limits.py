@@ -50,8 +50,8 @@ def worker(name: str, turns: Sequence[Sequence[str | asyncio.Event]], store: Fak
     return site
 
 
-BY_KEY = Caller(project="default", key=KeyRecord(id="key_1", project="default", digest="d", limited=LIMITED))
-SIGNED_IN = Caller(project="default", session="a session of the admin", own_limited=LIMITED)
+BY_KEY = Caller.by_key(KeyRecord(id="key_1", project="default", digest="d", limited=LIMITED))
+SIGNED_IN = Caller.by_session("default", "a session of the admin", "", scopes=(), limited=LIMITED)
 
 
 async def ask(site: Site, caller: Caller = BY_KEY) -> Reading:
@@ -134,7 +134,7 @@ async def test_while_its_key_cannot_be_read_it_waits() -> None:
 async def test_one_whose_key_was_deleted_fails() -> None:
     """Which models it had, and what else, nobody knows any more."""
     other = KeyRecord(id="key_deleted", project="default", digest="d", limited=LIMITED)
-    store, rates, first, _ = await begun(Caller(project="default", key=other))
+    store, rates, first, _ = await begun(Caller.by_key(other))
     await first.registry.aclose()
     second = worker("b", [[ANSWER]], store, rates)
     async with looked_after(second, worker="b"):

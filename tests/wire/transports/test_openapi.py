@@ -15,7 +15,7 @@ from referencing.jsonschema import DRAFT202012
 
 from responses_app.api.endpoints import ENDPOINTS
 from responses_app.api.openapi import document
-from responses_app.protocol.rate_limits import Line, as_headers
+from responses_app.protocol.rate_limits import LimitLine, as_headers
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS
 from responses_app.protocol.requests.server_tools import DECLARED_UNASKED, server_tool_missing
 from tests.kit.server import Server
@@ -83,7 +83,7 @@ def test_each_endpoint_has_an_id_of_its_own_and_answers() -> None:
 
 
 def test_answers_have_the_headers_of_limits_where_a_key_may_have_limits() -> None:
-    told = set(as_headers([Line(name, 60, 59, 1000.0) for name in ("requests", "tokens")]))
+    told = set(as_headers([LimitLine(name, 60, 59, 1000.0) for name in ("requests", "tokens")]))
     assert len(told) == 6
     paths = made()["paths"]
     assert told < set(paths["/v1/responses"]["post"]["responses"]["200"]["headers"])
