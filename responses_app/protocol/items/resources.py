@@ -5,6 +5,7 @@ items are given back with the fields that OpenAI's types require and clients lea
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import GetPydanticSchema
@@ -287,15 +288,13 @@ def _changed(part: object, left_out: Mapping[str, Mapping[str, object]]) -> obje
     return {**part, **gone} if isinstance(part, dict) and gone and gone.keys() <= part.keys() else part
 
 
-def _trimmed_reasoning(item: JsonObject, include: Collection[str]) -> JsonObject:
-    if "reasoning.encrypted_content" in include:
-        return item
-    return {name: value for name, value in item.items() if name != "encrypted_content"}
+def _without(item: JsonObject, include: Collection[str], *, field: str, unless: str) -> JsonObject:
+    """Return an item without a field, unless `include` names it."""
+    return item if unless in include else {name: value for name, value in item.items() if name != field}
 
 
 def _trimmed_search(item: JsonObject, include: Collection[str]) -> JsonObject:
-    if "results" in item and "web_search_call.results" not in include:
-        item = {name: value for name, value in item.items() if name != "results"}
+    item = _without(item, include, field="results", unless="web_search_call.results")
     action = item.get("action")
     if "web_search_call.action.sources" in include or not isinstance(action, dict):
         return item
@@ -314,20 +313,14 @@ def _trimmed_outputs(item: JsonObject, include: Collection[str]) -> JsonObject:
     return item if "code_interpreter_call.outputs" in include or "outputs" not in item else {**item, "outputs": None}
 
 
-def _trimmed_results(item: JsonObject, include: Collection[str]) -> JsonObject:
-    if "file_search_call.results" in include:
-        return item
-    return {name: value for name, value in item.items() if name != "results"}
-
-
 # By the type of an item: what leaves out of it what its `include` does not name.
 _EXTRAS: Mapping[str, Callable[[JsonObject, Collection[str]], JsonObject]] = {
     "message": _trimmed_message,
-    "reasoning": _trimmed_reasoning,
+    "reasoning": partial(_without, field="encrypted_content", unless="reasoning.encrypted_content"),
     "web_search_call": _trimmed_search,
     "computer_call_output": _trimmed_screenshot,
     "code_interpreter_call": _trimmed_outputs,
-    "file_search_call": _trimmed_results,
+    "file_search_call": partial(_without, field="results", unless="file_search_call.results"),
 }
 _EXTRAS_OF_PARTS: Mapping[str, tuple[str, Mapping[str, object]]] = {  # part → its `include`, and what stands without
     "input_image": (INPUT_IMAGES, {"image_url": None}),

@@ -11,6 +11,7 @@ replay of the log makes it again.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import cast
 
 from responses_app.protocol.errors import JsonObject
@@ -23,28 +24,13 @@ class Chorus:
     """What all agents of a response have said."""
 
     def __init__(self) -> None:
-        self._next_number = 0  # of the next event; there are no gaps
-        self._next_place = 0  # of the next item
-        self._done: dict[int, JsonObject] = {}  # items that are done, by their places
+        self.numbers, self.places = count(), count()  # of the next events and items; there are no gaps
+        self.done: dict[int, JsonObject] = {}  # items that are done, by their places
 
     @property
     def output(self) -> list[JsonObject]:
         """The items that are done, in their order."""
-        return [self._done[place] for place in sorted(self._done)]
-
-    def number(self) -> int:
-        """Return the number of the next event."""
-        self._next_number += 1
-        return self._next_number - 1
-
-    def place(self) -> int:
-        """Return the place of an item that begins."""
-        self._next_place += 1
-        return self._next_place - 1
-
-    def keep(self, place: int, item: JsonObject) -> None:
-        """Take an item that is done."""
-        self._done[place] = item
+        return [self.done[place] for place in sorted(self.done)]
 
 
 class Voice:
@@ -61,7 +47,7 @@ class Voice:
         return [self._moved(event) for event in events]
 
     def _moved(self, event: Event) -> Event:
-        number = self._chorus.number()
+        number = next(self._chorus.numbers)
         if isinstance(event, Delta):  # nearly always
             return event.moved(self._template_for(event.template), number)
         fields = event.fields
@@ -69,13 +55,13 @@ class Voice:
             place = self._place(fields[_INDEX])
             fields = {**fields, _INDEX: place}
             if event.type is EventType.ITEM_DONE:
-                self._chorus.keep(place, cast(JsonObject, fields["item"]))
+                self._chorus.done[place] = cast(JsonObject, fields["item"])
         return Event(event.type, number, {**fields, "agent": self.agent})
 
     def _place(self, own: object) -> int:
         """Return the place of one of its items; `own` is the one that it has in its own stream."""
         if own not in self._places:
-            self._places[own] = self._chorus.place()
+            self._places[own] = next(self._chorus.places)
         return self._places[own]
 
     def _template_for(self, own: DeltaTemplate) -> DeltaTemplate:

@@ -29,7 +29,6 @@ from engine.formats.base import (
     ModelFormat,
     RenderedMessage,
     Text,
-    Tokens,
     TurnEvent,
     as_tokens,
 )
@@ -90,7 +89,8 @@ class SummaryTurns:
         length, tokens = _REQUESTS[self._style]
         # Not a message of the user: that would settle the thought which it is about.
         request = RenderedMessage(MessageKind.OTHER, self._format.user(_request(length)).tokens)
-        return Generate(turn, (*messages, request), sampled=self._beginning(), budget=tokens, aside=True)
+        sampled = as_tokens(self._format.answer_start())  # with them an answer begins, behind those that ask for one
+        return Generate(turn, (*messages, request), sampled=sampled, budget=tokens, aside=True)
 
     def begins_turn(self) -> bool:
         """Note that a turn begins; return whether what tools gave back may stand before it."""
@@ -116,10 +116,6 @@ class SummaryTurns:
         text = text if self._has_begun else text.lstrip()
         self._has_begun = self._has_begun or bool(text)
         return text
-
-    def _beginning(self) -> "Tokens[int]":
-        """Return the tokens with which an answer begins, behind those that ask the model to go on."""
-        return as_tokens(self._format.answer_start())
 
 
 def _request(length: str) -> str:
