@@ -28,7 +28,7 @@ from typing import Any
 
 from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.response.input_codec import encode_one
-from responses_app.protocol.response.steps import Enqueued, Input, RunStarted, Sampled, input_of
+from responses_app.protocol.response.steps import Enqueued, Input, OfAgent, RunStarted, Sampled
 from responses_app.protocol.webhooks import WebhookMessage
 from responses_app.runs.log.journal import EventJournal
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend, StoreError
@@ -88,7 +88,7 @@ class RunLog:
 
     def take(self, input_: Input, events: Sequence[Event]) -> None:
         """Note an input and what came of it."""
-        its = input_of(input_)
+        its = input_.input if isinstance(input_, OfAgent) else input_  # no call: on the path of each token
         was_text, self._is_text = self._is_text, isinstance(its, Sampled) and its.finish is None
         # Tokens that only continue an item need no time of their own: that keeps the log at 4 bytes a token.
         only_goes_on = was_text and self._is_text and not any(each.type is EventType.ITEM_ADDED for each in events)
