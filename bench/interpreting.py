@@ -19,8 +19,8 @@ import httpx
 
 from bench.report import Result
 from bench.servers import Bench, BenchServer
+from responses_app.kit.clock import id_factory
 from responses_app.protocol.setting import MIB
-from responses_app.stores.clock import id_factory
 from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.hosts import OwnHost, RemoteHost
 from responses_app.tools.sandbox.sandboxes import Bubblewrap

@@ -44,9 +44,9 @@ async def _ended(alias: str) -> tuple[Counter[tuple[bool, str]], dict[bool, list
     """Return how many rows and commits there were, with an endpoint and without, and the time of a response."""
     from django.db.backends.signals import connection_created
 
+    from responses_app.kit.threads import DatabaseReaders
     from responses_app.models.webhooks import WebhookEvent
     from responses_app.stores.database.responses.store import DatabaseResponseStore
-    from responses_app.stores.database.threads import DatabaseReaders
     from responses_app.stores.database.webhooks.webhooks import DatabaseWebhooks
     from tests.contracts.adapters.test_webhooks import ended, endpoint
     from tests.contracts.store import Turn

@@ -188,7 +188,7 @@ def _database(url: str) -> dict[str, Any]:
         config["ENGINE"] = "responses_app.stores.database.postgres"
         seconds = max(2, min(5, round(RESPSITE.database_timeout_seconds)))  # libpq takes no fewer
         config["OPTIONS"] = {"connect_timeout": seconds, **config.get("OPTIONS", {})}
-        config["MAX_CONNECTIONS"] = RESPSITE.database_connections  # of `stores.database.pool`
+        config["MAX_CONNECTIONS"] = RESPSITE.database_connections  # of `kit.pool`
     return config
 
 

@@ -20,6 +20,7 @@ from responses_app.api.conversation_requests import (
     too_many_conversations,
 )
 from responses_app.auth.scopes import check_named, named_by_conversation
+from responses_app.kit.errors import UnknownCursor
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area, Caller
 from responses_app.protocol.errors import JsonObject, conversation_not_found
@@ -27,7 +28,6 @@ from responses_app.protocol.fields import missing
 from responses_app.protocol.items.resources import Item, identified, with_included
 from responses_app.protocol.requests.pages import ItemList, list_page, parse_list_query, unknown_cursor
 from responses_app.runs.plan.sessions import session_of_conversation
-from responses_app.stores.base import UnknownCursor
 from responses_app.stores.stores import ConversationEntry, ConversationFull, ConversationRecord
 from responses_app.web.endpoint import INCLUDE, JSON, PAGED, Endpoint, Parameter, Refusals, text
 from responses_app.web.http import caller_of, include_of, or_raise, project_of, query_of, read_json

@@ -10,6 +10,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError
@@ -40,7 +41,6 @@ from responses_app.protocol.files.files import (
     upload_not_found,
 )
 from responses_app.protocol.requests.pages import page_of, parse_list_query
-from responses_app.stores.base import StoreError
 from responses_app.stores.files import (
     PIECE_BYTES,
     FileGone,

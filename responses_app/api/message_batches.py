@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import invalid_value
@@ -33,7 +34,6 @@ from responses_app.protocol.messages.batches import (
 from responses_app.protocol.messages.errors import MessagesErrorAnswer, check_version
 from responses_app.protocol.requests.pages import Query, parse_cursor
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
-from responses_app.stores.base import StoreError
 from responses_app.stores.batches import ERRORED, SUCCEEDED, BatchRecord, LineCounts
 from responses_app.web.batches import REFUSALS, check_can_run
 from responses_app.web.endpoint import Endpoint, Parameter, limit_of, text

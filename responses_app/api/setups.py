@@ -7,7 +7,7 @@ from typing import Literal
 from django.http import HttpRequest
 from typing_extensions import TypedDict
 
-from responses_app.models.fields import json_text
+from responses_app.kit.columns import json_text
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, not_found

@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, JsonObject
@@ -27,7 +28,6 @@ from responses_app.protocol.files.skills import (
     version_number,
 )
 from responses_app.protocol.requests.pages import page_of, parse_list_query
-from responses_app.stores.base import StoreError
 from responses_app.stores.files import PIECE_BYTES, FilesFull
 from responses_app.stores.skills import DefaultInUse, NewBundle, SkillGone, SkillRecord, SkillsFull, VersionRecord
 from responses_app.tools.skill_bundles import BadBundle, SentFile, read_folder, read_zip

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from responses_app.auth.keyring import REFRESH_SECONDS, KeyRing, no_watch
+from responses_app.kit.errors import NotMigrated, StoreError
 from responses_app.protocol.api_keys import (
     MANAGES,
     NOBODY_ASKED,
@@ -34,7 +35,6 @@ from responses_app.protocol.api_keys import (
     session_over,
 )
 from responses_app.protocol.errors import ApiError, overloaded
-from responses_app.stores.base import NotMigrated, StoreError
 from responses_app.stores.callers import SessionPass
 
 if TYPE_CHECKING:

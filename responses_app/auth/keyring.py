@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from engine.errors import reason_of
+from responses_app.kit.duty import until_look
+from responses_app.kit.errors import NotMigrated, StoreClosed, StoreError
 from responses_app.protocol.api_keys import KeyRecord, digest_of
 from responses_app.protocol.errors import overloaded
-from responses_app.stores.base import NotMigrated, StoreClosed, StoreError
 from responses_app.stores.callers import BaseKeyStore
-from responses_app.stores.looking import until_look
 
 logger = logging.getLogger("respsite.auth")
 

@@ -1,1 +1,1 @@
-"""What resources are made of: mechanisms that each of them would otherwise have of its own."""
+"""What every store is made of: rows of a project in tables, the threads that reach the database, duties, clocks."""

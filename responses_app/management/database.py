@@ -9,12 +9,12 @@ from django.conf import settings
 from django.core.management import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 
+from responses_app.kit.causes import cause_of
 from responses_app.models import AdminKey, ApiKey, Project
 from responses_app.protocol.api_keys import START, digest_of
 from responses_app.protocol.rate_limits import MOST
 from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry
 from responses_app.stores.database.audit_chain import append
-from responses_app.stores.database.causes import cause_of
 
 
 class DatabaseCommand(BaseCommand):

@@ -13,6 +13,8 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.columns import ID_LENGTH, JSONTextField, WithId
+from responses_app.kit.columns import json_text as json_text
 from responses_app.kit.kept import Kept, Line, OfNoProject
 from responses_app.models import audit as audit_models  # noqa: F401
 from responses_app.models import batches as batch_models  # noqa: F401
@@ -27,8 +29,6 @@ from responses_app.models import usage as usage_models  # noqa: F401
 from responses_app.models import vector_stores as vector_store_models  # noqa: F401 - Django looks for models here
 from responses_app.models import webhooks as webhook_models  # noqa: F401
 from responses_app.models import words as word_models  # noqa: F401
-from responses_app.models.fields import ID_LENGTH, JSONTextField, WithId
-from responses_app.models.fields import json_text as json_text
 from responses_app.protocol.requests.resources import RUNNING
 
 LISTED = (

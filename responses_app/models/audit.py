@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.columns import ID_LENGTH
 from responses_app.kit.kept import OfNoProject
-from responses_app.models.fields import ID_LENGTH
 
 MAX_NAME = 200  # characters of a name, a subject or an action
 

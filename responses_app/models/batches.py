@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.columns import ID_LENGTH, JSONTextField, WithId
 from responses_app.kit.kept import Kept, Line
-from responses_app.models.fields import ID_LENGTH, JSONTextField, WithId
 from responses_app.protocol.files.batches import OPEN
 
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.columns import JSONTextField, WithId
 from responses_app.kit.kept import Kept, Line
-from responses_app.models.fields import JSONTextField, WithId
 
 
 class ChatLabel(WithId):

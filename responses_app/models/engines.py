@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.columns import ID_LENGTH, JSONTextField
 from responses_app.kit.kept import OfNoProject
-from responses_app.models.fields import ID_LENGTH, JSONTextField
 
 
 class EngineDoor(models.Model):

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit.columns import ID_LENGTH, WithId
 from responses_app.kit.kept import Kept, OfNoProject
-from responses_app.models.fields import ID_LENGTH, WithId
 
 FIRST_WORDS = 120  # characters of the first words, with what says that there are more
 

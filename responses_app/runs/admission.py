@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from responses_app.kit.errors import StoreError
 from responses_app.limits.rates import Rates
 from responses_app.protocol import ids
 from responses_app.protocol.errors import ApiError, JsonObject, conflict, previous_response_not_found
@@ -22,7 +23,7 @@ from responses_app.runs.plan.failures import store_away
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.planning.history import Context
 from responses_app.runs.registry.registry import RunRegistry
-from responses_app.stores.base import BaseResponseStore, ClaimLost, NameTaken, ParentGone, StoreError
+from responses_app.stores.base import BaseResponseStore, ClaimLost, NameTaken, ParentGone
 
 logger = logging.getLogger("respsite.runs")
 

@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from responses_app.kit.clock import own_clock
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.items.offers import approval_in_use
 from responses_app.protocol.requests.resources import RUNNING
 from responses_app.runs.driving.run import Run
@@ -25,8 +27,6 @@ from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.failures import store_errors
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.registry.registry import RunRegistry
-from responses_app.stores.base import StoreError
-from responses_app.stores.clock import own_clock
 from responses_app.stores.stores import ApprovalHolder, Stores
 
 logger = logging.getLogger("respsite.runs")

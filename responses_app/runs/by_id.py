@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, overloaded, response_not_found
 from responses_app.protocol.events.dialects import OPENAI, Dialect
 from responses_app.protocol.ids import milliseconds_of
@@ -28,7 +29,7 @@ from responses_app.runs.log.reader import EventSource, ResponseReader
 from responses_app.runs.log.replay import Machines, end_of_failure
 from responses_app.runs.plan.failures import not_answered, out_of_reach, store_errors
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
-from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
+from responses_app.stores.base import BaseResponseStore, StoredLog
 
 logger = logging.getLogger("respsite.runs")
 

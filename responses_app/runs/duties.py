@@ -17,6 +17,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
+from responses_app.kit.clock import own_clock
+from responses_app.kit.duty import attempted, until_look
+from responses_app.kit.errors import StoreError
 from responses_app.limits.suspects import Holds, Name, Stage, holding, name_in
 from responses_app.protocol.errors import ENDS_WORKERS, SERVER_STOPPED, ApiError, EndsWorkers, ResponseError
 from responses_app.protocol.rate_limits import Amount, Slot
@@ -32,11 +35,8 @@ from responses_app.stores.base import (
     ClaimLost,
     StoredLog,
     StoredResponse,
-    StoreError,
     WorkerState,
 )
-from responses_app.stores.clock import own_clock
-from responses_app.stores.looking import attempted, until_look
 from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")

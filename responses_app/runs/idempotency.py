@@ -29,11 +29,12 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from responses_app.kit.duty import until_kept
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.idempotency import too_many_keys
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.plan import DecidedResponse
-from responses_app.stores.base import StoreError
 from responses_app.stores.idempotency import (
     AnswerHead,
     BaseIdempotencyStore,
@@ -42,7 +43,6 @@ from responses_app.stores.idempotency import (
     KeyRecord,
     KeyState,
 )
-from responses_app.stores.looking import until_kept
 
 logger = logging.getLogger("respsite.idempotency")
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from responses_app.kit.retention import Retentions
 from responses_app.protocol.prompt.replaying import KnownTurn
 from responses_app.protocol.sealing import MAX_BYTES, SealBroken, Sealer
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.stores.retention import Retentions
 from responses_app.stores.stores import BaseSharedTurns
 
 logger = logging.getLogger("respsite.runs")

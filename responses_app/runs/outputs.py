@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from engine.formats.base import PicturePart
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
 from responses_app.protocol.items.media import images_in_output
 from responses_app.protocol.items.tool_items import body_and_omissions
@@ -28,7 +29,7 @@ from responses_app.runs.plan.failures import (
     too_many_images,
 )
 from responses_app.runs.registry.registry import RunRegistry
-from responses_app.stores.base import BaseResponseStore, StoreError
+from responses_app.stores.base import BaseResponseStore
 
 logger = logging.getLogger("respsite.runs")
 

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 
+from responses_app.kit.clock import StoreClock
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.organization import ORGANIZATION
 from responses_app.protocol.prices import CENTS, Price, amount_text
 from responses_app.protocol.rate_limits import LimitedSubject, QuotaExceeded
 from responses_app.runs.log.run_log import end_tasks
-from responses_app.stores.base import StoreError
-from responses_app.stores.clock import StoreClock
 from responses_app.stores.usage import BaseUsageStore, UsageQuery
 
 logger = logging.getLogger("respsite.limits")

@@ -17,9 +17,9 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+from responses_app.kit.duty import keep_looking
+from responses_app.kit.errors import StoreError
 from responses_app.runs.log.run_log import end_tasks
-from responses_app.stores.base import StoreError
-from responses_app.stores.looking import keep_looking
 from responses_app.stores.webhooks import Attempt, BaseWebhooks, Claimed, DueMessage
 from responses_app.tools.sending import BaseWebhookSender
 

@@ -9,8 +9,8 @@ import logging
 import time
 from typing import Protocol
 
+from responses_app.kit.duty import keep_looking
 from responses_app.runs.log.run_log import end_tasks
-from responses_app.stores.looking import keep_looking
 
 logger = logging.getLogger("respsite.stores")
 

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from responses_app.kit.errors import StoreError
 from responses_app.limits.suspects import Stage
 from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.errors import JsonObject
@@ -187,28 +188,6 @@ class Purged:
             bytes=self.bytes + step.bytes,
             ids=self.ids + step.ids,
         )
-
-
-class StoreError(Exception):
-    """The store could not keep or find something, for a reason of its own; the text is for logs."""
-
-    passing = False  # whether the same may work a little later: the database is away, busy or slow
-    cause: str | None = None  # a sentence for operators, where the reason is one of those that are known
-
-
-class UnknownCursor(Exception):
-    """A cursor is no id: it names nothing in a list, now or ever."""
-
-
-class StoreClosed(StoreError):
-    """This process stops and has closed the store: nobody has to hear of it."""
-
-
-class NotMigrated(StoreError):
-    """The database lacks what this version keeps there. Who finds that tells the log once; clients may read it."""
-
-    def __init__(self) -> None:
-        super().__init__("The database lacks migrations: run `respsite manage migrate`.")
 
 
 class ParentGone(StoreError):

@@ -11,8 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.files.batches import NO_TOKENS, OPEN, BatchError, BatchSettings, LineTokens, NewLine, Status
-from responses_app.stores.base import Claim, StoreError
+from responses_app.stores.base import Claim
 
 UNLIMITED = BatchSettings(batches_max_open=1_000_000)
 SUCCEEDED, ERRORED = (

@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.resources import ResponseObject
-from responses_app.stores.base import StoreError
 
 TITLE_WORDS = 70  # characters of what was asked first that are a chat's title until somebody sets one
 MAX_TURNS = 1000  # of a chat that are read at once, the newest

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Never
 
+from responses_app.kit.errors import StoreError
 from responses_app.limits.suspects import Stage
 from responses_app.protocol.chat.stored import ChatQuery
 from responses_app.protocol.pictures import StoredPicture
@@ -16,7 +17,6 @@ from responses_app.stores.base import (
     Orphans,
     Purged,
     StoredResponse,
-    StoreError,
     WorkerState,
 )
 from responses_app.stores.kept_chats import BaseKeptChats, ChatsQuery, KeptTurns

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.base import StoreError
 
 MAX_SETUPS = 200  # of a project
 MAX_TOGETHER = 4 << 20  # characters of JSON of all of a project's, since they are read in one list

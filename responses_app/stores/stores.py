@@ -13,10 +13,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.chat.stored import ChatForm, ChatQuery
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.resources import ResponseObject
-from responses_app.stores.base import BaseResponseStore, StoreError
+from responses_app.stores.base import BaseResponseStore
 from responses_app.stores.files import BaseFileStore
 from responses_app.stores.kept_chats import BaseKeptChats
 from responses_app.stores.pictures import BasePictureStore

@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.setting import RoomSettings, seconds, setting, whole
 from responses_app.protocol.webhooks import EndpointStatus, EventName
-from responses_app.stores.base import StoreError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from engine import orjson
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.types import JsonSchema
+from responses_app.kit.duty import keep_looking
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files.fusion import Weights
 from responses_app.protocol.files.searches import MAX_QUERY, Filter
 from responses_app.protocol.files.vector_stores import MAX_QUERIES, store_expired, store_not_found
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.requests.server_tools import FOUND, FoundFiles
-from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
-from responses_app.stores.looking import keep_looking
 from responses_app.stores.vector_stores import Hit, PendingFile, Search
 from responses_app.tools.base import BaseTool, Finish, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
 from responses_app.tools.meaning import ChunkEmbedder, QueryVectors

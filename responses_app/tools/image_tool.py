@@ -19,10 +19,10 @@ from typing import ClassVar
 from engine import orjson
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.types import JsonSchema
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.requests.server_tools import ITEMS, SentImage, newest_images, sent_image, sent_images
-from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolImage, ToolResult, ToolUse, json_object
 from responses_app.tools.image_service import (

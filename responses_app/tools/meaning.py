@@ -26,9 +26,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from responses_app.kit.duty import keep_looking
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.files.fusion import Weights
-from responses_app.stores.base import StoreError
-from responses_app.stores.looking import keep_looking
 from responses_app.stores.vector_stores import Meaning, PendingVectors
 from responses_app.tools.settings import MeaningSettings
 

@@ -15,10 +15,10 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
 
+from responses_app.kit.table import can_be_known
 from responses_app.models import PublicName, Response
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
-from responses_app.stores.database.conversations import can_be_known
 from responses_app.watch.access import caller_of, page, sees_everything, shows_content
 from responses_app.watch.auditing import viewed
 from responses_app.watch.drawing import trace_of

@@ -22,6 +22,7 @@ from django.urls import Resolver404, get_resolver, resolve
 from typing_extensions import TypeAliasType
 
 from responses_app.auth.scopes import SAFE_METHODS
+from responses_app.kit.errors import StoreError
 from responses_app.limits.suspects import holding
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import (
@@ -42,7 +43,6 @@ from responses_app.protocol.requests.pages import DEFAULT_LIMIT, MAX_LIMIT
 from responses_app.protocol.retention import keeps_nothing
 from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest
 from responses_app.runs.plan.failures import store_away, store_errors
-from responses_app.stores.base import StoreError
 from responses_app.web.http import ApiRequest, MethodNotAllowed, NotServed, ignored_of, json_response, query_of
 from responses_app.web.idempotency import Decide, Once, Replay, key_of
 from responses_app.wiring.site import get_site

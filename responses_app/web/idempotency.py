@@ -19,6 +19,7 @@ from hashlib import blake2b
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError, stopping
 from responses_app.protocol.idempotency import (
     IDEMPOTENCY_KEY,
@@ -36,7 +37,6 @@ from responses_app.protocol.sealing import SealBroken
 from responses_app.protocol.transport import FORM_TYPE
 from responses_app.runs.idempotency import HeldKey, IdempotencyKeys, Recording, in_pieces
 from responses_app.runs.log.journal import Waiter
-from responses_app.stores.base import StoreError
 from responses_app.stores.idempotency import AnswerHead, KeyRecord, KeyState
 from responses_app.web.http import PING, ApiRequest, Cut
 from responses_app.wiring.site import get_site

@@ -9,18 +9,18 @@ from django.db import DEFAULT_DB_ALIAS
 
 from responses_app.auth.door import Door
 from responses_app.auth.keyring import KeyRing
+from responses_app.kit.clock import StoreClock
+from responses_app.kit.retention import Retentions
+from responses_app.kit.threads import DatabaseReaders
 from responses_app.limits.ledger import BaseLedger
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import ConnectionLimit, Rates
 from responses_app.runs.spending import Spending
 from responses_app.settings.conf import Settings
 from responses_app.stores.batches import BaseBatchStore
-from responses_app.stores.clock import StoreClock
-from responses_app.stores.database.threads import DatabaseReaders
 from responses_app.stores.engines import BaseEngineStore
 from responses_app.stores.idempotency import BaseIdempotencyStore
 from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore
-from responses_app.stores.retention import Retentions
 from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseSharedTurns, Stores
 from responses_app.stores.usage import BaseUsageStore

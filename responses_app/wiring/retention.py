@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
+from responses_app.kit.clock import StoreClock
 from responses_app.observing.logs import keep_silent
 from responses_app.runs.registry.registry import Forgetting
 from responses_app.runs.retention import Expiry, RetentionWatch
-from responses_app.stores.clock import StoreClock
 from responses_app.tools.base import BaseTool
 from responses_app.wiring.adapters import Adapters
 from responses_app.wiring.server_tools import interpreter_of

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import reason_of
+from responses_app.kit.clock import id_factory
 from responses_app.settings.conf import Settings
-from responses_app.stores.clock import id_factory
 from responses_app.tools.sandbox.checkpoints import Checkpoints
 from responses_app.tools.sandbox.choosing import choose
 from responses_app.tools.sandbox.containers import Containers

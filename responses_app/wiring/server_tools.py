@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from responses_app.kit.clock import id_factory
+from responses_app.kit.retention import Retentions
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.items.media import MAX_TEXT, DocumentUnreadable, ReadDocument
 from responses_app.protocol.items.offers import Offer
 from responses_app.protocol.items.programs import KIND as PROGRAMS
 from responses_app.settings.conf import Settings
-from responses_app.stores.clock import id_factory
 from responses_app.stores.files import BaseFileStore
-from responses_app.stores.retention import Retentions
 from responses_app.stores.skills import BaseSkills
 from responses_app.tools.base import BaseTool, Finish, ToolCall, ToolResult, ToolUse
 from responses_app.tools.reading.processes import DocumentReader, ReadFailed

@@ -18,6 +18,8 @@ from engine.backends.base import BaseEngine
 from engine.models import make_format, plain_messages
 from responses_app.auth.door import Door
 from responses_app.auth.origins import is_listed
+from responses_app.kit.clock import StoreClock, id_factory
+from responses_app.kit.deadline import end_within
 from responses_app.limits.ledger import BaseLedger
 from responses_app.limits.rates import ConnectionLimit, Rates
 from responses_app.observing.memory import TrimmedMemory
@@ -66,8 +68,6 @@ from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings
 from responses_app.stores.base import BaseResponseStore, WorkerState
 from responses_app.stores.batches import BaseBatchStore
-from responses_app.stores.clock import StoreClock, id_factory
-from responses_app.stores.database.deadline import end_within
 from responses_app.stores.files import BaseFileStore
 from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.skills import BaseSkills

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
+from responses_app.kit.clock import id_factory
 from responses_app.protocol import ids
-from responses_app.stores.clock import id_factory
 from responses_app.stores.files import (
     PIECE_BYTES,
     BaseFileStore,

@@ -17,6 +17,7 @@ from engine.formats.harmony.encoding import CALL, RETURN, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.models import plain_messages
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
+from responses_app.kit.errors import StoreError
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import Rates
 from responses_app.observing.metrics import Metrics
@@ -45,7 +46,7 @@ from responses_app.runs.planning.reading import no_reader
 from responses_app.runs.queues.turns import FairTurns
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.runs.service import ResponseService
-from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse, StoreError
+from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse
 from responses_app.stores.files import BaseFileStore
 from responses_app.stores.nothing import NoChatStore, NoKeptChats
 from responses_app.stores.pictures import BasePictureStore

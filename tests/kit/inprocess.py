@@ -41,8 +41,8 @@ from django.db.utils import load_backend
 from django.test import override_settings
 
 from responses_app.admin.sign_on.backend import provider
+from responses_app.kit import deadline
 from responses_app.observing.logs import Discreet, JsonLogLines, Seldom, TextLines, keep_silent
-from responses_app.stores.database import deadline
 from responses_app.wiring.site import get_site
 from respsite.application import make_application
 from tests.kit import closed, server

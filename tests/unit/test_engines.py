@@ -14,8 +14,8 @@ from engine.backends import base
 from engine.backends.base import BaseEngine
 from engine.errors import EngineConfigurationError, EngineError, EngineUnavailable
 from engine.types import EngineInfo, GenerationRequest, TokenChunk
+from responses_app.kit.clock import StoreClock, own_clock
 from responses_app.settings.conf import from_environ
-from responses_app.stores.clock import StoreClock, own_clock
 from responses_app.wiring.engines import REFUSED, Engines, EngineStarter
 from responses_app.wiring.site import build_site
 

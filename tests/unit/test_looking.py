@@ -10,9 +10,9 @@ from itertools import pairwise
 
 import pytest
 
+from responses_app.kit.duty import EARLY, attempted, keep_looking, until_look
+from responses_app.kit.errors import NotMigrated, StoreClosed, StoreError
 from responses_app.runs.log.run_log import end_tasks
-from responses_app.stores.base import NotMigrated, StoreClosed, StoreError
-from responses_app.stores.looking import EARLY, attempted, keep_looking, until_look
 
 NEVER = 3600.0  # seconds
 logger = logging.getLogger("respsite.tests")
@@ -145,7 +145,7 @@ def test_two_processes_look_in_different_moments(loop: Loop, monkeypatch: pytest
 def test_processes_of_one_number_in_two_containers_look_in_different_moments(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("responses_app.stores.looking._HOST", 0)
+    monkeypatch.setattr("responses_app.kit.duty._HOST", 0)
     here = until_look(1.0)
-    monkeypatch.setattr("responses_app.stores.looking._HOST", 1)  # the digest of a host's name
+    monkeypatch.setattr("responses_app.kit.duty._HOST", 1)  # the digest of a host's name
     assert abs(until_look(1.0) - here) > 0.03

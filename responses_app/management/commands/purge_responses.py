@@ -13,6 +13,7 @@ from django.conf import settings
 from django.core.management import CommandParser
 from django.db import connections
 
+from responses_app.kit.retention import Retentions
 from responses_app.management.database import DatabaseCommand, note
 from responses_app.management.terminal import progress
 from responses_app.models import Project
@@ -21,7 +22,6 @@ from responses_app.stores.base import Purged, RetentionSettings
 from responses_app.stores.database.files.rows import files_to_purge, remove_files
 from responses_app.stores.database.responses.removal import MAX_PLANNED, MAX_RESPONSES, purge
 from responses_app.stores.database.responses.rows import database_time
-from responses_app.stores.retention import Retentions
 from responses_app.wiring.relay import Relay
 
 _LIMITS = [each.name for each in fields(RetentionSettings) if each.name.startswith("responses_store_")]

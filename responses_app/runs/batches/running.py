@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from engine import orjson
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.files.batches import IN_PROGRESS, INTERRUPTED, Status, broken_line, output_line
@@ -24,7 +25,7 @@ from responses_app.protocol.messages.errors import error_answer, messages_status
 from responses_app.runs.batches.lines import LineBroken, LineHandler, LineRequest
 from responses_app.runs.batches.office import BatchOffice, KeyGone
 from responses_app.runs.queues.turns import FairTurns, TurnPlace
-from responses_app.stores.base import ClaimLost, StoreError
+from responses_app.stores.base import ClaimLost
 from responses_app.stores.batches import ERRORED, SUCCEEDED, BegunLine, ClaimedBatch, DoneLine
 
 logger = logging.getLogger("respsite.runs")

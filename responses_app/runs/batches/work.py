@@ -13,6 +13,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
 
+from responses_app.kit.duty import keep_looking
+from responses_app.kit.errors import StoreError
 from responses_app.limits.suspects import holding
 from responses_app.protocol import ids
 from responses_app.protocol.errors import EndsWorkers
@@ -43,10 +45,9 @@ from responses_app.runs.batches.running import LineRunner
 from responses_app.runs.duties import WorkerHeartbeat
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.queues.turns import FairTurns
-from responses_app.stores.base import ClaimLost, StoreError
+from responses_app.stores.base import ClaimLost
 from responses_app.stores.batches import ERRORED, SUCCEEDED, BatchEnd, BatchRecord, ClaimedBatch, ResultLine
 from responses_app.stores.files import PIECE_BYTES, FileGone, FileRecord
-from responses_app.stores.looking import keep_looking
 
 logger = logging.getLogger("respsite.runs")
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from engine.errors import EngineError
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response.steps import (
     CallTool,
@@ -27,7 +28,7 @@ from responses_app.runs.driving.hands import Hand, Work
 from responses_app.runs.driving.tool_calls import cut_call
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.failures import failure
-from responses_app.stores.base import ClaimLost, StoreError
+from responses_app.stores.base import ClaimLost
 
 logger = logging.getLogger("respsite.runs")
 

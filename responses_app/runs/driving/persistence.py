@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
+from responses_app.kit.errors import StoreError
 from responses_app.limits.rates import Ticket
 from responses_app.limits.suspects import current_name
 from responses_app.observing.metrics import Measured
@@ -37,7 +38,6 @@ from responses_app.stores.base import (
     NameTaken,
     ParentGone,
     StoredResponse,
-    StoreError,
 )
 from responses_app.stores.stores import Stores
 from responses_app.stores.usage import UsedTokens

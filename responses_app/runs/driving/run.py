@@ -30,6 +30,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from engine.errors import EngineError
+from responses_app.kit.errors import StoreError
 from responses_app.limits.rates import FREE
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.items.items import Exact
@@ -75,7 +76,7 @@ from responses_app.runs.plan.replanning import compacted, go_on, learnt_elsewher
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.queues.turns import BackgroundQueue
-from responses_app.stores.base import Claim, ClaimLost, StoredLog, StoreError
+from responses_app.stores.base import Claim, ClaimLost, StoredLog
 
 logger = logging.getLogger("respsite.runs")
 

@@ -29,6 +29,8 @@ from dataclasses import replace
 
 from engine import orjson
 from engine.formats.base import ModelFormat, PicturePart
+from responses_app.kit.clock import own_clock
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.media import as_reason, decoded
 from responses_app.protocol.pictures import PictureUnreadable
@@ -45,8 +47,7 @@ from responses_app.runs.driving.early import EarlyCalls, Make
 from responses_app.runs.driving.spans import end_tool, tool_span
 from responses_app.runs.plan.plan import RunPlan, ToolEntry
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.stores.base import ClaimLost, StoreError
-from responses_app.stores.clock import own_clock
+from responses_app.stores.base import ClaimLost
 from responses_app.tools.base import (
     MAX_STATE_BYTES,
     BaseTool,

@@ -9,10 +9,11 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 
+from responses_app.kit.errors import StoreError
 from responses_app.limits.rates import FREE, Ticket
 from responses_app.protocol.rate_limits import NOTHING, Amount
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.stores.base import BaseResponseStore, ClaimLost, StoredResponse, StoreError
+from responses_app.stores.base import BaseResponseStore, ClaimLost, StoredResponse
 
 logger = logging.getLogger("respsite.runs")
 

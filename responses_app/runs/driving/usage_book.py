@@ -11,12 +11,12 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from responses_app.kit.duty import attempted
+from responses_app.kit.errors import NotMigrated, StoreError
 from responses_app.observing.metrics import Metrics
 from responses_app.protocol import ids
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.plan import Origin
-from responses_app.stores.base import NotMigrated, StoreError
-from responses_app.stores.looking import attempted
 from responses_app.stores.usage import BATCH, BaseUsageStore, Source, UsageEntry, UsedTokens
 
 logger = logging.getLogger("respsite.runs")

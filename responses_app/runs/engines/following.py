@@ -17,14 +17,14 @@ from dataclasses import asdict
 
 from engine.errors import EngineError, WeightsRefused
 from engine.weights import BaseWeights, PauseMode
+from responses_app.kit.duty import keep_looking, until_kept
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.engine_state import EngineState
 from responses_app.protocol.errors import JsonObject
 from responses_app.runs.engines.actions import perform
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.served import ServedModel
-from responses_app.stores.base import StoreError
 from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
-from responses_app.stores.looking import keep_looking, until_kept
 
 logger = logging.getLogger("respsite.runs")
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from engine.errors import EngineError, WeightsRefused
 from engine.weights import FAILED, BaseWeights
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.engine_state import EngineState, busy
 from responses_app.protocol.errors import ApiError, conflict, invalid_request, overloaded
 from responses_app.runs.engines.actions import Action, perform
@@ -25,7 +26,6 @@ from responses_app.runs.engines.following import LOADING, LOOK_SECONDS, EngineFo
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.stores.base import StoreError
 from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
 
 logger = logging.getLogger("respsite.runs")

@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
+from responses_app.kit.errors import StoreClosed, StoreError
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject, Status
@@ -33,7 +34,7 @@ from responses_app.runs.log.reader import EventSource
 from responses_app.runs.log.replay import Machines, end_of_failure
 from responses_app.runs.log.run_log import INTEREST_SECONDS, end_tasks
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.stores.base import BaseResponseStore, LogNews, StoreClosed, StoredLog, StoreError
+from responses_app.stores.base import BaseResponseStore, LogNews, StoredLog
 
 logger = logging.getLogger("respsite.runs")
 

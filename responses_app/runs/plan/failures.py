@@ -16,6 +16,7 @@ from engine.errors import (
     PromptTooLong,
     TurnEnded,
 )
+from responses_app.kit.errors import NotMigrated, StoreError
 from responses_app.protocol.errors import (
     SERVER_STOPPED,
     ApiError,
@@ -28,7 +29,6 @@ from responses_app.protocol.errors import (
 )
 from responses_app.protocol.pictures import PictureUnreadable
 from responses_app.protocol.rollouts.weights import broken_rule
-from responses_app.stores.base import NotMigrated, StoreError
 
 logger = logging.getLogger("respsite.runs")
 

@@ -11,10 +11,10 @@ from weakref import WeakValueDictionary, finalize
 
 from engine.errors import PictureGone
 from engine.types import PictureSource
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.items.media import ImageSource
 from responses_app.protocol.pictures import StoredPicture
-from responses_app.stores.base import StoreError
 from responses_app.stores.pictures import BasePictureStore
 
 Read = Callable[[str, bytes | ImageSource], Awaitable[StoredPicture]]  # a project and an image → its picture

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from responses_app.kit.retention import Retentions
 from responses_app.limits.suspects import share
 from responses_app.observing.logs import bind
 from responses_app.protocol.errors import overloaded, stopping
@@ -30,7 +31,6 @@ from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.queues.turns import BackgroundQueue
 from responses_app.runs.registry.resumable import ResumableStreams
 from responses_app.runs.registry.tracing import execute_in_span
-from responses_app.stores.retention import Retentions
 
 logger = logging.getLogger("respsite.runs")
 

@@ -5,16 +5,16 @@ from hashlib import blake2b
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from responses_app.kit.errors import StoreError
+from responses_app.kit.table import Store
 from responses_app.models import ApprovalClaim
-from responses_app.stores.base import StoreError
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.stores import ApprovalHolder, BaseApprovalStore
 
 KEPT = timedelta(days=1)  # far longer than any response runs
 TRIES = 5  # where others claim and let go of the same meanwhile
 
 
-class DatabaseApprovalStore(ThreadedStore[None], BaseApprovalStore):
+class DatabaseApprovalStore(Store[None], BaseApprovalStore):
     """Keeps claims in the database `using`; `timeout` bounds, in seconds, whatever waits for it.
 
     `now` is the clock, in Unix seconds. What is older than `KEPT` goes with the next claim of anybody.

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from responses_app.kit.columns import ID_LENGTH, json_text
 from responses_app.models.audit import MAX_NAME, AuditRow
-from responses_app.models.fields import ID_LENGTH, json_text
 from responses_app.stores.audit import NO_HASH, AuditEntry, Head, hash_of
 
 AUDIT_LOCK = 0x61756474  # the space of the one lock of `append`

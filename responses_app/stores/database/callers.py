@@ -14,7 +14,10 @@ from django.db import IntegrityError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app import models
+from responses_app.kit.clock import id_factory
 from responses_app.kit.kept import writes
+from responses_app.kit.sql import in_parts
+from responses_app.kit.table import Store
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import (
     ADMIN_START,
@@ -31,19 +34,16 @@ from responses_app.protocol.organization import project_archived
 from responses_app.protocol.rate_limits import NO_LIMITS, LimitedSubject, Limits, limited_by
 from responses_app.stores.audit import SERVER, Action, AuditEntry
 from responses_app.stores.callers import BaseKeyStore, SessionPass
-from responses_app.stores.clock import id_factory
 from responses_app.stores.database.audit_chain import append
-from responses_app.stores.database.response_sql import in_parts
 from responses_app.stores.database.roles import chooses_project, session_scopes
 from responses_app.stores.database.sign_on import is_over
-from responses_app.stores.database.threads import ThreadedStore
 
 FIRST = f"{ids.API_KEY}first"  # the id of the key that a server makes for itself: there is one at most
 
 _new_id = id_factory(time.time)
 
 
-class DatabaseKeyStore(ThreadedStore[None], BaseKeyStore):
+class DatabaseKeyStore(Store[None], BaseKeyStore):
     """Keeps keys in the database `using`; `timeout` bounds, in seconds, whatever waits for it."""
 
     unlimited = None
@@ -184,7 +184,7 @@ def revoke_keys(key_ids: Collection[str]) -> int:
 MAX_CHOICE = 500  # projects that a page offers
 
 
-class DatabaseStaff(ThreadedStore[None]):
+class DatabaseStaff(Store[None]):
     """Reads Django's sessions and users; `timeout` bounds, in seconds, whatever waits for the database."""
 
     unlimited = None

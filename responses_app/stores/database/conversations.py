@@ -18,22 +18,20 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
+from responses_app.kit.errors import UnknownCursor
 from responses_app.kit.kept import removes, writes
-from responses_app.models import ID_LENGTH, Conversation, ConversationItem, json_text
+from responses_app.kit.retention import Retentions
+from responses_app.kit.sql import in_parts, one_at_a_time
+from responses_app.kit.table import can_be_known, part_of
+from responses_app.kit.threads import DatabaseReaders
+from responses_app.kit.writer import CoalescingWriter
+from responses_app.models import Conversation, ConversationItem, json_text
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.resources import PREFIXES
-from responses_app.stores.base import ConversationAppend, UnknownCursor
-from responses_app.stores.database.places import leave, part_of, place_of
-from responses_app.stores.database.response_sql import in_parts, one_at_a_time
-from responses_app.stores.database.threads import CoalescingWriter, DatabaseReaders
-from responses_app.stores.retention import Retentions
+from responses_app.stores.base import ConversationAppend
+from responses_app.stores.database.places import leave, place_of
 from responses_app.stores.stores import BaseConversationStore, ConversationEntry, ConversationFull, ConversationRecord
-
-
-def can_be_known(identifier: str) -> bool:
-    """Whether an id that a client sent can be one of ours; no database takes every string (NUL, surrogates)."""
-    return 0 < len(identifier) <= ID_LENGTH and identifier.isascii() and identifier.isprintable()
 
 
 def locked(using: str, conversation_id: str, mine: Mapping[str, object]) -> Conversation | None:

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from responses_app.kit.polling import Question
+from responses_app.kit.table import Store
 from responses_app.models import Worker
 from responses_app.models.engines import EngineDoor, EngineReport
 from responses_app.protocol.engine_state import EngineState
-from responses_app.stores.database.polling import Question
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
 
 MAX_WORKERS = 1000  # as many as WORKERS may be
@@ -19,7 +19,7 @@ MAX_WORKERS = 1000  # as many as WORKERS may be
 _NUMBERS = Question("model, number", f"FROM {EngineDoor._meta.db_table}")
 
 
-class DatabaseEngines(ThreadedStore[None], BaseEngineStore):
+class DatabaseEngines(Store[None], BaseEngineStore):
     """Keeps states in the database `using`; `timeout` bounds, in seconds, whatever waits for it."""
 
     unlimited = None

@@ -12,9 +12,9 @@ from django.db.models import Count, QuerySet, Sum
 from django.db.models.functions import Length
 
 from responses_app.kit.kept import removes
+from responses_app.kit.table import Store
 from responses_app.models import Worker
 from responses_app.models.idempotency import AnswerPart, IdempotencyKey
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.idempotency import (
     AnswerHead,
     BaseIdempotencyStore,
@@ -30,8 +30,8 @@ PARTS_AT_ONCE = 8  # that one look reads
 _RUNNING = KeyState.RUNNING.value
 
 
-class DatabaseIdempotencyStore(ThreadedStore[IdempotencySettings], BaseIdempotencyStore):
-    """Keeps keys in a database; the arguments are `ThreadedStore`'s."""
+class DatabaseIdempotencyStore(Store[IdempotencySettings], BaseIdempotencyStore):
+    """Keeps keys in a database; the arguments are `Store`'s."""
 
     unlimited = IdempotencySettings()
 

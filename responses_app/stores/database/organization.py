@@ -7,13 +7,16 @@ Every step may be executed twice, where a connection broke in between, so ids an
 import os
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model, Q, QuerySet
 
+from responses_app.kit.clock import id_factory
+from responses_app.kit.sql import one_at_a_time
+from responses_app.kit.table import Store, can_be_known
 from responses_app.models import ID_LENGTH, AdminKey, ApiKey, KeyColumns, Organization, Project
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import (
@@ -36,12 +39,8 @@ from responses_app.protocol.organization import (
 )
 from responses_app.protocol.retention import written
 from responses_app.stores.audit import Action, Actor, AuditEntry
-from responses_app.stores.clock import id_factory
 from responses_app.stores.database.audit_chain import append
-from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.places import made_at
-from responses_app.stores.database.response_sql import one_at_a_time
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.organization import ManagedKey, NewKey, Part, ProjectRecord
 
 MAX_PROJECTS = 10_000  # that are made here; those that a new key made count too
@@ -53,7 +52,7 @@ Row = TypeVar("Row", bound=Model)
 Result = TypeVar("Result")
 
 
-class DatabaseOrganization(ThreadedStore[None]):
+class DatabaseOrganization(Store[None]):
     """Keeps them in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time.
 
     Every method raises `StoreError`; those that make or change something also raise `Unchangeable`. What they do is
@@ -257,9 +256,6 @@ class DatabaseOrganization(ThreadedStore[None]):
         return await self._revoke(self._admin_keys(), AuditEntry(by, Action.KEY_REVOKED, key_id))
 
     # What follows runs on a thread, or has it done there.
-
-    def _at(self) -> datetime:
-        return datetime.fromtimestamp(self._now(), UTC)
 
     def _new_id(self, prefix: str) -> str:
         return id_factory(self._now)(prefix)

@@ -14,11 +14,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Exists, OuterRef, QuerySet
 
 from responses_app.kit.kept import removes
+from responses_app.kit.sql import in_parts
+from responses_app.kit.table import Store
 from responses_app.models import ChainPart, Response
 from responses_app.models.pictures import Picture, PictureUse
 from responses_app.protocol.pictures import StoredPicture
-from responses_app.stores.database.response_sql import in_parts
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.pictures import BasePictureStore
 
 UNACCEPTED = timedelta(hours=1)  # so long pictures wait for the response that they were kept for
@@ -30,8 +30,8 @@ def picture_id(project: str, digest: str) -> str:
     return sha256(f"{project}\0{digest}".encode()).hexdigest()
 
 
-class DatabasePictureStore(ThreadedStore[None], BasePictureStore):
-    """Keeps pictures in a database; the arguments are `ThreadedStore`'s."""
+class DatabasePictureStore(Store[None], BasePictureStore):
+    """Keeps pictures in a database; the arguments are `Store`'s."""
 
     unlimited = None
 

@@ -1,10 +1,10 @@
 """Places in lists: where the part of a list begins or ends that a cursor names, whether or not the item is still there.
 
-Most lists are in the order of their ids, which grow with time: there the id is the place, and `part_of` needs no more.
-`place_of` finds it in those that are in another order: the items of a conversation by their positions, the files of a
-vector store as they were put in, versions of a skill by their numbers. Whoever removes a row of such a list, where the
-id does not tell its place, notes it with `leave` in the same transaction. That is kept for `KEPT_SECONDS`, much longer
-than a client takes to read a list; from then on the time in the id has to do.
+Most lists are in the order of their ids, which grow with time: there the id is the place, and `kit.table.part_of` is
+enough. `place_of` finds it in those that are in another order: the items of a conversation by their positions, the
+files of a vector store as they were put in, versions of a skill by their numbers. Whoever removes a row of such a list,
+where the id does not tell its place, notes it with `leave` in the same transaction. That is kept for `KEPT_SECONDS`,
+much longer than a client takes to read a list; from then on the time in the id has to do.
 """
 
 from collections.abc import Mapping
@@ -14,37 +14,14 @@ from typing import TypeVar
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model, QuerySet
 
+from responses_app.kit.errors import UnknownCursor
 from responses_app.models import GonePlace
 from responses_app.protocol.ids import milliseconds_of
-from responses_app.stores.base import UnknownCursor
 
 KEPT_SECONDS = 24 * 60 * 60
 AT_ONCE = 1000  # places that one statement removes
 
 Row = TypeVar("Row", bound=Model)
-
-
-def part_of(
-    rows: "QuerySet[Row]",
-    *,
-    descending: bool,
-    limit: int,
-    after: object = None,
-    before: object = None,
-    key: str = "pk",
-) -> "list[Row]":
-    """Return up to `limit` rows in the order of `key`: those behind `after` and before `before`, where these are given.
-
-    With `before` alone they are those next to it.
-    """
-    behind, ahead = ("lt", "gt") if descending else ("gt", "lt")
-    if after is not None:
-        rows = rows.filter(**{f"{key}__{behind}": after})
-    if before is not None:
-        rows = rows.filter(**{f"{key}__{ahead}": before})
-    backwards = before is not None and after is None
-    page = list(rows.order_by(f"-{key}" if descending != backwards else key)[:limit])
-    return page[::-1] if backwards else page
 
 
 def place_of(

@@ -8,17 +8,16 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import IntegerField, Sum
 from django.db.models.functions import Length
 
+from responses_app.kit.sql import one_at_a_time
+from responses_app.kit.table import Store, can_be_known
 from responses_app.models import json_text
 from responses_app.models.chats import NamedSetup
-from responses_app.stores.database.conversations import can_be_known
-from responses_app.stores.database.response_sql import one_at_a_time
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.setups import MAX_SETUPS, MAX_TOGETHER, SetupRecord, TooManySetups
 
 CREATION_LOCK = 0x73657475  # the space of the locks of projects
 
 
-class DatabaseSetups(ThreadedStore[None]):
+class DatabaseSetups(Store[None]):
     """Keeps setups in the database `using`; `timeout` bounds, in seconds, whatever waits for it.
 
     Every method raises `StoreError`; one object serves one worker process.

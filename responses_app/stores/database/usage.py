@@ -13,14 +13,14 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
+from responses_app.kit.columns import json_text
 from responses_app.kit.kept import writes
+from responses_app.kit.sql import Row, Writing, in_parts, placeholders
+from responses_app.kit.table import Store
 from responses_app.models import Project
-from responses_app.models.fields import json_text
 from responses_app.models.usage import Usage
 from responses_app.protocol.api_keys import BY_SESSION, DEFAULT_PROJECT
 from responses_app.stores.base import StoredResponse
-from responses_app.stores.database.response_sql import Row, Writing, in_parts, placeholders
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.usage import (
     BATCH,
     DAY,
@@ -122,8 +122,8 @@ def entry_of(stored: StoredResponse, at: int) -> UsageEntry:
     )
 
 
-class DatabaseUsage(ThreadedStore[None], BaseUsageStore):
-    """Keeps usage in a database; the arguments are `ThreadedStore`'s."""
+class DatabaseUsage(Store[None], BaseUsageStore):
+    """Keeps usage in a database; the arguments are `Store`'s."""
 
     unlimited = None
 

@@ -28,13 +28,15 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from engine import orjson
+from responses_app.kit.polling import any_of
+from responses_app.kit.sql import for_update, placeholders
+from responses_app.kit.table import Store
+from responses_app.kit.threads import in_one_line
 from responses_app.models import Response
 from responses_app.models.words import FIRST_WORDS, ResponseWords, WordsToRead
 from responses_app.protocol.items.words import Phrase, storable, words_of, words_said
 from responses_app.protocol.requests import resources
-from responses_app.stores.database.polling import any_of
-from responses_app.stores.database.response_sql import RESPONSES, RUNNING, for_update, placeholders
-from responses_app.stores.database.threads import ThreadedStore, in_one_line
+from responses_app.stores.database.response_sql import RESPONSES, RUNNING
 
 logger = logging.getLogger("respsite.stores")
 
@@ -72,8 +74,8 @@ _FOUND = {
 }
 
 
-class DatabaseWords(ThreadedStore[None]):
-    """Keeps the index up to date; the arguments are `ThreadedStore`'s."""
+class DatabaseWords(Store[None]):
+    """Keeps the index up to date; the arguments are `Store`'s."""
 
     unlimited = None
 

@@ -18,6 +18,7 @@ from typing import ClassVar, cast
 
 from engine import orjson
 from engine.formats.base import ToolNamespace
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import (
     ApiError,
     JsonObject,
@@ -34,7 +35,6 @@ from responses_app.protocol.output.citations import state_of
 from responses_app.protocol.requests.create_fields import FILE_OUTPUTS
 from responses_app.protocol.requests.server_tools import SHELL_ITEM
 from responses_app.protocol.setting import MIB
-from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore
 from responses_app.stores.skills import BaseSkills, SkillGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolImage, ToolResult, ToolUse

@@ -13,8 +13,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.db.models import Model, QuerySet
 
+from responses_app.kit import pool
 from responses_app.stores.base import BaseResponseStore, RetentionSettings
-from responses_app.stores.database import pool
 from responses_app.stores.database.responses.chats import DatabaseChatStore
 from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
 from tests.contracts.store_life import OpenStore

@@ -7,6 +7,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.files.batches import (
     CANCELLED,
     CANCELLING,
@@ -19,7 +20,7 @@ from responses_app.protocol.files.batches import (
     LineTokens,
     NewLine,
 )
-from responses_app.stores.base import Claim, ClaimLost, StoreError
+from responses_app.stores.base import Claim, ClaimLost
 from responses_app.stores.batches import (
     ERRORED,
     SUCCEEDED,

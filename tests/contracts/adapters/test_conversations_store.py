@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import pytest
 from django.db import OperationalError, connections, transaction
 
+from responses_app.kit.errors import StoreError, UnknownCursor
 from responses_app.models import ConversationItem
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.base import ConversationAppend, StoreError, UnknownCursor
+from responses_app.stores.base import ConversationAppend
 from responses_app.stores.database.conversations import DatabaseConversationStore, append_response
 from responses_app.stores.stores import BaseConversationStore, ConversationEntry, ConversationFull, ConversationRecord
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id, present
@@ -450,7 +451,7 @@ class Losing:
                 raise OperationalError("server closed the connection unexpectedly")
 
         self._monkeypatch.setattr(writer, "_commit", committing)
-        self._monkeypatch.setattr("responses_app.stores.database.threads.RETRY_PAUSES", (0.0,))
+        self._monkeypatch.setattr("responses_app.kit.writer.RETRY_PAUSES", (0.0,))
         try:
             return await change
         finally:

@@ -10,10 +10,11 @@ import pytest
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from responses_app.kit.errors import StoreError
+from responses_app.kit.threads import THREADS, DatabaseReaders
+from responses_app.kit.writer import CoalescingWriter
 from responses_app.models.engines import EngineDoor
-from responses_app.stores.base import StoreError
 from responses_app.stores.database.postgres import base
-from responses_app.stores.database.threads import THREADS, CoalescingWriter, DatabaseReaders
 from tests.contracts.adapters.conftest import OpenDatabase
 from tests.kit.databases import url_on
 from tests.kit.postgres_server import PostgresServer
@@ -133,7 +134,7 @@ async def test_one_record_that_postgresql_did_not_foresee_fails_alone(
 async def test_a_write_gets_through_though_each_idle_connection_was_ended(
     postgres_server: PostgresServer, postgres_url: str, open_database: OpenDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("responses_app.stores.database.threads.RETRY_PAUSES", (0.0,))
+    monkeypatch.setattr("responses_app.kit.writer.RETRY_PAUSES", (0.0,))
     committed: list[str] = []
     together = threading.Barrier(THREADS)
 

@@ -11,11 +11,12 @@ import pytest
 from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from responses_app.stores.base import StoreError
-from responses_app.stores.database import pool
-from responses_app.stores.database.causes import cause_of
+from responses_app.kit import pool
+from responses_app.kit.causes import cause_of
+from responses_app.kit.errors import StoreError
+from responses_app.kit.threads import THREADS, DatabaseReaders
+from responses_app.kit.writer import CoalescingWriter
 from responses_app.stores.database.responses.store import DatabaseResponseStore
-from responses_app.stores.database.threads import THREADS, CoalescingWriter, DatabaseReaders
 from tests.contracts.adapters.conftest import OpenDatabase
 from tests.kit.postgres_server import PostgresServer
 from tests.kit.waiting import eventually
@@ -132,7 +133,7 @@ class TestAServerThatHasNoneLeft:
     async def test_a_write_waits_for_it(
         self, alias: str, taken: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("responses_app.stores.database.threads.RETRY_PAUSES", ())
+        monkeypatch.setattr("responses_app.kit.writer.RETRY_PAUSES", ())
         committed: list[str] = []
         writer = CoalescingWriter[str](committed.extend, using=alias, timeout=60.0)
         writer.start()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from responses_app.stores.base import StoreError
+from responses_app.kit.errors import StoreError
 from responses_app.stores.database.responses.removal import MAX_RESPONSES, PAUSES, PurgePlan, PurgePlans
 from tests.kit.clock import Clock
 

@@ -8,12 +8,12 @@ import pytest
 from django.db import OperationalError, ProgrammingError
 from django.db.backends.utils import CursorWrapper
 
+from responses_app.kit import deadline, threads
+from responses_app.kit.errors import NotMigrated, StoreError
+from responses_app.kit.polling import Question, any_of
+from responses_app.kit.threads import THREADS, DatabaseReaders
 from responses_app.models import Worker
 from responses_app.models.engines import EngineDoor
-from responses_app.stores.base import NotMigrated, StoreError
-from responses_app.stores.database import deadline, threads
-from responses_app.stores.database.polling import Question, any_of
-from responses_app.stores.database.threads import THREADS, DatabaseReaders
 
 DOORS = EngineDoor._meta.db_table
 NUMBERS = Question("model, number", f"FROM {DOORS}")

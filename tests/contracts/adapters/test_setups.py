@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from responses_app.kit.errors import StoreError
+from responses_app.kit.threads import DatabaseReaders
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.base import StoreError
 from responses_app.stores.database.engines import DatabaseEngines
 from responses_app.stores.database.setups import DatabaseSetups
-from responses_app.stores.database.threads import DatabaseReaders
 from responses_app.stores.setups import MAX_SETUPS, MAX_TOGETHER, SetupRecord, TooManySetups
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id
 

@@ -14,8 +14,9 @@ import pytest
 from django.db import connections
 from django.db.models.expressions import RawSQL
 
+from responses_app.kit.errors import StoreError
 from responses_app.models import ChainPart, Response, SampledItem, json_text
-from responses_app.stores.base import NameTaken, StoreError
+from responses_app.stores.base import NameTaken
 from responses_app.stores.database.responses.lookups import _LOG_SINCE
 from responses_app.stores.database.responses.rows import pack, time_value, unpack
 from responses_app.stores.database.responses.store import DatabaseResponseStore

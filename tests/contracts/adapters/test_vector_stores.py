@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from responses_app.kit.clock import id_factory
 from responses_app.models import GonePlace
 from responses_app.models.vector_stores import VectorStore, VectorStoreBatch, VectorStoreChunk, VectorStoreFile
 from responses_app.protocol.files.searches import Filter
-from responses_app.stores.clock import id_factory
 from responses_app.stores.database.files.files import DatabaseFileStore
 from responses_app.stores.database.places import KEPT_SECONDS
 from responses_app.stores.database.transfer.retention import DatabaseRetentions

@@ -9,12 +9,12 @@ from typing import Any
 import orjson
 import pytest
 
+from responses_app.kit.threads import DatabaseReaders
 from responses_app.models.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.webhooks import EVENT_TYPES, message_of_wait
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend, StoredResponse
 from responses_app.stores.database.responses.store import DatabaseResponseStore
-from responses_app.stores.database.threads import DatabaseReaders
 from responses_app.stores.database.webhooks.webhooks import DatabaseWebhooks
 from responses_app.stores.webhooks import (
     Attempt,

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 from django.db import DataError, IntegrityError, OperationalError, connections
 
-from responses_app.stores.base import StoreError
-from responses_app.stores.database import threads as writer_module
-from responses_app.stores.database.threads import CoalescingWriter
+from responses_app.kit import writer as writer_module
+from responses_app.kit.errors import StoreError
+from responses_app.kit.writer import CoalescingWriter
 from tests.contracts.adapters.conftest import OpenDatabase
 from tests.kit.waiting import eventually
 
@@ -253,7 +253,7 @@ import django
 from django.conf import settings
 settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": sys.argv[1]}})
 django.setup()
-from responses_app.stores.database.threads import CoalescingWriter
+from responses_app.kit.threads import CoalescingWriter
 
 writer = CoalescingWriter(lambda batch: print(len(batch), flush=True))
 writer.start()

@@ -127,7 +127,7 @@ async def _end_responses(store: object, result: Result, projects: list[str], eve
     from tests.contracts.store import Turn
 
     async def one(number: int) -> None:
-        from responses_app.stores.base import StoreError
+        from responses_app.kit.errors import StoreError
 
         stored = ended(Turn(project=projects[number % len(projects)]))
         while True:

@@ -7,10 +7,10 @@ import pytest
 
 from responses_app.auth import keyring
 from responses_app.auth.keyring import KeyRing
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.api_keys import KeyRecord, digest_of
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import LimitedSubject
-from responses_app.stores.base import StoreError
 from responses_app.stores.callers import BaseKeyStore
 from tests.kit.waiting import eventually
 

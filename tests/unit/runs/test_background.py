@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from engine.formats.harmony.encoding import encode_harmony
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.steps import StopReason
 from responses_app.protocol.tiers import PRIORITIES, QueueBounds
 from responses_app.runs.queues.turns import BackgroundQueue, FairTurns
-from responses_app.stores.base import StoreError
 from tests.kit.fakes import ANSWER, NOW, FakeEngine, FakeOthers, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event

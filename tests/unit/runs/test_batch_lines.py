@@ -10,6 +10,7 @@ from unittest.mock import AsyncMock
 import orjson
 import pytest
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import rate_limited, stopping
 from responses_app.protocol.files.batches import CANCELLING, FINALIZING, IN_PROGRESS, BatchSettings
 from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest
@@ -17,7 +18,7 @@ from responses_app.runs.batches.office import BatchOffice
 from responses_app.runs.batches.running import MAX_PAUSE, LineRunner
 from responses_app.runs.batches.work import BatchWork, _Worked
 from responses_app.runs.queues.turns import FairTurns
-from responses_app.stores.base import Claim, ClaimLost, StoreError
+from responses_app.stores.base import Claim, ClaimLost
 from responses_app.stores.batches import (
     SUCCEEDED,
     BaseBatchStore,

@@ -5,12 +5,13 @@ from collections.abc import Callable, Collection
 
 import pytest
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.steps import Sampled
 from responses_app.runs.driving import tool_calls
 from responses_app.runs.log import run_log as logs
-from responses_app.stores.base import Appended, LogAppend, StoreError
+from responses_app.stores.base import Appended, LogAppend
 from responses_app.tools.base import ToolCall, ToolResult
 from tests.kit.fakes import FakeEngine, FakeStore, Reading, Site, run_settings
 from tests.kit.waiting import eventually

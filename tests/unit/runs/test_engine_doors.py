@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from engine.backends.demo.engine import DemoWeights
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.engine_state import EngineState, parse_pause, parse_weights
 from responses_app.protocol.errors import ApiError
 from responses_app.runs.engines import following, operations
 from responses_app.runs.engines.doors import EngineDoors
 from responses_app.runs.engines.following import EngineFollower
-from responses_app.stores.base import StoreError
 from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
 from tests.kit.fakes import run_settings
 from tests.kit.waiting import eventually

@@ -4,13 +4,14 @@ import asyncio
 
 import pytest
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.events.dialects import parse_dialect
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.steps import Sampled
 from responses_app.runs.log import following
 from responses_app.runs.log import run_log as log
-from responses_app.stores.base import LogNews, StoreError
+from responses_app.stores.base import LogNews
 from tests.kit.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.sealing import SealBroken, Sealer
 from responses_app.runs import idempotency
 from responses_app.runs.idempotency import EPOCHS_APART, HeldKey, IdempotencyKeys, Recording
-from responses_app.stores.base import StoreError
 from responses_app.stores.idempotency import (
     AnswerHead,
     BaseIdempotencyStore,

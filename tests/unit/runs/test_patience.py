@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.runs.driving import persistence, unsaved
-from responses_app.stores.base import StoredResponse, StoreError
+from responses_app.stores.base import StoredResponse
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site, run_settings
 from tests.kit.memory_rollouts import MemoryRollouts
 from tests.kit.memory_stores import MemoryResponseStore

@@ -9,11 +9,11 @@ from engine.errors import EngineError, EngineOverloaded, EngineUnavailable, Gene
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.formats.harmony.prompt import generation_start, render_tool_output
 from engine.types import FinishReason
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.steps import StopReason
 from responses_app.protocol.usage import as_read
-from responses_app.stores.base import StoreError
 from tests.kit.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, Reading, Site, run_settings
 from tests.kit.laws import assert_laws, is_subsequence, text_of
 from tests.kit.mangling import KINDS, WORD, Mangled, mangled_transcripts, told

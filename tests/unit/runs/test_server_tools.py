@@ -9,11 +9,11 @@ import pytest
 from engine.errors import PromptTooLong
 from engine.formats.base import ToolNamespace
 from engine.formats.harmony.encoding import decode_tokens
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.response.calls import LAST_CALL
 from responses_app.runs.driving.tool_calls import LEFT_OUT, cut_text
-from responses_app.stores.base import StoreError
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from tests.kit.fakes import FakeEngine, Site, run_settings
 from tests.kit.waiting import eventually

@@ -10,12 +10,12 @@ from engine.formats.harmony import prompt
 from engine.formats.harmony.encoding import END, RETURN, decode_tokens, encode_harmony, encode_slices, longest_token
 from engine.formats.harmony.prompt import generation_start, render_text, render_tool_output
 from engine.types import FinishReason
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.planning import planning
-from responses_app.stores.base import StoreError
 from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually

@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
+from responses_app.kit.clock import StoreClock
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.prices import Price
 from responses_app.protocol.rate_limits import NO_LIMITS, LimitedSubject, Limits, QuotaExceeded, limited_by
 from responses_app.runs import spending
 from responses_app.runs.spending import FRESH_SECONDS, STALE_SECONDS, Spending
-from responses_app.stores.base import StoreError
-from responses_app.stores.clock import StoreClock
 from responses_app.stores.usage import BaseUsageStore, UsageQuery, UsageSum, UsedTokens
 
 NOVEMBER = datetime(2026, 11, 27, tzinfo=UTC).timestamp()

@@ -10,6 +10,7 @@ import pytest
 
 from engine.formats.harmony.encoding import RETURN
 from engine.types import FinishReason, GenerationRequest, TokenChunk
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.dialects import parse_dialect
 from responses_app.protocol.requests.resources import Status
@@ -18,7 +19,7 @@ from responses_app.protocol.response.input_codec import BrokenLog, decode, encod
 from responses_app.protocol.response.steps import Ended, Enqueued, Input, RunStarted, Sampled, ToolReturned, TurnBegan
 from responses_app.runs.log import following
 from responses_app.runs.log import run_log as log
-from responses_app.stores.base import AcceptedResponse, Claim, ClaimLost, LogAppend, LogNews, StoreError
+from responses_app.stores.base import AcceptedResponse, Claim, ClaimLost, LogAppend, LogNews
 from responses_app.tools.base import BaseTool
 from tests.kit.fakes import CALL_F, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site, run_settings
 from tests.kit.laws import assert_laws

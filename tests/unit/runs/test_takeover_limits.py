@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from responses_app.kit.errors import StoreError
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import Rates
 from responses_app.protocol.api_keys import Caller, KeyRecord
 from responses_app.protocol.rate_limits import LimitedSubject, Limits, limited_by
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
-from responses_app.stores.base import AcceptedResponse, StoreError
+from responses_app.stores.base import AcceptedResponse
 from responses_app.stores.callers import BaseKeyStore
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site
 from tests.kit.waiting import eventually

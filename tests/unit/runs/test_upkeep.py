@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import EngineUnavailable
+from responses_app.kit.errors import StoreError
 from responses_app.limits import suspects
 from responses_app.limits.suspects import Stage, name_of
 from responses_app.protocol.errors import ENDS_WORKERS, ApiError
 from responses_app.protocol.response.input_codec import encode
 from responses_app.protocol.response.steps import Enqueued, Input, RunStarted, Sampled, Sealed, ToolReturned
 from responses_app.runs import duties
-from responses_app.stores.base import AcceptedResponse, Orphans, StoreError, WorkerState
+from responses_app.stores.base import AcceptedResponse, Orphans, WorkerState
 from responses_app.stores.files import FileRecord
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site
 from tests.kit.waiting import eventually

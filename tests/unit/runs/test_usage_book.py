@@ -5,11 +5,11 @@ import logging
 
 import pytest
 
+from responses_app.kit.errors import StoreError
 from responses_app.observing.metrics import Metrics
 from responses_app.runs.driving import usage_book as book_module
 from responses_app.runs.driving.usage_book import UsageBook
 from responses_app.runs.plan.plan import Origin
-from responses_app.stores.base import StoreError
 from responses_app.stores.usage import UsageEntry, UsedTokens
 from tests.kit.fakes import FakeUsage
 from tests.kit.laws import counting_ids

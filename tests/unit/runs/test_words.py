@@ -2,8 +2,8 @@
 
 import asyncio
 
+from responses_app.kit.errors import StoreError
 from responses_app.runs.words import WordReader
-from responses_app.stores.base import StoreError
 
 
 class Index:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from mcp.server.mcpserver import MCPServer
 
+from responses_app.kit.retention import Retentions
 from responses_app.settings.conf import from_environ
-from responses_app.stores.retention import Retentions
 from responses_app.tools.base import BaseTool
 from responses_app.tools.browser.searching import (
     BaseSearch,

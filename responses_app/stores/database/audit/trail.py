@@ -11,6 +11,8 @@ from django.contrib.auth import get_user_model
 from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from responses_app.kit.errors import StoreError
+from responses_app.kit.table import Store
 from responses_app.protocol.api_keys import Caller
 from responses_app.stores.audit import (
     Action,
@@ -22,10 +24,8 @@ from responses_app.stores.audit import (
     TrailPart,
     TrailQuery,
 )
-from responses_app.stores.base import StoreError
 from responses_app.stores.database.audit.parts import part_of
 from responses_app.stores.database.audit_chain import append
-from responses_app.stores.database.threads import ThreadedStore
 
 logger = logging.getLogger("respsite.audit")
 
@@ -52,7 +52,7 @@ def record_view(session: str, entry: AuditEntry) -> None:
         _recent.add(session, key)
 
 
-class DatabaseAudit(ThreadedStore[None]):
+class DatabaseAudit(Store[None]):
     """Records what users of the admin do over the API; `timeout` bounds, in seconds, whatever waits."""
 
     unlimited = None

@@ -8,10 +8,10 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
+from responses_app.kit.columns import json_text
 from responses_app.kit.kept import removes, writes
 from responses_app.models import Worker
 from responses_app.models.batches import Batch, BatchLine
-from responses_app.models.fields import json_text
 from responses_app.protocol.files.batches import CANCELLED, EXPIRED, OPEN, LineTokens, NewLine
 from responses_app.stores.base import Claim, ClaimLost
 from responses_app.stores.batches import (

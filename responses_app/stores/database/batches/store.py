@@ -7,6 +7,9 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Count, QuerySet, Sum
 
+from responses_app.kit.polling import any_of
+from responses_app.kit.sql import one_at_a_time
+from responses_app.kit.table import Store, can_be_known, part_of
 from responses_app.models.batches import Batch
 from responses_app.protocol.files.batches import (
     CANCELLING,
@@ -49,11 +52,6 @@ from responses_app.stores.database.batches.rows import (
     row_of,
     unclaimed,
 )
-from responses_app.stores.database.conversations import can_be_known
-from responses_app.stores.database.places import part_of
-from responses_app.stores.database.polling import any_of
-from responses_app.stores.database.response_sql import one_at_a_time
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.database.webhooks.outbox import Told, tell
 
 Result = TypeVar("Result")
@@ -65,7 +63,7 @@ MAX_PURGED = 20  # batches that are forgotten at once
 _ANY_OPEN = any_of(f"{Batch._meta.db_table} WHERE status IN ({', '.join(map(repr, OPEN))})")
 
 
-class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
+class DatabaseBatches(Store[BatchSettings], BaseBatchStore):
     """Keeps batches in the database `using`; `timeout` bounds, in seconds, whatever waits for it."""
 
     unlimited = UNLIMITED

@@ -13,9 +13,10 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
+from responses_app.kit.errors import StoreError
+from responses_app.kit.sql import in_parts
+from responses_app.kit.table import Store, can_be_known, part_of
 from responses_app.models import StoredFile
-from responses_app.stores.base import StoreError
-from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.files.rows import (
     add_piece,
     check_limits,
@@ -32,15 +33,12 @@ from responses_app.stores.database.files.rows import (
 )
 from responses_app.stores.database.files.skills import purge_skills
 from responses_app.stores.database.files.uploads import purge_uploads
-from responses_app.stores.database.places import part_of
-from responses_app.stores.database.response_sql import in_parts
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.files import UNLIMITED, BaseFileStore, FileGone, FileRecord, FileSettings, FileUsage
 
 logger = logging.getLogger("respsite.stores")
 
 
-class DatabaseFileStore(ThreadedStore[FileSettings], BaseFileStore):
+class DatabaseFileStore(Store[FileSettings], BaseFileStore):
     """Keeps files in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time."""
 
     unlimited = UNLIMITED

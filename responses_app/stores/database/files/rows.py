@@ -16,10 +16,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Count, Q, QuerySet, Sum
 
 from responses_app.kit.kept import removes, writes
+from responses_app.kit.sql import one_at_a_time
+from responses_app.kit.threads import DatabaseReaders
 from responses_app.models import FilePart, StoredFile, Upload, UploadPart
 from responses_app.models.skills import SkillVersion
-from responses_app.stores.database.response_sql import one_at_a_time
-from responses_app.stores.database.threads import DatabaseReaders
 from responses_app.stores.files import FileRecord, FileSettings, FilesFull, FileUsage, UploadStatus
 
 AT_ONCE = 32  # pieces that one transaction removes

@@ -15,10 +15,12 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Max, QuerySet
 
+from responses_app.kit.errors import StoreError
 from responses_app.kit.kept import removes, writes
+from responses_app.kit.sql import one_at_a_time
+from responses_app.kit.table import Store, can_be_known, part_of
+from responses_app.kit.threads import DatabaseReaders
 from responses_app.models.skills import Skill, SkillVersion
-from responses_app.stores.base import StoreError
-from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.files.rows import (
     CREATION_LOCK,
     MAX_PURGED,
@@ -31,9 +33,7 @@ from responses_app.stores.database.files.rows import (
     write_pieces,
     written_pieces,
 )
-from responses_app.stores.database.places import part_of, place_of
-from responses_app.stores.database.response_sql import one_at_a_time
-from responses_app.stores.database.threads import DatabaseReaders, ThreadedStore
+from responses_app.stores.database.places import place_of
 from responses_app.stores.files import PIECE_BYTES, UNLIMITED, FileSettings
 from responses_app.stores.skills import (
     BaseSkills,
@@ -52,7 +52,7 @@ LATEST = 0
 Mine = Mapping[str, object]  # what the skills of a project have that are not past its retention
 
 
-class DatabaseSkills(ThreadedStore[FileSettings], BaseSkills):
+class DatabaseSkills(Store[FileSettings], BaseSkills):
     """Keeps skills in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time.
 
     Their bytes are bytes of the project's files, so `settings` are those of files.

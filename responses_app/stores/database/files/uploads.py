@@ -15,11 +15,12 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Exists, OuterRef, Q, QuerySet, Sum
 
+from responses_app.kit.errors import StoreError
 from responses_app.kit.kept import removes
+from responses_app.kit.table import Store, can_be_known
+from responses_app.kit.threads import DatabaseReaders
 from responses_app.models import StoredFile, Upload, UploadPart
 from responses_app.protocol.files.files import MAX_PARTS
-from responses_app.stores.base import StoreError
-from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.files.rows import (
     MAX_PURGED,
     add_piece,
@@ -31,7 +32,6 @@ from responses_app.stores.database.files.rows import (
     row_of,
     write_pieces,
 )
-from responses_app.stores.database.threads import DatabaseReaders, ThreadedStore
 from responses_app.stores.files import (
     TIMES_STORED,
     UNLIMITED,
@@ -52,7 +52,7 @@ REMEMBERED = timedelta(days=1)  # how long an upload whose time is over says so,
 ROWS_AT_ONCE = 500  # parts that one statement gives their places
 
 
-class DatabaseUploads(ThreadedStore[FileSettings]):
+class DatabaseUploads(Store[FileSettings]):
     """Keeps uploads in the database `using`, in the limits of their files; `timeout` bounds what waits for it.
 
     `timeout` is in seconds, `now` in Unix time. Every method raises `StoreError` where the store is away, and all but

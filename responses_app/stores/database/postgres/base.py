@@ -28,7 +28,7 @@ from django.utils.functional import cached_property
 from psycopg import InternalError, OperationalError
 from psycopg.pq import ConnStatus
 
-from responses_app.stores.database.deadline import BOUND_TRANSACTION, process_ends_at
+from responses_app.kit.deadline import BOUND_TRANSACTION, process_ends_at
 
 MIN_CONNECT_SECONDS = 2  # what libpq takes at least
 PASSING_STATES = frozenset(

@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterator, Sequence
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from engine import orjson
+from responses_app.kit.sql import placeholders
 from responses_app.models.chats import ChatLabel
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.words import as_searched, text_of
-from responses_app.stores.database.response_sql import RESPONSES, placeholders
+from responses_app.stores.database.response_sql import RESPONSES
 from responses_app.stores.kept_chats import SEARCHED_BYTES, SEARCHED_EACH, SEARCHED_TITLES
 
 AT_ONCE = 50  # responses whose texts are in memory together

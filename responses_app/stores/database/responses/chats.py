@@ -11,14 +11,14 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from engine import orjson
+from responses_app.kit.sql import placeholders
+from responses_app.kit.table import Store, can_be_known
 from responses_app.models import ChatChoice, json_text
 from responses_app.protocol.chat.stored import ChatForm, ChatQuery
 from responses_app.protocol.errors import JsonObject
 from responses_app.stores.base import RetentionSettings
-from responses_app.stores.database.conversations import can_be_known
-from responses_app.stores.database.response_sql import CHOICES, RESPONSES, placeholders
+from responses_app.stores.database.response_sql import CHOICES, RESPONSES
 from responses_app.stores.database.responses.rows import response_of, second_of, time_value
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.stores import BaseChatStore, KeptCompletion
 
 # Whether a completion has all its choices: some may have been deleted, or have not ended.
@@ -42,7 +42,7 @@ ORDER BY choice.first_id, choice.place
 """
 
 
-class DatabaseChatStore(ThreadedStore[RetentionSettings], BaseChatStore):
+class DatabaseChatStore(Store[RetentionSettings], BaseChatStore):
     """The stored chat completions of the database `using`.
 
     Responses are known as long as `settings` say, by the clock `now`. `timeout` bounds, in seconds, whatever waits for

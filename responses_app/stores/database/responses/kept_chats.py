@@ -14,16 +14,16 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from engine import orjson
+from responses_app.kit.sql import for_update, one_at_a_time, placeholders
+from responses_app.kit.table import Store, can_be_known
 from responses_app.models.chats import ChatLabel
 from responses_app.protocol.items.words import as_searched, words_of_json
 from responses_app.stores.base import RetentionSettings
-from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.places import leave, left
-from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES, for_update, one_at_a_time, placeholders
+from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES
 from responses_app.stores.database.responses.chat_search import search, titled
 from responses_app.stores.database.responses.membership import adopt
 from responses_app.stores.database.responses.rows import response_of, second_of, time_value
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.kept_chats import (
     MAX_PINNED,
     MAX_TURN_BYTES,
@@ -96,7 +96,7 @@ FROM {RESPONSES} AS response LEFT JOIN {PARTS} AS part ON part.id = response.id 
 """
 
 
-class DatabaseKeptChats(ThreadedStore[RetentionSettings], BaseKeptChats):
+class DatabaseKeptChats(Store[RetentionSettings], BaseKeptChats):
     """The chats of the database `using`.
 
     Responses are known as long as `settings` say, by the clock `now`. `timeout` bounds, in seconds, whatever waits for

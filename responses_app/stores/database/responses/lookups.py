@@ -17,6 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from engine import orjson
+from responses_app.kit.sql import in_parts, placeholders
 from responses_app.models import ChainPart, Conversation, ConversationItem, Response
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import Leg, TurnLeg
@@ -24,16 +25,7 @@ from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink, LinkTokens, link_of
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import LogNews, StoredLog
-from responses_app.stores.database.response_sql import (
-    BRIEF,
-    LOGS,
-    NAMES,
-    PARTS,
-    RESPONSES,
-    SAMPLED,
-    in_parts,
-    placeholders,
-)
+from responses_app.stores.database.response_sql import BRIEF, LOGS, NAMES, PARTS, RESPONSES, SAMPLED
 from responses_app.stores.database.responses.rows import read_calls, response_of, sampled_item, time_value, unpack
 
 logger = logging.getLogger("respsite.stores")

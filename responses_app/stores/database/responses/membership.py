@@ -18,7 +18,8 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
-from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES, Row, for_update, in_parts, placeholders
+from responses_app.kit.sql import Row, for_update, in_parts, placeholders
+from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES
 
 MAX_UP = 100_000  # links that are walked towards a root; ends a walk that a damaged table would send in circles
 _KNOWN = f"SELECT id, project, chat_id, conversation_id FROM {RESPONSES} WHERE id IN ({{ids}})"

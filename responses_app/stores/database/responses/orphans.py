@@ -16,13 +16,15 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from engine import orjson
+from responses_app.kit.polling import Question, any_of
+from responses_app.kit.sql import Row, for_update, in_parts, placeholders
+from responses_app.kit.threads import in_one_line
 from responses_app.limits.suspects import Stage, after_death, after_stop
 from responses_app.models import json_text
 from responses_app.protocol.errors import SERVER_STOPPED
 from responses_app.protocol.requests.resources import ResponseObject, Status, as_failed
 from responses_app.protocol.webhooks import message
 from responses_app.stores.base import AcceptedResponse, Claim, Orphans, WorkerState
-from responses_app.stores.database.polling import Question, any_of
 from responses_app.stores.database.response_sql import (
     CLAIM_RESPONSE,
     FAIL_RESPONSE,
@@ -31,13 +33,8 @@ from responses_app.stores.database.response_sql import (
     RESPONSES,
     RUNNING,
     WORKERS,
-    Row,
-    for_update,
-    in_parts,
-    placeholders,
 )
 from responses_app.stores.database.responses.rows import database_time, time_value, worker_row
-from responses_app.stores.database.threads import in_one_line
 from responses_app.stores.database.webhooks.outbox import Told, tell
 
 logger = logging.getLogger("respsite.stores")

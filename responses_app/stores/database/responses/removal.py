@@ -24,6 +24,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from responses_app.kit.kept import removes
+from responses_app.kit.retention import Retentions
+from responses_app.kit.sql import for_update, in_parts, placeholders
 from responses_app.models import Response
 from responses_app.stores.base import Purged, RetentionSettings
 from responses_app.stores.database.pictures import release
@@ -37,12 +39,8 @@ from responses_app.stores.database.response_sql import (
     RESPONSES,
     RUNNING,
     SAMPLED,
-    for_update,
-    in_parts,
-    placeholders,
 )
 from responses_app.stores.database.responses.rows import database_time, time_value
-from responses_app.stores.retention import Retentions
 
 # It walks from the parts up to the root, as long as a part has neither its response nor another child.
 _UNNEEDED = f"""

@@ -15,6 +15,8 @@ from django.db.backends.utils import CursorWrapper
 from engine import orjson
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.kit.kept import writes
+from responses_app.kit.sql import Row
+from responses_app.kit.table import can_be_known
 from responses_app.limits.suspects import Stage
 from responses_app.models import ChatChoice, Response, json_text
 from responses_app.models.pictures import Picture
@@ -24,8 +26,7 @@ from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import AcceptedResponse, StoredResponse, WorkerState
-from responses_app.stores.database.conversations import can_be_known
-from responses_app.stores.database.response_sql import Row, claim_row
+from responses_app.stores.database.response_sql import claim_row
 from responses_app.stores.kept_chats import made_in_playground
 
 

@@ -13,6 +13,13 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 
+from responses_app.kit.causes import ONLY_READS
+from responses_app.kit.clock import StoreClock, own_clock
+from responses_app.kit.errors import NotMigrated, StoreError
+from responses_app.kit.retention import Retentions
+from responses_app.kit.table import can_be_known
+from responses_app.kit.threads import DatabaseReaders
+from responses_app.kit.writer import CoalescingWriter
 from responses_app.limits.suspects import Stage
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import Leg, TurnLeg
@@ -28,19 +35,14 @@ from responses_app.stores.base import (
     LogAppend,
     LogNews,
     NameTaken,
-    NotMigrated,
     Orphans,
     ParentGone,
     Purged,
     RetentionSettings,
     StoredLog,
     StoredResponse,
-    StoreError,
     WorkerState,
 )
-from responses_app.stores.clock import StoreClock, own_clock
-from responses_app.stores.database.causes import ONLY_READS
-from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.responses import lookups
 from responses_app.stores.database.responses.lookups import load_chain
 from responses_app.stores.database.responses.orphans import any_orphans, beat, lost, reclaim
@@ -66,8 +68,6 @@ from responses_app.stores.database.responses.writes import (
     commit,
 )
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
-from responses_app.stores.database.threads import CoalescingWriter, DatabaseReaders
-from responses_app.stores.retention import Retentions
 
 logger = logging.getLogger("respsite.stores")
 
@@ -82,7 +82,7 @@ class DatabaseResponseStore(BaseResponseStore):
     `now` stands for all clocks, in Unix seconds; without it workers go by the database's own, and so does `clock`,
     which tells how old a response is, from the first beat on. `timeout` bounds, in seconds, whatever waits for the
     database; `max_pending` the writes that wait. `keeper` keeps what responses add to their roll-outs,
-    and `retentions` tell which projects have a time of their own. `polls` is what `ThreadedStore` says.
+    and `retentions` tell which projects have a time of their own. `polls` is what `Store` says.
     """
 
     def __init__(  # noqa: PLR0913 - all that it is made of

@@ -5,15 +5,16 @@ import logging
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from responses_app.stores.base import NotMigrated, StoreClosed, StoreError, WorkerState
+from responses_app.kit.errors import NotMigrated, StoreClosed, StoreError
+from responses_app.kit.table import Store
+from responses_app.stores.base import WorkerState
 from responses_app.stores.database.responses.orphans import beat
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.nothing import NoResponseStore
 
 logger = logging.getLogger("respsite.stores")
 
 
-class WorkersAlone(ThreadedStore[None], NoResponseStore):
+class WorkersAlone(Store[None], NoResponseStore):
     """Keeps the beats of workers: the others take over the idempotency keys of one that is dead.
 
     A database that is away costs nothing else here, so that is logged and not raised.

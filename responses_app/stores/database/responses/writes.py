@@ -51,6 +51,7 @@ from typing import Any, Generic, TypeVar
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
+from responses_app.kit.sql import Row, Writing, for_update, in_parts, placeholders
 from responses_app.limits.suspects import Stage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.rollouts.generations import RecordedResponse
@@ -74,13 +75,8 @@ from responses_app.stores.database.response_sql import (
     PARTS,
     RESPONSES,
     SUSPECT_RESPONSE,
-    Row,
-    Writing,
     append_log,
     claim_row,
-    for_update,
-    in_parts,
-    placeholders,
 )
 from responses_app.stores.database.responses.membership import in_chats
 from responses_app.stores.database.responses.rows import (

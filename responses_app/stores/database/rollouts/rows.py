@@ -14,8 +14,8 @@ from django.db.models import QuerySet
 from engine import orjson
 from engine.formats.base import Tokens
 from engine.types import WeightsSpan
+from responses_app.kit.columns import json_text
 from responses_app.kit.kept import writes
-from responses_app.models.fields import json_text
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.rollouts.generations import (
     Break,

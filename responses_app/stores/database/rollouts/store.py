@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from django.db import IntegrityError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from responses_app.kit.retention import Retentions
+from responses_app.kit.sql import one_at_a_time
+from responses_app.kit.table import Store, can_be_known, part_of
 from responses_app.models.rollouts import Rollout
 from responses_app.protocol.ids import ROLLOUT, is_made
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
@@ -16,9 +19,7 @@ from responses_app.protocol.rollouts.requests import (
     can_be_name,
     is_full_of_rewards,
 )
-from responses_app.stores.database.conversations import can_be_known
-from responses_app.stores.database.places import left, part_of
-from responses_app.stores.database.response_sql import one_at_a_time
+from responses_app.stores.database.places import left
 from responses_app.stores.database.rollouts import removal
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from responses_app.stores.database.rollouts.rows import (
@@ -31,8 +32,6 @@ from responses_app.stores.database.rollouts.rows import (
     rollouts_of,
     row_of,
 )
-from responses_app.stores.database.threads import ThreadedStore
-from responses_app.stores.retention import Retentions
 from responses_app.stores.rollouts import (
     UNLIMITED,
     BaseRolloutStore,
@@ -46,7 +45,7 @@ from responses_app.stores.rollouts import (
 CREATION_LOCK = 0x726F6C6C  # the space of the locks of projects
 
 
-class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
+class DatabaseRollouts(Store[RolloutSettings], BaseRolloutStore):
     """Keeps roll-outs in the database `using`; `timeout` bounds, in seconds, whatever waits for it."""
 
     unlimited = UNLIMITED

@@ -17,6 +17,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from engine import orjson
 from responses_app import __version__
+from responses_app.kit.columns import JSONTextField
 from responses_app.kit.kept import Line, kept_models
 from responses_app.models import (
     BriefResponse,
@@ -27,7 +28,6 @@ from responses_app.models import (
     Response,
     json_text,
 )
-from responses_app.models.fields import JSONTextField
 from responses_app.models.pictures import Picture, PictureUse
 from responses_app.protocol.chat.completion import stored_completion
 from responses_app.protocol.chat.stored import ChatForm, stored_messages

@@ -6,10 +6,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 
 from responses_app.kit.kept import remove_some
+from responses_app.kit.polling import Question
+from responses_app.kit.table import Store
 from responses_app.models import Project, Response
 from responses_app.stores.database.places import forget_places
-from responses_app.stores.database.polling import Question
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.database.transfer.erasure import dated_models, past, time_of
 
 MAX_STEPS = 100  # of one kind of things and one project
@@ -17,7 +17,7 @@ MAX_STEPS = 100  # of one kind of things and one project
 _RETENTIONS = Question("name, retention_hours", f"FROM {Project._meta.db_table} WHERE retention_hours IS NOT NULL")
 
 
-class DatabaseRetentions(ThreadedStore[None]):
+class DatabaseRetentions(Store[None]):
     """Reads it from the database `using`; `timeout` bounds, in seconds, whatever waits for it."""
 
     unlimited = None

@@ -8,9 +8,9 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
 
+from responses_app.kit.columns import json_text
 from responses_app.kit.kept import removes, writes
 from responses_app.models import StoredFile
-from responses_app.models.fields import json_text
 from responses_app.models.vector_stores import (
     IN_WORK,
     PENDING,

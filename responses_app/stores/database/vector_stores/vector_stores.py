@@ -13,6 +13,9 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, Q, QuerySet
 
+from responses_app.kit.polling import any_of
+from responses_app.kit.sql import in_parts, one_at_a_time
+from responses_app.kit.table import can_be_known, part_of
 from responses_app.models.vector_stores import (
     PENDING,
     REMOVED,
@@ -23,10 +26,7 @@ from responses_app.models.vector_stores import (
 )
 from responses_app.protocol.files.searches import Chunking
 from responses_app.protocol.webhooks import event_of, message
-from responses_app.stores.database.conversations import can_be_known
-from responses_app.stores.database.places import part_of, place_of
-from responses_app.stores.database.polling import any_of
-from responses_app.stores.database.response_sql import in_parts, one_at_a_time
+from responses_app.stores.database.places import place_of
 from responses_app.stores.database.vector_stores.rows import (
     batch_record,
     counts_of,

@@ -14,6 +14,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q, QuerySet, Sum
 
+from responses_app.kit.table import Store, can_be_known
 from responses_app.models.vector_stores import (
     COMPLETED,
     VectorStoreChunk,
@@ -21,8 +22,6 @@ from responses_app.models.vector_stores import (
     VectorStoreFile,
     VectorStoreVector,
 )
-from responses_app.stores.database.conversations import can_be_known
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.database.vector_stores.codes import KeptCodes
 from responses_app.stores.database.vector_stores.nearest import packed, packed_keys
 from responses_app.stores.database.vector_stores.rows import time_of
@@ -33,7 +32,7 @@ Result = TypeVar("Result")
 CODES_AT_ONCE = 20  # rows of another model's that one transaction removes, with the vectors of their chunks
 
 
-class KeptVectors(ThreadedStore[VectorStoreSettings]):
+class KeptVectors(Store[VectorStoreSettings]):
     """The vectors of chunks, in the database `using`."""
 
     # Two threads may make one each, the first time: then the one that is kept has nothing yet.

@@ -18,10 +18,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Count, F
 
-from responses_app.models.fields import json_text
+from responses_app.kit.columns import json_text
+from responses_app.kit.sql import Writing
 from responses_app.models.webhooks import DELIVERED, WebhookDelivery, WebhookEndpoint, WebhookEvent
 from responses_app.protocol.webhooks import WebhookMessage
-from responses_app.stores.database.response_sql import Writing
 from responses_app.stores.webhooks import WebhookSettings
 
 DISPATCH_LOCK = 0x77656268  # the space of the one lock of `dispatch`

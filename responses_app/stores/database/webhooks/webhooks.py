@@ -13,6 +13,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Least
 
+from responses_app.kit.polling import Question
+from responses_app.kit.sql import one_at_a_time
+from responses_app.kit.table import Store, can_be_known, part_of
 from responses_app.models.webhooks import (
     DELIVERED,
     PARKED,
@@ -21,11 +24,6 @@ from responses_app.models.webhooks import (
     WebhookEndpoint,
     WebhookEvent,
 )
-from responses_app.stores.database.conversations import can_be_known
-from responses_app.stores.database.places import part_of
-from responses_app.stores.database.polling import Question
-from responses_app.stores.database.response_sql import one_at_a_time
-from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.database.webhooks.outbox import dispatch
 from responses_app.stores.webhooks import (
     Attempt,
@@ -50,7 +48,7 @@ PURGED_AT_ONCE = 1_000  # rows in one transaction
 MAX_PROBLEM = 500  # characters that are kept of why an attempt failed
 
 
-class DatabaseWebhooks(ThreadedStore[WebhookSettings], BaseWebhooks):
+class DatabaseWebhooks(Store[WebhookSettings], BaseWebhooks):
     """Keeps them in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time."""
 
     unlimited = WebhookSettings()

@@ -8,8 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
+from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError, JsonObject, overloaded
-from responses_app.stores.base import AcceptedResponse, StoreError
+from responses_app.stores.base import AcceptedResponse
 from responses_app.stores.stores import ApprovalHolder
 from responses_app.tools.base import ToolFailed, ToolImage
 from responses_app.tools.mcp.tool import McpTool

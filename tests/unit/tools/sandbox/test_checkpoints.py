@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from responses_app.kit.clock import id_factory
 from responses_app.protocol.setting import MIB
-from responses_app.stores.clock import id_factory
 from responses_app.tools.sandbox.checkpoints import Checkpoints
 from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.living import LIFE_SECONDS, LivingContainer

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from responses_app.stores.clock import id_factory
+from responses_app.kit.clock import id_factory
 from responses_app.tools.egress.base import NamedSecret
 from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.sandbox import choosing, processes, watching

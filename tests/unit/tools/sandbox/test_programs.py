@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from responses_app.stores.clock import id_factory
+from responses_app.kit.clock import id_factory
 from responses_app.tools.sandbox.cells import MAX_ANSWER
 from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.hosts import OwnHost, RemoteHost

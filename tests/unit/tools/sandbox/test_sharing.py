@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from responses_app.kit.clock import id_factory
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.clock import id_factory
 from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
 from responses_app.tools.sandbox.checkpoints import Checkpoints
 from responses_app.tools.sandbox.containers import Containers

@@ -15,7 +15,7 @@ from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 
-from responses_app.stores.database.causes import ALL_LENT
+from responses_app.kit.causes import ALL_LENT
 
 URGENT = 2  # that only urgent work gets: leases are to be kept, and responses ended, beside any number of slow reads
 

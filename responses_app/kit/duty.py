@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from engine.errors import reason_of
-from responses_app.stores.base import NotMigrated, StoreClosed, StoreError
+from responses_app.kit.errors import NotMigrated, StoreClosed, StoreError
 
 EARLY = 0.01  # share of the time between two looks by which a timer may be early
 _HOST = zlib.crc32(socket.gethostname().encode())

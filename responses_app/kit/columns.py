@@ -20,7 +20,7 @@ def json_text(value: object) -> str:
 class WithId(models.Model):
     """A row that has an id of the API's own."""
 
-    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    id: Any = models.CharField(primary_key=True, max_length=ID_LENGTH)
 
     class Meta:
         abstract = True
@@ -29,7 +29,7 @@ class WithId(models.Model):
         return str(self.pk)
 
 
-class JSONTextField(models.TextField):
+class JSONTextField(models.TextField):  # type: ignore[type-arg]
     """JSON, kept as the text it was written as; read and written, never searched.
 
     PostgreSQL's jsonb refuses NUL characters and lone surrogates, which models and clients do send, and reorders keys.
