@@ -45,9 +45,9 @@ async def _ended(alias: str) -> tuple[Counter[tuple[bool, str]], dict[bool, list
     from django.db.backends.signals import connection_created
 
     from responses_app.kit.threads import DatabaseReaders
-    from responses_app.models.webhooks import WebhookEvent
+    from responses_app.resources.webhooks.model import WebhookEvent
+    from responses_app.resources.webhooks.store import Webhooks
     from responses_app.stores.database.responses.store import DatabaseResponseStore
-    from responses_app.stores.database.webhooks.webhooks import DatabaseWebhooks
     from tests.contracts.adapters.test_webhooks import ended, endpoint
     from tests.contracts.store import Turn
 
@@ -64,7 +64,7 @@ async def _ended(alias: str) -> tuple[Counter[tuple[bool, str]], dict[bool, list
         connection._commit = counting
 
     connection_created.connect(watch)
-    store, webhooks, readers = DatabaseResponseStore(using=alias), DatabaseWebhooks(using=alias), DatabaseReaders(alias)
+    store, webhooks, readers = DatabaseResponseStore(using=alias), Webhooks(using=alias), DatabaseReaders(alias)
     await store.start()
     await webhooks.create(endpoint("told"))
     counted.clear()

@@ -46,7 +46,7 @@ from responses_app.protocol.session.tool_outputs import ToolOutput
 from responses_app.protocol.stateless.completions import CompletionFields
 from responses_app.protocol.stateless.decisions import DecisionFields
 from responses_app.protocol.stateless.embeddings import EmbeddingFields
-from responses_app.protocol.webhooks import (
+from responses_app.resources.webhooks.fields import (
     NewWebhookEndpoint,
     WebhookEndpointChanges,
     WebhookSecretRotation,

@@ -24,7 +24,6 @@ from responses_app.api import (
     setups,
     skills,
     vector_stores,
-    webhooks,
 )
 from responses_app.api.organization import (
     admin_keys,
@@ -36,6 +35,7 @@ from responses_app.api.organization import (
     spend_limits,
     usage,
 )
+from responses_app.resources.webhooks import endpoints as webhooks
 from responses_app.web.endpoint import Endpoint
 
 ENDPOINTS: Sequence[Endpoint] = (

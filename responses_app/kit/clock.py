@@ -14,6 +14,7 @@ answers does not make the clock wrong.
 import random
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 
 from responses_app.protocol.ids import IdFactory
@@ -45,3 +46,13 @@ class StoreClock:
 def id_factory(now: Callable[[], float]) -> IdFactory:
     """Return what makes ids. `now` says the Unix time in seconds."""
     return IdFactory(lambda: int(now() * 1000), random.SystemRandom().getrandbits)
+
+
+def utc(seconds: float) -> datetime:
+    """Return a Unix time as columns have it."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def unix(time: datetime) -> int:
+    """Return the Unix seconds of a column's time, as the API shows them."""
+    return int(time.timestamp())

@@ -16,7 +16,7 @@ A method may be executed twice, where a connection broke in between: what it wro
 
 import math
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -24,7 +24,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model, QuerySet
 
-from responses_app.kit.clock import StoreClock
+from responses_app.kit.clock import StoreClock, utc
 from responses_app.kit.columns import ID_LENGTH
 from responses_app.kit.retention import Retentions
 from responses_app.kit.threads import DatabaseReaders
@@ -131,18 +131,33 @@ class Table(Store[Own], Generic[Row, Own]):
         mine = {"project": project} if self.dated is None else self._mine(project, dated=self.dated)
         return self.model._default_manager.using(self._using).filter(**mine)
 
-    async def get(self, project: str, row_id: str) -> Row | None:
+    @reads
+    def get(self, project: str, row_id: str) -> Row | None:
         """Return a row, None if there is none. Raises `StoreError`."""
-        return await self._get(project, row_id) if can_be_known(row_id) else None
+        return self.rows(project).filter(pk=row_id).first() if can_be_known(row_id) else None
 
     @reads
     def page(self, project: str, *, after: str | None, descending: bool, limit: int) -> Sequence[Row]:
         """Return up to `limit` rows behind the id `after`, whose row may be gone. Raises `StoreError`."""
         return part_of(self.rows(project), after=after, descending=descending, limit=limit)
 
-    @reads
-    def _get(self, project: str, row_id: str) -> Row | None:
-        return self.rows(project).filter(pk=row_id).first()
+    @writes
+    def delete(self, project: str, row_id: str) -> bool:
+        """Remove a row and what is its own; return whether there was one. Raises `StoreError`."""
+        row = self.locked(project, row_id)
+        if row is not None:
+            self.remove(row)
+        return row is not None
+
+    # For methods that run on a thread.
+
+    def locked(self, project: str, row_id: str) -> Row | None:
+        """Return a row that nobody else changes until this transaction ends, None if there is none."""
+        return self.rows(project).select_for_update().filter(pk=row_id).first() if can_be_known(row_id) else None
+
+    def remove(self, row: Row) -> None:
+        """Remove a row. What else is to go with it, a store removes here."""
+        self.model._default_manager.using(self._using).filter(pk=row.pk).delete()
 
 
 def part_of(
@@ -171,13 +186,3 @@ def part_of(
 def can_be_known(identifier: str) -> bool:
     """Whether an id that a client sent can be one of ours; no database takes every string (NUL, surrogates)."""
     return 0 < len(identifier) <= ID_LENGTH and identifier.isascii() and identifier.isprintable()
-
-
-def utc(seconds: float) -> datetime:
-    """Return a Unix time as columns have it."""
-    return datetime.fromtimestamp(seconds, UTC)
-
-
-def unix(time: datetime) -> int:
-    """Return the Unix seconds of a column's time, as the API shows them."""
-    return int(time.timestamp())

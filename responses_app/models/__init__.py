@@ -27,9 +27,9 @@ from responses_app.models import sign_on as sign_on_models  # noqa: F401
 from responses_app.models import skills as skill_models  # noqa: F401
 from responses_app.models import usage as usage_models  # noqa: F401
 from responses_app.models import vector_stores as vector_store_models  # noqa: F401 - Django looks for models here
-from responses_app.models import webhooks as webhook_models  # noqa: F401
 from responses_app.models import words as word_models  # noqa: F401
 from responses_app.protocol.requests.resources import RUNNING
+from responses_app.resources.webhooks import model as webhook_models  # noqa: F401
 
 LISTED = (
     "status project model background transport input_tokens cached_tokens output_tokens first_token_ms duration_ms"

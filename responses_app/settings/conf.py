@@ -36,6 +36,7 @@ from responses_app.protocol.setting import (
     whole,
 )
 from responses_app.protocol.transport import HeaderSettings
+from responses_app.resources.webhooks.settings import WebhookSettings
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.settings.models import EmbeddingSettings, EngineSettings
 from responses_app.settings.order import ORDER
@@ -43,7 +44,6 @@ from responses_app.stores.files import FileSettings
 from responses_app.stores.idempotency import IdempotencySettings
 from responses_app.stores.skills import SkillSettings
 from responses_app.stores.vector_stores import VectorStoreSettings
-from responses_app.stores.webhooks import WebhookSettings
 from responses_app.tools.sandbox.settings import SandboxSettings
 from responses_app.tools.settings import (
     EgressSettings,
@@ -52,7 +52,6 @@ from responses_app.tools.settings import (
     MeaningSettings,
     PictureSettings,
     SearchSettings,
-    WebhookNetworkSettings,
     mcp_tool,
 )
 
@@ -160,13 +159,12 @@ class Settings(
     RolloutSettings,
     VectorStoreSettings,
     MeaningSettings,
-    WebhookSettings,
     EngineSettings,
     EmbeddingSettings,
     ToolSettings,
     ImageSettings,
     PictureSettings,
-    WebhookNetworkSettings,
+    WebhookSettings,
     HeaderSettings,
     PriceSettings,
     SignOnSettings,

@@ -14,7 +14,7 @@ from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.setting import RoomSettings, seconds, setting, whole
-from responses_app.protocol.webhooks import WebhookMessage
+from responses_app.resources.webhooks.messages import WebhookMessage
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,20 +262,6 @@ class PictureSettings(RoomSettings):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class WebhookNetworkSettings(RoomSettings):
-    """Where webhooks are sent, and how long a receiver may take."""
-
-    webhook_allowed_hosts: AllowedHosts = setting(
-        NOTHING_ALLOWED, hosts,
-        "hosts in private networks that webhook URLs may name, also with `http://`: `hooks.internal,10.1.0.0/16`",
-        default_text="unset: none",
-    )  # fmt: skip
-    webhook_seconds: float = setting(
-        15.0, seconds(0.1), "how long the receiver of a webhook may take to answer; then the event is sent again"
-    )
-
-
 MAX_DOMAINS = 1000  # of SANDBOX_NETWORK
 
 

@@ -24,9 +24,9 @@ from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStor
 from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseSharedTurns, Stores
 from responses_app.stores.usage import BaseUsageStore
-from responses_app.stores.webhooks import BaseWebhooks
 
 if TYPE_CHECKING:
+    from responses_app.resources.webhooks.store import Webhooks
     from responses_app.stores.database.audit.trail import DatabaseAudit
     from responses_app.stores.database.files.uploads import DatabaseUploads
     from responses_app.stores.database.organization import DatabaseOrganization
@@ -47,7 +47,7 @@ class Adapters:
     setups: "DatabaseSetups"  # of the playground, under names
     skills: BaseSkills
     usage: BaseUsageStore  # what was used, and when
-    webhooks: BaseWebhooks  # endpoints, and what is sent to them
+    webhooks: "Webhooks"  # endpoints, and what is sent to them
     organization: "DatabaseOrganization"  # projects and their keys, for who manages them
     door: Door  # who may come in
     ledger: BaseLedger  # counts all that is limited
@@ -191,11 +191,11 @@ def _words(shared: DatabaseReaders, polls: DatabaseReaders) -> "DatabaseWords":
     return DatabaseWords(shared=shared, polls=polls)
 
 
-def _webhooks(settings: Settings, clock: StoreClock, polls: DatabaseReaders) -> BaseWebhooks:
-    from responses_app.stores.database.webhooks.webhooks import DatabaseWebhooks
+def _webhooks(settings: Settings, clock: StoreClock, polls: DatabaseReaders) -> "Webhooks":
+    from responses_app.resources.webhooks.store import Webhooks
 
     timeout = settings.database_timeout_seconds
-    return DatabaseWebhooks(settings=settings, now=clock, timeout=timeout, polls=polls)
+    return Webhooks(settings=settings, now=clock, timeout=timeout, polls=polls)
 
 
 def _organization(clock: StoreClock, shared: DatabaseReaders) -> "DatabaseOrganization":

@@ -36,6 +36,7 @@ from responses_app.protocol.requests.server_tools import weighs_meaning
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT
 from responses_app.protocol.transport import AnswerHeaders
+from responses_app.resources.webhooks.sender import WebhookSender
 from responses_app.runs.batches.lines import LineOf
 from responses_app.runs.batches.office import BatchOffice
 from responses_app.runs.batches.work import BatchWork
@@ -62,7 +63,6 @@ from responses_app.runs.service import ResponseService
 from responses_app.runs.spending import Spending
 from responses_app.runs.stateless.completions import CompletionService
 from responses_app.runs.stateless.deciding import DecisionService
-from responses_app.runs.webhooks import WebhookDeliverer
 from responses_app.runs.words import WordReader
 from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings
@@ -73,9 +73,7 @@ from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseApprovalStore, BaseConversationStore
 from responses_app.stores.usage import BaseUsageStore
-from responses_app.stores.webhooks import BaseWebhooks
 from responses_app.tools.base import BaseTool
-from responses_app.tools.webhooks.sender import WebhookSender
 from responses_app.wiring.adapters import Adapters, build_adapters
 from responses_app.wiring.engines import (
     Embeddings,
@@ -95,6 +93,8 @@ from responses_app.wiring.server_tools import document_text, server_tools
 from responses_app.wiring.watching import Watch
 
 if TYPE_CHECKING:
+    from responses_app.resources.webhooks.duty import WebhookDeliverer
+    from responses_app.resources.webhooks.store import Webhooks
     from responses_app.stores.database.audit.trail import DatabaseAudit
     from responses_app.stores.database.files.uploads import DatabaseUploads
     from responses_app.stores.database.organization import DatabaseOrganization
@@ -128,11 +128,11 @@ class Site:
     skills: BaseSkills
     rollouts: Rollouts
     usage: BaseUsageStore  # what was used, and when
-    webhooks: BaseWebhooks  # endpoints, and what is sent to them
+    webhooks: "Webhooks"  # endpoints, and what is sent to them
     organization: "DatabaseOrganization"  # projects and their keys, for who manages them
     expiry: Expiry  # removes what projects keep no longer
     webhook_sender: WebhookSender
-    webhook_deliverer: WebhookDeliverer
+    webhook_deliverer: "WebhookDeliverer"
     word_reader: WordReader  # for the search of the admin
     approvals: BaseApprovalStore
     pictures: BasePictureStore
@@ -310,6 +310,9 @@ class _Runs:
 
 def build_site(settings: Settings) -> Site:
     """Build everything from settings; nothing is started, and no event loop is needed yet."""
+    # Models can be imported only where Django has its settings.
+    from responses_app.resources.webhooks.duty import WebhookDeliverer
+
     clock = StoreClock()
     new_id, adapters = id_factory(clock), build_adapters(settings, clock)
     base = _Base(

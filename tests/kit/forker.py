@@ -41,7 +41,7 @@ MODULES = (
     *("engine.contents.bounded_validators", "lark.load_grammar"),  # loaded with a first schema or grammar
     *("responses_app.web.middleware", "responses_app.web.sockets.consumer", "responses_app.watch.transcript"),
     # All of `responses_app.api.endpoints` that can be had without settings.
-    *(f"responses_app.api.{name}" for name in ("openapi", "rollout_exports", "containers", "skills", "webhooks")),
+    *(f"responses_app.api.{name}" for name in ("openapi", "rollout_exports", "containers", "skills")),
     *(f"responses_app.api.{name}" for name in ("responses", "engine", "models", "chats", "vector_stores", "batches")),
     *(f"responses_app.api.{name}" for name in ("messages", "message_batches", "conversations", "completions")),
     *(f"responses_app.api.organization.{name}" for name in ("admin_keys", "costs", "audit_logs", "spend_limits")),

@@ -34,12 +34,22 @@ FLOORS = (
     ("respsite",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+# A resource is a folder from top to bottom: each of its files stands just above one of these rooms, by its name.
+ABOVE = {
+    "__init__": "protocol",
+    "messages": "protocol",
+    "model": "kit",  # below `models`, which gathers it
+    "fields": "models",
+    "outbox": "models",  # other stores call it
+    "store": "stores",
+    "settings": "tools",
+    "sender": "tools",
+    "duty": "runs",
+    "endpoints": "web",  # below `api`, which gathers it
+}
 DJANGO = {"django", "axes", "channels", "channels_redis", "daphne", "asgiref", "dj_database_url", "mozilla_django_oidc"}
 KNOWS_DJANGO = {
-    "kit",
-    "models",
-    "migrations",
-    "stores",
+    *("kit", "resources", "models", "migrations", "stores"),
     *(room for rooms in FLOORS[FLOOR["wiring"] :] for room in rooms),
 }
 HEAVY = {"torch", "vllm", "zmq"}
@@ -126,6 +136,8 @@ def room_of(module: str) -> str:
     """Return the room a module is in."""
     package, *inside = module.split(".")
     room = inside[0] if package == "responses_app" and inside and is_folder(f"{package}.{inside[0]}") else package
+    if room == "resources":
+        return ".".join(inside[:2])
     assert room in FLOOR, f"{module} has no floor: add its folder to FLOORS"
     return room
 
@@ -136,13 +148,18 @@ def is_folder(package: str) -> bool:
     return (ROOT / package.replace(".", "/") / "__init__.py").exists()
 
 
-def floor_of(module: str) -> int:
+def floor_of(module: str) -> float:
     """Return the floor a module is on. The package that all is in says its version, and so is below everything."""
+    if module.startswith("responses_app.resources."):
+        name = "__init__" if is_folder(module) else module.rpartition(".")[2]
+        return FLOOR[ABOVE[name]] + 0.5
     return -1 if module == "responses_app" else FLOOR[room_of(module)]
 
 
 def folder_of(module: str) -> str:
-    """Return the folder that a module's file lies in, as a package."""
+    """Return the folder that a module's file lies in, as a package; of a resource, the file itself."""
+    if module.startswith("responses_app.resources."):
+        return module
     return module if is_folder(module) else module.rpartition(".")[0]
 
 
@@ -300,10 +317,15 @@ def test_only_wiring_knows_a_model_format() -> None:
 
 def test_only_what_may_imports_django() -> None:
     def may(module: str) -> bool:
-        return room_of(module) in KNOWS_DJANGO
+        return room_of(module).partition(".")[0] in KNOWS_DJANGO
 
     found = [each for each in imports() if each.imported.partition(".")[0] in DJANGO and not may(each.importer)]
     assert [str(each) for each in found] == []
+
+
+def is_pure_of_a_resource(module: str) -> bool:
+    """Whether a file of a resource stands on the protocol's floor."""
+    return room_of(module).startswith("resources.") and floor_of(module) < FLOOR["kit"]
 
 
 def test_the_protocol_is_pure() -> None:
@@ -316,8 +338,9 @@ def test_the_protocol_is_pure() -> None:
         *("time", "datetime", "random", "secrets", "uuid", "logging"),
         *("os", "pathlib", "tempfile", "shutil", "socket", "select", "ssl", "http", "urllib", "httpx", "redis"),
     }
-    pure = [each for each in imports() if each.importer.startswith(("responses_app.protocol", "engine.formats"))]
-    assert {room_of(each.importer) for each in pure} == {"protocol", "engine"}
+    rooms = ("responses_app.protocol", "engine.formats")
+    pure = [each for each in imports() if each.importer.startswith(rooms) or is_pure_of_a_resource(each.importer)]
+    assert {room_of(each.importer).partition(".")[0] for each in pure} == {"protocol", "engine", "resources"}
     found = [each for each in pure if each.imported.partition(".")[0] in impure]
     assert {(each.importer, each.imported) for each in found} == {("responses_app.protocol.fields", "contextvars")}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai import APIStatusError, BadRequestError, NotFoundError, OpenAI
 
-from responses_app.tools.webhooks.recent_tests import TESTS_A_MINUTE
+from responses_app.resources.webhooks.sender import TESTS_A_MINUTE
 from tests.kit.batches import batch_of, line
 from tests.kit.databases import postgres_url
 from tests.kit.fixtures import module_server

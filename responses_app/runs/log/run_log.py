@@ -30,7 +30,7 @@ from responses_app.kit.errors import StoreError
 from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.response.input_codec import encode_one
 from responses_app.protocol.response.steps import Enqueued, Input, OfAgent, RunStarted, Sampled
-from responses_app.protocol.webhooks import WebhookMessage
+from responses_app.resources.webhooks.messages import WebhookMessage
 from responses_app.runs.log.journal import EventJournal
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend
 

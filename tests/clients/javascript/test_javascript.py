@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
-from responses_app.protocol.webhooks import message, new_secret, signed_headers
+from responses_app.resources.webhooks.messages import message, new_secret, signed_headers
 from tests.clients.javascript.node import installed, run, run_script
 from tests.kit.balancer import Balancer
 from tests.kit.fixtures import module_server

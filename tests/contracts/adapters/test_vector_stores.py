@@ -11,11 +11,12 @@ from responses_app.kit.clock import id_factory
 from responses_app.models import GonePlace
 from responses_app.models.vector_stores import VectorStore, VectorStoreBatch, VectorStoreChunk, VectorStoreFile
 from responses_app.protocol.files.searches import Filter
+from responses_app.resources.webhooks.settings import WebhookSettings
+from responses_app.resources.webhooks.store import Webhooks
 from responses_app.stores.database.files.files import DatabaseFileStore
 from responses_app.stores.database.places import KEPT_SECONDS
 from responses_app.stores.database.transfer.retention import DatabaseRetentions
 from responses_app.stores.database.vector_stores.vector_stores import CHUNKS_AT_ONCE, DatabaseVectorStores
-from responses_app.stores.database.webhooks.webhooks import DatabaseWebhooks
 from responses_app.stores.vector_stores import (
     DAY,
     MAX_TRIES,
@@ -28,7 +29,6 @@ from responses_app.stores.vector_stores import (
     VectorStoreSettings,
     VectorStoresFull,
 )
-from responses_app.stores.webhooks import WebhookSettings
 from responses_app.tools.file_search import Indexer
 from responses_app.tools.reading.processes import DocumentReader
 from tests.contracts.adapters.stores import within
@@ -288,7 +288,7 @@ async def test_a_worker_that_stops_gives_its_file_back_and_another_reads_it(at: 
 
 
 async def test_what_a_file_comes_to_is_told_once(at: Kept, hands: Hands) -> None:
-    webhooks = DatabaseWebhooks(using=at.alias, settings=WebhookSettings(), now=hands)
+    webhooks = Webhooks(using=at.alias, settings=WebhookSettings(), now=hands)
     wants = endpoint(MINE)
     await webhooks.create(wants)
     files = [await at.file(name) for name in ("read.txt", "unreadable.txt", "deadly.txt", "unwanted.txt")]

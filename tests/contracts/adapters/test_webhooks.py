@@ -9,40 +9,36 @@ from typing import Any
 import orjson
 import pytest
 
+from responses_app.kit.clock import utc
 from responses_app.kit.threads import DatabaseReaders
-from responses_app.models.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.webhooks import EVENT_TYPES, message_of_wait
+from responses_app.resources.webhooks.fields import WebhookEndpointChanges
+from responses_app.resources.webhooks.messages import EVENT_TYPES, message_of_wait
+from responses_app.resources.webhooks.model import WebhookDelivery, WebhookEndpoint, WebhookEvent
+from responses_app.resources.webhooks.settings import WebhookSettings
+from responses_app.resources.webhooks.store import Attempt, Claimed, EndpointsFull, Webhooks
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend, StoredResponse
 from responses_app.stores.database.responses.store import DatabaseResponseStore
-from responses_app.stores.database.webhooks.webhooks import DatabaseWebhooks
-from responses_app.stores.webhooks import (
-    Attempt,
-    BaseWebhooks,
-    Claimed,
-    DueMessage,
-    EndpointChanges,
-    EndpointRecord,
-    EndpointsFull,
-    NewSecret,
-    WebhookSettings,
-)
-from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, Turn, call, new_id, present
+from tests.contracts.store import IDS_NOBODY_MADE, Turn, call, new_id, present
 from tests.contracts.store_life import OpenStore
 from tests.kit.clock import Clock
 
 LEASE = 30.0
 FLOOD, CLAIMS = 5_000, 5
 SECONDS = 20.0  # for all claims: where all were compared with all others, one took longer
-OpenWebhooks = Callable[..., Awaitable[DatabaseWebhooks]]
+OpenWebhooks = Callable[..., Awaitable[Webhooks]]
 
 
-def endpoint(project: str, **fields: Any) -> EndpointRecord:
+def endpoint(project: str, **fields: Any) -> WebhookEndpoint:
     """Return a new endpoint."""
-    given = {"event_types": EVENT_TYPES, "name": "one", "url": "https://example.com/", "secret": "sealed", **fields}
-    return EndpointRecord(
-        id=new_id("we"), project=project, created_at=5, updated_at=5, secret_hint="whsec_…abcd", **given
-    )
+    given = {"id": new_id("we"), "name": "one", "url": "https://example.com/", "secret": "sealed", **fields}
+    given = {"event_types": list(EVENT_TYPES), "created_at": utc(5), "updated_at": utc(5), **given}
+    return WebhookEndpoint(project=project, secret_hint="whsec_…abcd", **given)
+
+
+def columns(row: WebhookEndpoint) -> dict[str, object]:
+    """Return all that a row has."""
+    return {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields}
 
 
 def ended(
@@ -62,22 +58,22 @@ def told(claimed: Claimed | None) -> list[tuple[str, str]]:
 
 def arrived(claimed: Claimed) -> list[Attempt]:
     """Return that all that was due arrived."""
-    return [Attempt(key=each.key, status_code=200) for each in claimed.due]
+    return [Attempt(key=each.pk, status_code=200) for each in claimed.due]
 
 
-def lost(message: DueMessage, pause: float = 0.0) -> Attempt:
+def lost(message: WebhookDelivery, pause: float = 0.0) -> Attempt:
     """Return that a message did not arrive."""
-    return Attempt(key=message.key, status_code=500, problem="The receiver answered with status 500.", pause=pause)
+    return Attempt(key=message.pk, status_code=500, problem="The receiver answered with status 500.", pause=pause)
 
 
-async def claim(webhooks: DatabaseWebhooks, worker: str = "A", *, most: int = 8) -> Claimed | None:
+async def claim(webhooks: Webhooks, worker: str = "A", *, most: int = 8) -> Claimed | None:
     """Dispatch, and claim what is due."""
     while await webhooks.dispatch():
         pass
     return await webhooks.claim(worker, lease_seconds=LEASE, most=most, without=())
 
 
-async def claimed_by(webhooks: DatabaseWebhooks, worker: str = "A", *, most: int = 8) -> Claimed:
+async def claimed_by(webhooks: Webhooks, worker: str = "A", *, most: int = 8) -> Claimed:
     """Do the same where something is due."""
     found = present(await claim(webhooks, worker, most=most))
     return found
@@ -96,10 +92,10 @@ class TestInDatabases:
 
     @pytest.fixture
     async def open_webhooks(self, alias: str, clock: Clock) -> AsyncIterator[OpenWebhooks]:
-        opened: list[DatabaseWebhooks] = []
+        opened: list[Webhooks] = []
 
-        async def open_one(**settings: Any) -> DatabaseWebhooks:
-            webhooks = DatabaseWebhooks(using=alias, settings=WebhookSettings(**settings), now=clock)
+        async def open_one(**settings: Any) -> Webhooks:
+            webhooks = Webhooks(using=alias, settings=WebhookSettings(**settings), now=clock)
             await webhooks._threads.run(lambda _: _empty(alias))
             opened.append(webhooks)
             return webhooks
@@ -109,27 +105,25 @@ class TestInDatabases:
             await webhooks.aclose()
 
     @pytest.fixture
-    async def webhooks(self, open_webhooks: OpenWebhooks) -> DatabaseWebhooks:
+    async def webhooks(self, open_webhooks: OpenWebhooks) -> Webhooks:
         return await open_webhooks()
 
-    async def test_endpoints_are_kept_changed_and_forgotten(self, webhooks: BaseWebhooks, clock: Clock) -> None:
+    async def test_endpoints_are_kept_changed_and_forgotten(self, webhooks: Webhooks, clock: Clock) -> None:
         project = new_id("proj")
-        first, second = endpoint(project, name=UNTAMED.replace("\x00", "")), endpoint(project, name="two")
-        first = replace(first, id=f"we_{1:032x}", name="Äpfel 🍎 %_")
-        second = replace(second, id=f"we_{2:032x}")
+        first, second = endpoint(project, id=f"we_{1:032x}", name="Äpfel 🍎 %_"), endpoint(project, id=f"we_{2:032x}")
         for each in (first, second):
             await webhooks.create(each)
             await webhooks.create(each)  # as where the answer got lost
-            assert await webhooks.get(project, each.id) == replace(each, event_types=list(EVENT_TYPES))
-        listed = await webhooks.listed(project, after=None, descending=True, limit=5)
+            assert columns(present(await webhooks.get(project, each.id))) == columns(each)
+        listed = await webhooks.page(project, after=None, descending=True, limit=5)
         assert [each.id for each in listed or ()] == [second.id, first.id]
-        listed = await webhooks.listed(project, after=second.id, descending=True, limit=5)
+        listed = await webhooks.page(project, after=second.id, descending=True, limit=5)
         assert [each.id for each in listed or ()] == [first.id]
-        same = present(await webhooks.update(project, first.id, EndpointChanges(name=first.name)))
-        assert same.updated_at == 5
-        changed = present(await webhooks.update(project, first.id, EndpointChanges(status="disabled")))
-        assert (changed.status, changed.updated_at) == ("disabled", int(clock()))
-        assert await webhooks.update("another", first.id, EndpointChanges(name="x")) is None
+        same = present(await webhooks.update(project, first.id, WebhookEndpointChanges(name=first.name)))
+        assert same.updated_at == utc(5)
+        changed = present(await webhooks.update(project, first.id, WebhookEndpointChanges(status="disabled")))
+        assert (changed.enabled, changed.updated_at) == (False, utc(clock()))
+        assert await webhooks.update("another", first.id, WebhookEndpointChanges(name="x")) is None
         assert not await webhooks.delete("another", first.id)
         assert await webhooks.delete(project, first.id)
         assert not await webhooks.delete(project, first.id)
@@ -142,22 +136,20 @@ class TestInDatabases:
             await webhooks.create(endpoint(project))
         await webhooks.create(endpoint(new_id("proj")))
 
-    async def test_an_old_secret_is_good_for_as_long_as_was_asked(self, webhooks: BaseWebhooks, clock: Clock) -> None:
+    async def test_an_old_secret_is_good_for_as_long_as_was_asked(self, webhooks: Webhooks, clock: Clock) -> None:
         project = new_id("proj")
         await webhooks.create(one := endpoint(project))
-        rotated = await webhooks.rotate(project, one.id, NewSecret(sealed="new", hint="h", keep_old_seconds=60))
-        again = await webhooks.rotate(project, one.id, NewSecret(sealed="new", hint="h", keep_old_seconds=60))
-        assert rotated is not None
-        assert again == rotated
-        assert (rotated.secret, rotated.old_secret) == ("new", "sealed")
-        clock.now += 61
-        later = present(await webhooks.get(project, one.id))
-        assert (later.secret, later.old_secret) == ("new", "")
-        at_once = present(await webhooks.rotate(project, one.id, NewSecret(sealed="newest", hint="h")))
+        rotated = present(await webhooks.rotate(project, one.id, sealed="new", hint="h", keep_old_seconds=60))
+        until = utc(clock.now + 60)
+        assert (rotated.secret, rotated.old_secret, rotated.old_secret_until) == ("new", "sealed", until)
+        clock.now += 1
+        again = present(await webhooks.rotate(project, one.id, sealed="new", hint="h", keep_old_seconds=60))
+        assert columns(again) == columns(rotated)
+        at_once = present(await webhooks.rotate(project, one.id, sealed="newest", hint="h"))
         assert (at_once.secret, at_once.old_secret) == ("newest", "")
 
     @pytest.mark.parametrize("status", ["completed", "failed", "incomplete", "cancelled"])
-    async def test_an_end_is_told_once(self, webhooks: BaseWebhooks, store: BaseResponseStore, status: str) -> None:
+    async def test_an_end_is_told_once(self, webhooks: Webhooks, store: BaseResponseStore, status: str) -> None:
         turn = Turn()
         await webhooks.create(endpoint(turn.project))
         stored = ended(turn, status)
@@ -172,7 +164,7 @@ class TestInDatabases:
         await store.save(stored)
         assert await claim(webhooks) is None
 
-    async def test_there_is_work_until_all_has_arrived(self, webhooks: BaseWebhooks, store: BaseResponseStore) -> None:
+    async def test_there_is_work_until_all_has_arrived(self, webhooks: Webhooks, store: BaseResponseStore) -> None:
         turn = Turn()
         await webhooks.create(endpoint(turn.project))
         assert not await webhooks.has_work()
@@ -183,14 +175,14 @@ class TestInDatabases:
         await webhooks.settle(claimed, arrived(claimed), worker="A", pause=0)
         assert not await webhooks.has_work()
 
-    async def test_what_nobody_wants_is_not_told(self, webhooks: BaseWebhooks, store: BaseResponseStore) -> None:
+    async def test_what_nobody_wants_is_not_told(self, webhooks: Webhooks, store: BaseResponseStore) -> None:
         turn = Turn()
         await store.save(ended(Turn(project=turn.project)))  # before there was an endpoint
         await webhooks.create(endpoint(turn.project, event_types=["response.failed"]))
         await webhooks.create(endpoint(new_id("proj")))  # of another project
         off = endpoint(turn.project)
         await webhooks.create(off)
-        await webhooks.update(turn.project, off.id, EndpointChanges(status="disabled"))
+        await webhooks.update(turn.project, off.id, WebhookEndpointChanges(status="disabled"))
         await store.save(ended(turn))
         foreground = Turn(project=turn.project)
         await store.save(replace(foreground.failed()))
@@ -198,9 +190,7 @@ class TestInDatabases:
         await store.save(ended(failed := Turn(project=turn.project), "failed"))
         assert told(await claim(webhooks)) == [("response.failed", failed.response_id)]
 
-    async def test_one_that_waits_for_its_client_says_so(
-        self, webhooks: BaseWebhooks, store: BaseResponseStore
-    ) -> None:
+    async def test_one_that_waits_for_its_client_says_so(self, webhooks: Webhooks, store: BaseResponseStore) -> None:
         turn = Turn()
         await webhooks.create(endpoint(turn.project))
         await store.save(ended(turn, output=[call("f", "call_1")]))
@@ -212,9 +202,7 @@ class TestInDatabases:
         assert orjson.loads(claimed.due[0].body)["data"]["required_action"] == {"type": "function_call"}
         await webhooks.settle(claimed, arrived(claimed), worker="A", pause=0)
 
-    async def test_a_wait_is_told_with_the_log_that_says_so(
-        self, webhooks: BaseWebhooks, store: BaseResponseStore
-    ) -> None:
+    async def test_a_wait_is_told_with_the_log_that_says_so(self, webhooks: Webhooks, store: BaseResponseStore) -> None:
         turn, claim_ = Turn(), Claim("A", 1)
         await webhooks.create(endpoint(turn.project))
         await store.accept(replace(turn.begun("queued"), claim=claim_))
@@ -234,7 +222,7 @@ class TestInDatabases:
         assert await claim(webhooks) is None
 
     async def test_a_write_that_does_not_count_tells_nothing(
-        self, webhooks: BaseWebhooks, store: BaseResponseStore
+        self, webhooks: Webhooks, store: BaseResponseStore
     ) -> None:
         turn = Turn()
         await webhooks.create(endpoint(turn.project))
@@ -245,7 +233,7 @@ class TestInDatabases:
         await store.save(ended(deleted, accepted=True))  # its row is gone
         assert await claim(webhooks) is None
 
-    async def test_each_endpoint_gets_what_it_wants(self, webhooks: BaseWebhooks, store: BaseResponseStore) -> None:
+    async def test_each_endpoint_gets_what_it_wants(self, webhooks: Webhooks, store: BaseResponseStore) -> None:
         turn = Turn()
         for types in (["response.completed"], ["response.action_required"], ["response.completed"]):
             await webhooks.create(endpoint(turn.project, event_types=types))
@@ -259,7 +247,7 @@ class TestInDatabases:
         assert await claim(webhooks) is None  # all are claimed
 
     async def test_one_worker_serves_an_endpoint_until_its_time_is_over(
-        self, webhooks: BaseWebhooks, store: BaseResponseStore, clock: Clock
+        self, webhooks: Webhooks, store: BaseResponseStore, clock: Clock
     ) -> None:
         turn = Turn()
         await webhooks.create(endpoint(turn.project))
@@ -294,12 +282,12 @@ class TestInDatabases:
         assert await claim(webhooks) is None  # the endpoint pauses
         clock.now += 11
         claimed = await claimed_by(webhooks)
-        assert claimed.failures == 1
+        assert claimed.endpoint.failures == 1
         assert told(claimed) == [("response.completed", other.response_id)]  # what failed holds up no other
         await webhooks.settle(claimed, arrived(claimed), worker="A", pause=0)
         clock.now += 40
         claimed = await claimed_by(webhooks)
-        assert (told(claimed), claimed.failures) == ([("response.completed", turn.response_id)], 0)
+        assert (told(claimed), claimed.endpoint.failures) == ([("response.completed", turn.response_id)], 0)
         await webhooks.settle(claimed, [lost(claimed.due[0], 5_000)], worker="A", pause=0)
         clock.now += 50  # the last attempt, when the time is over
         claimed = await claimed_by(webhooks)
@@ -308,7 +296,7 @@ class TestInDatabases:
         assert await claim(webhooks) is None
 
     async def test_what_waits_behind_one_that_failed_is_due_with_it(
-        self, webhooks: BaseWebhooks, store: BaseResponseStore, clock: Clock
+        self, webhooks: Webhooks, store: BaseResponseStore, clock: Clock
     ) -> None:
         turn = Turn()
         await webhooks.create(endpoint(turn.project))
@@ -319,7 +307,7 @@ class TestInDatabases:
         assert await claim(webhooks) is None  # it is not this endpoint's turn: nothing can be sent there
         clock.now += 40
         claimed = await claimed_by(webhooks)
-        assert (told(claimed), claimed.failures) == ([("response.completed", turn.response_id)], 1)
+        assert (told(claimed), claimed.endpoint.failures) == ([("response.completed", turn.response_id)], 1)
         await webhooks.settle(claimed, arrived(claimed), worker="A", pause=0)
         assert told(await claimed_by(webhooks)) == [("response.action_required", turn.response_id)]
 
@@ -336,9 +324,7 @@ class TestInDatabases:
         await store.save(ended(Turn(project=project)))
         assert len((await claimed_by(webhooks)).due) == 1
 
-    async def test_who_waits_longest_is_next(
-        self, webhooks: BaseWebhooks, store: BaseResponseStore, clock: Clock
-    ) -> None:
+    async def test_who_waits_longest_is_next(self, webhooks: Webhooks, store: BaseResponseStore, clock: Clock) -> None:
         projects = [new_id("proj"), new_id("proj")]
         for project in projects:
             await webhooks.create(endpoint(project))
@@ -368,11 +354,11 @@ class TestInDatabases:
         assert await webhooks.purge() == 1
 
     @pytest.mark.parametrize("name", IDS_NOBODY_MADE)
-    async def test_ids_nobody_made(self, webhooks: BaseWebhooks, name: str) -> None:
+    async def test_ids_nobody_made(self, webhooks: Webhooks, name: str) -> None:
         project = new_id("proj")
         assert await webhooks.get(project, name) is None
         assert not await webhooks.delete(project, name)
-        assert await webhooks.update(project, name, EndpointChanges(name="x")) is None
+        assert await webhooks.update(project, name, WebhookEndpointChanges(name="x")) is None
 
     async def test_a_response_writes_one_row_in_its_own_transaction(
         self, alias: str, open_webhooks: OpenWebhooks, store: DatabaseResponseStore
@@ -407,7 +393,7 @@ class TestInDatabases:
                 claimed = await webhooks.claim("A", lease_seconds=5.0, most=1, without=())
                 assert claimed is not None
                 assert claimed.due[0].event_id == f"evt_{number}"
-                await webhooks.settle(claimed, [Attempt(key=claimed.due[0].key, status_code=200)], worker="A", pause=0)
+                await webhooks.settle(claimed, [Attempt(key=claimed.due[0].pk, status_code=200)], worker="A", pause=0)
 
 
 def _empty(alias: str) -> None:

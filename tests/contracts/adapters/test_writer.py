@@ -253,7 +253,7 @@ import django
 from django.conf import settings
 settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": sys.argv[1]}})
 django.setup()
-from responses_app.kit.threads import CoalescingWriter
+from responses_app.kit.writer import CoalescingWriter
 
 writer = CoalescingWriter(lambda batch: print(len(batch), flush=True))
 writer.start()

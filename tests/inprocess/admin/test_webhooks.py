@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from django.test import Client
 
-from responses_app.models.webhooks import DELIVERED, PARKED, WAITING, WebhookDelivery, WebhookEndpoint
+from responses_app.resources.webhooks.model import DELIVERED, PARKED, WAITING, WebhookDelivery, WebhookEndpoint
 from tests.inprocess.admin.conftest import ClientWith
 
 AT = datetime(2026, 11, 20, tzinfo=UTC)

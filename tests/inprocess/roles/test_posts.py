@@ -93,8 +93,8 @@ GROUP = newest(
     "auth_group",
     "true",
 )
-DISABLED = "from responses_app.models.webhooks import WebhookEndpoint as W; W.objects.update(enabled={})"
-PARK = "from responses_app.models.webhooks import WebhookDelivery as D; D.objects.update(status='parked')"
+DISABLED = "from responses_app.resources.webhooks.model import WebhookEndpoint as W; W.objects.update(enabled={})"
+PARK = "from responses_app.resources.webhooks.model import WebhookDelivery as D; D.objects.update(status='parked')"
 
 
 def after(script: str, name: str) -> Make:

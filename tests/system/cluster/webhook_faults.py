@@ -47,7 +47,7 @@ async def run(events: int, folder: Path) -> None:
     from django.db import connections
 
     from responses_app.models import Response
-    from responses_app.models.webhooks import WebhookDelivery, WebhookEvent
+    from responses_app.resources.webhooks.model import WebhookDelivery, WebhookEvent
     from responses_app.stores.database.responses.store import DatabaseResponseStore
     from respsite.settings import database
     from tests.kit.postgres_server import DURABLE, PostgresServer
@@ -105,9 +105,9 @@ def _endpoints(urls: list[str]) -> list[tuple[str, str]]:
 
     from django.conf import settings
 
-    from responses_app.models.webhooks import WebhookEndpoint
     from responses_app.protocol.sealing import Sealer
-    from responses_app.tools.webhooks.sender import WebhookSender
+    from responses_app.resources.webhooks.model import WebhookEndpoint
+    from responses_app.resources.webhooks.sender import WebhookSender
 
     sender, at = WebhookSender(settings.RESPSITE, Sealer((os.environ["SECRET_KEY"],), random_bytes=os.urandom)), None
     made = []

@@ -10,7 +10,7 @@ from responses_app.kit.errors import StoreError
 from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.response.input_codec import encode
 from responses_app.protocol.response.steps import Ended, Enqueued, Input, RunStarted, Sampled, TurnBegan
-from responses_app.protocol.webhooks import message
+from responses_app.resources.webhooks.messages import message
 from responses_app.runs.log import run_log as logs
 from responses_app.runs.log.run_log import LiveLogs, RunLog
 from responses_app.stores.base import Appended, Claim, ClaimLost, LogAppend

@@ -13,7 +13,7 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import Ended, Input, OutputGiven, TimedOut, WaitBegan
 from responses_app.protocol.session.tool_outputs import as_json
-from responses_app.protocol.webhooks import WebhookMessage
+from responses_app.resources.webhooks.messages import WebhookMessage
 from responses_app.runs.driving import tool_calls
 from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend, WorkerState
 from tests.kit.fakes import (

@@ -7,8 +7,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from responses_app.runs import webhooks
-from responses_app.runs.webhooks import (
+from responses_app.resources.webhooks import duty as webhooks
+from responses_app.resources.webhooks.duty import (
     ENDPOINT_PAUSE,
     FIRST_PAUSE,
     JITTER,
@@ -17,8 +17,9 @@ from responses_app.runs.webhooks import (
     PROJECT_ENDPOINTS_AT_ONCE,
     WebhookDeliverer,
 )
-from responses_app.stores.webhooks import Attempt, BaseWebhooks, Claimed, DueMessage, EndpointRecord
-from responses_app.tools.sending import BaseWebhookSender, Sent
+from responses_app.resources.webhooks.model import WebhookDelivery, WebhookEndpoint
+from responses_app.resources.webhooks.sender import Sent, WebhookSender
+from responses_app.resources.webhooks.store import Attempt, Claimed, Webhooks
 from tests.kit.waiting import eventually
 
 REFUSED = Sent(500, "The receiver answered with status 500.")
@@ -26,15 +27,12 @@ REFUSED = Sent(500, "The receiver answered with status 500.")
 
 def claimed(name: str, project: str = "p", *, failures: int = 0, attempts: Sequence[int] = (0,)) -> Claimed:
     """Return an endpoint with a message for each of these numbers of attempts."""
-    endpoint = EndpointRecord(
-        id=name, project=project, name=name, url="https://example.com/", event_types=("response.completed",),
-        created_at=0, updated_at=0, secret="", secret_hint="",
-    )  # fmt: skip
-    due = [DueMessage(key=key, event_id=f"evt_{key}", body="{}", attempts=made) for key, made in enumerate(attempts)]
-    return Claimed(endpoint=endpoint, due=due, failures=failures)
+    endpoint = WebhookEndpoint(id=name, project=project, url="https://example.com/", failures=failures)
+    due = [WebhookDelivery(pk=key, event_id=f"evt_{key}", attempts=made) for key, made in enumerate(attempts)]
+    return Claimed(endpoint=endpoint, due=due)
 
 
-class Receivers(BaseWebhookSender):
+class Receivers(WebhookSender):
     """Answers as `answer` says of an endpoint and an event."""
 
     seconds = 1.0
@@ -43,7 +41,7 @@ class Receivers(BaseWebhookSender):
         self.answer = answer
         self.sent: list[str] = []
 
-    async def send(self, endpoint: EndpointRecord, event_id: str, body: str, *, at: float) -> Sent:
+    async def send(self, endpoint: WebhookEndpoint, event_id: str, body: str, *, at: float) -> Sent:
         self.sent.append(endpoint.id)
         answer = self.answer(endpoint.id, event_id)
         if isinstance(answer, asyncio.Event):
@@ -72,7 +70,7 @@ async def delivering(
     async def settle(claimed: Claimed, attempts: Sequence[Attempt], *, worker: str, pause: float) -> None:
         settled[claimed.endpoint.id] = (attempts, pause)
 
-    store = AsyncMock(spec=BaseWebhooks)
+    store = AsyncMock(spec=Webhooks)
     store.dispatch.return_value = False
     store.purge.return_value = 0
     store.claim.side_effect, store.settle.side_effect = claim, settle
@@ -130,7 +128,7 @@ async def test_endpoints_that_hang_hold_up_no_other(monkeypatch: pytest.MonkeyPa
 
 async def test_where_nothing_waits_nothing_is_asked_but_that(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "POLL_SECONDS", 0.01)
-    store = AsyncMock(spec=BaseWebhooks)
+    store = AsyncMock(spec=Webhooks)
     store.has_work.return_value = False
     store.purge.return_value = 0
     deliverer = WebhookDeliverer(store, Receivers(lambda *_: Sent(200)), worker="w", now=lambda: 5.0)

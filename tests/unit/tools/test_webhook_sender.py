@@ -5,18 +5,16 @@ import os
 import socket
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from responses_app.kit.clock import utc
 from responses_app.protocol.sealing import Sealer
-from responses_app.stores.webhooks import EndpointRecord
+from responses_app.resources.webhooks.model import WebhookEndpoint
+from responses_app.resources.webhooks.sender import NOT_SEALED_HERE, TESTS_A_MINUTE, RecentTests, Sent, WebhookSender
+from responses_app.resources.webhooks.settings import WebhookSettings
 from responses_app.tools.network import NetworkError, hosts
-from responses_app.tools.sending import Sent
-from responses_app.tools.settings import WebhookNetworkSettings
-from responses_app.tools.webhooks.recent_tests import TESTS_A_MINUTE, RecentTests
-from responses_app.tools.webhooks.sender import NOT_SEALED_HERE, WebhookSender
 from tests.kit.clock import Clock
 from tests.kit.waiting import eventually
 from tests.kit.web_server import answer, redirect, web_server
@@ -27,7 +25,7 @@ SECRETS = ("a secret of sixteen",)
 
 
 def sender(allowed: str = "127.0.0.1", secrets: tuple[str, ...] = SECRETS) -> WebhookSender:
-    settings = WebhookNetworkSettings(webhook_allowed_hosts=hosts(allowed), webhook_seconds=0.5)
+    settings = WebhookSettings(webhook_allowed_hosts=hosts(allowed), webhook_seconds=0.5)
     return WebhookSender(settings, Sealer(secrets, random_bytes=os.urandom))
 
 
@@ -38,12 +36,10 @@ async def open_sender() -> AsyncIterator[WebhookSender]:
     await opened.aclose()
 
 
-def endpoint(url: str) -> EndpointRecord:
+def endpoint(url: str, **fields: Any) -> WebhookEndpoint:
     _, sealed = sender().new_secret("default")
-    return EndpointRecord(
-        id="we_1", project="default", name="x", url=url, event_types=("response.completed",), created_at=0,
-        updated_at=0, secret=sealed, secret_hint="",
-    )  # fmt: skip
+    fields = {"secret": sealed, **fields}
+    return WebhookEndpoint(id="we_1", project="default", url=url, **fields)
 
 
 async def problem_of(sender: WebhookSender, url: str) -> tuple[int | None, str]:
@@ -162,7 +158,7 @@ async def test_a_name_that_leads_inward_later_is_not_reached(monkeypatch: pytest
 
 async def test_a_secret_of_other_keys(open_sender: WebhookSender) -> None:
     _, sealed = sender(secrets=("another one of sixteen",)).new_secret("default")
-    sent = await open_sender.send(replace(endpoint("http://127.0.0.1:9/"), secret=sealed), "evt_1", "{}", at=1)
+    sent = await open_sender.send(endpoint("http://127.0.0.1:9/", secret=sealed), "evt_1", "{}", at=1)
     assert sent.problem == NOT_SEALED_HERE
 
 
@@ -170,9 +166,19 @@ async def test_an_old_secret_of_other_keys_does_not_keep_the_new_one_from_signin
     _, sealed = sender(secrets=("another one of sixteen",)).new_secret("default")
     async with web_server() as web:
         web.pages = {"/": answer(b"ok")}
-        rotated = replace(endpoint(web.url("/")), old_secret=sealed)
+        rotated = endpoint(web.url("/"), old_secret=sealed, old_secret_until=utc(2))
         assert await open_sender.send(rotated, "evt_1", "{}", at=1) == Sent(200)
         assert web.asked[0].count("v1,") == 1
+
+
+async def test_an_old_secret_signs_until_its_time_is_over(open_sender: WebhookSender) -> None:
+    _, old = open_sender.new_secret("default")
+    async with web_server() as web:
+        web.pages = {"/": answer(b"ok")}
+        rotated = endpoint(web.url("/"), old_secret=old, old_secret_until=utc(2))
+        for at in (1, 2):
+            assert await open_sender.send(rotated, "evt_1", "{}", at=at) == Sent(200)
+        assert [asked.count("v1,") for asked in web.asked] == [2, 1]
 
 
 def test_a_project_has_so_many_a_minute() -> None:

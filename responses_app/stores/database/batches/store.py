@@ -21,7 +21,8 @@ from responses_app.protocol.files.batches import (
     NewLine,
 )
 from responses_app.protocol.messages.batches import is_messages_batch
-from responses_app.protocol.webhooks import WebhookMessage, event_of, message
+from responses_app.resources.webhooks.messages import WebhookMessage, event_of, message
+from responses_app.resources.webhooks.outbox import Told, tell
 from responses_app.stores.base import Claim, ClaimLost
 from responses_app.stores.batches import (
     UNLIMITED,
@@ -52,7 +53,6 @@ from responses_app.stores.database.batches.rows import (
     row_of,
     unclaimed,
 )
-from responses_app.stores.database.webhooks.outbox import Told, tell
 
 Result = TypeVar("Result")
 

@@ -23,7 +23,8 @@ from responses_app.limits.suspects import Stage, after_death, after_stop
 from responses_app.models import json_text
 from responses_app.protocol.errors import SERVER_STOPPED
 from responses_app.protocol.requests.resources import ResponseObject, Status, as_failed
-from responses_app.protocol.webhooks import message
+from responses_app.resources.webhooks.messages import message
+from responses_app.resources.webhooks.outbox import Told, tell
 from responses_app.stores.base import AcceptedResponse, Claim, Orphans, WorkerState
 from responses_app.stores.database.response_sql import (
     CLAIM_RESPONSE,
@@ -35,7 +36,6 @@ from responses_app.stores.database.response_sql import (
     WORKERS,
 )
 from responses_app.stores.database.responses.rows import database_time, time_value, worker_row
-from responses_app.stores.database.webhooks.outbox import Told, tell
 
 logger = logging.getLogger("respsite.stores")
 

@@ -55,7 +55,8 @@ from responses_app.kit.sql import Row, Writing, for_update, in_parts, placeholde
 from responses_app.limits.suspects import Stage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.rollouts.generations import RecordedResponse
-from responses_app.protocol.webhooks import messages_of_response
+from responses_app.resources.webhooks.messages import messages_of_response
+from responses_app.resources.webhooks.outbox import Told, tell
 from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoredResponse
 from responses_app.stores.database.conversations import append_response
 from responses_app.stores.database.response_sql import (
@@ -91,7 +92,6 @@ from responses_app.stores.database.responses.rows import (
 )
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from responses_app.stores.database.usage import KEEP_ENTRY, entry_of, entry_row
-from responses_app.stores.database.webhooks.outbox import Told, tell
 from responses_app.stores.kept_chats import version_of
 
 Result = TypeVar("Result")

@@ -25,7 +25,8 @@ from responses_app.models.vector_stores import (
     VectorStoreFile,
 )
 from responses_app.protocol.files.searches import Chunking
-from responses_app.protocol.webhooks import event_of, message
+from responses_app.resources.webhooks.messages import event_of, message
+from responses_app.resources.webhooks.outbox import Told, tell
 from responses_app.stores.database.places import place_of
 from responses_app.stores.database.vector_stores.rows import (
     batch_record,
@@ -40,7 +41,6 @@ from responses_app.stores.database.vector_stores.rows import (
 )
 from responses_app.stores.database.vector_stores.search import found, insert_words
 from responses_app.stores.database.vector_stores.vectors import KeptVectors
-from responses_app.stores.database.webhooks.outbox import Told, tell
 from responses_app.stores.vector_stores import (
     MAX_TRIES,
     BatchRecord,

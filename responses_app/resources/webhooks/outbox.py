@@ -20,9 +20,9 @@ from django.db.models import Count, F
 
 from responses_app.kit.columns import json_text
 from responses_app.kit.sql import Writing
-from responses_app.models.webhooks import DELIVERED, WebhookDelivery, WebhookEndpoint, WebhookEvent
-from responses_app.protocol.webhooks import WebhookMessage
-from responses_app.stores.webhooks import WebhookSettings
+from responses_app.resources.webhooks.messages import WebhookMessage
+from responses_app.resources.webhooks.model import DELIVERED, WebhookDelivery, WebhookEndpoint, WebhookEvent
+from responses_app.resources.webhooks.settings import WebhookSettings
 
 DISPATCH_LOCK = 0x77656268  # the space of the one lock of `dispatch`
 EVENTS_AT_ONCE = 500  # in one transaction
@@ -71,7 +71,7 @@ def tell(cursor: CursorWrapper, told: Sequence[Told], *, now: float) -> None:
 
 
 def dispatch(connection: BaseDatabaseWrapper, settings: WebhookSettings, *, now: datetime) -> bool:
-    """Make deliveries of events; see `BaseWebhooks.dispatch`.
+    """Make deliveries of events; see `Webhooks.dispatch`.
 
     One transaction at a time does so: of two, the one that has a later event of an object might be the first to commit.
     """

@@ -1,4 +1,4 @@
-"""Webhooks as data: which events there are, what a message of one says, how it is signed, and the API's bodies.
+"""Webhooks as data: which events there are, what a message of one says, and how it is signed.
 
 A message tells an id and nothing of what is in the object: its receiver retrieves that. It is signed as Standard
 Webhooks says (https://www.standardwebhooks.com), which `webhooks.unwrap` of OpenAI's SDKs checks.
@@ -13,12 +13,9 @@ import hmac
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
-from pydantic import Field
-
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found, rate_limited
-from responses_app.protocol.fields import ClientModel, Text, validate
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.json_text import dumps
 
 EventName = Literal[
@@ -43,11 +40,6 @@ ACTIONS = frozenset(
         *("tool_search_call", "mcp_approval_request"),
     )
 )
-EndpointStatus = Literal["enabled", "disabled"]
-
-ROTATION_SECONDS = 86_400  # how long an old secret stays good, where a rotation asks for that
-MAX_NAME, MAX_URL = 256, 2048  # characters
-
 _SECRET_BYTES = 32
 _SECRET_START = "whsec_"
 _ID_BYTES = 16
@@ -142,94 +134,3 @@ def signed_headers(event_id: str, body: str, secrets: Sequence[str], *, at: int)
 def _signature(secret: str, content: bytes) -> str:
     key = base64.b64decode(secret.removeprefix(_SECRET_START))
     return base64.b64encode(hmac.new(key, content, sha256).digest()).decode()
-
-
-Url = Annotated[Text, Field(min_length=1, max_length=MAX_URL)]
-Name = Annotated[Text, Field(min_length=1, max_length=MAX_NAME)]
-EventTypes = Annotated[list[EventName], Field(min_length=1, max_length=len(EVENT_TYPES))]
-
-
-class NewWebhookEndpoint(ClientModel):
-    """The body of a create."""
-
-    name: Name
-    url: Url
-    event_types: EventTypes
-
-
-class WebhookEndpointChanges(ClientModel):
-    """The body of an update; `status` is this server's own."""
-
-    own = ("status",)
-
-    name: Name | None = None
-    url: Url | None = None
-    event_types: EventTypes | None = None
-    status: EndpointStatus | None = None
-
-
-class WebhookSecretRotation(ClientModel):
-    """The body of a rotation."""
-
-    keep_old_secret_active_for_24_hours: bool = False
-
-
-class WebhookTest(ClientModel):
-    """The body of a test."""
-
-    event_type: EventName
-
-
-def parse_endpoint(data: Mapping[str, object]) -> NewWebhookEndpoint:
-    """Read a create. Raises `ApiError`."""
-    return validate(NewWebhookEndpoint, data)
-
-
-def parse_changes(data: Mapping[str, object]) -> WebhookEndpointChanges:
-    """Read an update; a field that is not given, or null, stays as it is. Raises `ApiError`."""
-    return validate(WebhookEndpointChanges, data)
-
-
-def parse_rotation(data: Mapping[str, object]) -> bool:
-    """Return whether the old secret stays good for a day. Raises `ApiError`."""
-    return validate(WebhookSecretRotation, data).keep_old_secret_active_for_24_hours
-
-
-def parse_test(data: Mapping[str, object]) -> EventName:
-    """Return the event that is to be sent. Raises `ApiError`."""
-    return validate(WebhookTest, data).event_type
-
-
-def endpoint_not_found(endpoint_id: str) -> ApiError:
-    """The project has no such endpoint (404)."""
-    return not_found(
-        f"No webhook endpoint found with id '{endpoint_id[:80]}'.",
-        param="webhook_endpoint_id",
-        code="webhook_endpoint_not_found",
-    )
-
-
-def url_refused(reason: str) -> ApiError:
-    """Nothing is sent to this URL (400)."""
-    return invalid_request(f"Webhooks cannot be sent to this 'url'. {reason}", param="url", code="invalid_webhook_url")
-
-
-def endpoints_full(most: int) -> ApiError:
-    """The project has as many endpoints as it may have (400)."""
-    return invalid_request(
-        f"A project has at most {most} webhook endpoints here (WEBHOOK_ENDPOINTS_MAX). Delete one first.",
-        code="too_many_webhook_endpoints",
-    )
-
-
-def too_many_tests(most: int, retry_after: int) -> ApiError:
-    """The project has had many test events sent in the last minute (429)."""
-    return rate_limited(
-        f"This project has sent {most} test events in the last minute. Wait before the next one.",
-        retry_after=retry_after,
-    )
-
-
-def test_not_answered(reason: str) -> ApiError:
-    """The receiver has not answered a test (400)."""
-    return invalid_request(f"The receiver did not answer the test event. {reason}", code="webhook_test_failed")

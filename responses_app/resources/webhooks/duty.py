@@ -19,9 +19,10 @@ from collections.abc import Callable
 
 from responses_app.kit.duty import keep_looking
 from responses_app.kit.errors import StoreError
+from responses_app.resources.webhooks.model import WebhookDelivery
+from responses_app.resources.webhooks.sender import WebhookSender
+from responses_app.resources.webhooks.store import Attempt, Claimed, Webhooks
 from responses_app.runs.log.run_log import end_tasks
-from responses_app.stores.webhooks import Attempt, BaseWebhooks, Claimed, DueMessage
-from responses_app.tools.sending import BaseWebhookSender
 
 logger = logging.getLogger("respsite.runs")
 
@@ -42,8 +43,8 @@ class WebhookDeliverer:
 
     def __init__(
         self,
-        store: BaseWebhooks,
-        sender: BaseWebhookSender,
+        store: Webhooks,
+        sender: WebhookSender,
         *,
         worker: str,
         now: Callable[[], float],
@@ -90,7 +91,7 @@ class WebhookDeliverer:
             claimed = await self._store.claim(self._worker, lease_seconds=lease, most=MESSAGES_AT_ONCE, without=full)
             if claimed is None:
                 break
-            task = asyncio.create_task(self._serve(claimed), name=f"webhooks of {claimed.endpoint.id}")
+            task = asyncio.create_task(self._serve(claimed), name=f"webhooks of {claimed.endpoint.pk}")
             self._serving[task] = claimed.endpoint.project
             task.add_done_callback(self._has_served)
 
@@ -103,19 +104,20 @@ class WebhookDeliverer:
         try:
             attempts = await asyncio.gather(*(self._attempt(claimed, message) for message in claimed.due))
             failed = bool(attempts) and all(attempt.problem for attempt in attempts)
-            pause = self._spread(_grown(ENDPOINT_PAUSE, claimed.failures, LONGEST_ENDPOINT_PAUSE)) if failed else 0.0
+            pause = 0.0
             if failed:
-                logger.info("webhook endpoint %s cannot be reached: %s", claimed.endpoint.id, attempts[0].problem)
+                logger.info("webhook endpoint %s cannot be reached: %s", claimed.endpoint.pk, attempts[0].problem)
+                pause = self._spread(_grown(ENDPOINT_PAUSE, claimed.endpoint.failures, LONGEST_ENDPOINT_PAUSE))
             await self._store.settle(claimed, attempts, worker=self._worker, pause=pause)
         except StoreError as problem:  # they are sent again, with the same ids, once the claim has run out
-            logger.warning("what came of webhooks of %s is not kept: %s", claimed.endpoint.id, problem)
+            logger.warning("what came of webhooks of %s is not kept: %s", claimed.endpoint.pk, problem)
         except Exception:
-            logger.exception("sending webhooks of %s broke", claimed.endpoint.id)
+            logger.exception("sending webhooks of %s broke", claimed.endpoint.pk)
 
-    async def _attempt(self, claimed: Claimed, message: DueMessage) -> Attempt:
+    async def _attempt(self, claimed: Claimed, message: WebhookDelivery) -> Attempt:
         sent = await self._sender.send(claimed.endpoint, message.event_id, message.body, at=self._now())
         pause = self._spread(_grown(FIRST_PAUSE, message.attempts, LONGEST_PAUSE)) if sent.problem else 0.0
-        return Attempt(key=message.key, status_code=sent.status_code, problem=sent.problem, pause=pause)
+        return Attempt(key=message.pk, status_code=sent.status_code, problem=sent.problem, pause=pause)
 
     def _spread(self, pause: float) -> float:
         return pause * (1 + JITTER * (2 * self._jitter() - 1))

@@ -4,39 +4,53 @@ An endpoint's URL is a client's. Its secrets are sealed where they are kept, and
 """
 
 import asyncio
+import math
 import os
+import time
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from responses_app.kit.clock import utc
 from responses_app.protocol.sealing import SealBroken, Sealer
 from responses_app.protocol.setting import KIB
-from responses_app.protocol.webhooks import new_secret, signed_headers
-from responses_app.stores.webhooks import EndpointRecord
+from responses_app.resources.webhooks.messages import new_secret, signed_headers
+from responses_app.resources.webhooks.settings import WebhookSettings
 from responses_app.tools.network import Network, NetworkError
-from responses_app.tools.sending import BaseWebhookSender, Sent
-from responses_app.tools.settings import WebhookNetworkSettings
-from responses_app.tools.webhooks.recent_tests import RecentTests
 
 if TYPE_CHECKING:
+    from responses_app.resources.webhooks.model import WebhookEndpoint
     from responses_app.tools.browser.fetching import Fetcher
 
 PURPOSE = "webhook secret"  # of the seal
 MAX_ANSWER = 4 * KIB  # bytes of an answer that are read: only its status counts
-# Beyond the 256 messages that `runs.webhooks` has under way at once, so that none waits for another's receiver: also
+# Beyond the 256 messages that `duty` has under way at once, so that none waits for another's receiver: also
 # where many endpoints are at one host. The rest is for tests of endpoints.
 MAX_CONNECTIONS = 512
-# Names that are looked up at once: more than endpoints that `runs.webhooks` serves at once, so that none waits for the
+# Names that are looked up at once: more than endpoints that `duty` serves at once, so that none waits for the
 # name server of another.
 MAX_LOOKUPS = 64
 LOOKUP_SECONDS = 5.0  # for the name of a new endpoint
+TESTS_A_MINUTE = 30  # of one project, through one worker
+MINUTE = 60.0
 NOT_SEALED_HERE = "Its secret cannot be opened: REASONING_ENCRYPTION_KEYS or SECRET_KEY has changed. Rotate the secret."
 
 
-class WebhookSender(BaseWebhookSender):
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What came of an attempt."""
+
+    status_code: int | None  # of the answer; None for none
+    problem: str = ""  # why it did not arrive; "" where it did
+
+
+class WebhookSender:
     """Sends messages; has connections, so it belongs to one event loop, which closes it."""
 
-    def __init__(self, settings: WebhookNetworkSettings, sealer: Sealer) -> None:
+    def __init__(self, settings: WebhookSettings, sealer: Sealer) -> None:
         self.seconds = settings.webhook_seconds
         self._allowed = settings.webhook_allowed_hosts
         self._network = Network("WEBHOOK_ALLOWED_HOSTS", self._allowed, max_lookups=MAX_LOOKUPS)
@@ -62,7 +76,8 @@ class WebhookSender(BaseWebhookSender):
         except TimeoutError:
             raise NetworkError(f"The host {(parts.hostname or '')[:80]!r} was not found in time.") from None
 
-    async def send(self, endpoint: EndpointRecord, event_id: str, body: str, *, at: float) -> Sent:
+    async def send(self, endpoint: "WebhookEndpoint", event_id: str, body: str, *, at: float) -> Sent:
+        """Send a message. `at` is the Unix time; raises nothing that is the receiver's doing."""
         from responses_app.tools.browser.fetching import Fetcher, FetchLimits
 
         if self._fetcher is None:
@@ -71,7 +86,7 @@ class WebhookSender(BaseWebhookSender):
             )
         try:
             self._check_scheme(endpoint.url)
-            secrets = self._secrets(endpoint)
+            secrets = self._secrets(endpoint, at)
             headers = signed_headers(event_id, body, secrets, at=int(at))
             limits = FetchLimits(seconds=self.seconds, max_bytes=MAX_ANSWER, unpacked=False)
             answer = await self._fetcher.post(endpoint.url, limits, body=body.encode(), headers=headers)
@@ -85,14 +100,15 @@ class WebhookSender(BaseWebhookSender):
         return Sent(answer.status, f"The receiver answered with status {answer.status}.{hint}")
 
     async def aclose(self) -> None:
+        """Close all connections. Safe to call twice."""
         if self._fetcher is not None:
             await self._fetcher.aclose()
         self._network.close()
         self._new_ones.close()
 
-    def _secrets(self, endpoint: EndpointRecord) -> list[str]:
+    def _secrets(self, endpoint: "WebhookEndpoint", at: float) -> list[str]:
         secrets = [self._sealer.open(PURPOSE, endpoint.project, endpoint.secret).decode()]
-        if endpoint.old_secret:
+        if endpoint.old_secret_until is not None and endpoint.old_secret_until > utc(at):
             # Where the server's keys have changed, a rotation mends it, also one that keeps the old secret.
             with suppress(SealBroken):
                 secrets.append(self._sealer.open(PURPOSE, endpoint.project, endpoint.old_secret).decode())
@@ -106,6 +122,31 @@ class WebhookSender(BaseWebhookSender):
                 "It must begin with https://. The server's operator can allow http:// for a host with "
                 "WEBHOOK_ALLOWED_HOSTS."
             )
+
+
+class RecentTests:
+    """The test events of the last minute, as one worker knows them: none uses an endpoint's test to flood others.
+
+    `clock` is in seconds, and never goes back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tests: dict[str, deque[float]] = {}  # when each was sent, by project
+
+    def seconds_until_room(self, project: str) -> int:
+        """Count a test and return 0; where the project has had as many as it may, return how long it has to wait."""
+        since = self._clock() - MINUTE
+        for name, times in list(self._tests.items()):
+            while times and times[0] <= since:
+                times.popleft()
+            if not times:
+                del self._tests[name]
+        mine = self._tests.setdefault(project, deque())
+        if len(mine) >= TESTS_A_MINUTE:
+            return max(1, math.ceil(mine[0] - since))
+        mine.append(self._clock())
+        return 0
 
 
 def _check_form(url: str) -> None:

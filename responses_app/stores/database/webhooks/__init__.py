@@ -1,1 +1,0 @@
-"""Webhooks in the database."""

@@ -1,1 +1,0 @@
-"""Webhooks are sent."""
