@@ -22,7 +22,6 @@ from responses_app.kit.columns import json_text
 from responses_app.kit.sql import Writing
 from responses_app.resources.webhooks.messages import WebhookMessage
 from responses_app.resources.webhooks.model import DELIVERED, WebhookDelivery, WebhookEndpoint, WebhookEvent
-from responses_app.resources.webhooks.settings import WebhookSettings
 
 DISPATCH_LOCK = 0x77656268  # the space of the one lock of `dispatch`
 EVENTS_AT_ONCE = 500  # in one transaction
@@ -70,8 +69,8 @@ def tell(cursor: CursorWrapper, told: Sequence[Told], *, now: float) -> None:
     _TELL.run(cursor, rows)
 
 
-def dispatch(connection: BaseDatabaseWrapper, settings: WebhookSettings, *, now: datetime) -> bool:
-    """Make deliveries of events; see `Webhooks.dispatch`.
+def dispatch(connection: BaseDatabaseWrapper, *, max_waiting: int, retry_seconds: float, now: datetime) -> bool:
+    """Make deliveries of events; see `Webhooks.dispatch`. At most `max_waiting` may wait for an endpoint.
 
     One transaction at a time does so: of two, the one that has a later event of an object might be the first to commit.
     """
@@ -84,7 +83,7 @@ def dispatch(connection: BaseDatabaseWrapper, settings: WebhookSettings, *, now:
             return False
         some = list(events[:EVENTS_AT_ONCE])
         endpoints = _endpoints(using, {event.project for event in some})
-        room = _room(using, endpoints, settings.webhook_max_waiting)
+        room = _room(using, endpoints, max_waiting)
         left_out: dict[str, int] = defaultdict(int)
         rows = []
         for event in some:
@@ -96,7 +95,7 @@ def dispatch(connection: BaseDatabaseWrapper, settings: WebhookSettings, *, now:
                         left_out[endpoint.pk] += 1
                         continue
                     room[endpoint.pk] -= 1
-                    give_up_at = event.created_at + timedelta(seconds=settings.webhook_retry_seconds)
+                    give_up_at = event.created_at + timedelta(seconds=retry_seconds)
                     rows.append(_delivery(event, message, endpoint.pk, now=now, give_up_at=give_up_at))
         # An event may have been told twice, by a transaction whose answer got lost.
         WebhookDelivery.objects.using(using).bulk_create(rows, batch_size=EVENTS_AT_ONCE, ignore_conflicts=True)

@@ -133,7 +133,13 @@ class Webhooks(Table[WebhookEndpoint, WebhookSettings]):
     @reads
     def dispatch(self) -> bool:
         """Make deliveries of events; return whether there may be more. One worker does so at a time."""
-        return dispatch(self._db, self._settings, now=self._at())
+        settings = self._settings
+        return dispatch(
+            self._db,
+            max_waiting=settings.webhook_max_waiting,
+            retry_seconds=settings.webhook_retry_seconds,
+            now=self._at(),
+        )
 
     async def claim(self, worker: str, *, lease_seconds: float, most: int, without: Collection[str]) -> Claimed | None:
         """Return an endpoint that nobody serves, with up to `most` messages that are due; it is this worker's now.
