@@ -187,7 +187,7 @@ async def test_a_turn_that_cannot_be_read_again_is_not_guessed_on(
     def read_badly(*_: object) -> bool:
         raise ValueError("broken")
 
-    monkeypatch.setattr(predicting._Reader, "read", read_badly)
+    monkeypatch.setattr(predicting._CallReader, "read", read_badly)
     site = OnwardSite(THREE, Wiki())
     assert len(texts(await site.events(tools=TOOLS))) == 3
     assert site.engine.guesses == []
