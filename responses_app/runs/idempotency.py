@@ -38,9 +38,9 @@ from responses_app.runs.plan.plan import DecidedResponse
 from responses_app.stores.idempotency import (
     AnswerHead,
     BaseIdempotencyStore,
+    IdempotencyRecord,
     IdempotencySettings,
     KeyClaim,
-    KeyRecord,
     KeyState,
 )
 
@@ -113,7 +113,7 @@ class IdempotencyKeys:
 
     async def claim(
         self, project: str, secret: str, fingerprint: str, *, object_id: str
-    ) -> tuple[HeldKey | None, KeyRecord]:
+    ) -> tuple[HeldKey | None, IdempotencyRecord]:
         """Claim a key; return it if its request is to be carried out here, and as it stands.
 
         Raises `ApiError` (429) where the project has too many, and `StoreError`.
@@ -143,7 +143,7 @@ class IdempotencyKeys:
             return None, record
         return replace(held, object_id=record.object_id, epoch=record.epoch), record
 
-    async def look(self, project: str, secret: str) -> KeyRecord | None:
+    async def look(self, project: str, secret: str) -> IdempotencyRecord | None:
         """Return a key as it stands; None where nobody has it. Raises `StoreError`."""
         return await self._store.look(key_id_of(project, secret), dead_before=self._dead_before())
 
@@ -245,10 +245,10 @@ class IdempotencyKeys:
             raise too_many_keys(full)
         usage.keys += 1
 
-    async def _claimed(self, claim: KeyClaim) -> KeyRecord:
+    async def _claimed(self, claim: KeyClaim) -> IdempotencyRecord:
         return await self._store.claim(claim, dead_before=self._dead_before(), held=self._held)
 
-    async def _free(self, claim: KeyClaim, claiming: "asyncio.Task[KeyRecord]") -> None:
+    async def _free(self, claim: KeyClaim, claiming: "asyncio.Task[IdempotencyRecord]") -> None:
         """Let go of a key whose claim nobody waits for any more."""
         await asyncio.wait({claiming})
         if claiming.cancelled() or claiming.exception() is not None:

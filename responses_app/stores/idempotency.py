@@ -73,7 +73,7 @@ class KeyClaim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRecord:
+class IdempotencyRecord:
     """A key, as it is kept."""
 
     fingerprint: str  # of the request it was first sent with
@@ -89,7 +89,7 @@ class BaseIdempotencyStore(ABC):
     """Keeps keys of projects until their time is over. Every method raises `StoreError`."""
 
     @abstractmethod
-    async def claim(self, claim: KeyClaim, *, dead_before: float, held: Collection[str]) -> KeyRecord:
+    async def claim(self, claim: KeyClaim, *, dead_before: float, held: Collection[str]) -> IdempotencyRecord:
         """Claim a key that is new, free, or that a dead worker holds for a stored response; return it as it is then.
 
         It was claimed if its `token` is that of `claim`. A free key takes the claim's fingerprint; one that is not free
@@ -100,7 +100,7 @@ class BaseIdempotencyStore(ABC):
         """
 
     @abstractmethod
-    async def look(self, key_id: str, *, dead_before: float) -> KeyRecord | None:
+    async def look(self, key_id: str, *, dead_before: float) -> IdempotencyRecord | None:
         """Return a key, None where nobody has it."""
 
     @abstractmethod

@@ -37,7 +37,7 @@ from responses_app.protocol.sealing import SealBroken
 from responses_app.protocol.transport import FORM_TYPE
 from responses_app.runs.idempotency import HeldKey, IdempotencyKeys, Recording, in_pieces
 from responses_app.runs.log.journal import Waiter
-from responses_app.stores.idempotency import AnswerHead, KeyRecord, KeyState
+from responses_app.stores.idempotency import AnswerHead, IdempotencyRecord, KeyState
 from responses_app.web.http import PING, ApiRequest, Cut
 from responses_app.wiring.site import get_site
 
@@ -101,7 +101,7 @@ class Once:
 
     # What others carry out, or have carried out.
 
-    async def _await_answer(self, record: KeyRecord | None) -> HttpResponseBase | None:
+    async def _await_answer(self, record: IdempotencyRecord | None) -> HttpResponseBase | None:
         """Return the answer of the request that has the key; None where the key is free again."""
         pause = FIRST_LOOK_SECONDS
         while record is not None and record.state is not KeyState.FREE:
@@ -117,7 +117,7 @@ class Once:
             record = await self._keys.look(self._project, self._key)
         return None
 
-    async def _answer_of(self, record: KeyRecord) -> HttpResponseBase | None:
+    async def _answer_of(self, record: IdempotencyRecord) -> HttpResponseBase | None:
         """Return an answer as far as there is one. Raises `ApiError` where there will be none."""
         if record.state is KeyState.CUT:
             raise answer_lost()
@@ -181,7 +181,7 @@ class Once:
 
     # What is carried out here.
 
-    async def _carried_out(self, held: HeldKey, record: KeyRecord) -> HttpResponseBase:
+    async def _carried_out(self, held: HeldKey, record: IdempotencyRecord) -> HttpResponseBase:
         """Carry the request out, unless it was by a worker that died."""
         if record.epoch > 1 and held.object_id:
             try:

@@ -18,9 +18,9 @@ from responses_app.models.idempotency import AnswerPart, IdempotencyKey
 from responses_app.stores.idempotency import (
     AnswerHead,
     BaseIdempotencyStore,
+    IdempotencyRecord,
     IdempotencySettings,
     KeyClaim,
-    KeyRecord,
     KeyState,
 )
 
@@ -35,7 +35,7 @@ class DatabaseIdempotencyStore(Store[IdempotencySettings], BaseIdempotencyStore)
 
     unlimited = IdempotencySettings()
 
-    async def claim(self, claim: KeyClaim, *, dead_before: float, held: Collection[str]) -> KeyRecord:
+    async def claim(self, claim: KeyClaim, *, dead_before: float, held: Collection[str]) -> IdempotencyRecord:
         at = datetime.fromtimestamp(self._now(), UTC)
         since = self._since(claim.project)
         new = IdempotencyKey(
@@ -50,7 +50,7 @@ class DatabaseIdempotencyStore(Store[IdempotencySettings], BaseIdempotencyStore)
             expires_at=at + timedelta(seconds=self._settings.idempotency_key_ttl),
         )
 
-        def write(connection: BaseDatabaseWrapper) -> KeyRecord:
+        def write(connection: BaseDatabaseWrapper) -> IdempotencyRecord:
             rows = IdempotencyKey.objects.using(connection.alias)
             with transaction.atomic(using=connection.alias):
                 row = None
@@ -82,10 +82,10 @@ class DatabaseIdempotencyStore(Store[IdempotencySettings], BaseIdempotencyStore)
 
         return await self._threads.run(write)
 
-    async def look(self, key_id: str, *, dead_before: float) -> KeyRecord | None:
+    async def look(self, key_id: str, *, dead_before: float) -> IdempotencyRecord | None:
         at = self._time()
 
-        def read(connection: BaseDatabaseWrapper) -> KeyRecord | None:
+        def read(connection: BaseDatabaseWrapper) -> IdempotencyRecord | None:
             row = IdempotencyKey.objects.using(connection.alias).filter(pk=key_id, expires_at__gt=at).first()
             if row is None or row.created_at.timestamp() <= self._since(row.project):
                 return None
@@ -209,8 +209,8 @@ def _is_orphan(connection: BaseDatabaseWrapper, row: IdempotencyKey, dead_before
     return not Worker.objects.using(connection.alias).filter(pk=row.worker, seen_at__gt=since).exists()
 
 
-def _record(row: IdempotencyKey, *, is_orphan: bool) -> KeyRecord:
-    return KeyRecord(
+def _record(row: IdempotencyKey, *, is_orphan: bool) -> IdempotencyRecord:
+    return IdempotencyRecord(
         fingerprint=row.fingerprint,
         object_id=row.object_id,
         state=KeyState(row.state),

@@ -8,7 +8,7 @@ import pytest
 
 from responses_app.stores.base import WorkerState
 from responses_app.stores.database.idempotency import DatabaseIdempotencyStore
-from responses_app.stores.idempotency import AnswerHead, BaseIdempotencyStore, KeyClaim, KeyRecord, KeyState
+from responses_app.stores.idempotency import AnswerHead, BaseIdempotencyStore, IdempotencyRecord, KeyClaim, KeyState
 from tests.contracts.files import Hands
 from tests.contracts.store import new_id, present
 from tests.contracts.store_life import OpenStore
@@ -158,6 +158,6 @@ def claim_of(*, worker: str = ALIVE) -> KeyClaim:
     )
 
 
-async def claimed(keys: BaseIdempotencyStore, claim: KeyClaim, *, held: Collection[str] = ()) -> KeyRecord:
+async def claimed(keys: BaseIdempotencyStore, claim: KeyClaim, *, held: Collection[str] = ()) -> IdempotencyRecord:
     """Claim a key, after a second of which all workers were heard."""
     return await keys.claim(claim, dead_before=1.0, held=held or [claim.token])

@@ -13,9 +13,9 @@ from responses_app.runs.idempotency import EPOCHS_APART, HeldKey, IdempotencyKey
 from responses_app.stores.idempotency import (
     AnswerHead,
     BaseIdempotencyStore,
+    IdempotencyRecord,
     IdempotencySettings,
     KeyClaim,
-    KeyRecord,
     KeyState,
 )
 from tests.kit.waiting import eventually
@@ -37,16 +37,16 @@ class OneKey(BaseIdempotencyStore):
         self.hangs: asyncio.Event | None = None
         self.used = (0, 0)
 
-    async def claim(self, claim: KeyClaim, *, dead_before: float, held: Collection[str]) -> KeyRecord:
+    async def claim(self, claim: KeyClaim, *, dead_before: float, held: Collection[str]) -> IdempotencyRecord:
         self.asked, self.held = True, frozenset(held)
         return await asyncio.shield(asyncio.ensure_future(self._claim(claim)))  # a thread is not cancelled
 
-    async def _claim(self, claim: KeyClaim) -> KeyRecord:
+    async def _claim(self, claim: KeyClaim) -> IdempotencyRecord:
         if self.hangs is not None:
             await self.hangs.wait()
         self.state, self.token = KeyState.RUNNING, claim.token
         self._check()
-        return KeyRecord(
+        return IdempotencyRecord(
             fingerprint="f",
             object_id=claim.object_id,
             state=self.state,
