@@ -41,8 +41,13 @@ class Module:
 
     @property
     def room(self) -> str:
-        """The room that it is in: the folder that has a floor, see `tests/project/test_architecture.py`."""
+        """The room that it is in: the folder that has a floor, see `tests/project/test_architecture.py`.
+
+        Of resources, which reach through all floors, the files of one name are a room.
+        """
         parts = self.path.relative_to(ROOT).parent.parts
+        if parts[:2] == ("responses_app", "resources"):
+            return f"resources.{self.path.stem}"
         return parts[1] if len(parts) > 1 and parts[0] == "responses_app" else parts[0]
 
     @cached_property
