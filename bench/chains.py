@@ -4,14 +4,7 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-from openai_harmony import (
-    Conversation,
-    HarmonyEncodingName,
-    Message,
-    Role,
-    SystemContent,
-    load_harmony_encoding,
-)
+from openai_harmony import Conversation, HarmonyEncodingName, Message, Role, SystemContent, load_harmony_encoding
 
 from bench.report import Result
 from bench.servers import Bench

@@ -16,14 +16,7 @@ from math import isfinite
 from typing import Any, Never
 
 import orjson
-from orjson import (
-    OPT_APPEND_NEWLINE,
-    OPT_NON_STR_KEYS,
-    OPT_SORT_KEYS,
-    Fragment,
-    JSONDecodeError,
-    JSONEncodeError,
-)
+from orjson import OPT_APPEND_NEWLINE, OPT_NON_STR_KEYS, OPT_SORT_KEYS, Fragment, JSONDecodeError, JSONEncodeError
 
 __all__ = [
     "OPT_APPEND_NEWLINE",

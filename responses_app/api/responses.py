@@ -27,12 +27,7 @@ from responses_app.protocol.items.multi_agent import BETA_HEADER
 from responses_app.protocol.items.resources import input_item_resource, with_included
 from responses_app.protocol.requests.pages import ItemList, Query, page_behind, parse_include_query, parse_list_query
 from responses_app.protocol.requests.requests import CreateRequest, check_beta, parse_compact
-from responses_app.protocol.requests.resources import (
-    RUNNING,
-    CompactedResponse,
-    ResponseObject,
-    compacted_response,
-)
+from responses_app.protocol.requests.resources import RUNNING, CompactedResponse, ResponseObject, compacted_response
 from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT, ToolOutput, parse_tool_output
 from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest, begun, tokens_of
 from responses_app.runs.log.journal import Gathering, JournalEntry, ReaderTooSlow, Waiter

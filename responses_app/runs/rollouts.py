@@ -40,13 +40,7 @@ from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.plan.sessions import session_of_branch
 from responses_app.runs.retention import RetentionWatch
-from responses_app.stores.rollouts import (
-    BaseRolloutStore,
-    RolloutExists,
-    RolloutRecord,
-    RolloutsFull,
-    TooManyRewards,
-)
+from responses_app.stores.rollouts import BaseRolloutStore, RolloutExists, RolloutRecord, RolloutsFull, TooManyRewards
 
 MAX_RUNNING = 10_000  # roll-outs whose branches are remembered
 MAX_BRANCHES = 64  # of one; the sessions of more are forgotten by the engines themselves

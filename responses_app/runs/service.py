@@ -20,13 +20,7 @@ from responses_app.protocol import ids
 from responses_app.protocol.api_keys import is_by_session
 from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.engine_details import EngineDetails
-from responses_app.protocol.errors import (
-    ApiError,
-    JsonObject,
-    invalid_request,
-    invalid_value,
-    unsupported_parameter,
-)
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, unsupported_parameter
 from responses_app.protocol.events.dialects import OPENAI, Dialect
 from responses_app.protocol.fields import IgnoredFields, missing
 from responses_app.protocol.ids import PublicId

@@ -25,15 +25,7 @@ from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.kit.errors import StoreError
 from responses_app.limits.suspects import holding
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.errors import (
-    FOREIGN_SEALS,
-    NOTE,
-    REFUSE,
-    ApiError,
-    ErrorAnswer,
-    JsonObject,
-    not_found,
-)
+from responses_app.protocol.errors import FOREIGN_SEALS, NOTE, REFUSE, ApiError, ErrorAnswer, JsonObject, not_found
 from responses_app.protocol.events.dialects import DIALECT_HEADER, PRESETS, Switch
 from responses_app.protocol.fields import IgnoredFields, check_query
 from responses_app.protocol.idempotency import IDEMPOTENCY_KEY, MAX_KEY

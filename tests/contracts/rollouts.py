@@ -17,13 +17,7 @@ from responses_app.protocol.rollouts.generations import (
     as_logprobs,
 )
 from responses_app.protocol.rollouts.requests import MAX_REWARDS, RewardObject, RolloutSettings
-from responses_app.stores.rollouts import (
-    BaseRolloutStore,
-    RolloutExists,
-    RolloutRecord,
-    RolloutsFull,
-    TooManyRewards,
-)
+from responses_app.stores.rollouts import BaseRolloutStore, RolloutExists, RolloutRecord, RolloutsFull, TooManyRewards
 from tests.contracts.store import UNTAMED, new_id, present
 
 TTL, NOW, MOST = 100.0, 10_000.0, 5

@@ -49,14 +49,7 @@ from engine.errors import (
 )
 from engine.formats.harmony.prompt import generation_start
 from engine.threads import in_thread
-from engine.types import (
-    ChatPrompt,
-    EngineInfo,
-    FinishReason,
-    GenerationRequest,
-    TokenChunk,
-    TurnGrammar,
-)
+from engine.types import ChatPrompt, EngineInfo, FinishReason, GenerationRequest, TokenChunk, TurnGrammar
 from engine.weights import CHANGES, ENDED, FAILED, BaseWeights, PauseMode, ReplicaState, WeightsCall, WeightsStep
 
 logger = logging.getLogger("respsite.engine")

@@ -25,14 +25,7 @@ from engine.backends.client import AnswerReader, OutOfReach, Refusal, ServerClie
 from engine.backends.vllm.async_llm import REJECTED
 from engine.backends.vllm.pictures import TOO_LONG, KeptPictures, refused
 from engine.backends.vllm.routers import NO_ROUTER, Router
-from engine.backends.vllm.wire import (
-    COMPLETIONS,
-    GENERATE,
-    TokenStream,
-    WholeAnswer,
-    Wire,
-    is_whole,
-)
+from engine.backends.vllm.wire import COMPLETIONS, GENERATE, TokenStream, WholeAnswer, Wire, is_whole
 from engine.errors import (
     EngineConfigurationError,
     EngineError,

@@ -7,12 +7,7 @@ from django.http import HttpRequest
 from typing_extensions import TypedDict
 
 from responses_app.protocol.fields import validate
-from responses_app.protocol.organization import (
-    NewProject,
-    ProjectChanges,
-    parse_include_archived,
-    project_not_found,
-)
+from responses_app.protocol.organization import NewProject, ProjectChanges, parse_include_archived, project_not_found
 from responses_app.protocol.requests.pages import page_of
 from responses_app.stores.organization import ProjectRecord
 from responses_app.web.endpoint import PAGED, Parameter

@@ -10,13 +10,7 @@ from django.http import HttpRequest
 from typing_extensions import TypedDict
 
 from responses_app.protocol.fields import validate
-from responses_app.protocol.organization import (
-    ORGANIZATION,
-    NewSpendLimit,
-    cents_of,
-    no_spend_limit,
-    project_not_found,
-)
+from responses_app.protocol.organization import ORGANIZATION, NewSpendLimit, cents_of, no_spend_limit, project_not_found
 from responses_app.protocol.prices import no_prices
 from responses_app.web.http import or_raise, read_json
 from responses_app.web.organization import PROJECT, found_project, organization, who

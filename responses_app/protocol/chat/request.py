@@ -18,15 +18,7 @@ from responses_app.protocol.chat.messages import AT, AssistantTurn, ChatItems, r
 from responses_app.protocol.chat.stored import THOUGHT_NAMES, ChatForm, StoredChat, StoredChoice
 from responses_app.protocol.engine_details import EngineDetails, check_transfer
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
-from responses_app.protocol.fields import (
-    CACHES_ALL,
-    ClientModel,
-    Metadata,
-    Refused,
-    missing,
-    validate,
-    wrong_type,
-)
+from responses_app.protocol.fields import CACHES_ALL, ClientModel, Metadata, Refused, missing, validate, wrong_type
 from responses_app.protocol.json_text import json_size
 from responses_app.protocol.prompt.replaying import KnownTurn, PlacedTurn, SeenTurn, sampled_items
 from responses_app.protocol.requests.create_fields import (

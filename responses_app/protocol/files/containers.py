@@ -5,13 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from responses_app.protocol.errors import (
-    ApiError,
-    JsonObject,
-    invalid_value,
-    not_found,
-    rate_limited,
-)
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_value, not_found, rate_limited
 from responses_app.protocol.fields import CallableTool, ClientModel, missing, validate
 from responses_app.protocol.files.networks import NetworkPolicy, check_network
 from responses_app.protocol.files.skills import NamedSkills

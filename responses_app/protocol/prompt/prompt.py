@@ -8,12 +8,7 @@ vocabulary, so a text has at least as many tokens as it has characters, divided 
 from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 
-from engine.formats.base import (
-    ModelFormat,
-    Tokens,
-    ToolNamespace,
-    without_pictures,
-)
+from engine.formats.base import ModelFormat, Tokens, ToolNamespace, without_pictures
 from responses_app.protocol.errors import JsonObject, context_length_exceeded
 from responses_app.protocol.items.items import (
     Compaction,
@@ -28,13 +23,7 @@ from responses_app.protocol.items.items import (
     Reasoning,
     TextPart,
 )
-from responses_app.protocol.items.tool_items import (
-    LateFunctions,
-    ReadCall,
-    ReadOutput,
-    ToolItem,
-    read_tool_item,
-)
+from responses_app.protocol.items.tool_items import LateFunctions, ReadCall, ReadOutput, ToolItem, read_tool_item
 from responses_app.protocol.prompt.chain import ChainLink, drop_oldest
 from responses_app.protocol.prompt.rendering import Items, places_replaced
 from responses_app.protocol.requests.requests import CreateRequest

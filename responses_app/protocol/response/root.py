@@ -6,9 +6,7 @@ from functools import partial
 
 from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events.events import Event
-from responses_app.protocol.items.multi_agent import (
-    ROOT,
-)
+from responses_app.protocol.items.multi_agent import ROOT
 from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
 from responses_app.protocol.output.voices import Chorus
 from responses_app.protocol.requests.resources import Ending, ResponseObject, Status

@@ -12,14 +12,7 @@ from typing_extensions import TypedDict
 from engine.formats.base import Role
 from engine.sampling import TokenSampling
 from responses_app.protocol import ids
-from responses_app.protocol.errors import (
-    ApiError,
-    JsonObject,
-    conflict,
-    invalid_request,
-    invalid_value,
-    not_found,
-)
+from responses_app.protocol.errors import ApiError, JsonObject, conflict, invalid_request, invalid_value, not_found
 from responses_app.protocol.fields import ClientModel, check_metadata, validate
 from responses_app.protocol.rollouts.generations import MAIN, Api, Break, RolloutRef
 from responses_app.protocol.sessions import HEADERS as HARNESS_HEADERS

@@ -19,12 +19,7 @@ from responses_app.protocol.items.programs import KIND as PROGRAMS
 from responses_app.protocol.items.programs import PausedProgram, paused_programs
 from responses_app.protocol.items.tool_search import search_offer
 from responses_app.protocol.requests.requests import CreateRequest
-from responses_app.protocol.requests.server_tools import (
-    DECLARED_UNASKED,
-    item_of,
-    private_key,
-    server_tool_missing,
-)
+from responses_app.protocol.requests.server_tools import DECLARED_UNASKED, item_of, private_key, server_tool_missing
 from responses_app.runs.plan.plan import NO_TOOLS, Toolbox, ToolEntry
 from responses_app.runs.planning.history import Context
 from responses_app.stores.skills import BaseSkills, found_version

@@ -19,14 +19,7 @@ from responses_app.kit.sql import one_at_a_time
 from responses_app.kit.table import Store, can_be_known
 from responses_app.models import ID_LENGTH, AdminKey, ApiKey, KeyColumns, Organization, Project
 from responses_app.protocol import ids
-from responses_app.protocol.api_keys import (
-    ADMIN_START,
-    DEFAULT_PROJECT,
-    PROJECT_NAME,
-    digest_of,
-    new_secret,
-    prefix_of,
-)
+from responses_app.protocol.api_keys import ADMIN_START, DEFAULT_PROJECT, PROJECT_NAME, digest_of, new_secret, prefix_of
 from responses_app.protocol.organization import (
     ORGANIZATION,
     KeyChanges,

@@ -15,28 +15,15 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from responses_app.protocol.errors import (
-    JsonObject,
-)
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files.files import name_in_container
-from responses_app.protocol.files.skills import (
-    MANIFEST,
-    MAX_SKILLS,
-    ToldSkill,
-    folder_of,
-    invalid_skill,
-    told,
-)
+from responses_app.protocol.files.skills import MANIFEST, MAX_SKILLS, ToldSkill, folder_of, invalid_skill, told
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.stores.skills import BaseSkills, found_version
 from responses_app.tools.base import ToolUse
 from responses_app.tools.egress.base import NetworkRecord
 from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.sandbox.records import (
-    ContainerFileRecord,
-    FileUnknown,
-    SandboxError,
-)
+from responses_app.tools.sandbox.records import ContainerFileRecord, FileUnknown, SandboxError
 from responses_app.tools.sandbox.settings import SKILLS_FOLDER
 from responses_app.tools.sandbox.sharing import SharedContainers
 from responses_app.tools.sandbox.skills import MountedSkill

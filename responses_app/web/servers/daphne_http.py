@@ -43,13 +43,7 @@ from responses_app.web.bodies import (
 from responses_app.web.endpoint import is_api_path
 from responses_app.web.phrases import PHRASES
 from responses_app.web.servers import inflow
-from responses_app.web.servers.heads import (
-    MAX_HEAD_BYTES,
-    check_head,
-    check_size,
-    is_handshake,
-    origin_form,
-)
+from responses_app.web.servers.heads import MAX_HEAD_BYTES, check_head, check_size, is_handshake, origin_form
 from responses_app.web.servers.inflow import AVERAGE_BYTES, Framing, Inflow, lines_end
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

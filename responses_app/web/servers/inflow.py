@@ -21,12 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.transport import (
-    frames_too_small,
-    message_too_large,
-    message_too_slow,
-    too_much_unfinished,
-)
+from responses_app.protocol.transport import frames_too_small, message_too_large, message_too_slow, too_much_unfinished
 from responses_app.web.bodies import MIN_BYTES_PER_SECOND
 
 logger = logging.getLogger("respsite.transport")

@@ -10,16 +10,7 @@ from django.db import connections, transaction
 from django.db.models import F
 
 from responses_app.models.audit import AuditRow
-from responses_app.stores.audit import (
-    MAX_PROBLEMS,
-    NO_HASH,
-    Action,
-    Actor,
-    ActorKind,
-    AuditEntry,
-    Head,
-    hash_of,
-)
+from responses_app.stores.audit import MAX_PROBLEMS, NO_HASH, Action, Actor, ActorKind, AuditEntry, Head, hash_of
 from responses_app.stores.database.audit import verifying
 from responses_app.stores.database.audit.verifying import lines, verify
 from responses_app.stores.database.audit_chain import append, hashed, last, microseconds

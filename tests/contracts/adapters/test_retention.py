@@ -11,13 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 
 from responses_app.models import ChainPart, Conversation, Response, SampledItem
-from responses_app.stores.base import (
-    BaseResponseStore,
-    Purged,
-    RetentionSettings,
-    StoredResponse,
-    WorkerState,
-)
+from responses_app.stores.base import BaseResponseStore, Purged, RetentionSettings, StoredResponse, WorkerState
 from responses_app.stores.database.responses import removal
 from responses_app.stores.database.responses.removal import purge
 from responses_app.stores.database.responses.store import DatabaseResponseStore

@@ -3,13 +3,7 @@
 from pathlib import Path
 
 from engine.formats.chat_template.vocabulary import BYTE_OF
-from engine.formats.harmony.encoding import (
-    RETURN,
-    SPECIAL_TOKENS,
-    encode_harmony,
-    encode_text,
-    token_bytes,
-)
+from engine.formats.harmony.encoding import RETURN, SPECIAL_TOKENS, encode_harmony, encode_text, token_bytes
 from engine.formats.harmony.prompt import generation_start
 from tests.system.llama.gguf import Vocabulary, follows, write_model
 

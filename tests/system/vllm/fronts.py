@@ -11,14 +11,7 @@ import httpx
 from tests.kit.engine_relay import EngineRelay
 from tests.kit.sdk import MODEL
 from tests.kit.server import Server
-from tests.system.vllm.server import (
-    API_KEY,
-    ENGINE_OPTIONS,
-    MODEL_FOLDER,
-    SERVED_MODEL,
-    START_SECONDS,
-    VllmServer,
-)
+from tests.system.vllm.server import API_KEY, ENGINE_OPTIONS, MODEL_FOLDER, SERVED_MODEL, START_SECONDS, VllmServer
 
 
 class LoadingServer(Server):

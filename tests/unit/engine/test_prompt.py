@@ -18,14 +18,7 @@ from openai_harmony import (
 
 from engine.formats.base import FunctionTool, MessageKind, ToolNamespace
 from engine.formats.harmony import prompt
-from engine.formats.harmony.encoding import (
-    END,
-    RETURN,
-    START,
-    decode_tokens,
-    encode_harmony,
-    encode_text,
-)
+from engine.formats.harmony.encoding import END, RETURN, START, decode_tokens, encode_harmony, encode_text
 from engine.formats.harmony.parser import MessageCompleted, sampled_message
 from engine.formats.harmony.prompt import (
     generation_start,

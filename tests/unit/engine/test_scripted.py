@@ -10,13 +10,7 @@ import pytest
 
 from engine.backends.base import BaseEngine
 from engine.backends.scripted import ScriptedEngine
-from engine.errors import (
-    EngineConfigurationError,
-    EngineOverloaded,
-    EngineUnavailable,
-    GenerationFailed,
-    PromptTooLong,
-)
+from engine.errors import EngineConfigurationError, EngineOverloaded, EngineUnavailable, GenerationFailed, PromptTooLong
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony, encode_text
 from engine.formats.harmony.prompt import generation_start, render_text
 from engine.types import FinishReason, TokenChunk

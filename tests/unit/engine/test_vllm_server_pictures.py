@@ -9,13 +9,7 @@ import pytest
 from engine.backends.vllm import pictures
 from engine.backends.vllm.pictures import MAX_REFUSALS, KeptPictures
 from engine.backends.vllm.server import VllmServerEngine
-from engine.errors import (
-    EngineUnavailable,
-    GenerationCut,
-    PictureGone,
-    PicturesRefused,
-    PromptTooLong,
-)
+from engine.errors import EngineUnavailable, GenerationCut, PictureGone, PicturesRefused, PromptTooLong
 from engine.formats.base import Body, PicturePart
 from engine.types import PictureSource
 from tests.contracts.engine import collect, joined

@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 
 from engine.backends import client
 from engine.backends.client import Refusal, error_text, shown
-from engine.backends.vllm.wire import (
-    COMPLETIONS,
-    GENERATE,
-    RankedPrompt,
-    TokenStream,
-    WholeAnswer,
-    Wire,
-    is_whole,
-)
+from engine.backends.vllm.wire import COMPLETIONS, GENERATE, RankedPrompt, TokenStream, WholeAnswer, Wire, is_whole
 from engine.errors import GenerationFailed
 from engine.types import (
     FinishReason,

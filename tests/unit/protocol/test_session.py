@@ -17,12 +17,7 @@ from responses_app.protocol.errors import (
 from responses_app.protocol.events.frames import reply_frame
 from responses_app.protocol.ids import PublicId
 from responses_app.protocol.requests.resources import Status
-from responses_app.protocol.session.session import (
-    CancelRuns,
-    Close,
-    SessionSettings,
-    WebSocketSession,
-)
+from responses_app.protocol.session.session import CancelRuns, Close, SessionSettings, WebSocketSession
 from responses_app.protocol.session.steering import Reply, Send
 from responses_app.protocol.transport import lifetime_over
 from tests.unit.protocol.sessions import DEEP, SETTINGS, codes, create, frames, link, run, session, started

@@ -14,15 +14,7 @@ from responses_app.models import Worker
 from responses_app.models.batches import Batch, BatchLine
 from responses_app.protocol.files.batches import CANCELLED, EXPIRED, OPEN, LineTokens, NewLine
 from responses_app.stores.base import Claim, ClaimLost
-from responses_app.stores.batches import (
-    ERRORED,
-    SUCCEEDED,
-    BatchRecord,
-    BegunLine,
-    ClaimedBatch,
-    DoneLine,
-    LineCounts,
-)
+from responses_app.stores.batches import ERRORED, SUCCEEDED, BatchRecord, BegunLine, ClaimedBatch, DoneLine, LineCounts
 
 PENDING, BEGUN, DONE = 0, 1, 2  # of `BatchLine.state`
 AT_ONCE = 1000  # lines that one statement removes
