@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from responses_app.protocol.api_keys import SCOPES
 from responses_app.settings.conf import secret_files, table
 from tests.kit.server import ROOT
 from tests.project.docs.pages import DOCS, everything, pages, text_of
@@ -71,6 +72,11 @@ def test_every_make_target_that_is_named_exists() -> None:
     named = set(re.findall(r"(?:`|^)make ([a-z-]+)", everything(), re.MULTILINE))
     assert {"run", "test", "check", "bench", "docs", "format", "superuser", "help"} <= named
     assert named <= targets
+
+
+def test_the_page_of_keys_has_every_scope_and_no_other() -> None:
+    named = set(re.findall(r"`(\w+\.\w+\.(?:read|write))`", text_of(DOCS / "how-to" / "api-keys.md")))
+    assert named == {*SCOPES, "api.all.read"}  # the latter stands for all that read
 
 
 def test_commands_are_those_of_the_program_which_the_wheel_has_too() -> None:
