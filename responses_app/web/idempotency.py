@@ -369,8 +369,7 @@ async def _cut_off(cut: Cut | None) -> None:
 
 def _head_of(answer: HttpResponseBase, request: ApiRequest) -> AnswerHead:
     headers = {name.lower(): value for name, value in answer.items()}
-    ignored = str(getattr(request, "ignored_fields", ""))
-    if ignored:
+    if request.ignored_fields is not None and (ignored := str(request.ignored_fields)):
         headers["respsite-ignored"] = ignored
     return AnswerHead(status=answer.status_code, headers=headers, streams=answer.streaming)
 

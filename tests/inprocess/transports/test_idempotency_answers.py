@@ -37,6 +37,16 @@ def test_another_beta_is_another_request(server: Server, path: str, beta: str) -
         assert other.status_code == 422, other.text
 
 
+def test_an_answer_names_no_ignored_fields_where_no_body_was_read(server: Server) -> None:
+    new = {"filename": "a.txt", "purpose": "user_data", "bytes": 5, "mime_type": "text/plain"}
+    upload = asked(server, uuid4().hex, new, "/uploads").json()["id"]
+    key = uuid4().hex
+    first, again = (asked(server, key, {}, f"/uploads/{upload}/cancel") for _ in range(2))
+    assert (first.status_code, again.headers["idempotent-replayed"]) == (200, "true"), first.text
+    assert "respsite-ignored" not in first.headers
+    assert "respsite-ignored" not in again.headers
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_cannot_be_opened_is_a_409(tmp_path: Path, stream: bool) -> None:
     key, body = uuid4().hex, {**CHAT, "stream": stream}
