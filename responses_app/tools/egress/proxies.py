@@ -267,11 +267,12 @@ class Authority:
             ],
         )
         key = self._leaf_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        context = self._contexts[host] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # What is masked is HTTP/1.1.
         context.set_alpn_protocols(["http/1.1"])
         _load(context, certificate.public_bytes(Encoding.PEM) + key)
+        self._contexts[host] = context  # only now: without its certificate it is of no use
         return context
 
     def _signed(

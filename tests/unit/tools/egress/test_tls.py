@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from responses_app.tools.egress import connections, tunnels
+from responses_app.tools.egress import connections, proxies, tunnels
 from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.egress.proxies import Authority, ContainerProxy, trusted_certificates
 from tests.kit.echo_host import EchoHost, certificate, echo_host
@@ -346,6 +346,25 @@ def test_authorities_are_of_one_container_each(pem: Path, monkeypatch: pytest.Mo
     assert trusted_certificates().count(b"BEGIN CERTIFICATE") == 1
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
     assert isinstance(trusted_certificates(), bytes)
+
+
+def test_a_certificate_that_could_not_be_loaded_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    authority, load = Authority(), proxies._load
+    loaded: list[ssl.SSLContext] = []
+
+    def fails(context: ssl.SSLContext, chain: bytes) -> None:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(proxies, "_load", fails)
+    with pytest.raises(OSError, match="too many open files"):
+        authority.context("api.example")
+
+    def loads(context: ssl.SSLContext, chain: bytes) -> None:
+        load(context, chain)
+        loaded.append(context)
+
+    monkeypatch.setattr(proxies, "_load", loads)
+    assert [authority.context("api.example")] == loaded
 
 
 async def test_the_variables_of_a_container(proxy: Opened) -> None:
