@@ -24,8 +24,8 @@ class ModelFamily:
     format: str = HARMONY  # one of `FORMATS`
     model: str = ""  # what its engine loads
     tokenizer: str = ""  # the folder of its tokenizer, or a name of the hub; "": that of the model
-    reasoning_parser: str = "auto"  # a name in `formats.REASONING`, or one of vLLM's behind `vllm:`
-    tool_parser: str = "auto"  # the same of `formats.CALLS`
+    reasoning_parser: str = "auto"  # a name in `engine.models.REASONING`, or one of vLLM's behind `vllm:`
+    tool_parser: str = "auto"  # the same of `engine.models.CALLS`
     image_token: str = "auto"  # what its chat template writes for a picture; "none": it is shown none
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # what its chat template is told
 

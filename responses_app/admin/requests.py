@@ -1,4 +1,4 @@
-"""What requests of the admin go through, and no request of the API: login, middlewares, pages of problems.
+"""Parts of the admin's requests that no request of the API has: login, middlewares, pages of problems.
 
 Failed logins are counted over all workers (django-axes), and too many lock for a while. They count against the user
 name and against the address they came from, in the database. While either one is locked, the right password is refused

@@ -5,7 +5,7 @@
 
 From that are computed the counts that `forget` shows, the lines that it exports and the rows that it erases; what goes
 when a project's retention is over; and what `respsite export` takes along with a response. What a plain DELETE or the
-plain fields cannot do, a store registers (`removes`, `writes`).
+plain fields cannot do, a store registers (`removes`, `writes_lines`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,7 +95,7 @@ def removes(model: type[Model], *, at_once: int = 1) -> Callable[[Remove], Remov
     return register
 
 
-def writes(model: type[Model]) -> Callable[[Write], Write]:
+def writes_lines(model: type[Model]) -> Callable[[Write], Write]:
     """Register what writes the lines of a row: it gets the row, the object of its `Line`, and its database's alias."""
 
     def register(write: Write) -> Write:

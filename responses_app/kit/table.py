@@ -3,19 +3,21 @@
 A store's methods are plain functions over Django's ORM. `reads` and `writes` make them awaitable: they run on one of
 the store's threads, where `connections[using]` is the connection that the thread was lent.
 
-    class Shelves(Table[Shelf, ShelfSettings]):
-        model = Shelf
+    class Webhooks(Table[WebhookEndpoint, WebhookSettings]):
+        model = WebhookEndpoint
 
         @writes
-        def rename(self, project: str, shelf_id: str, name: str) -> Shelf | None:
-            row = self.rows(project).select_for_update().filter(pk=shelf_id).first()
-            ...
+        def rename(self, project: str, endpoint_id: str, name: str) -> WebhookEndpoint | None:
+            row = self.locked(project, endpoint_id)
+            if row is not None and (changed := assign(row, {"name": name})):
+                row.save(using=self._using, update_fields=changed)
+            return row
 
 A method may be executed twice, where a connection broke in between: what it wrote is then there already.
 """
 
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -121,14 +123,17 @@ def writes(
 
 
 class Table(Store[Own], Generic[Row, Own]):
-    """The rows of a model that belong to projects, in the order of their ids, which grow with time."""
+    """The rows of a model that belong to projects, in the order of their ids, which grow with time.
+
+    The model's `kept` says by which column a project's retention judges a row: from then on nobody knows it.
+    """
 
     model: type[Row]
-    dated: str | None = "created_at"  # the column by which a project's retention judges a row; None: it does not
 
     def rows(self, project: str) -> "QuerySet[Row]":
         """Return the rows of a project that are known; for methods that run on a thread."""
-        mine = {"project": project} if self.dated is None else self._mine(project, dated=self.dated)
+        kept: Any = self.model.kept
+        mine = self._mine(project, dated=kept.dated) if kept.dated else {"project": project}
         return self.model._default_manager.using(self._using).filter(**mine)
 
     @reads
@@ -158,6 +163,14 @@ class Table(Store[Own], Generic[Row, Own]):
     def remove(self, row: Row) -> None:
         """Remove a row. What else is to go with it, a store removes here."""
         self.model._default_manager.using(self._using).filter(pk=row.pk).delete()
+
+
+def assign(row: Model, values: Mapping[str, object]) -> list[str]:
+    """Give a row values by the names of its columns; return those that have another value now."""
+    changed = [name for name, value in values.items() if getattr(row, name) != value]
+    for name in changed:
+        setattr(row, name, values[name])
+    return changed
 
 
 def part_of(

@@ -65,7 +65,7 @@ class BatchLine(models.Model):
     )
     number = models.PositiveIntegerField()  # of the line in its input, from 1 on
     custom_id = models.TextField()
-    # 0: not begun; 1: given to a worker; 2: it has ended, and `outcome` says how. See `stores.batches.LineState`
+    # 0: not begun; 1: given to a worker; 2: it has ended, and `outcome` says how. See `stores.database.batches.rows`
     state = models.PositiveSmallIntegerField(default=0)
     outcome = models.CharField(max_length=16, default="")
     body_size = models.PositiveIntegerField()  # bytes

@@ -53,7 +53,7 @@ class RolloutGeneration(models.Model):
     shared = models.PositiveIntegerField(default=0)  # how many of them
     near = models.PositiveIntegerField(null=True)  # the one that it could have continued
     cut = models.CharField(max_length=24, default="")  # why it does not
-    tail = models.BinaryField()  # tokens of its prompt behind those that it shares, see `protocol.rollouts.packing`
+    tail = models.BinaryField()  # tokens of its prompt behind those that it shares, see `pack_tokens`
     sampled = models.BinaryField()  # its tokens
     logprobs = models.BinaryField(default=b"")
     detail = models.BinaryField()  # all else, as JSON

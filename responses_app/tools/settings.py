@@ -1,5 +1,5 @@
-"""The settings of the tools that the server runs (MCP servers, searches and images), and of what containers and
-webhooks may reach.
+"""The settings of the tools that the server runs (MCP servers, searches and images), of the images in requests, and of
+the hosts that containers may reach.
 
 Those of containers themselves are declared in `sandbox.settings`. MCP_SERVERS says how the operator's servers are
 reached:

@@ -18,7 +18,7 @@ class Check:
     name: str  # its group's name, a dot, its own
     rule: str  # what is expected, in a sentence or two
     source: str  # the address of the document, or of the type, that has the rule
-    pain: str  # the key of what users report where it is broken (see `pains`); "" for none
+    pain: str  # the key of what users report where it is broken (see `telling`); "" for none
     run: Run
 
 

@@ -53,9 +53,7 @@ async def _create(request: HttpRequest) -> WebhookEndpointWithSecret:
     row = model.WebhookEndpoint(
         id=site.new_id(ids.WEBHOOK_ENDPOINT),
         project=project,
-        name=body.name,
-        url=body.url,
-        event_types=body.event_types,
+        **body.model_dump(),
         created_at=now,
         updated_at=now,
         secret=sealed,

@@ -43,12 +43,10 @@ class WebhookEndpointChanges(ClientModel):
     event_types: EventTypes | None = None
     status: EndpointStatus | None = None
 
-    def change(self, row: "model.WebhookEndpoint") -> None:
-        """Give an endpoint the fields that were sent; one that is not given, or null, stays as it is."""
-        row.name, row.url = self.name or row.name, self.url or row.url
-        row.event_types = self.event_types or row.event_types
-        if self.status is not None:
-            row.enabled = self.status == "enabled"
+    def columns(self) -> dict[str, object]:
+        """Return the columns of an endpoint that were sent. One that is not given, or null, stays as it is."""
+        columns = self.model_dump(exclude={"status"}, exclude_none=True)
+        return columns if self.status is None else {**columns, "enabled": self.status == "enabled"}
 
 
 class WebhookSecretRotation(ClientModel):

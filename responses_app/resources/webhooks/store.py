@@ -19,7 +19,7 @@ from django.db.models.functions import Least
 from responses_app.kit.errors import StoreError
 from responses_app.kit.polling import Question
 from responses_app.kit.sql import one_at_a_time
-from responses_app.kit.table import Table, reads, writes
+from responses_app.kit.table import Table, assign, reads, writes
 from responses_app.resources.webhooks.fields import WebhookEndpointChanges
 from responses_app.resources.webhooks.model import (
     DELIVERED,
@@ -71,7 +71,6 @@ class Webhooks(Table[WebhookEndpoint, WebhookSettings]):
     """The endpoints of projects, and what is sent to them. Every method raises `StoreError`."""
 
     model = WebhookEndpoint
-    dated = None  # an endpoint stays until it is deleted
     unlimited = WebhookSettings()
 
     @writes
@@ -91,16 +90,12 @@ class Webhooks(Table[WebhookEndpoint, WebhookSettings]):
         row = self.locked(project, endpoint_id)
         if row is None:
             return None
-        before = (row.name, row.url, row.event_types, row.enabled)
-        changes.change(row)
-        if row.url != before[1] or (row.enabled and not before[3]):
-            row.paused_until, row.failures = None, 0  # what failed there says nothing of it now
-        if before != (row.name, row.url, row.event_types, row.enabled):
-            row.updated_at = self._at()
-            row.save(
-                using=self._using,
-                update_fields=["name", "url", "event_types", "enabled", "paused_until", "failures", "updated_at"],
-            )
+        changed = assign(row, changes.columns())
+        if "url" in changed or ("enabled" in changed and row.enabled):
+            changed += assign(row, {"paused_until": None, "failures": 0})  # what failed there says nothing of it now
+        if changed:
+            changed += assign(row, {"updated_at": self._at()})
+            row.save(using=self._using, update_fields=changed)
         return row
 
     @writes

@@ -15,7 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app import models
 from responses_app.kit.clock import id_factory
-from responses_app.kit.kept import writes
+from responses_app.kit.kept import writes_lines
 from responses_app.kit.sql import in_parts
 from responses_app.kit.table import Store
 from responses_app.protocol import ids
@@ -232,6 +232,6 @@ def _no_project() -> ApiError:
     )
 
 
-@writes(models.ApiKey)
+@writes_lines(models.ApiKey)
 def _lines(row: models.ApiKey, head: Mapping[str, Any], using: str) -> Iterator[str]:
     yield json.dumps(head)

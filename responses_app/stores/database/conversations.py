@@ -19,7 +19,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from responses_app.kit.errors import UnknownCursor
-from responses_app.kit.kept import removes, writes
+from responses_app.kit.kept import removes, writes_lines
 from responses_app.kit.retention import Retentions
 from responses_app.kit.sql import in_parts, one_at_a_time
 from responses_app.kit.table import can_be_known, part_of
@@ -383,7 +383,7 @@ def _remove_with_items(rows: "QuerySet[Conversation]", ids: Sequence[str]) -> No
         rows.filter(pk__in=locked).delete()
 
 
-@writes(Conversation)
+@writes_lines(Conversation)
 def _lines(row: Conversation, head: Mapping[str, Any], using: str) -> Iterator[str]:
     items = ConversationItem.objects.using(using).filter(conversation=row).order_by("position")
     yield json_text({**head, "items": [each.item for each in items.iterator(chunk_size=200)]})

@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from responses_app.kit.columns import json_text
-from responses_app.kit.kept import writes
+from responses_app.kit.kept import writes_lines
 from responses_app.kit.sql import Row, Writing, in_parts, placeholders
 from responses_app.kit.table import Store
 from responses_app.models import Project
@@ -236,7 +236,7 @@ def _is_alone(cursor: CursorWrapper) -> bool:
     return bool(cursor.fetchone()[0])
 
 
-@writes(Usage)
+@writes_lines(Usage)
 def _lines(row: Usage, head: Mapping[str, Any], using: str) -> Iterator[str]:
     whose = {"at": row.at, "seconds": row.seconds, "key_id": row.key_id, "model": row.model, "source": row.source}
     tokens = {"input": row.input_tokens, "cached": row.cached_tokens, "output": row.output_tokens}

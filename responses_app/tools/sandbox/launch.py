@@ -139,7 +139,7 @@ class BaseSandbox(ABC):
         """
 
 
-PROGRAMS = "/opt/respsite"  # where our programs (`base.INSIDE`) are seen inside
+PROGRAMS = "/opt/respsite"  # where our programs (`INSIDE`) are seen inside
 # Files and folders of `/etc` that programs need, and that hold nothing of the machine's users or services.
 OF_ETC = ("alternatives", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
 _MAIN = "import sys; sys.path.insert(0, {folder!r}); from respsite_kernel.warden import main; main()"

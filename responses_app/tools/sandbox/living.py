@@ -6,6 +6,8 @@ A call that nobody wants any more is stopped, and is not begun again either.
 
 `KnownContainers`: which containers a host has, whose they are, and which responses use them. A chain of responses keeps
 its container: `of_chain` finds it by the response that is continued.
+
+`WaysOut`: the proxies by which containers reach hosts, and the refusal of a policy that no container may have here.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The settings of containers, and where everything lies inside of one."""
+"""The settings of containers, and the folders inside of one that its programs and its host both know."""
 
 from collections.abc import Container
 from dataclasses import dataclass

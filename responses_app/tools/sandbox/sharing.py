@@ -334,7 +334,7 @@ class SharedContainers:
         callback: Callback | None = None,
         report: Report | None = None,
     ) -> Any:
-        """Have the host of a container do something with it: one of `actions.ACTIONS`.
+        """Have the host of a container do something with it: one of `hosts.ACTIONS`.
 
         `callback` does what the action needs while it works, and `report` is told how far it is.
         """

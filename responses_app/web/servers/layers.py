@@ -48,7 +48,7 @@ class Handler(ASGIHandler):
 
     Django starts a thread for each request, on which it runs what belongs to the begin and the end of one: closing the
     database connections of that thread, and the like. The API uses none there, as the stores have threads of their own
-    (`stores.database.readers`); and that was a third of what the smallest answer costs. So requests of the API send
+    (`kit.threads`); and that was a third of what the smallest answer costs. So requests of the API send
     neither `request_started` nor `request_finished`. All others, the admin's among them, are Django's as ever.
     """
 

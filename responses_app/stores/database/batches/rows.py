@@ -9,7 +9,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from responses_app.kit.columns import json_text
-from responses_app.kit.kept import removes, writes
+from responses_app.kit.kept import removes, writes_lines
 from responses_app.models import Worker
 from responses_app.models.batches import Batch, BatchLine
 from responses_app.protocol.files.batches import CANCELLED, EXPIRED, OPEN, LineTokens, NewLine
@@ -207,7 +207,7 @@ def _remove_some_of(rows: "QuerySet[Batch]", ids: Sequence[str]) -> None:
         rows.delete()
 
 
-@writes(Batch)
+@writes_lines(Batch)
 def _lines(row: Batch, head: Mapping[str, Any], using: str) -> Iterator[str]:
     yield json_text(head)
     for line in lines_of(connections[using], row.pk).order_by("number").iterator(chunk_size=READ_AT_ONCE):

@@ -15,7 +15,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Count, Q, QuerySet, Sum
 
-from responses_app.kit.kept import removes, writes
+from responses_app.kit.kept import removes, writes_lines
 from responses_app.kit.sql import one_at_a_time
 from responses_app.kit.threads import DatabaseReaders
 from responses_app.models import FilePart, StoredFile, Upload, UploadPart
@@ -74,7 +74,7 @@ def written_pieces(connection: BaseDatabaseWrapper, file_id: str, size: int, **w
             yield json.dumps({**whose, "base64": b64encode(data).decode()})
 
 
-@writes(StoredFile)
+@writes_lines(StoredFile)
 def _lines(row: StoredFile, head: Mapping[str, Any], using: str) -> Iterator[str]:
     yield json.dumps(head)
     yield from written_pieces(connections[using], row.pk, row.bytes, content_of=row.pk)

@@ -16,7 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Max, QuerySet
 
 from responses_app.kit.errors import StoreError
-from responses_app.kit.kept import removes, writes
+from responses_app.kit.kept import removes, writes_lines
 from responses_app.kit.sql import one_at_a_time
 from responses_app.kit.table import Store, can_be_known, part_of
 from responses_app.kit.threads import DatabaseReaders
@@ -252,7 +252,7 @@ def _remove_some_of(rows: "QuerySet[SkillVersion]", ids: Sequence[str]) -> None:
     remove_some_of_version(connections[rows.db], ids[0])
 
 
-@writes(SkillVersion)
+@writes_lines(SkillVersion)
 def _lines(row: SkillVersion, head: Mapping[str, Any], using: str) -> Iterator[str]:
     about = {"id": row.skill_id, "version": row.version, "name": row.name, "description": row.description}
     yield json.dumps({"skill": about})

@@ -49,7 +49,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     So does the end of the process's own time, also where a connection has no deadline.
 
-    The connection is closed then: nobody knows what the server has done, or will do yet. See `stores.deadline`.
+    The connection is closed then: nobody knows what the server has done, or will do yet. See `kit.deadline`.
     """
 
     deadline: float | None = None

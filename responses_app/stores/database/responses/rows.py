@@ -14,7 +14,7 @@ from django.db.backends.utils import CursorWrapper
 
 from engine import orjson
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
-from responses_app.kit.kept import writes
+from responses_app.kit.kept import writes_lines
 from responses_app.kit.sql import Row
 from responses_app.kit.table import can_be_known
 from responses_app.limits.suspects import Stage
@@ -251,7 +251,7 @@ def _bytes_of_tokens(stored: StoredResponse) -> int:
     return 4 * (own + sum(len(item.message.tokens) for item in stored.sampled)) + len(stored.log)
 
 
-@writes(Response)
+@writes_lines(Response)
 def _lines(row: Response, head: Mapping[str, Any], using: str) -> Iterator[str]:
     yield json_text({"response": row.body, "input_items": row.input_items})
     for choice in ChatChoice.objects.using(using).filter(pk=row.pk, place=0):

@@ -15,7 +15,7 @@ from engine import orjson
 from engine.formats.base import Tokens
 from engine.types import WeightsSpan
 from responses_app.kit.columns import json_text
-from responses_app.kit.kept import writes
+from responses_app.kit.kept import writes_lines
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.rollouts.generations import (
     Break,
@@ -228,7 +228,7 @@ def read_generations(connection: BaseDatabaseWrapper, rollout_id: str, numbers: 
         return [generation_of(row) for row in rows.order_by("number").iterator(chunk_size=AT_ONCE)]
 
 
-@writes(Rollout)
+@writes_lines(Rollout)
 def _lines(row: Rollout, head: Mapping[str, Any], using: str) -> Iterator[str]:
     generations = read_generations(connections[using], row.pk, range(row.generations))
     yield json_text({"rollout": tree_of(record_of(row).as_json(), generations).in_files()})

@@ -9,7 +9,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
 
 from responses_app.kit.columns import json_text
-from responses_app.kit.kept import removes, writes
+from responses_app.kit.kept import removes, writes_lines
 from responses_app.models import StoredFile
 from responses_app.models.vector_stores import (
     IN_WORK,
@@ -167,7 +167,7 @@ def _remove_some_of(rows: "QuerySet[VectorStore]", ids: Sequence[str]) -> None:
         _remove_files(rows.db, some)
 
 
-@writes(VectorStore)
+@writes_lines(VectorStore)
 def _lines(row: VectorStore, head: Mapping[str, Any], using: str) -> Iterator[str]:
     files = VectorStoreFile.objects.using(using).filter(store=row).values("file_id", "attributes")
     yield json_text({**head, "files": list(files)})
