@@ -285,7 +285,8 @@ class GonePlace(models.Model):
     item_id = models.CharField(max_length=ID_LENGTH)  # as cursors have it
     place = models.CharField(max_length=ID_LENGTH)  # in the order of the list
     gone_at = models.DateTimeField()
-    kept = Kept(shown=(70, "places of what is gone"), dated="gone_at")
+    # A server notes more of them for as long as files and vector stores are there.
+    kept = Kept(shown=(70, "places of what is gone"), dated="gone_at", erased=1)
 
     class Meta:
         constraints: ClassVar = [

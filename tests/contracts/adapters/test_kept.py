@@ -4,12 +4,15 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count as numbers
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.db import models, transaction
 
-from responses_app.kit.kept import kept_models
+from responses_app.kit.kept import REMOVALS, Removal, kept_models
 from responses_app.models import ApprovalClaim, Response
+from responses_app.models.vector_stores import VectorStore
+from responses_app.stores.database.places import leave
 from responses_app.stores.database.transfer.erasure import Subject, count, erase, erase_past
 
 OLD = datetime(2026, 1, 1, tzinfo=UTC)
@@ -89,6 +92,18 @@ def test_all_of_a_project_is_counted_and_erased(make: Callable[[str, datetime], 
     assert set(mine.counts().values()) == {0}
     assert theirs.there() == set(ROWS)
     assert theirs.counts() == dict.fromkeys(SHOWN, 1)
+
+
+def test_what_a_server_notes_of_files_that_go_is_erased_too(make: Callable[[str, datetime], Rows], alias: str) -> None:
+    rows, usual = make("mine", OLD), REMOVALS[VectorStore]
+
+    def remove_while_files_go(stores: "models.QuerySet[Any]", ids: Any) -> None:
+        leave(alias, "mine", ids[0], {"file": 1}, at=OLD)
+        usual.remove(stores, ids)
+
+    with patch.dict(REMOVALS, {VectorStore: Removal(remove_while_files_go)}):
+        list(erase(Subject(project="mine"), using=alias))
+    assert set(rows.counts().values()) == {0}
 
 
 def test_what_is_past_its_time_goes_with_all_that_belongs_to_it(
