@@ -1,7 +1,7 @@
 """The log of a run: its inputs as bytes, and `LiveLogs`, which keeps the logs of what still runs.
 
 Whoever has a response's plan and its inputs has all its events, with the same ids and numbers (see
-`protocol.response.inputs`). So what is kept of a run is its inputs, about 4 bytes a token. When that is done:
+`protocol.response.input_codec`). So what is kept of a run is its inputs, about 4 bytes a token. When that is done:
 
     every stored response          with its end, in the same transaction
     in the background, and what    from its first input on, at most every `BACKGROUND_SECONDS`,
