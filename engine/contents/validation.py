@@ -1,4 +1,4 @@
-"""What fits a rule or a client's schema, in bounded time: whether a text does, and a small value that does.
+"""Whether a text fits a rule or a client's schema, and a small value that fits one, each in bounded time.
 
 `problem_of` is asked where no grammar has held a text: by engines without a model, and of a turn that was cut and went
 on freely. `smallest_value` is for the demo engine, and finds out whether any finite value fits a schema.

@@ -1,1 +1,1 @@
-"""What every store is made of: rows of a project in tables, the threads that reach the database, duties, clocks."""
+"""Parts of every store and duty: rows of a project, the threads that reach the database, loops, clocks."""

@@ -1,4 +1,4 @@
-"""`Store`: what stores in Django's database are made of. `Table`: one whose rows are found by project and id.
+"""`Store`: the base of stores in Django's database. `Table`: one whose rows are found by project and id.
 
 A store's methods are plain functions over Django's ORM. `reads` and `writes` make them awaitable: they run on one of
 the store's threads, where `connections[using]` is the connection that the thread was lent.
@@ -97,7 +97,10 @@ class Store(Generic[Own]):
 def reads(
     method: Callable[Concatenate[Keeper, Arguments], Result],
 ) -> Callable[Concatenate[Keeper, Arguments], Coroutine[Any, Any, Result]]:
-    """Run a store's method on one of its threads. Called, it raises `StoreError` where the database fails."""
+    """Run a store's method on one of its threads, in no transaction but those that it begins itself.
+
+    Called, it raises `StoreError` where the database fails.
+    """
 
     @wraps(method)
     async def run(store: Keeper, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:

@@ -1,4 +1,4 @@
-"""What both APIs of batches ask before one is created."""
+"""The checks of both APIs of batches before one is created, and their refusal."""
 
 from django.http import HttpRequest
 

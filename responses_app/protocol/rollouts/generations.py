@@ -1,4 +1,4 @@
-"""What is recorded of a roll-out: one `Generation` for each call of the engine.
+"""A roll-out as it is recorded, one `Generation` for each call of the engine, and as its tokens are packed.
 
 A call that was cut, since its replica or its worker died, and went on is one generation: what was sampled before the
 cut is sampled, and no part of the prompt.

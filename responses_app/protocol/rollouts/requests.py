@@ -1,4 +1,4 @@
-"""Roll-outs as clients create, reward and read them: ids, bodies, objects, and what is refused."""
+"""Roll-outs as clients create, reward and read them: headers, ids, bodies, objects, refusals, and their settings."""
 
 import math
 import re
