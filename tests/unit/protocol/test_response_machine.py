@@ -29,7 +29,6 @@ from responses_app.protocol.response.steps import (
     ToolReturned,
     TurnBegan,
 )
-from responses_app.protocol.response.summaries import SummaryTurns
 from tests.kit.laws import assert_laws, cut_sizes, mangled, transcripts, unicode_texts
 from tests.kit.plain_format import FORMAT as PLAIN
 from tests.unit.formats.rendering import FAMILIES, format_of
@@ -137,7 +136,7 @@ class TestLaws:
         due = heir.machine.due
         if isinstance(due, Generate) and due.sampled:
             sampled = [token for each in driver.log[:cut] if isinstance(each, Sampled) for token in each.token_ids]
-            begun = len(SummaryTurns(FORMATS[model], "auto")._beginning()) if due.aside else 0
+            begun = len(FORMATS[model].answer_start()) if due.aside else 0
             count = len(due.sampled) - begun
             assert list(due.sampled)[begun:] == sampled[len(sampled) - count :]
         heir.tell_all(driver.log[cut:])
