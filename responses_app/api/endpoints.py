@@ -21,7 +21,6 @@ from responses_app.api import (
     rollout_exports,
     rollouts,
     server,
-    setups,
     skills,
     vector_stores,
 )
@@ -35,6 +34,7 @@ from responses_app.api.organization import (
     spend_limits,
     usage,
 )
+from responses_app.resources.setups import endpoints as setups
 from responses_app.resources.webhooks import endpoints as webhooks
 from responses_app.web.endpoint import Endpoint
 

@@ -29,6 +29,7 @@ from responses_app.models import usage as usage_models  # noqa: F401
 from responses_app.models import vector_stores as vector_store_models  # noqa: F401 - Django looks for models here
 from responses_app.models import words as word_models  # noqa: F401
 from responses_app.protocol.requests.resources import RUNNING
+from responses_app.resources.setups import model as setup_models  # noqa: F401
 from responses_app.resources.webhooks import model as webhook_models  # noqa: F401
 
 LISTED = (

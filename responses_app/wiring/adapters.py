@@ -26,11 +26,11 @@ from responses_app.stores.stores import BaseSharedTurns, Stores
 from responses_app.stores.usage import BaseUsageStore
 
 if TYPE_CHECKING:
+    from responses_app.resources.setups.store import Setups
     from responses_app.resources.webhooks.store import Webhooks
     from responses_app.stores.database.audit.trail import DatabaseAudit
     from responses_app.stores.database.files.uploads import DatabaseUploads
     from responses_app.stores.database.organization import DatabaseOrganization
-    from responses_app.stores.database.setups import DatabaseSetups
     from responses_app.stores.database.transfer.retention import DatabaseRetentions
     from responses_app.stores.database.words import DatabaseWords
 
@@ -44,7 +44,7 @@ class Adapters:
     idempotency: BaseIdempotencyStore  # of keys
     batches: BaseBatchStore
     engines: BaseEngineStore  # what trainers have done to them
-    setups: "DatabaseSetups"  # of the playground, under names
+    setups: "Setups"  # of the playground, under names
     skills: BaseSkills
     usage: BaseUsageStore  # what was used, and when
     webhooks: "Webhooks"  # endpoints, and what is sent to them
@@ -165,10 +165,10 @@ def _engines(shared: DatabaseReaders, polls: DatabaseReaders) -> BaseEngineStore
     return DatabaseEngines(shared=shared, polls=polls)
 
 
-def _setups(clock: StoreClock, retentions: Retentions, shared: DatabaseReaders) -> "DatabaseSetups":
-    from responses_app.stores.database.setups import DatabaseSetups
+def _setups(clock: StoreClock, retentions: Retentions, shared: DatabaseReaders) -> "Setups":
+    from responses_app.resources.setups.store import Setups
 
-    return DatabaseSetups(now=clock, retentions=retentions, shared=shared)
+    return Setups(now=clock, retentions=retentions, shared=shared)
 
 
 def _skills(settings: Settings, clock: StoreClock, retentions: Retentions) -> BaseSkills:

@@ -93,12 +93,12 @@ from responses_app.wiring.server_tools import document_text, server_tools
 from responses_app.wiring.watching import Watch
 
 if TYPE_CHECKING:
+    from responses_app.resources.setups.store import Setups
     from responses_app.resources.webhooks.duty import WebhookDeliverer
     from responses_app.resources.webhooks.store import Webhooks
     from responses_app.stores.database.audit.trail import DatabaseAudit
     from responses_app.stores.database.files.uploads import DatabaseUploads
     from responses_app.stores.database.organization import DatabaseOrganization
-    from responses_app.stores.database.setups import DatabaseSetups
 
 EMBEDDINGS = "/v1/embeddings"  # whose models are others than those of all other endpoints
 LAST_WORDS_SECONDS = 1.0  # how long a stop waits for those who read what it stopped
@@ -124,7 +124,7 @@ class Site:
     idempotency: IdempotencyKeys  # of requests that are to be carried out once
     batches: BaseBatchStore
     batch_work: BatchWork  # of this worker
-    setups: "DatabaseSetups"  # of the playground
+    setups: "Setups"  # of the playground
     skills: BaseSkills
     rollouts: Rollouts
     usage: BaseUsageStore  # what was used, and when
