@@ -169,7 +169,7 @@ class AnswerStops:
                 events += self._read(self._text, each)
                 if self._text.matched is not None:
                     self.has_cut = True
-                    return [*events, *self.end(turn, turn_events[index + 1 :])]
+                    return [*events, *self._end(turn, turn_events[index + 1 :])]
                 if isinstance(each, Text):
                     continue
             events.append(each)
@@ -187,7 +187,7 @@ class AnswerStops:
         logprobs, self._held = self._held, ()
         return [Text(text, logprobs)]
 
-    def end(self, turn: Turn, turn_events: Sequence[TurnEvent] = ()) -> list[TurnEvent]:
+    def _end(self, turn: Turn, turn_events: Sequence[TurnEvent]) -> list[TurnEvent]:
         """End the turn, and the answer in it, which is whole: none of the other `turn_events` is told."""
         turn.is_over, self._text, self._held = True, None, ()
         # The end may be in what came with the stop string already, or else the parser makes it.
@@ -245,17 +245,21 @@ class TurnReader:
             turn_events = turn.read_one_by_one(chunk.token_ids, chunk.logprobs, ends=ends, spelled=self.format.spelled)
         if stops is not None:
             turn_events = stops.read(turn, turn_events)
-            if stopped and not turn.is_over:
-                turn.usage.output_tokens += 1  # the stop token, which was cut off above
-                turn_events += stops.end(turn)
+        if stopped and not turn.is_over:
+            turn.usage.output_tokens += 1  # the stop token, which was cut off above
         finish = FinishReason.STOP if turn.is_over else chunk.finish
         if finish is not None:
-            turn_events += self._rest(turn, ends)
+            turn_events += self._rest(turn, ends, is_whole=stopped)
         return self._tell(turn, turn_events), finish
 
-    def _rest(self, turn: Turn, ends: Ends | None) -> list[TurnEvent]:
-        """Return what the parser still holds of a turn that ends; nothing, where that follows the end."""
+    def _rest(self, turn: Turn, ends: Ends | None, *, is_whole: bool) -> list[TurnEvent]:
+        """Return what the parser still holds of a turn that ends; nothing, where that follows the end.
+
+        `is_whole`: a stop token of the request's has ended it, so its last item is not cut.
+        """
         rest = [] if turn.is_over else turn.close(ends=ends)
+        if is_whole:
+            rest = [replace(each, truncated=False) if isinstance(each, ItemEnded) else each for each in rest]
         self.repairs += turn.parser.repairs
         return rest if turn.stops is None or not rest else turn.stops.read(turn, rest)
 

@@ -60,6 +60,20 @@ def test_a_stop_token_is_no_part_of_the_answer() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "stops", "message"),
+    [
+        pytest.param("<|channel|>final<|message|>in the EN", ("END",), "in the EN", id="may be a stop string"),
+        pytest.param("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant words", (), "words", id="no header"),
+    ],
+)
+def test_nothing_that_was_held_is_lost_before_a_stop_token(said: str, stops: tuple[str, ...], message: str) -> None:
+    (token,) = encode_text(" apple")
+    response = answered([*encode_harmony(said), token], [1], OutputOptions(stops=stops, stop_tokens=(token,)))
+    last = response["output"][-1]
+    assert (text_of(last), last["status"], response["status"]) == (message, "completed", "completed")
+
+
+@pytest.mark.parametrize(
     "asked", [OutputOptions(), OutputOptions(sealed=True), OutputOptions(stops=("a",), stop_tokens=(3,))]
 )
 def test_a_log_keeps_them(asked: OutputOptions) -> None:
