@@ -92,7 +92,9 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[Sequence[str]
 
     What comes in meanwhile is erased too, as long as it comes slower than it goes: revoke the keys first.
     """
-    for model, rows in sorted(subject.rows(using).items(), key=lambda pair: pair[0].kept.erased):
+    # What belongs to other rows goes with them; what of it is left, or came in meanwhile, goes after all of these.
+    in_order = sorted(subject.rows(using).items(), key=lambda pair: (pair[0].kept.erased, bool(pair[0].kept.owner)))
+    for model, rows in in_order:
         # Each step looks anew, so that it also finds what came in meanwhile.
         while model.kept.goes_alone and (ids := remove_some(rows)):
             if model is Response:
