@@ -6,7 +6,6 @@ Times are Unix seconds. `/v1/messages/batches`, on the same machinery, is in `me
 from functools import partial
 from typing import Literal
 
-from django.http import HttpRequest
 from typing_extensions import TypedDict
 
 from responses_app.protocol import ids
@@ -29,7 +28,7 @@ from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.stores.batches import BatchRecord
 from responses_app.web.batches import REFUSALS, check_can_run
 from responses_app.web.endpoint import PAGED, Endpoint, in_batches
-from responses_app.web.http import caller_of, or_raise, project_of, query_of, read_json
+from responses_app.web.http import ApiRequest, or_raise, read_json
 from responses_app.wiring.site import get_site
 
 
@@ -144,8 +143,8 @@ def batch_object(record: BatchRecord) -> Batch:
     }
 
 
-async def _create(request: HttpRequest) -> Batch:
-    site, caller = get_site(), caller_of(request)
+async def _create(request: ApiRequest) -> Batch:
+    site, caller = get_site(), request.caller
     fields = await read_json(request, partial(parse_batch, endpoints=tuple(in_batches())), site.reader)
     check_can_run(request, fields.endpoint)
     caller.check_scope(Area.FILES.scope(writes=False))
@@ -177,19 +176,19 @@ async def _create(request: HttpRequest) -> Batch:
     return batch_object(record)
 
 
-async def _list(request: HttpRequest) -> BatchList:
-    page = parse_list_query(query_of(request), ids.BATCH)
+async def _list(request: ApiRequest) -> BatchList:
+    page = parse_list_query(request.query, ids.BATCH)
     rows = await get_site().batches.listed(
-        project_of(request), ids.BATCH, after=page.after, descending=page.descending, limit=page.limit + 1
+        request.project, ids.BATCH, after=page.after, descending=page.descending, limit=page.limit + 1
     )
     return page_of(rows, page, batch_object)
 
 
-async def _get(request: HttpRequest, batch_id: str) -> Batch:
+async def _get(request: ApiRequest, batch_id: str) -> Batch:
     return batch_object(await _found(request, batch_id))
 
 
-async def _cancel(request: HttpRequest, batch_id: str) -> Batch:
+async def _cancel(request: ApiRequest, batch_id: str) -> Batch:
     before = await _found(request, batch_id)
     if before.status not in OPEN:
         raise cannot_cancel(before.status)
@@ -198,9 +197,9 @@ async def _cancel(request: HttpRequest, batch_id: str) -> Batch:
     return batch_object(or_raise(record, batch_not_found(batch_id)))
 
 
-async def _found(request: HttpRequest, batch_id: str) -> BatchRecord:
+async def _found(request: ApiRequest, batch_id: str) -> BatchRecord:
     known = batch_id.startswith(ids.BATCH)
-    record = await get_site().batches.get(project_of(request), batch_id) if known else None
+    record = await get_site().batches.get(request.project, batch_id) if known else None
     return or_raise(record, batch_not_found(batch_id))
 
 

@@ -48,7 +48,14 @@ from responses_app.runs.plan.failures import without_answer
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, read_quietly
 from responses_app.web.endpoint import AFTER, EVENTS, JSON, LIMIT, Endpoint, Parameter, text
-from responses_app.web.http import DONE, ApiRequest, error_event, json_response, query_of, read_json, read_line
+from responses_app.web.http import (
+    DONE,
+    ApiRequest,
+    error_event,
+    json_response,
+    read_json,
+    read_line,
+)
 from responses_app.wiring.site import Site, get_site
 
 
@@ -234,7 +241,7 @@ async def _begun(site: Site, chat: ChatRequest, turns: Sequence[SeenTurn], origi
 
 
 async def _list(request: ApiRequest) -> ChatCompletionList:
-    query = parse_chat_query(query_of(request))
+    query = parse_chat_query(request.query)
     return page_of(await get_site().chats.listed(request.caller.project, query), query.page, lambda each: each)
 
 
@@ -254,7 +261,7 @@ async def _delete(request: ApiRequest, completion_id: str) -> DeletedChatComplet
 
 
 async def _messages(request: ApiRequest, completion_id: str) -> ChatMessageList:
-    page = parse_list_query(query_of(request), descending=False)
+    page = parse_list_query(request.query, descending=False)
     messages = await get_site().chats.messages(request.caller.project, completion_id)
     return page_behind(messages, page)
 

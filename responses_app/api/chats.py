@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, cast
 
-from django.http import HttpRequest
 from typing_extensions import TypedDict
 
 from responses_app.protocol import ids
@@ -29,7 +28,7 @@ from responses_app.stores.kept_chats import (
     TooManyPinned,
 )
 from responses_app.web.endpoint import AFTER, DIALECT, LIMIT, Endpoint, Parameter, Refusals, text
-from responses_app.web.http import caller_of, query_of, read_json
+from responses_app.web.http import ApiRequest, read_json
 from responses_app.wiring.site import get_site
 
 MAX_TITLE = 200  # characters
@@ -135,14 +134,14 @@ def parse_chat_changes(data: Mapping[str, object]) -> Mapping[str, object]:
     return changes
 
 
-async def _list(request: HttpRequest) -> PlaygroundChatList:
+async def _list(request: ApiRequest) -> PlaygroundChatList:
     # The list has one order: an `order` is named as ignored, whatever it is.
-    query = {name: values for name, values in query_of(request).items() if name != "order"}
+    query = {name: values for name, values in request.query.items() if name != "order"}
     page = parse_list_query(query, ids.RESPONSE, ids.CONVERSATION)
     search = query.get("search", ("",))[-1].strip()
     if len(search) > MAX_SEARCH:
         raise invalid_value("search", f"a text of {len(search)} characters. It has at most {MAX_SEARCH}.")
-    caller = caller_of(request)
+    caller = request.caller
     # One more than is shown tells whether there are more.
     only_playground = _made_in(query.get(MADE_IN, ("",))[-1])
     wanted = ChatsQuery(
@@ -161,20 +160,20 @@ def _made_in(name: str) -> bool:
     return name == PLAYGROUND
 
 
-async def _get(request: HttpRequest, chat_id: str) -> WholePlaygroundChat:
+async def _get(request: ApiRequest, chat_id: str) -> WholePlaygroundChat:
     site = get_site()
     dialect = site.dialect(request.headers.get(DIALECT_HEADER))
-    whole = await site.kept_chats.whole(caller_of(request), chat_id)
+    whole = await site.kept_chats.whole(request.caller, chat_id)
     return await asyncio.to_thread(_whole, whole, dialect)  # a long one takes a second
 
 
-async def _change(request: HttpRequest, chat_id: str) -> PlaygroundChat:
+async def _change(request: ApiRequest, chat_id: str) -> PlaygroundChat:
     changes = await read_json(request, parse_chat_changes, get_site().reader)
-    return _shown(await get_site().kept_chats.change(caller_of(request), chat_id, changes))
+    return _shown(await get_site().kept_chats.change(request.caller, chat_id, changes))
 
 
-async def _delete(request: HttpRequest, chat_id: str) -> DeletedPlaygroundChat:
-    own_id, count = await get_site().kept_chats.delete(caller_of(request), chat_id)
+async def _delete(request: ApiRequest, chat_id: str) -> DeletedPlaygroundChat:
+    own_id, count = await get_site().kept_chats.delete(request.caller, chat_id)
     return {"id": own_id, "object": "playground.chat.deleted", "deleted": True, "responses": count}
 
 

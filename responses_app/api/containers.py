@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NotRequired
 
-from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
@@ -50,7 +49,7 @@ from responses_app.tools.sandbox.records import (
 from responses_app.tools.sandbox.settings import WORK_FOLDER
 from responses_app.web.endpoint import BYTES, PAGED, Endpoint, Form, Parameter, Refusals, Size, text
 from responses_app.web.forms import is_form, sent_form
-from responses_app.web.http import caller_of, cut_of, parse_noting, project_of, query_of, read_json
+from responses_app.web.http import ApiRequest, parse_noting, read_json
 from responses_app.web.transfers import file_answer, form_schema, streamed
 from responses_app.wiring.server_tools import interpreter_of
 from responses_app.wiring.site import get_site
@@ -198,15 +197,15 @@ REFUSALS: Refusals = {
 }
 
 
-async def _create(request: HttpRequest) -> Container:
+async def _create(request: ApiRequest) -> Container:
     containers = await _containers()
     fields = await read_json(request, parse_container, get_site().reader)
     declared = [each.model_dump(exclude_none=True) for each in fields.skills or ()]
     named = (*files_named(fields.file_ids, at="file_ids"), *skills_named(declared, at="skills"))
-    check_named(caller_of(request).scopes, named)
+    check_named(request.caller.scopes, named)
     # Before the files are looked up: a server whose sandbox cannot start says so first.
     await containers.check()
-    project, files, skills = project_of(request), await _given_files(), await _given_skills()
+    project, files, skills = request.project, await _given_files(), await _given_skills()
     policy = policy_of(fields.network_policy)
     with _given_errors("file_ids"):
         # All of them are there before a container is made.
@@ -220,48 +219,46 @@ async def _create(request: HttpRequest) -> Container:
     return container_object(container)
 
 
-async def _list(request: HttpRequest) -> ContainerList:
-    records = await (await _containers()).all_of(project_of(request))
-    name = (query_of(request).get("name") or [""])[-1]
+async def _list(request: ApiRequest) -> ContainerList:
+    records = await (await _containers()).all_of(request.project)
+    name = (request.query.get("name") or [""])[-1]
     shown = [container_object(each) for each in records if not name or each.name == name]
-    return page_behind(shown, parse_list_query(query_of(request), ids.CONTAINER))
+    return page_behind(shown, parse_list_query(request.query, ids.CONTAINER))
 
 
-async def _get(request: HttpRequest, container_id: str) -> Container:
-    return container_object(await (await _containers()).find(project_of(request), container_id))
+async def _get(request: ApiRequest, container_id: str) -> Container:
+    return container_object(await (await _containers()).find(request.project, container_id))
 
 
-async def _delete(request: HttpRequest, container_id: str) -> DeletedContainer:
-    await (await _containers()).delete(project_of(request), container_id)
+async def _delete(request: ApiRequest, container_id: str) -> DeletedContainer:
+    await (await _containers()).delete(request.project, container_id)
     return {"id": container_id, "object": "container.deleted", "deleted": True}
 
 
-async def _list_files(request: HttpRequest, container_id: str) -> ContainerFileList:
-    records = await (await _containers()).files_of(project_of(request), container_id)
+async def _list_files(request: ApiRequest, container_id: str) -> ContainerFileList:
+    records = await (await _containers()).files_of(request.project, container_id)
     shown = [file_object(container_id, each) for each in records]
     # Their ids are the order in which cursors are places; which of two has come first may be told otherwise.
-    return page_behind(
-        sorted(shown, key=lambda each: each["id"]), parse_list_query(query_of(request), ids.CONTAINER_FILE)
-    )
+    return page_behind(sorted(shown, key=lambda each: each["id"]), parse_list_query(request.query, ids.CONTAINER_FILE))
 
 
-async def _upload(request: HttpRequest, container_id: str) -> ContainerFile:
+async def _upload(request: ApiRequest, container_id: str) -> ContainerFile:
     containers = await _containers()
-    await containers.find(project_of(request), container_id)  # before its body is read
+    await containers.find(request.project, container_id)  # before its body is read
     if not is_form(request):
         return await _copy(request, container_id)
     async with sent_form(request, CopiedFile) as form:
         parse_noting(request, partial(check_fields, CopiedFile), form.fields, get_site().reader)
         pieces = form.file.arriving(PIECE_BYTES)
-        put = await containers.put_file(project_of(request), container_id, name_on_disk(form.file.name), pieces)
+        put = await containers.put_file(request.project, container_id, name_on_disk(form.file.name), pieces)
     return file_object(container_id, put)
 
 
-async def _copy(request: HttpRequest, container_id: str) -> ContainerFile:
+async def _copy(request: ApiRequest, container_id: str) -> ContainerFile:
     """Copy a file of the Files API into a container."""
     fields = await read_json(request, parse_copied, get_site().reader)
-    check_named(caller_of(request).scopes, files_named([fields.file_id], at="file_id"))
-    project, files = project_of(request), await _given_files()
+    check_named(request.caller.scopes, files_named([fields.file_id], at="file_id"))
+    project, files = request.project, await _given_files()
     with _given_errors("file_id"):
         (copied,) = await files.copy(project, container_id, await files.find(project, [fields.file_id]))
     return file_object(container_id, copied)
@@ -289,27 +286,27 @@ def _given_errors(param: str) -> Iterator[None]:
         raise skill_not_found(gone.skill_id, param="skills") from None
 
 
-async def _get_file(request: HttpRequest, container_id: str, file_id: str) -> ContainerFile:
-    return file_object(container_id, await (await _containers()).file(project_of(request), container_id, file_id))
+async def _get_file(request: ApiRequest, container_id: str, file_id: str) -> ContainerFile:
+    return file_object(container_id, await (await _containers()).file(request.project, container_id, file_id))
 
 
-async def _remove_file(request: HttpRequest, container_id: str, file_id: str) -> DeletedContainer:
-    await (await _containers()).remove_file(project_of(request), container_id, file_id)
+async def _remove_file(request: ApiRequest, container_id: str, file_id: str) -> DeletedContainer:
+    await (await _containers()).remove_file(request.project, container_id, file_id)
     return {"id": file_id, "object": "container.file.deleted", "deleted": True}
 
 
-async def _content(request: HttpRequest, container_id: str, file_id: str) -> HttpResponseBase:
+async def _content(request: ApiRequest, container_id: str, file_id: str) -> HttpResponseBase:
     containers = await _containers()
-    about = await containers.file(project_of(request), container_id, file_id)
+    about = await containers.file(request.project, container_id, file_id)
     name, kind = about.path.rpartition("/")[2], content_type_of(about.path)
     if request.method == "HEAD":
         return file_answer(name, about.size, b"", kind=kind)
-    parts = containers.content(project_of(request), container_id, file_id)
+    parts = containers.content(request.project, container_id, file_id)
     first = await anext(parts)  # what fails by then is answered as an error
     if len(first.content) == first.size:
         await parts.aclose()
         return file_answer(name, first.size, first.content, kind=kind)
-    body = streamed(first.content, (part.content async for part in parts), cut_of(request), _BROKEN)
+    body = streamed(first.content, (part.content async for part in parts), request.cut, _BROKEN)
     return file_answer(name, first.size, body, kind=kind)
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-from django.http import HttpRequest
 from typing_extensions import TypedDict
 
 from responses_app.api.conversation_requests import (
@@ -30,7 +29,7 @@ from responses_app.protocol.requests.pages import ItemList, list_page, parse_lis
 from responses_app.runs.plan.sessions import session_of_conversation
 from responses_app.stores.stores import ConversationEntry, ConversationFull, ConversationRecord
 from responses_app.web.endpoint import INCLUDE, JSON, PAGED, Endpoint, Parameter, Refusals, text
-from responses_app.web.http import caller_of, include_of, or_raise, project_of, query_of, read_json
+from responses_app.web.http import ApiRequest, include_of, or_raise, read_json
 from responses_app.wiring.site import get_site
 
 
@@ -48,7 +47,7 @@ REFUSALS: Refusals = {
 }
 
 
-async def _create(request: HttpRequest) -> Conversation:
+async def _create(request: ApiRequest) -> Conversation:
     site = get_site()
     fields = await read_json(request, parse_conversation, site.reader)
     record = ConversationRecord(
@@ -58,73 +57,73 @@ async def _create(request: HttpRequest) -> Conversation:
         title=fields.title,
         status=fields.status,
     )
-    await site.conversations.create(project_of(request), record, await _whole(caller_of(request), fields.items))
+    await site.conversations.create(request.project, record, await _whole(request.caller, fields.items))
     return conversation_object(record)
 
 
-async def _get(request: HttpRequest, conversation_id: str) -> Conversation:
-    record = await get_site().conversations.get(project_of(request), conversation_id)
+async def _get(request: ApiRequest, conversation_id: str) -> Conversation:
+    record = await get_site().conversations.get(request.project, conversation_id)
     return conversation_object(or_raise(record, conversation_not_found(conversation_id)))
 
 
-async def _update(request: HttpRequest, conversation_id: str) -> Conversation:
+async def _update(request: ApiRequest, conversation_id: str) -> Conversation:
     changes = await read_json(request, parse_changes, get_site().reader)
-    record = await get_site().conversations.update(project_of(request), conversation_id, changes)
+    record = await get_site().conversations.update(request.project, conversation_id, changes)
     return conversation_object(or_raise(record, conversation_not_found(conversation_id)))
 
 
-async def _delete(request: HttpRequest, conversation_id: str) -> DeletedConversation:
-    site, project = get_site(), project_of(request)
+async def _delete(request: ApiRequest, conversation_id: str) -> DeletedConversation:
+    site, project = get_site(), request.project
     if not await site.conversations.delete(project, conversation_id):
         raise conversation_not_found(conversation_id)
     site.service.end_session(session_of_conversation(project, conversation_id))
     return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
-async def _list_items(request: HttpRequest, conversation_id: str) -> ItemList:
-    query = query_of(request)
+async def _list_items(request: ApiRequest, conversation_id: str) -> ItemList:
+    query = request.query
     page = parse_list_query(query)
     include = include_of(query, screenshots=get_site().settings.enable_computer_call)
     store = get_site().conversations
     # One more than is shown tells whether there are more.
     entries = await store.entries(
-        project_of(request), conversation_id, after=page.after, descending=page.descending, limit=page.limit + 1
+        request.project, conversation_id, after=page.after, descending=page.descending, limit=page.limit + 1
     )
     if entries is None:
         raise conversation_not_found(conversation_id)
     return _page(entries[: page.limit], include, has_more=len(entries) > page.limit)
 
 
-async def _add_items(request: HttpRequest, conversation_id: str) -> ItemList:
-    include = include_of(query_of(request), screenshots=get_site().settings.enable_computer_call)
-    added = await _whole(caller_of(request), await read_json(request, parse_added_items, get_site().reader))
-    entries = await get_site().conversations.append(project_of(request), conversation_id, added)
+async def _add_items(request: ApiRequest, conversation_id: str) -> ItemList:
+    include = include_of(request.query, screenshots=get_site().settings.enable_computer_call)
+    added = await _whole(request.caller, await read_json(request, parse_added_items, get_site().reader))
+    entries = await get_site().conversations.append(request.project, conversation_id, added)
     return _page(or_raise(entries, conversation_not_found(conversation_id)), include, has_more=False)
 
 
-async def _get_item(request: HttpRequest, conversation_id: str, item_id: str) -> JsonObject:
-    include = include_of(query_of(request), screenshots=get_site().settings.enable_computer_call)
+async def _get_item(request: ApiRequest, conversation_id: str, item_id: str) -> JsonObject:
+    include = include_of(request.query, screenshots=get_site().settings.enable_computer_call)
     store = get_site().conversations
-    entry = await store.entry(project_of(request), conversation_id, item_id)
+    entry = await store.entry(request.project, conversation_id, item_id)
     if entry is None:
-        if await store.get(project_of(request), conversation_id) is None:
+        if await store.get(request.project, conversation_id) is None:
             raise conversation_not_found(conversation_id)
         raise item_not_found(conversation_id, item_id)
     return _item(entry, include)
 
 
-async def _remove_item(request: HttpRequest, conversation_id: str, item_id: str) -> Conversation:
+async def _remove_item(request: ApiRequest, conversation_id: str, item_id: str) -> Conversation:
     store = get_site().conversations
     # Which of the two is unknown is found out afterwards: the usual case costs no query for that.
-    was_there = await store.remove(project_of(request), conversation_id, item_id)
-    record = or_raise(await store.get(project_of(request), conversation_id), conversation_not_found(conversation_id))
+    was_there = await store.remove(request.project, conversation_id, item_id)
+    record = or_raise(await store.get(request.project, conversation_id), conversation_not_found(conversation_id))
     if not was_there:
         raise item_not_found(conversation_id, item_id)
     return conversation_object(record)
 
 
-async def _remove_named_item(request: HttpRequest, conversation_id: str) -> Conversation:
-    named = query_of(request).get("item_id")
+async def _remove_named_item(request: ApiRequest, conversation_id: str) -> Conversation:
+    named = request.query.get("item_id")
     if not named:
         raise missing("item_id")
     return await _remove_item(request, conversation_id, named[-1])

@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Literal
 
-from django.http import HttpRequest
 from typing_extensions import TypedDict
 
 from engine.weights import ReplicaState
@@ -20,7 +19,7 @@ from responses_app.protocol.engine_state import (
 from responses_app.runs.engines.doors import EngineView
 from responses_app.runs.plan.served import ServedModel
 from responses_app.web.endpoint import Endpoint, Parameter, text
-from responses_app.web.http import NotServed, caller_of, read_json
+from responses_app.web.http import ApiRequest, NotServed, read_json
 from responses_app.wiring.site import Site, get_site
 
 
@@ -98,12 +97,12 @@ def _replica(replica: ReplicaState) -> EngineReplica:
     return {"name": replica.name, "version": replica.version, "problem": replica.problem or None}
 
 
-async def _get(request: HttpRequest) -> Engine:
+async def _get(request: ApiRequest) -> Engine:
     site = _served()
     return await _told(site, _model(site, request, request.GET.get("model")))
 
 
-async def _do_pause(request: HttpRequest) -> Engine:
+async def _do_pause(request: ApiRequest) -> Engine:
     site = _served()
     wanted = await read_json(request, parse_pause, site.reader)
     model = _model(site, request, wanted.model)
@@ -111,14 +110,14 @@ async def _do_pause(request: HttpRequest) -> Engine:
     return await _told(site, model)
 
 
-async def _do_resume(request: HttpRequest) -> Engine:
+async def _do_resume(request: ApiRequest) -> Engine:
     site = _served()
     model = _model(site, request, (await read_json(request, parse_resume, site.reader)).model)
     await site.engine_doors.resume(model)
     return await _told(site, model)
 
 
-async def _do_weights(request: HttpRequest) -> Engine:
+async def _do_weights(request: ApiRequest) -> Engine:
     site = _served()
     wanted = await read_json(request, parse_weights, site.reader)
     model = _model(site, request, wanted.model)
@@ -134,9 +133,9 @@ def _served() -> Site:
     return site
 
 
-def _model(site: Site, request: HttpRequest, name: str | None) -> ServedModel:
+def _model(site: Site, request: ApiRequest, name: str | None) -> ServedModel:
     """Return the model that is asked for. Raises `ApiError`."""
-    return site.service.models.chosen(name, caller_of(request).models)
+    return site.service.models.chosen(name, request.caller.models)
 
 
 async def _told(site: Site, model: ServedModel) -> Engine:

@@ -6,7 +6,6 @@ Times are Unix seconds in both.
 from functools import partial
 from typing import Literal
 
-from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
@@ -54,7 +53,7 @@ from responses_app.stores.files import (
 )
 from responses_app.web.endpoint import AFTER, BYTES, ORDER, Endpoint, Form, Parameter, Refusals, Size, limit_of, text
 from responses_app.web.forms import FormFile, sent_form
-from responses_app.web.http import cut_of, or_raise, parse_noting, project_of, query_of, read_json
+from responses_app.web.http import ApiRequest, or_raise, parse_noting, read_json
 from responses_app.web.transfers import file_answer, form_schema, streamed
 from responses_app.wiring.server_tools import file_search_of
 from responses_app.wiring.site import get_site
@@ -151,10 +150,10 @@ REFUSALS: Refusals = {
 }
 
 
-async def _create(request: HttpRequest) -> UploadedFile:
+async def _create(request: ApiRequest) -> UploadedFile:
     async with sent_form(request, UploadFields) as form:
         fields = parse_noting(request, parse_upload, form.fields, get_site().reader)
-        return file_object(await _kept(project_of(request), form.file, fields))
+        return file_object(await _kept(request.project, form.file, fields))
 
 
 async def _kept(project: str, upload: FormFile, fields: NewFile) -> FileRecord:
@@ -178,15 +177,15 @@ def _bounds() -> FileBounds:
     return FileBounds(settings.file_max_bytes, settings.batch_max_bytes)
 
 
-async def _list(request: HttpRequest) -> UploadedFileList:
-    query = query_of(request)
+async def _list(request: ApiRequest) -> UploadedFileList:
+    query = request.query
     page = parse_list_query(query, ids.FILE, most=MAX_LISTED, usual=MAX_LISTED)
     # Of a parameter that comes twice the last counts, as everywhere.
     purpose = (query.get("purpose") or [""])[-1] or None
     if purpose is not None:
         check_purpose(purpose, LISTED_PURPOSES)
     rows = await get_site().files.listed(
-        project_of(request),
+        request.project,
         purpose=purpose,
         after=page.after,
         descending=page.descending,
@@ -195,34 +194,34 @@ async def _list(request: HttpRequest) -> UploadedFileList:
     return page_of(rows, page, file_object)
 
 
-async def _get(request: HttpRequest, file_id: str) -> UploadedFile:
+async def _get(request: ApiRequest, file_id: str) -> UploadedFile:
     return file_object(await _found(request, file_id))
 
 
-async def _delete(request: HttpRequest, file_id: str) -> DeletedFile:
-    if not await get_site().files.delete(project_of(request), file_id):
+async def _delete(request: ApiRequest, file_id: str) -> DeletedFile:
+    if not await get_site().files.delete(request.project, file_id):
         raise file_not_found(file_id)
     if get_site().settings.file_search:  # else its chunks are found nowhere
-        await file_search_of(get_site().tools).forget(project_of(request), file_id)
+        await file_search_of(get_site().tools).forget(request.project, file_id)
     return {"id": file_id, "object": "file", "deleted": True}
 
 
-async def _content(request: HttpRequest, file_id: str) -> HttpResponseBase:
+async def _content(request: ApiRequest, file_id: str) -> HttpResponseBase:
     record = await _found(request, file_id)
     if request.method == "HEAD":
         return file_answer(record.filename, record.bytes, b"")
-    pieces = get_site().files.pieces(project_of(request), file_id)
+    pieces = get_site().files.pieces(request.project, file_id)
     first = await anext(pieces, b"")  # what fails by then is answered as an error
     if record.bytes <= PIECE_BYTES:  # of one that came in parts in several pieces still
         return file_answer(record.filename, record.bytes, b"".join([first, *[piece async for piece in pieces]]))
-    return file_answer(record.filename, record.bytes, streamed(first, pieces, cut_of(request), _BROKEN))
+    return file_answer(record.filename, record.bytes, streamed(first, pieces, request.cut, _BROKEN))
 
 
 _BROKEN = (FileGone, StoreError)  # it is deleted meanwhile, or the store is away
 
 
-async def _found(request: HttpRequest, file_id: str) -> FileRecord:
-    return or_raise(await get_site().files.get(project_of(request), file_id), file_not_found(file_id))
+async def _found(request: ApiRequest, file_id: str) -> FileRecord:
+    return or_raise(await get_site().files.get(request.project, file_id), file_not_found(file_id))
 
 
 def _wrong_parts(problem: PartsWrong, *_: str) -> ApiError:
@@ -237,7 +236,7 @@ UPLOAD_REFUSALS: Refusals = {
 }
 
 
-async def _begin(request: HttpRequest) -> PartUpload:
+async def _begin(request: ApiRequest) -> PartUpload:
     site = get_site()
     parse = partial(parse_new_upload, bounds=_bounds())
     fields = await read_json(request, parse, site.reader)
@@ -251,12 +250,12 @@ async def _begin(request: HttpRequest) -> PartUpload:
         expires_at=now + UPLOAD_SECONDS,
         file_seconds=fields.seconds,
     )
-    await site.uploads.create(project_of(request), upload)
+    await site.uploads.create(request.project, upload)
     return upload_object(upload)
 
 
-async def _add(request: HttpRequest, upload_id: str) -> UploadPart:
-    site, project = get_site(), project_of(request)
+async def _add(request: ApiRequest, upload_id: str) -> UploadPart:
+    site, project = get_site(), request.project
     await site.uploads.get(project, upload_id)  # before its body is read
     async with sent_form(request, PartFields, name="data") as form:
         parse_noting(request, partial(check_fields, PartFields), form.fields, site.reader)
@@ -269,8 +268,8 @@ async def _add(request: HttpRequest, upload_id: str) -> UploadPart:
     return {"id": part.id, "object": "upload.part", "created_at": now, "upload_id": upload_id}
 
 
-async def _complete(request: HttpRequest, upload_id: str) -> PartUpload:
-    site, project = get_site(), project_of(request)
+async def _complete(request: ApiRequest, upload_id: str) -> PartUpload:
+    site, project = get_site(), request.project
     await site.uploads.get(project, upload_id)  # before the body is judged: what is another project's does not exist
     fields = await read_json(request, parse_completed, site.reader)
     upload = await site.uploads.complete(
@@ -279,8 +278,8 @@ async def _complete(request: HttpRequest, upload_id: str) -> PartUpload:
     return upload_object(upload)
 
 
-async def _cancel(request: HttpRequest, upload_id: str) -> PartUpload:
-    return upload_object(await get_site().uploads.cancel(project_of(request), upload_id))
+async def _cancel(request: ApiRequest, upload_id: str) -> PartUpload:
+    return upload_object(await get_site().uploads.cancel(request.project, upload_id))
 
 
 _FILES = "/v1/files"

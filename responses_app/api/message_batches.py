@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Literal
 
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
@@ -37,7 +37,7 @@ from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.stores.batches import ERRORED, SUCCEEDED, BatchRecord, LineCounts
 from responses_app.web.batches import REFUSALS, check_can_run
 from responses_app.web.endpoint import Endpoint, Parameter, limit_of, text
-from responses_app.web.http import caller_of, cut_of, or_raise, project_of, query_of, read_json, rfc3339
+from responses_app.web.http import ApiRequest, or_raise, read_json, rfc3339
 from responses_app.web.transfers import streamed
 from responses_app.wiring.site import get_site
 
@@ -112,14 +112,14 @@ def _shown(record: BatchRecord, base: str) -> MessageBatch:
     }
 
 
-def _base(request: HttpRequest) -> str:
+def _base(request: ApiRequest) -> str:
     """Return where the client finds this server."""
     return f"{request.scheme}://{request.get_host()}"
 
 
-async def _create(request: HttpRequest) -> MessageBatch:
+async def _create(request: ApiRequest) -> MessageBatch:
     check_version(request.headers.get(VERSION))
-    site, caller = get_site(), caller_of(request)
+    site, caller = get_site(), request.caller
     check_can_run(request, ENDPOINT)
     parse = partial(parse_message_batch, max_lines=site.settings.batch_max_lines)
     lines = await read_json(request, parse, site.reader)
@@ -140,15 +140,15 @@ async def _create(request: HttpRequest) -> MessageBatch:
     return _shown(record, _base(request))
 
 
-async def _list(request: HttpRequest) -> MessageBatchList:
+async def _list(request: ApiRequest) -> MessageBatchList:
     check_version(request.headers.get(VERSION))
-    query = query_of(request)
+    query = request.query
     limit = _limit(query)
     after, before = (parse_cursor(query, name, ids.MESSAGE_BATCH) for name in ("after_id", "before_id"))
     if after is not None and before is not None:
         raise invalid_value("before_id", "it goes without 'after_id'.")
     rows = await get_site().batches.listed(
-        project_of(request), ids.MESSAGE_BATCH, after=after or before, limit=limit + 1, descending=before is None
+        request.project, ids.MESSAGE_BATCH, after=after or before, limit=limit + 1, descending=before is None
     )
     page = list(rows[:limit]) if before is None else list(reversed(rows[:limit]))
     base = _base(request)
@@ -172,18 +172,18 @@ def _last(query: Query, name: str) -> str | None:
     return (query.get(name) or [""])[-1] or None
 
 
-async def _get(request: HttpRequest, batch_id: str) -> MessageBatch:
+async def _get(request: ApiRequest, batch_id: str) -> MessageBatch:
     return _shown(await _found(request, batch_id), _base(request))
 
 
-async def _cancel(request: HttpRequest, batch_id: str) -> MessageBatch:
+async def _cancel(request: ApiRequest, batch_id: str) -> MessageBatch:
     await _found(request, batch_id)
     site = get_site()
-    record = await site.batches.cancel(project_of(request), batch_id, at=int(site.service.now()))
+    record = await site.batches.cancel(request.project, batch_id, at=int(site.service.now()))
     return _shown(or_raise(record, batch_not_found(batch_id)), _base(request))
 
 
-async def _delete(request: HttpRequest, batch_id: str) -> DeletedMessageBatch:
+async def _delete(request: ApiRequest, batch_id: str) -> DeletedMessageBatch:
     record = await _found(request, batch_id)
     if record.is_open:
         raise batch_in_progress(batch_id, "deleted")
@@ -191,7 +191,7 @@ async def _delete(request: HttpRequest, batch_id: str) -> DeletedMessageBatch:
     return {"id": batch_id, "type": "message_batch_deleted"}
 
 
-async def _results(request: HttpRequest, batch_id: str) -> HttpResponseBase:
+async def _results(request: ApiRequest, batch_id: str) -> HttpResponseBase:
     record = await _found(request, batch_id)
     if record.is_open:
         raise batch_in_progress(batch_id, "read")
@@ -200,7 +200,7 @@ async def _results(request: HttpRequest, batch_id: str) -> HttpResponseBase:
         return HttpResponse(content_type=JSON_LINES, headers=headers)
     pieces = _pieces(batch_id)
     first = await anext(pieces, b"")  # what fails by then is answered as an error
-    lines = streamed(first, pieces, cut_of(request), (StoreError,))
+    lines = streamed(first, pieces, request.cut, (StoreError,))
     return StreamingHttpResponse(lines, content_type=JSON_LINES, headers=headers)
 
 
@@ -211,9 +211,9 @@ async def _pieces(batch_id: str) -> AsyncIterator[bytes]:
         after = found[-1].number
 
 
-async def _found(request: HttpRequest, batch_id: str) -> BatchRecord:
+async def _found(request: ApiRequest, batch_id: str) -> BatchRecord:
     known = batch_id.startswith(ids.MESSAGE_BATCH)
-    record = await get_site().batches.get(project_of(request), batch_id) if known else None
+    record = await get_site().batches.get(request.project, batch_id) if known else None
     if record is None:
         raise batch_not_found(batch_id)
     check_version(request.headers.get(VERSION))

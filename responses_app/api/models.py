@@ -8,7 +8,6 @@ Codex asks for `/v1/models?client_version=0.169.0`, and wants a catalogue of its
 from functools import partial
 from typing import Literal, NotRequired
 
-from django.http import HttpRequest
 from typing_extensions import TypeAliasType, TypedDict
 
 from responses_app.protocol.api_keys import Area
@@ -21,7 +20,7 @@ from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.stateless.embedding import ServedEmbeddings
 from responses_app.web.endpoint import Endpoint, Parameter, text
-from responses_app.web.http import caller_of, ignored_of, query_of, rfc3339
+from responses_app.web.http import ApiRequest, rfc3339
 from responses_app.wiring.site import get_site
 
 Served = ServedModel | ServedEmbeddings
@@ -79,15 +78,15 @@ Models = TypeAliasType("Models", ModelList | ModelCatalogue | AnthropicModelList
 EitherModel = TypeAliasType("EitherModel", Model | AnthropicModel)
 
 
-async def _list(request: HttpRequest) -> Models:
+async def _list(request: ApiRequest) -> Models:
     """List the models this server serves, under each of their names: those that generate, then those that embed."""
     models, embedding_models = _allowed(request)
     named = [(name, model) for model in models for name in model.names]
     if _is_anthropics(request):
-        return anthropic_page([_anthropic_model(name, model) for name, model in named], query_of(request))
-    for name in query_of(request).keys() & {each.name for each in _PAGE_OF_ANTHROPICS}:
-        note_unknown(name, ignored_of(request))  # OpenAI's list has no parts
-    if any(query_of(request).get("client_version", ())):
+        return anthropic_page([_anthropic_model(name, model) for name, model in named], request.query)
+    for name in request.query.keys() & {each.name for each in _PAGE_OF_ANTHROPICS}:
+        note_unknown(name, request.ignored)  # OpenAI's list has no parts
+    if any(request.query.get("client_version", ())):
         return catalogue(
             CatalogueModel(name, _length(model), model.sees, model.engine.supports_grammar) for name, model in named
         )
@@ -95,7 +94,7 @@ async def _list(request: HttpRequest) -> Models:
     return {"object": "list", "data": [*(_model(name, model) for name, model in named), *others]}
 
 
-async def _get(request: HttpRequest, model: str) -> EitherModel:
+async def _get(request: ApiRequest, model: str) -> EitherModel:
     """Return one model."""
     allowed: list[Served] = [each for several in _allowed(request) for each in several]
     match = next((each for each in allowed if model in each.names), None)
@@ -104,7 +103,7 @@ async def _get(request: HttpRequest, model: str) -> EitherModel:
     return _anthropic_model(model, match) if _is_anthropics(request) else _model(model, match)
 
 
-def _is_anthropics(request: HttpRequest) -> bool:
+def _is_anthropics(request: ApiRequest) -> bool:
     return request.headers.get(VERSION) is not None
 
 
@@ -144,9 +143,9 @@ def anthropic_page(models: list[AnthropicModel], query: Query) -> AnthropicModel
     }
 
 
-def _allowed(request: HttpRequest) -> tuple[list[ServedModel], list[ServedEmbeddings]]:
+def _allowed(request: ApiRequest) -> tuple[list[ServedModel], list[ServedEmbeddings]]:
     """Return the models that who asks may use."""
-    site, names = get_site(), caller_of(request).models
+    site, names = get_site(), request.caller.models
     return list(site.service.models.allowed(names)), list(site.embeddings.service.models.allowed(names))
 
 

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.template.loader import render_to_string
 from typing_extensions import TypedDict
 
@@ -22,7 +22,7 @@ from responses_app.protocol.errors import ErrorAnswer, JsonObject
 from responses_app.protocol.messages.errors import ErrorSchema, MessagesErrorAnswer, messages_status
 from responses_app.protocol.transport import FORM_TYPE
 from responses_app.web.endpoint import HTML, JSON, Endpoint, Parameter, routes
-from responses_app.web.http import json_bytes
+from responses_app.web.http import ApiRequest, json_bytes
 from responses_app.web.phrases import PHRASES
 from responses_app.wiring.site import get_site
 
@@ -339,11 +339,11 @@ _POLICY = (
 )
 
 
-async def _openapi(request: HttpRequest) -> HttpResponse:
+async def _openapi(request: ApiRequest) -> HttpResponse:
     return json_bytes(_written(*_settings()))
 
 
-async def _page(request: HttpRequest) -> HttpResponse:
+async def _page(request: ApiRequest) -> HttpResponse:
     content = _drawn(*_settings())
     headers = {"content-length": str(len(content)), "content-security-policy": _POLICY}
     headers["x-content-type-options"] = "nosniff"

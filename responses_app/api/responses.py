@@ -43,7 +43,6 @@ from responses_app.web.http import (
     Cut,
     include_of,
     json_response,
-    query_of,
     read_json,
     read_line,
     server_sent,
@@ -263,7 +262,7 @@ async def _get(request: ApiRequest, response_id: str) -> HttpResponseBase:
     site, project = get_site(), request.caller.project
     dialect = site.dialect(request.headers.get(DIALECT_HEADER))
     if request.META["QUERY_STRING"]:
-        query = query_of(request)
+        query = request.query
         # Parsed even where it is not used, so that a wrong value is told in any case.
         include = parse_include_query(query)  # of its input: its own output keeps what it was created with
         starting_after = _starting_after(query)
@@ -292,7 +291,7 @@ async def _give_output(request: ApiRequest, response_id: str) -> ResponseGoesOn:
 
 
 async def _input_items(request: ApiRequest, response_id: str) -> ItemList:
-    query = query_of(request)
+    query = request.query
     page_query = parse_list_query(query)
     include = include_of(query, screenshots=get_site().settings.enable_computer_call)
     page = page_behind(await get_site().responses.input_items(request.caller.project, response_id), page_query)

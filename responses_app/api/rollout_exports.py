@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from responses_app.kit.errors import StoreError
@@ -13,18 +13,18 @@ from responses_app.protocol.rollouts.exports import FILE_TYPES, MAX_TIME, STATUS
 from responses_app.protocol.rollouts.training_rows import FORMATS
 from responses_app.runs.rollout_exports import exported
 from responses_app.web.endpoint import Endpoint, Parameter, text
-from responses_app.web.http import cut_of, project_of, query_of
+from responses_app.web.http import ApiRequest
 from responses_app.web.transfers import streamed
 from responses_app.wiring.site import get_site
 
 JSON_LINES, PARQUET = "application/x-jsonl", "application/vnd.apache.parquet"
 
 
-async def _export(request: HttpRequest) -> HttpResponseBase:
-    query = parse_export(query_of(request))
+async def _export(request: ApiRequest) -> HttpResponseBase:
+    query = parse_export(request.query)
     kind = PARQUET if query.file_type == "parquet" else JSON_LINES
     headers = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
-    pieces = exported(get_site().rollouts, project_of(request), query, get_site().service.models.format_of)
+    pieces = exported(get_site().rollouts, request.project, query, get_site().service.models.format_of)
     try:
         first = await anext(pieces)  # what fails by then is answered as an error
     except ParquetMissing as error:
@@ -33,7 +33,7 @@ async def _export(request: HttpRequest) -> HttpResponseBase:
         async with aclosing(pieces):
             return HttpResponse(content_type=kind, headers=headers)
     return StreamingHttpResponse(
-        streamed(first, pieces, cut_of(request), (StoreError,)), content_type=kind, headers=headers
+        streamed(first, pieces, request.cut, (StoreError,)), content_type=kind, headers=headers
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from typing_extensions import TypedDict
 
 from engine import orjson
@@ -24,7 +24,7 @@ from responses_app.protocol.rollouts.requests import (
 )
 from responses_app.protocol.rollouts.tree import MAX_NUMBERS, Masks, tree_of
 from responses_app.web.endpoint import JSON, PAGED, Endpoint, Parameter, text
-from responses_app.web.http import json_bytes, project_of, query_of, read_json
+from responses_app.web.http import ApiRequest, json_bytes, read_json
 from responses_app.wiring.site import get_site
 
 
@@ -49,18 +49,18 @@ class DeletedRollout(TypedDict):
 _making = asyncio.Semaphore(2)  # trees that one worker makes at once: each may be large
 
 
-async def _create(request: HttpRequest) -> RolloutObject:
+async def _create(request: ApiRequest) -> RolloutObject:
     new = await read_json(request, parse_rollout, get_site().reader)
     rollouts = get_site().rollouts
-    return rollouts.shown(await rollouts.create(project_of(request), new))
+    return rollouts.shown(await rollouts.create(request.project, new))
 
 
-async def _list(request: HttpRequest) -> RolloutList:
-    query = query_of(request)
+async def _list(request: ApiRequest) -> RolloutList:
+    query = request.query
     page = parse_list_query(query)
     group, rollouts = query.get("group"), get_site().rollouts
     rows = await rollouts.listed(
-        project_of(request),
+        request.project,
         after=page.after,
         limit=page.limit + 1,
         descending=page.descending,
@@ -69,9 +69,9 @@ async def _list(request: HttpRequest) -> RolloutList:
     return page_of(rows, page, rollouts.shown)
 
 
-async def _get(request: HttpRequest, rollout_id: str) -> HttpResponse:
+async def _get(request: ApiRequest, rollout_id: str) -> HttpResponse:
     """Return a roll-out: with its tree, or its head alone."""
-    query, rollouts, project = query_of(request), get_site().rollouts, project_of(request)
+    query, rollouts, project = request.query, get_site().rollouts, request.project
     with_tree = _choice(query.get("tree"), "tree", ("true", "false"))
     sequences = _choice(query.get("sequences"), "sequences", ("true", "false")) == "true"
     masks = _choice(query.get("masks"), "masks", ("first", "all"))
@@ -102,20 +102,20 @@ def _choice(values: Sequence[str] | None, name: str, choices: tuple[str, str]) -
     return value
 
 
-async def _reward(request: HttpRequest, rollout_id: str) -> RolloutObject:
-    rollouts, project = get_site().rollouts, project_of(request)
+async def _reward(request: ApiRequest, rollout_id: str) -> RolloutObject:
+    rollouts, project = get_site().rollouts, request.project
     await rollouts.get(project, rollout_id)  # before the body is judged: what is another project's does not exist
     reward = await read_json(request, parse_reward, get_site().reader)
     return rollouts.shown(await rollouts.reward(project, rollout_id, reward))
 
 
-async def _end(request: HttpRequest, rollout_id: str) -> RolloutObject:
+async def _end(request: ApiRequest, rollout_id: str) -> RolloutObject:
     rollouts = get_site().rollouts
-    return rollouts.shown(await rollouts.end(project_of(request), rollout_id))
+    return rollouts.shown(await rollouts.end(request.project, rollout_id))
 
 
-async def _delete(request: HttpRequest, rollout_id: str) -> DeletedRollout:
-    await get_site().rollouts.delete(project_of(request), rollout_id)
+async def _delete(request: ApiRequest, rollout_id: str) -> DeletedRollout:
+    await get_site().rollouts.delete(request.project, rollout_id)
     return {"id": rollout_id, "object": "rollout.deleted", "deleted": True}
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
@@ -33,7 +32,7 @@ from responses_app.stores.skills import DefaultInUse, NewBundle, SkillGone, Skil
 from responses_app.tools.skill_bundles import BadBundle, SentFile, read_folder, read_zip
 from responses_app.web.endpoint import BYTES, PAGED, Endpoint, Form, Refusals, Size, text
 from responses_app.web.forms import SentForm, sent_form
-from responses_app.web.http import cut_of, parse_noting, project_of, query_of, read_json
+from responses_app.web.http import ApiRequest, parse_noting, read_json
 from responses_app.web.transfers import file_answer, streamed
 from responses_app.wiring.site import get_site
 
@@ -142,18 +141,18 @@ _AT_ONCE = 2  # bundles that one worker looks at: each is in memory, and takes a
 _looking = asyncio.Semaphore(_AT_ONCE)
 
 
-async def _create(request: HttpRequest) -> Skill:
+async def _create(request: ApiRequest) -> Skill:
     site = get_site()
     async with sent_form(request, NewVersion, name="files", several=True) as form:
         parse_noting(request, partial(validate, NewVersion), form.fields, site.reader)
         async with _looking:
             bundle = await asyncio.to_thread(_bundle, form)
             new = (site.new_id(ids.SKILL), site.new_id(ids.SKILL_VERSION), bundle, int(site.service.now()))
-            return skill_object(await site.skills.create(project_of(request), *new))
+            return skill_object(await site.skills.create(request.project, *new))
 
 
-async def _add(request: HttpRequest, skill_id: str) -> SkillVersion:
-    site, project = get_site(), project_of(request)
+async def _add(request: ApiRequest, skill_id: str) -> SkillVersion:
+    site, project = get_site(), request.project
     await site.skills.get(project, skill_id)  # before its body is read
     async with sent_form(request, NewVersion, name="files", several=True) as form:
         fields = parse_noting(request, partial(validate, NewVersion), form.fields, site.reader)
@@ -183,49 +182,49 @@ def _bundle(form: SentForm) -> NewBundle:
     )
 
 
-async def _list(request: HttpRequest) -> SkillList:
-    page = parse_list_query(query_of(request), ids.SKILL)
+async def _list(request: ApiRequest) -> SkillList:
+    page = parse_list_query(request.query, ids.SKILL)
     rows = await get_site().skills.listed(
-        project_of(request), after=page.after, descending=page.descending, limit=page.limit + 1
+        request.project, after=page.after, descending=page.descending, limit=page.limit + 1
     )
     return page_of(rows, page, skill_object)
 
 
-async def _get(request: HttpRequest, skill_id: str) -> Skill:
-    return skill_object(await get_site().skills.get(project_of(request), skill_id))
+async def _get(request: ApiRequest, skill_id: str) -> Skill:
+    return skill_object(await get_site().skills.get(request.project, skill_id))
 
 
-async def _change(request: HttpRequest, skill_id: str) -> Skill:
-    skills, project = get_site().skills, project_of(request)
+async def _change(request: ApiRequest, skill_id: str) -> Skill:
+    skills, project = get_site().skills, request.project
     await skills.get(project, skill_id)  # before the body is judged: what is another project's does not exist
     version = await read_json(request, parse_change, get_site().reader)
     return skill_object(await skills.set_default(project, skill_id, version))
 
 
-async def _delete(request: HttpRequest, skill_id: str) -> DeletedSkill:
-    await get_site().skills.delete(project_of(request), skill_id)
+async def _delete(request: ApiRequest, skill_id: str) -> DeletedSkill:
+    await get_site().skills.delete(request.project, skill_id)
     return {"id": skill_id, "object": "skill.deleted", "deleted": True}
 
 
-async def _versions(request: HttpRequest, skill_id: str) -> SkillVersionList:
-    page = parse_list_query(query_of(request), ids.SKILL_VERSION)
+async def _versions(request: ApiRequest, skill_id: str) -> SkillVersionList:
+    page = parse_list_query(request.query, ids.SKILL_VERSION)
     rows = await get_site().skills.versions(
-        project_of(request), skill_id, after=page.after, descending=page.descending, limit=page.limit + 1
+        request.project, skill_id, after=page.after, descending=page.descending, limit=page.limit + 1
     )
     return page_of(rows, page, version_object)
 
 
-async def _get_version(request: HttpRequest, skill_id: str, version: str) -> SkillVersion:
+async def _get_version(request: ApiRequest, skill_id: str, version: str) -> SkillVersion:
     return version_object(await _found(request, skill_id, version))
 
 
-async def _delete_version(request: HttpRequest, skill_id: str, version: str) -> DeletedSkillVersion:
+async def _delete_version(request: ApiRequest, skill_id: str, version: str) -> DeletedSkillVersion:
     number = (await _found(request, skill_id, version)).version
-    gone = await get_site().skills.delete_version(project_of(request), skill_id, number)
+    gone = await get_site().skills.delete_version(request.project, skill_id, number)
     return {"id": gone.id, "object": "skill.version.deleted", "deleted": True, "version": str(number)}
 
 
-async def _content(request: HttpRequest, skill_id: str, version: str | None = None) -> HttpResponseBase:
+async def _content(request: ApiRequest, skill_id: str, version: str | None = None) -> HttpResponseBase:
     record = await _found(request, skill_id, version)
     name = f"{record.name}.zip"
     if request.method == "HEAD":
@@ -234,16 +233,16 @@ async def _content(request: HttpRequest, skill_id: str, version: str | None = No
     first = await anext(pieces, b"")  # what fails by then is answered as an error
     if record.bytes <= PIECE_BYTES:
         return file_answer(name, record.bytes, first, kind=ZIP)
-    return file_answer(name, record.bytes, streamed(first, pieces, cut_of(request), _BROKEN), kind=ZIP)
+    return file_answer(name, record.bytes, streamed(first, pieces, request.cut, _BROKEN), kind=ZIP)
 
 
 _BROKEN = (SkillGone, StoreError)  # it is deleted meanwhile, or the store is away
 ZIP = "application/zip"
 
 
-async def _found(request: HttpRequest, skill_id: str, version: str | None) -> VersionRecord:
+async def _found(request: ApiRequest, skill_id: str, version: str | None) -> VersionRecord:
     """Return a version by what a path says; None for the default one. Raises `SkillGone`, and `ApiError`."""
-    skills, project = get_site().skills, project_of(request)
+    skills, project = get_site().skills, request.project
     number = 0 if version == LATEST else version and version_number(version)
     if version is not None and number is None:
         await skills.get(project, skill_id)

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from django.http import HttpRequest
-
 from responses_app.api.vector_store_objects import (
     DeletedVectorStore,
     VectorStore,
@@ -59,7 +57,7 @@ from responses_app.stores.vector_stores import (
 )
 from responses_app.tools.file_search import Indexer
 from responses_app.web.endpoint import BEFORE, PAGED, Endpoint, Parameter, Refusals, text
-from responses_app.web.http import caller_of, or_raise, project_of, query_of, read_json
+from responses_app.web.http import ApiRequest, or_raise, read_json
 from responses_app.wiring.server_tools import file_search_of
 from responses_app.wiring.site import get_site
 
@@ -77,8 +75,8 @@ def _indexer() -> Indexer:
     return file_search_of(get_site().tools).indexer
 
 
-async def _create(request: HttpRequest) -> VectorStore:
-    site, project = get_site(), project_of(request)
+async def _create(request: ApiRequest) -> VectorStore:
+    site, project = get_site(), request.project
     fields, named = await read_json(request, parse_store, site.reader)
     now = int(site.service.now())
     record = VectorStoreRecord(
@@ -90,39 +88,39 @@ async def _create(request: HttpRequest) -> VectorStore:
         last_active_at=now,
         expires_days=fields.expires_after.days if fields.expires_after else None,
     )
-    await _stores().create(project, record, await _known_files(caller_of(request), named))
+    await _stores().create(project, record, await _known_files(request.caller, named))
     # The indexer looks at once, instead of with its next round.
     _indexer().ring()
     return _shown(await _found(project, record.id))
 
 
-async def _list(request: HttpRequest) -> VectorStoreList:
-    page = parse_list_query(query_of(request), ids.VECTOR_STORE, both_ends=True)
+async def _list(request: ApiRequest) -> VectorStoreList:
+    page = parse_list_query(request.query, ids.VECTOR_STORE, both_ends=True)
     records = await _stores().listed(
-        project_of(request), after=page.after, before=page.before, descending=page.descending, limit=page.limit + 1
+        request.project, after=page.after, before=page.before, descending=page.descending, limit=page.limit + 1
     )
     return page_of(records, page, partial(store_object, now=get_site().service.now()))
 
 
-async def _get(request: HttpRequest, store_id: str) -> VectorStore:
-    return _shown(await _found(project_of(request), store_id))
+async def _get(request: ApiRequest, store_id: str) -> VectorStore:
+    return _shown(await _found(request.project, store_id))
 
 
-async def _update(request: HttpRequest, store_id: str) -> VectorStore:
+async def _update(request: ApiRequest, store_id: str) -> VectorStore:
     changes = await read_json(request, parse_store_changes, get_site().reader)
-    record = await _stores().update(project_of(request), store_id, changes)
+    record = await _stores().update(request.project, store_id, changes)
     return _shown(or_raise(record, store_not_found(store_id)))
 
 
-async def _delete(request: HttpRequest, store_id: str) -> DeletedVectorStore:
-    if not await _stores().delete(project_of(request), store_id):
+async def _delete(request: ApiRequest, store_id: str) -> DeletedVectorStore:
+    if not await _stores().delete(request.project, store_id):
         raise store_not_found(store_id)
     _indexer().ring()
     return {"id": store_id, "object": "vector_store.deleted", "deleted": True}
 
 
-async def _search(request: HttpRequest, store_id: str) -> VectorStoreResults:
-    project = project_of(request)
+async def _search(request: ApiRequest, store_id: str) -> VectorStoreResults:
+    project = request.project
     await _found(project, store_id)  # before the body is judged: what is another project's does not exist
     parsed = await read_json(request, parse_search, get_site().reader)
     search = Search(queries=parsed.queries, limit=parsed.limit, threshold=parsed.threshold, matches=parsed.matches)
@@ -130,34 +128,34 @@ async def _search(request: HttpRequest, store_id: str) -> VectorStoreResults:
     return search_page(parsed.queries, or_raise(hits, store_expired(store_id)))
 
 
-async def _add_file(request: HttpRequest, store_id: str) -> VectorStoreFile:
+async def _add_file(request: ApiRequest, store_id: str) -> VectorStoreFile:
     # Before the body is judged: what is another project's does not exist.
-    await _found(project_of(request), store_id)
+    await _found(request.project, store_id)
     new_file = await read_json(request, parse_store_file, get_site().reader)
-    (record,) = await _added(caller_of(request), store_id, [new_file])
+    (record,) = await _added(request.caller, store_id, [new_file])
     return file_object(record)
 
 
-async def _list_files(request: HttpRequest, store_id: str) -> VectorStoreFileList:
-    project = project_of(request)
+async def _list_files(request: ApiRequest, store_id: str) -> VectorStoreFileList:
+    project = request.project
     await _found(project, store_id)
-    return await _file_page(project, store_id, query_of(request))
+    return await _file_page(project, store_id, request.query)
 
 
-async def _get_file(request: HttpRequest, store_id: str, file_id: str) -> VectorStoreFile:
-    return file_object(await _found_file(project_of(request), store_id, file_id))
+async def _get_file(request: ApiRequest, store_id: str, file_id: str) -> VectorStoreFile:
+    return file_object(await _found_file(request.project, store_id, file_id))
 
 
-async def _update_file(request: HttpRequest, store_id: str, file_id: str) -> VectorStoreFile:
-    project = project_of(request)
+async def _update_file(request: ApiRequest, store_id: str, file_id: str) -> VectorStoreFile:
+    project = request.project
     await _found_file(project, store_id, file_id)
     attributes = await read_json(request, parse_attributes, get_site().reader)
     record = await _stores().set_attributes(project, store_id, file_id, attributes)
     return file_object(or_raise(record, store_file_not_found(store_id, file_id)))
 
 
-async def _remove_file(request: HttpRequest, store_id: str, file_id: str) -> DeletedVectorStore:
-    project = project_of(request)
+async def _remove_file(request: ApiRequest, store_id: str, file_id: str) -> DeletedVectorStore:
+    project = request.project
     await _found(project, store_id)
     if not await _stores().remove(project, store_id, file_id):
         raise store_file_not_found(store_id, file_id)
@@ -165,36 +163,36 @@ async def _remove_file(request: HttpRequest, store_id: str, file_id: str) -> Del
     return {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
 
 
-async def _content(request: HttpRequest, store_id: str, file_id: str) -> VectorStoreContent:
-    project = project_of(request)
+async def _content(request: ApiRequest, store_id: str, file_id: str) -> VectorStoreContent:
+    project = request.project
     record = await _found_file(project, store_id, file_id)
     return content_page(record, await _stores().content(project, store_id, file_id) or ())
 
 
-async def _add_batch(request: HttpRequest, store_id: str) -> VectorStoreBatch:
-    project = project_of(request)
+async def _add_batch(request: ApiRequest, store_id: str) -> VectorStoreBatch:
+    project = request.project
     await _found(project, store_id)
     new_files = await read_json(request, parse_batch, get_site().reader)
     batch_id = get_site().new_id(ids.VECTOR_STORE_BATCH)
-    await _added(caller_of(request), store_id, new_files, batch_id=batch_id)
+    await _added(request.caller, store_id, new_files, batch_id=batch_id)
     return batch_object(await _found_batch(project, store_id, batch_id))
 
 
-async def _get_batch(request: HttpRequest, store_id: str, batch_id: str) -> VectorStoreBatch:
-    return batch_object(await _found_batch(project_of(request), store_id, batch_id))
+async def _get_batch(request: ApiRequest, store_id: str, batch_id: str) -> VectorStoreBatch:
+    return batch_object(await _found_batch(request.project, store_id, batch_id))
 
 
-async def _cancel_batch(request: HttpRequest, store_id: str, batch_id: str) -> VectorStoreBatch:
-    project = project_of(request)
+async def _cancel_batch(request: ApiRequest, store_id: str, batch_id: str) -> VectorStoreBatch:
+    project = request.project
     await _found_batch(project, store_id, batch_id)
     record = await _stores().cancel_batch(project, store_id, batch_id)
     return batch_object(or_raise(record, batch_not_found(store_id, batch_id)))
 
 
-async def _list_batch_files(request: HttpRequest, store_id: str, batch_id: str) -> VectorStoreFileList:
-    project = project_of(request)
+async def _list_batch_files(request: ApiRequest, store_id: str, batch_id: str) -> VectorStoreFileList:
+    project = request.project
     await _found_batch(project, store_id, batch_id)
-    return await _file_page(project, store_id, query_of(request), batch_id=batch_id)
+    return await _file_page(project, store_id, request.query, batch_id=batch_id)
 
 
 async def _found(project: str, store_id: str) -> VectorStoreRecord:

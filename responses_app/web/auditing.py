@@ -10,13 +10,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from responses_app.protocol.api_keys import Area, Caller
 from responses_app.protocol.errors import ApiError
 from responses_app.stores.audit import Action, AuditUnavailable
 from responses_app.web.endpoint import Endpoint, Route
+from responses_app.web.http import ApiRequest
 from responses_app.web.idempotency import close_stream
 from responses_app.wiring.site import Site, get_site
 
@@ -32,13 +32,13 @@ CONTENT = (
 
 
 async def answer_audited(
-    request: HttpRequest, route: Route, named: Mapping[str, str], answer: Callable[[], Awaitable[HttpResponseBase]]
+    request: ApiRequest, route: Route, named: Mapping[str, str], answer: Callable[[], Awaitable[HttpResponseBase]]
 ) -> HttpResponseBase:
     """Return the answer, recorded where it has to be: a view before it is sent, a deletion before it is done.
 
     Raises `AuditUnavailable` where that is not possible, and what `answer` raises.
     """
-    caller: Caller = request.caller  # type: ignore[attr-defined]
+    caller: Caller = request.caller
     endpoint = route.endpoint(str(request.method)) if caller.session else None
     if endpoint is None or endpoint.scope not in CONTENT:
         return await answer()

@@ -1,19 +1,17 @@
 """The checks of both APIs of batches before one is created, and their refusal."""
 
-from django.http import HttpRequest
-
 from responses_app.protocol.errors import invalid_request, invalid_value
 from responses_app.protocol.files.batches import too_many_batches
 from responses_app.protocol.rollouts.requests import HEADER, METADATA
 from responses_app.stores.batches import TooManyBatches
 from responses_app.web.endpoint import Refusals, in_batches
-from responses_app.web.http import caller_of
+from responses_app.web.http import ApiRequest
 from responses_app.wiring.site import get_site
 
 REFUSALS: Refusals = {TooManyBatches: lambda *_: too_many_batches(get_site().settings.batches_max_open)}
 
 
-def check_can_run(request: HttpRequest, endpoint: str) -> None:
+def check_can_run(request: ApiRequest, endpoint: str) -> None:
     """Raise `ApiError` where batches cannot be run here, or not by who asks, or not as it is asked."""
     site = get_site()
     if not site.settings.responses_store:
@@ -29,4 +27,4 @@ def check_can_run(request: HttpRequest, endpoint: str) -> None:
             f"lines. Name the roll-out of each line in its body: 'metadata': {{'{METADATA}': …}}.",
         )
     area = in_batches()[endpoint].scope
-    caller_of(request).check_scope(area.scope(writes=True) if area is not None else None)
+    request.caller.check_scope(area.scope(writes=True) if area is not None else None)

@@ -35,7 +35,7 @@ from responses_app.protocol.requests.pages import DEFAULT_LIMIT, MAX_LIMIT
 from responses_app.protocol.retention import keeps_nothing
 from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest
 from responses_app.runs.plan.failures import store_away, store_errors
-from responses_app.web.http import ApiRequest, MethodNotAllowed, NotServed, ignored_of, json_response, query_of
+from responses_app.web.http import ApiRequest, MethodNotAllowed, NotServed, json_response
 from responses_app.web.idempotency import Decide, Once, Replay, key_of
 from responses_app.wiring.site import get_site
 
@@ -348,7 +348,7 @@ class Route:
 
     async def _answer(self, endpoint: Endpoint, request: ApiRequest, named: Mapping[str, str]) -> HttpResponseBase:
         if request.META["QUERY_STRING"] and not endpoint.is_open:
-            look_at_query(query_of(request), endpoint.query, ignored_of(request))
+            look_at_query(request.query, endpoint.query, request.ignored)
         try:
             answer = await endpoint.handler(request, *named.values())
         except tuple(endpoint.refusals) as problem:

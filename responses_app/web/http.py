@@ -5,11 +5,12 @@ What the events are is for who makes them: responses, chats and completions have
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import IO, Any, TypeVar
 
 from django.core.exceptions import SuspiciousOperation
 from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
+from django.http import HttpResponse, QueryDict, StreamingHttpResponse
 from django.http.request import UnreadablePostError
 
 from engine import orjson
@@ -57,6 +58,23 @@ class ApiRequest(ASGIRequest):
         self.span: Span = scope.get(SPAN, NO_SPAN)
         self.cut: Cut | None = scope.get(CUT)  # breaks its answer off, where its server can do so
 
+    @property
+    def project(self) -> str:
+        """The project of who asks."""
+        return self.caller.project
+
+    @cached_property
+    def query(self) -> Mapping[str, Sequence[str]]:
+        """All values of each name in its query. Raises `ApiError` for one that has too many."""
+        return read_query(self.META["QUERY_STRING"])
+
+    @property
+    def ignored(self) -> IgnoredFields:
+        """The names in it that have no effect, which can be added to: the answer will have them."""
+        if self.ignored_fields is None:
+            self.ignored_fields = IgnoredFields(refuse=get_site().reader.refuse_unknown)
+        return self.ignored_fields
+
     def origin(self, transport: str, api: Api | None = None, *, awaits_tools: bool = False) -> Origin:
         """Return where what it asks for comes from; a roll-out of its headers counts where it speaks an `api`.
 
@@ -98,7 +116,7 @@ def error_response(
     return json_response(answer, status=error.status, headers=error.headers)
 
 
-async def read_json(request: HttpRequest, parse: Callable[[JsonObject], Parsed], reader: JsonReader) -> Parsed:
+async def read_json(request: ApiRequest, parse: Callable[[JsonObject], Parsed], reader: JsonReader) -> Parsed:
     """Return what `parse` makes of a request's body; a long one is read on a thread.
 
     Raises `ApiError`: 415 for another content type, 400 for no JSON or more of it than this server takes. How large a
@@ -137,7 +155,7 @@ async def read_line(line: LineRequest, parse: Callable[[JsonObject], Parsed], re
     return await reader.read(line.caller.project, len(line.body), lambda: line.body, read)
 
 
-def parse_noting(request: HttpRequest, parse: Callable[[Fields], Parsed], fields: Fields, reader: JsonReader) -> Parsed:
+def parse_noting(request: ApiRequest, parse: Callable[[Fields], Parsed], fields: Fields, reader: JsonReader) -> Parsed:
     """Return what `parse` makes of a body's fields; the answer will name those that are ignored. Raises `ApiError`."""
     assert isinstance(request, ApiRequest)
     of_query = request.ignored_fields
@@ -166,22 +184,6 @@ def or_raise(row: Parsed | None, absent: ApiError) -> Parsed:
     return row
 
 
-def caller_of(request: HttpRequest) -> Caller:
-    """Return who asks, as the middleware found out."""
-    assert isinstance(request, ApiRequest)
-    return request.caller
-
-
-def project_of(request: HttpRequest) -> str:
-    """Return the project of who asks: what it may see, and what it makes, is of that project alone."""
-    return caller_of(request).project
-
-
-def cut_of(request: HttpRequest) -> Cut | None:
-    """Return what breaks the answer to a request off, where its server can do so."""
-    return request.cut if isinstance(request, ApiRequest) else None
-
-
 class NotServed(Exception):
     """Nothing is served at this path."""
 
@@ -198,19 +200,6 @@ class MethodNotAllowed(ApiError):
     def headers(self) -> dict[str, str]:
         """The HTTP headers that belong to this error."""
         return {"allow": ", ".join(self._allowed)}
-
-
-def ignored_of(request: HttpRequest) -> IgnoredFields:
-    """Return the names in a request that have no effect, which can be added to: the answer will have them."""
-    assert isinstance(request, ApiRequest)
-    if request.ignored_fields is None:
-        request.ignored_fields = IgnoredFields(refuse=get_site().reader.refuse_unknown)
-    return request.ignored_fields
-
-
-def query_of(request: HttpRequest) -> Mapping[str, Sequence[str]]:
-    """Return a request's query: all values of each name. Raises `ApiError` for one that has too many."""
-    return read_query(request.META["QUERY_STRING"])
 
 
 def read_query(text: str | bytes) -> Mapping[str, Sequence[str]]:

@@ -2,15 +2,13 @@
 
 from functools import partial
 
-from django.http import HttpRequest
-
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.organization import Unchangeable, project_not_found
 from responses_app.protocol.requests.pages import ListQuery, parse_list_query
 from responses_app.stores.audit import Actor, ActorKind
 from responses_app.stores.organization import Part, ProjectRecord
 from responses_app.web.endpoint import Endpoint, Refusals
-from responses_app.web.http import caller_of, or_raise, query_of
+from responses_app.web.http import ApiRequest, or_raise
 from responses_app.wiring.site import get_site
 
 PROJECTS = "/v1/organization/projects"
@@ -20,9 +18,9 @@ REFUSALS: Refusals = {Unchangeable: lambda problem, *_: problem.error}
 organization = partial(Endpoint, tag="Organization", scope=Area.MANAGEMENT, refusals=REFUSALS)
 
 
-def page_asked(request: HttpRequest) -> tuple[ListQuery, Part]:
+def page_asked(request: ApiRequest) -> tuple[ListQuery, Part]:
     """Return what part of a list is asked for, and that with one row more, which tells whether there is more."""
-    page = parse_list_query(query_of(request))
+    page = parse_list_query(request.query)
     return page, Part(after=page.after, descending=page.descending, limit=page.limit + 1)
 
 
@@ -31,9 +29,9 @@ async def found_project(project_id: str) -> ProjectRecord:
     return or_raise(await get_site().organization.project(project_id), project_not_found(project_id))
 
 
-def who(request: HttpRequest) -> Actor:
+def who(request: ApiRequest) -> Actor:
     """Return who asks, for the audit trail."""
-    key = caller_of(request).key
+    key = request.caller.key
     assert key is not None, "the organization's paths always ask for a key"
     return Actor(ActorKind.KEY, id=key.id, name=key.name, address=str(request.META.get("REMOTE_ADDR") or ""))
 

@@ -6,7 +6,6 @@ All of them may be revoked here, also the one that asks, and the last one: the c
 from functools import partial
 from typing import Literal
 
-from django.http import HttpRequest
 from typing_extensions import TypedDict
 
 from responses_app.protocol.fields import validate
@@ -14,7 +13,7 @@ from responses_app.protocol.organization import NewAdminKey, admin_key_not_found
 from responses_app.protocol.requests.pages import page_of
 from responses_app.stores.organization import ManagedKey
 from responses_app.web.endpoint import PAGED
-from responses_app.web.http import or_raise, read_json
+from responses_app.web.http import ApiRequest, or_raise, read_json
 from responses_app.web.organization import organization, page_asked, redacted, who
 from responses_app.wiring.site import get_site
 
@@ -65,23 +64,23 @@ class DeletedAdminApiKey(TypedDict):
     deleted: Literal[True]
 
 
-async def _create(request: HttpRequest) -> CreatedAdminApiKey:
+async def _create(request: ApiRequest) -> CreatedAdminApiKey:
     site = get_site()
     fields = await read_json(request, partial(validate, NewAdminKey), site.reader)
     new = await site.organization.create_admin_key(fields.name, seconds=fields.expires_in_seconds, by=who(request))
     return {**_shown(new.key), "value": new.secret}
 
 
-async def _list(request: HttpRequest) -> AdminApiKeyList:
+async def _list(request: ApiRequest) -> AdminApiKeyList:
     page, part = page_asked(request)
     return page_of(await get_site().organization.admin_keys(part), page, _shown)
 
 
-async def _get(request: HttpRequest, key_id: str) -> AdminApiKey:
+async def _get(request: ApiRequest, key_id: str) -> AdminApiKey:
     return _shown(or_raise(await get_site().organization.admin_key(key_id), admin_key_not_found(key_id)))
 
 
-async def _delete(request: HttpRequest, key_id: str) -> DeletedAdminApiKey:
+async def _delete(request: ApiRequest, key_id: str) -> DeletedAdminApiKey:
     if not await get_site().organization.revoke_admin_key(key_id, by=who(request)):
         raise admin_key_not_found(key_id)
     return {"id": key_id, "object": "organization.admin_api_key.deleted", "deleted": True}

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, NotRequired, cast
 
-from django.http import HttpRequest
 from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
@@ -17,7 +16,7 @@ from responses_app.protocol.fields import whole_number
 from responses_app.protocol.requests.pages import DEFAULT_LIMIT, MAX_LIMIT
 from responses_app.stores.audit import Action, ActorKind, TrailPart, TrailQuery
 from responses_app.web.endpoint import AFTER, LIMIT, Parameter, text
-from responses_app.web.http import query_of
+from responses_app.web.http import ApiRequest
 from responses_app.web.organization import organization, who
 from responses_app.wiring.site import get_site
 
@@ -124,8 +123,8 @@ class AuditLogList(TypedDict):
     has_more: bool
 
 
-async def _list(request: HttpRequest) -> AuditLogList:
-    query = _asked(query_of(request))
+async def _list(request: ApiRequest) -> AuditLogList:
+    query = _asked(request.query)
     audit = get_site().audit
     await audit.record_read(who(request))
     part = await audit.part(query)

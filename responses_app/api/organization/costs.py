@@ -8,11 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from django.http import HttpRequest
-
 from responses_app.protocol.prices import FIELDS, MILLION, Price, no_prices
 from responses_app.stores.usage import DAY, UsageSum
-from responses_app.web.http import query_of
+from responses_app.web.http import ApiRequest
 from responses_app.web.organization import organization
 from responses_app.web.usage_pages import Costs, UsagePage, page_of_buckets
 from responses_app.web.usage_queries import (
@@ -48,9 +46,9 @@ class _Total:
     cost: Decimal | None  # None: no price is known
 
 
-async def _costs(request: HttpRequest) -> UsagePage:
+async def _costs(request: ApiRequest) -> UsagePage:
     settings = get_site().settings
-    asked = asked_for(query_of(request), COSTS)
+    asked = asked_for(request.query, COSTS)
     if not settings.prices:
         raise no_prices()
     page = await buckets_of(get_site().usage, asked, [*stored_groups(asked.groups), "model"])

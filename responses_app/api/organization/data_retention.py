@@ -6,13 +6,12 @@ OpenAI's types have no number of hours: `retention_hours`, a field of this serve
 from functools import partial
 from typing import Literal
 
-from django.http import HttpRequest
 from typing_extensions import TypedDict
 
 from responses_app.protocol.fields import validate
 from responses_app.protocol.organization import NewRetention, hours_of, project_not_found
 from responses_app.protocol.retention import FOR_EVER, NEVER
-from responses_app.web.http import or_raise, read_json
+from responses_app.web.http import ApiRequest, or_raise, read_json
 from responses_app.web.organization import PROJECT, found_project, organization, who
 from responses_app.wiring.site import get_site
 
@@ -26,11 +25,11 @@ class ProjectDataRetention(TypedDict):
     retention_hours: int | None  # null: there is no such number
 
 
-async def _get(request: HttpRequest, project_id: str) -> ProjectDataRetention:
+async def _get(request: ApiRequest, project_id: str) -> ProjectDataRetention:
     return _shown((await found_project(project_id)).retention_hours)
 
 
-async def _update(request: HttpRequest, project_id: str) -> ProjectDataRetention:
+async def _update(request: ApiRequest, project_id: str) -> ProjectDataRetention:
     site = get_site()
     await found_project(project_id)  # before the body is judged
     fields = await read_json(request, partial(validate, NewRetention), site.reader)

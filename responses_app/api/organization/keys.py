@@ -6,7 +6,6 @@ A service account is one key here, and has its id: see `protocol.organization`.
 from functools import partial
 from typing import Literal
 
-from django.http import HttpRequest
 from typing_extensions import TypedDict
 
 from responses_app.protocol.fields import validate
@@ -22,7 +21,7 @@ from responses_app.protocol.organization import (
 from responses_app.protocol.requests.pages import page_of
 from responses_app.stores.organization import ManagedKey
 from responses_app.web.endpoint import PAGED, Parameter, text
-from responses_app.web.http import or_raise, query_of, read_json
+from responses_app.web.http import ApiRequest, or_raise, read_json
 from responses_app.web.organization import PROJECT, found_project, organization, page_asked, redacted, who
 from responses_app.wiring.site import get_site
 
@@ -121,21 +120,21 @@ class DeletedServiceAccount(TypedDict):
     deleted: Literal[True]
 
 
-async def _list_keys(request: HttpRequest, project_id: str) -> ProjectApiKeyList:
+async def _list_keys(request: ApiRequest, project_id: str) -> ProjectApiKeyList:
     page, part = page_asked(request)
-    access = parse_access(query_of(request))
+    access = parse_access(request.query)
     await found_project(project_id)
     # A key without access is a revoked one, and these are gone.
     rows = [] if access == "inactive" else await get_site().organization.keys(project_id, part)
     return page_of(rows, page, _shown_key)
 
 
-async def _get_key(request: HttpRequest, project_id: str, key_id: str) -> ProjectApiKey:
+async def _get_key(request: ApiRequest, project_id: str, key_id: str) -> ProjectApiKey:
     await found_project(project_id)
     return _shown_key(or_raise(await get_site().organization.key(project_id, key_id), key_not_found(key_id)))
 
 
-async def _update_key(request: HttpRequest, project_id: str, key_id: str) -> ProjectApiKey:
+async def _update_key(request: ApiRequest, project_id: str, key_id: str) -> ProjectApiKey:
     site = get_site()
     await _get_key(request, project_id, key_id)  # before the body is judged
     changes = await read_json(request, partial(validate, KeyChanges), site.reader)
@@ -143,14 +142,14 @@ async def _update_key(request: HttpRequest, project_id: str, key_id: str) -> Pro
     return _shown_key(or_raise(changed, key_not_found(key_id)))
 
 
-async def _delete_key(request: HttpRequest, project_id: str, key_id: str) -> DeletedProjectApiKey:
+async def _delete_key(request: ApiRequest, project_id: str, key_id: str) -> DeletedProjectApiKey:
     await found_project(project_id)
     if not await get_site().organization.revoke_key(project_id, key_id, by=who(request)):
         raise key_not_found(key_id)
     return {"id": key_id, "object": "organization.project.api_key.deleted", "deleted": True}
 
 
-async def _create_account(request: HttpRequest, project_id: str) -> CreatedServiceAccount:
+async def _create_account(request: ApiRequest, project_id: str) -> CreatedServiceAccount:
     site = get_site()
     await found_project(project_id)
     fields = await read_json(request, partial(validate, NewServiceAccount), site.reader)
@@ -169,19 +168,19 @@ async def _create_account(request: HttpRequest, project_id: str) -> CreatedServi
     return {**_shown_account(new.key), "api_key": key}
 
 
-async def _list_accounts(request: HttpRequest, project_id: str) -> ServiceAccountList:
+async def _list_accounts(request: ApiRequest, project_id: str) -> ServiceAccountList:
     page, part = page_asked(request)
     await found_project(project_id)
     return page_of(await get_site().organization.keys(project_id, part), page, _shown_account)
 
 
-async def _get_account(request: HttpRequest, project_id: str, account_id: str) -> ServiceAccount:
+async def _get_account(request: ApiRequest, project_id: str, account_id: str) -> ServiceAccount:
     await found_project(project_id)
     key = await get_site().organization.key(project_id, account_id)
     return _shown_account(or_raise(key, account_not_found(account_id)))
 
 
-async def _update_account(request: HttpRequest, project_id: str, account_id: str) -> ServiceAccount:
+async def _update_account(request: ApiRequest, project_id: str, account_id: str) -> ServiceAccount:
     site = get_site()
     account = await _get_account(request, project_id, account_id)  # before the body is judged
     fields = await read_json(request, partial(validate, ServiceAccountChanges), site.reader)
@@ -191,7 +190,7 @@ async def _update_account(request: HttpRequest, project_id: str, account_id: str
     return _shown_account(or_raise(renamed, account_not_found(account_id)))
 
 
-async def _delete_account(request: HttpRequest, project_id: str, account_id: str) -> DeletedServiceAccount:
+async def _delete_account(request: ApiRequest, project_id: str, account_id: str) -> DeletedServiceAccount:
     await found_project(project_id)
     if not await get_site().organization.revoke_key(project_id, account_id, by=who(request)):
         raise account_not_found(account_id)

@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Literal
 
-from django.http import HttpRequest
 from typing_extensions import TypedDict
 
 from responses_app.protocol.fields import validate
@@ -11,7 +10,7 @@ from responses_app.protocol.organization import NewProject, ProjectChanges, pars
 from responses_app.protocol.requests.pages import page_of
 from responses_app.stores.organization import ProjectRecord
 from responses_app.web.endpoint import PAGED, Parameter
-from responses_app.web.http import or_raise, query_of, read_json
+from responses_app.web.http import ApiRequest, or_raise, read_json
 from responses_app.web.organization import PROJECT, PROJECTS, found_project, organization, page_asked, who
 from responses_app.wiring.site import get_site
 
@@ -37,23 +36,23 @@ class ProjectList(TypedDict):
     has_more: bool
 
 
-async def _create(request: HttpRequest) -> Project:
+async def _create(request: ApiRequest) -> Project:
     site = get_site()
     fields = await read_json(request, partial(validate, NewProject), site.reader)
     return _shown(await site.organization.create_project(fields.name, by=who(request)))
 
 
-async def _list(request: HttpRequest) -> ProjectList:
+async def _list(request: ApiRequest) -> ProjectList:
     page, part = page_asked(request)
-    rows = await get_site().organization.projects(part, archived=parse_include_archived(query_of(request)))
+    rows = await get_site().organization.projects(part, archived=parse_include_archived(request.query))
     return page_of(rows, page, _shown)
 
 
-async def _get(request: HttpRequest, project_id: str) -> Project:
+async def _get(request: ApiRequest, project_id: str) -> Project:
     return _shown(await found_project(project_id))
 
 
-async def _update(request: HttpRequest, project_id: str) -> Project:
+async def _update(request: ApiRequest, project_id: str) -> Project:
     site = get_site()
     project = await found_project(project_id)  # before the body is judged
     fields = await read_json(request, partial(validate, ProjectChanges), site.reader)
@@ -63,7 +62,7 @@ async def _update(request: HttpRequest, project_id: str) -> Project:
     return _shown(or_raise(renamed, project_not_found(project_id)))
 
 
-async def _archive(request: HttpRequest, project_id: str) -> Project:
+async def _archive(request: ApiRequest, project_id: str) -> Project:
     archived = await get_site().organization.archive_project(project_id, by=who(request))
     return _shown(or_raise(archived, project_not_found(project_id)))
 

@@ -6,13 +6,12 @@ Amounts are cents of PRICES_CURRENCY, which is the only currency. Who may spend 
 from functools import partial
 from typing import Literal
 
-from django.http import HttpRequest
 from typing_extensions import TypedDict
 
 from responses_app.protocol.fields import validate
 from responses_app.protocol.organization import ORGANIZATION, NewSpendLimit, cents_of, no_spend_limit, project_not_found
 from responses_app.protocol.prices import no_prices
-from responses_app.web.http import or_raise, read_json
+from responses_app.web.http import ApiRequest, or_raise, read_json
 from responses_app.web.organization import PROJECT, found_project, organization, who
 from responses_app.wiring.site import get_site
 
@@ -56,29 +55,29 @@ class DeletedProjectSpendLimit(TypedDict):
     deleted: Literal[True]
 
 
-async def _get(request: HttpRequest) -> OrganizationSpendLimit:
+async def _get(request: ApiRequest) -> OrganizationSpendLimit:
     return await _of_all(or_raise(await get_site().organization.organization_spend_limit(), no_spend_limit()))
 
 
-async def _update(request: HttpRequest) -> OrganizationSpendLimit:
+async def _update(request: ApiRequest) -> OrganizationSpendLimit:
     cents = await _read(request)
     await get_site().organization.limit_all_spending(cents, by=who(request))
     return await _of_all(cents)
 
 
-async def _delete(request: HttpRequest) -> DeletedOrganizationSpendLimit:
+async def _delete(request: ApiRequest) -> DeletedOrganizationSpendLimit:
     site = get_site()
     or_raise(await site.organization.organization_spend_limit(), no_spend_limit())
     await site.organization.limit_all_spending(None, by=who(request))
     return {"object": "organization.spend_limit.deleted", "deleted": True}
 
 
-async def _get_of_project(request: HttpRequest, project_id: str) -> ProjectSpendLimit:
+async def _get_of_project(request: ApiRequest, project_id: str) -> ProjectSpendLimit:
     project = await found_project(project_id)
     return await _of_project(project_id, or_raise(project.monthly_spend_cents, no_spend_limit()))
 
 
-async def _update_of_project(request: HttpRequest, project_id: str) -> ProjectSpendLimit:
+async def _update_of_project(request: ApiRequest, project_id: str) -> ProjectSpendLimit:
     await found_project(project_id)  # before the body is judged
     cents = await _read(request)
     changed = await get_site().organization.limit_spending(project_id, cents, by=who(request))
@@ -86,14 +85,14 @@ async def _update_of_project(request: HttpRequest, project_id: str) -> ProjectSp
     return await _of_project(project_id, cents)
 
 
-async def _delete_of_project(request: HttpRequest, project_id: str) -> DeletedProjectSpendLimit:
+async def _delete_of_project(request: ApiRequest, project_id: str) -> DeletedProjectSpendLimit:
     or_raise((await found_project(project_id)).monthly_spend_cents, no_spend_limit())
     changed = await get_site().organization.limit_spending(project_id, None, by=who(request))
     or_raise(changed, project_not_found(project_id))
     return {"object": "project.spend_limit.deleted", "deleted": True}
 
 
-async def _read(request: HttpRequest) -> int:
+async def _read(request: ApiRequest) -> int:
     site = get_site()
     fields = await read_json(request, partial(validate, NewSpendLimit), site.reader)
     if not site.settings.prices:

@@ -7,10 +7,8 @@ recorded in the audit trail.
 from collections.abc import Callable
 from typing import Any
 
-from django.http import HttpRequest
-
 from responses_app.stores.usage import UsageSum
-from responses_app.web.http import query_of
+from responses_app.web.http import ApiRequest
 from responses_app.web.organization import organization
 from responses_app.web.usage_pages import (
     CompletionsUsage,
@@ -41,22 +39,22 @@ DECISIONS = Kind(sources=("decisions",), **_generating)
 EMBEDDINGS = Kind(sources=("embeddings",), groups=_WHOSE, filters=_FILTERS)
 
 
-async def _completions(request: HttpRequest) -> UsagePage:
+async def _completions(request: ApiRequest) -> UsagePage:
     return await _answer(request, COMPLETIONS, _completions_result)
 
 
-async def _decisions(request: HttpRequest) -> UsagePage:
+async def _decisions(request: ApiRequest) -> UsagePage:
     return await _answer(request, DECISIONS, _decisions_result)
 
 
-async def _embeddings(request: HttpRequest) -> UsagePage:
+async def _embeddings(request: ApiRequest) -> UsagePage:
     return await _answer(request, EMBEDDINGS, _embeddings_result)
 
 
 async def _answer(
-    request: HttpRequest, kind: Kind, result: Callable[[UsageSum, UsageQuestion], UsageResult]
+    request: ApiRequest, kind: Kind, result: Callable[[UsageSum, UsageQuestion], UsageResult]
 ) -> UsagePage:
-    asked = asked_for(query_of(request), kind)
+    asked = asked_for(request.query, kind)
     page = await buckets_of(get_site().usage, asked, stored_groups(asked.groups))
     return page_of_buckets(page, lambda bucket: (result(used, asked) for used in bucket.sums))
 

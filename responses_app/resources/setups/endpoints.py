@@ -2,8 +2,6 @@
 
 from functools import partial
 
-from django.http import HttpRequest
-
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import invalid_request
@@ -21,7 +19,7 @@ from responses_app.resources.setups.fields import (
 )
 from responses_app.resources.setups.store import TooManySetups
 from responses_app.web.endpoint import Endpoint, Refusals
-from responses_app.web.http import project_of, read_json
+from responses_app.web.http import ApiRequest, read_json
 from responses_app.wiring.site import get_site
 
 REFUSALS: Refusals = {
@@ -33,20 +31,20 @@ REFUSALS: Refusals = {
 }
 
 
-async def _list(request: HttpRequest) -> PlaygroundPromptList:
-    rows = await get_site().setups.all_of(project_of(request))
+async def _list(request: ApiRequest) -> PlaygroundPromptList:
+    rows = await get_site().setups.all_of(request.project)
     return list_page([shown(row) for row in rows], has_more=False)
 
 
-async def _put(request: HttpRequest) -> PlaygroundPrompt:
+async def _put(request: ApiRequest) -> PlaygroundPrompt:
     site = get_site()
     name, setup = await read_json(request, parse_prompt, site.reader)
     at = int(site.service.now())
-    return shown(await site.setups.put(project_of(request), name, setup, new_id=site.new_id(ids.PROMPT), at=at))
+    return shown(await site.setups.put(request.project, name, setup, new_id=site.new_id(ids.PROMPT), at=at))
 
 
-async def _delete(request: HttpRequest, prompt_id: str) -> DeletedPlaygroundPrompt:
-    if not await get_site().setups.delete(project_of(request), prompt_id):
+async def _delete(request: ApiRequest, prompt_id: str) -> DeletedPlaygroundPrompt:
+    if not await get_site().setups.delete(request.project, prompt_id):
         raise prompt_not_found(prompt_id)
     return {"id": prompt_id, "object": "playground.prompt.deleted", "deleted": True}
 

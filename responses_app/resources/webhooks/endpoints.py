@@ -2,8 +2,6 @@
 
 from functools import partial
 
-from django.http import HttpRequest
-
 from responses_app.kit.clock import utc
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
@@ -33,7 +31,7 @@ from responses_app.resources.webhooks.sender import TESTS_A_MINUTE
 from responses_app.resources.webhooks.store import EndpointsFull
 from responses_app.tools.network import NetworkError
 from responses_app.web.endpoint import PAGED, Endpoint, Refusals
-from responses_app.web.http import or_raise, project_of, query_of, read_json
+from responses_app.web.http import ApiRequest, or_raise, read_json
 from responses_app.wiring.site import get_site
 
 ROTATION_SECONDS = 86_400.0  # how long an old secret stays good, where a rotation asks for that
@@ -44,8 +42,8 @@ REFUSALS: Refusals = {
 }
 
 
-async def _create(request: HttpRequest) -> WebhookEndpointWithSecret:
-    site, project = get_site(), project_of(request)
+async def _create(request: ApiRequest) -> WebhookEndpointWithSecret:
+    site, project = get_site(), request.project
     body = await read_json(request, partial(validate, NewWebhookEndpoint), site.reader)
     await site.webhook_sender.check(body.url)
     secret, sealed = site.webhook_sender.new_secret(project)
@@ -63,36 +61,36 @@ async def _create(request: HttpRequest) -> WebhookEndpointWithSecret:
     return {**shown(row), "signing_secret": secret}
 
 
-async def _list(request: HttpRequest) -> WebhookEndpointList:
-    page = parse_list_query(query_of(request), ids.WEBHOOK_ENDPOINT)
+async def _list(request: ApiRequest) -> WebhookEndpointList:
+    page = parse_list_query(request.query, ids.WEBHOOK_ENDPOINT)
     rows = await get_site().webhooks.page(
-        project_of(request), after=page.after, descending=page.descending, limit=page.limit + 1
+        request.project, after=page.after, descending=page.descending, limit=page.limit + 1
     )
     return page_of(rows, page, shown)
 
 
-async def _get(request: HttpRequest, endpoint_id: str) -> WebhookEndpoint:
+async def _get(request: ApiRequest, endpoint_id: str) -> WebhookEndpoint:
     return shown(await _found(request, endpoint_id))
 
 
-async def _update(request: HttpRequest, endpoint_id: str) -> WebhookEndpoint:
+async def _update(request: ApiRequest, endpoint_id: str) -> WebhookEndpoint:
     site = get_site()
     await _found(request, endpoint_id)  # before the body is judged: what is another project's does not exist
     changes = await read_json(request, partial(validate, WebhookEndpointChanges), site.reader)
     if changes.url is not None:
         await site.webhook_sender.check(changes.url)
-    row = await site.webhooks.update(project_of(request), endpoint_id, changes)
+    row = await site.webhooks.update(request.project, endpoint_id, changes)
     return shown(or_raise(row, endpoint_not_found(endpoint_id)))
 
 
-async def _delete(request: HttpRequest, endpoint_id: str) -> DeletedWebhookEndpoint:
-    if not await get_site().webhooks.delete(project_of(request), endpoint_id):
+async def _delete(request: ApiRequest, endpoint_id: str) -> DeletedWebhookEndpoint:
+    if not await get_site().webhooks.delete(request.project, endpoint_id):
         raise endpoint_not_found(endpoint_id)
     return {"id": endpoint_id, "object": "webhook_endpoint.deleted", "deleted": True}
 
 
-async def _rotate(request: HttpRequest, endpoint_id: str) -> WebhookEndpointWithSecret:
-    site, project = get_site(), project_of(request)
+async def _rotate(request: ApiRequest, endpoint_id: str) -> WebhookEndpointWithSecret:
+    site, project = get_site(), request.project
     await _found(request, endpoint_id)
     body = await read_json(request, partial(validate, WebhookSecretRotation), site.reader)
     secret, sealed = site.webhook_sender.new_secret(project)
@@ -103,7 +101,7 @@ async def _rotate(request: HttpRequest, endpoint_id: str) -> WebhookEndpointWith
     return {**shown(or_raise(row, endpoint_not_found(endpoint_id))), "signing_secret": secret}
 
 
-async def _test(request: HttpRequest, endpoint_id: str) -> WebhookEndpointTestResult:
+async def _test(request: ApiRequest, endpoint_id: str) -> WebhookEndpointTestResult:
     site = get_site()
     row = await _found(request, endpoint_id)
     body = await read_json(request, partial(validate, WebhookTest), site.reader)
@@ -123,12 +121,12 @@ async def _test(request: HttpRequest, endpoint_id: str) -> WebhookEndpointTestRe
     }
 
 
-async def _event_types(request: HttpRequest) -> WebhookEventTypeList:
+async def _event_types(request: ApiRequest) -> WebhookEventTypeList:
     return {"object": "list", "data": list(EVENT_TYPES)}
 
 
-async def _found(request: HttpRequest, endpoint_id: str) -> model.WebhookEndpoint:
-    row = await get_site().webhooks.get(project_of(request), endpoint_id)
+async def _found(request: ApiRequest, endpoint_id: str) -> model.WebhookEndpoint:
+    row = await get_site().webhooks.get(request.project, endpoint_id)
     return or_raise(row, endpoint_not_found(endpoint_id))
 
 
