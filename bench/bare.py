@@ -70,6 +70,8 @@ async def ready(request: HttpRequest) -> HttpResponse:
     return HttpResponse("ready")
 
 
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
 urlpatterns = [path("v1/responses", stream), path("ready", ready)]
 
 application = ProtocolTypeRouter(
@@ -78,8 +80,10 @@ application = ProtocolTypeRouter(
         "websocket": Backpressure(
             URLRouter([re_path("", Prebuilt.as_asgi())]),
             stall_seconds=30.0,
-            max_message_bytes=64 * 1024 * 1024,
-            frame_rules=FrameRules(arrival_seconds=30.0, max_unfinished_bytes=128 * 1024 * 1024),
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            frame_rules=FrameRules(
+                arrival_seconds=30.0, max_message_bytes=MAX_MESSAGE_BYTES, max_unfinished_bytes=2 * MAX_MESSAGE_BYTES
+            ),
         ),
     }
 )

@@ -1,6 +1,8 @@
 """The bench as a program: a row that fails is told, and SIGTERM is what Ctrl-C is. See also `tests/system`."""
 
 import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from bench.__main__ import main
 from bench.report import Report, Result
 from bench.servers import Bench
 from tests.kit.ending import ended_cleanly
+from tests.kit.server import ROOT, clean_environ
 from tests.project.subjects import commits
 
 
@@ -34,6 +37,11 @@ def test_a_row_that_fails_is_told_and_the_others_are_measured(capsys: pytest.Cap
     told = capsys.readouterr()
     assert "no such thing" in told.err
     assert "fails failed" in told.out
+
+
+def test_the_bare_server_of_the_yardsticks_can_be_loaded() -> None:
+    environ = clean_environ(DJANGO_SETTINGS_MODULE="bench.bare_settings")
+    subprocess.run([sys.executable, "-c", "import bench.bare"], cwd=ROOT, env=environ, check=True)
 
 
 def test_an_unknown_row_is_told() -> None:
