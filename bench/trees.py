@@ -82,7 +82,7 @@ def _unpack(revision: str, folder: Path) -> None:
 
 
 def _measured(tree: Path, names: Sequence[str], file: Path) -> Figures:
-    """Run rows in a tree, in a process of its own, and return what they measured."""
+    """Run rows in a tree, in a process of its own, and return their results."""
     environ = {name: value for name, value in os.environ.items() if name != "BENCH_BASE"}
     environ |= {"BENCH_JSON": str(file), "PYTHONPATH": str(tree)}
     command = [sys.executable, "-m", "bench", *names]

@@ -288,7 +288,7 @@ async def bound(limits: Mapping[str, float] = MappingProxyType({}), *, times: in
 async def of_a_token(
     counter: Counter, way: Callable[[str], Awaitable[None]], *, times: int = TIMES, enough: float | None = None
 ) -> float:
-    """Return the calls of one token: what a long answer has more than a short one, by the tokens that it has more."""
+    """Return the calls of one token: those between a short answer and a long one, by the tokens between them."""
     few, many = math.inf, math.inf
     for _ in range(times):
         few = min(few, (await fewest(counter, lambda: way("[few]"), times=1))[0])

@@ -63,7 +63,7 @@ def loads(content: bytes | bytearray | memoryview | str) -> Any:
         return _beyond_infinity(content, error)
     if len(content) < 19:
         return value
-    text = content.encode() if isinstance(content, str) else bytes(content)  # which is no copy of bytes
+    text = content.encode() if isinstance(content, str) else bytes(content)  # bytes are not copied
     if _LONG not in text.translate(_SHAPES):
         return value
     try:

@@ -117,7 +117,7 @@ class EventLines:
 
 
 def error_text(content: bytes) -> str:
-    """Return what the body of an error says; `{"error": {"message"}}` is vLLM's own form."""
+    """Return the message in the body of an error; `{"error": {"message"}}` is vLLM's own form."""
     try:
         message = orjson.loads(content)
     except ValueError:

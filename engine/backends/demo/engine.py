@@ -51,7 +51,7 @@ class Looks:
         self._kept: OrderedDict[str, str] = OrderedDict()
 
     async def at(self, pictures: Sequence[PictureSource]) -> Mapping[str, str]:
-        """Return what pictures are, by their digests. Raises `GenerationFailed` for one that cannot be read."""
+        """Return a description of each picture, by its digest. Raises `GenerationFailed` for one that cannot be read."""
         seen: dict[str, str] = {}
         for picture in pictures:
             if picture.digest not in self._kept:
@@ -64,7 +64,7 @@ class Looks:
 
 
 def described(content: bytes) -> str:
-    """Return what a picture is: `PNG, 8 × 8, mostly #ff0000`. Raises `GenerationFailed`."""
+    """Return the description of a picture: `PNG, 8 × 8, mostly #ff0000`. Raises `GenerationFailed`."""
     from PIL import Image  # here: a server's start does not wait for it
 
     try:

@@ -62,7 +62,7 @@ class LocalWeights(BaseWeights):
         self._kept = kept
         self._of: Any = None  # the AsyncLLM whose version is known: another one that replaces it has its own
         self._version: str | None = None
-        self.ends = False  # a pause has ended what was running, which is no failure of vLLM's
+        self.ends = False  # a pause has ended what was running, not a failure of vLLM
 
     @property
     def is_shared(self) -> bool:  # type: ignore[override]  # of most engines it is a constant

@@ -158,7 +158,7 @@ class Replica:
         self._version: str | None = None
         self.versions = 0  # how often another version of its weights was noted
         self.wanted = ""  # the version that it must have to be used; empty for any
-        self.ends = False  # a pause has ended what was running there, which is no failure of the server's
+        self.ends = False  # a pause has ended what was running there, not a failure of the server
         self.may_be_paused = False  # it has not confirmed `/resume` after a pause that is over
         self.is_leaving_out = False  # it is about to be paused, while others serve
 

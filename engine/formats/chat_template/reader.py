@@ -103,8 +103,8 @@ def _freeform_of(arguments: object) -> str | None:
 def matched(pattern: regex.Pattern[str], text: str, *, final: bool) -> tuple[regex.Match[str] | None, bool]:
     """Return what of a text's first `MAX_HEAD` characters matches, and whether more text is needed to decide that.
 
-    A match may be partial only where the text is `final`, which means that nothing follows it. Whatever does not end
-    within these characters is no match: else each token would make all of them be read again.
+    A match may be partial only where the text is `final`, which means that nothing follows it. A text that does
+    not end within these characters does not match: else each token would make all of them be read again.
     """
     match = pattern.match(text[:MAX_HEAD], partial=True)
     if match is None or not match.partial:
