@@ -48,14 +48,7 @@ from responses_app.runs.plan.failures import without_answer
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, read_quietly
 from responses_app.web.endpoint import AFTER, EVENTS, JSON, LIMIT, Endpoint, Parameter, text
-from responses_app.web.http import (
-    DONE,
-    ApiRequest,
-    error_event,
-    json_response,
-    read_json,
-    read_line,
-)
+from responses_app.web.http import DONE, ApiRequest, error_event, json_response, read_json, read_line
 from responses_app.wiring.site import Site, get_site
 
 

@@ -34,13 +34,7 @@ from responses_app.runs.plan.failures import without_answer
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, read_quietly
 from responses_app.web.endpoint import EVENTS, JSON, SEALS, Endpoint, Parameter, text
-from responses_app.web.http import (
-    ApiRequest,
-    json_response,
-    read_json,
-    read_line,
-    rfc3339,
-)
+from responses_app.web.http import ApiRequest, json_response, read_json, read_line, rfc3339
 from responses_app.wiring.site import get_site
 
 BETA = "anthropic-beta"

@@ -16,11 +16,12 @@ from django.db import connection, transaction
 from engine.formats.base import Tokens, as_tokens
 from engine.formats.harmony.encoding import encode_harmony
 from engine.types import WeightsSpan
+from responses_app.kit.clock import utc
 from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import EngineCall, Recorded, RecordedResponse, RolloutRef, Times
 from responses_app.protocol.rollouts.requests import RewardObject
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
-from responses_app.stores.database.rollouts.rows import as_time, row_of
+from responses_app.stores.database.rollouts.rows import row_of
 from responses_app.stores.rollouts import RolloutRecord
 
 MODEL = "gpt-oss-20b"
@@ -150,7 +151,7 @@ def keep(name: str, calls: Sequence[Recorded], *, rewards: Sequence[RewardObject
     }
     row = row_of(RolloutRecord(**values))  # type: ignore[arg-type]
     row.rewards = list(rewards)
-    row.ended_at = as_time(AT + 43) if rewards and name != f"{GROUP}.2" else None
+    row.ended_at = utc(AT + 43) if rewards and name != f"{GROUP}.2" else None
     row.save(force_insert=True)
     keeper = GenerationKeeper()
     for number, each in enumerate(calls):

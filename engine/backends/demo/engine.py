@@ -51,7 +51,7 @@ class Looks:
         self._kept: OrderedDict[str, str] = OrderedDict()
 
     async def at(self, pictures: Sequence[PictureSource]) -> Mapping[str, str]:
-        """Return a description of each picture, by its digest. Raises `GenerationFailed` for one that cannot be read."""
+        """Return a description of each picture, by its digest. Raises `GenerationFailed` for one it cannot read."""
         seen: dict[str, str] = {}
         for picture in pictures:
             if picture.digest not in self._kept:

@@ -11,13 +11,14 @@ kept; where the transaction is tried again, it tells the same event.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.models import Count, F
 
+from responses_app.kit.clock import unix, utc
 from responses_app.kit.columns import json_text
 from responses_app.kit.sql import Writing
 from responses_app.resources.webhooks.messages import WebhookMessage
@@ -49,7 +50,7 @@ def tell(cursor: CursorWrapper, told: Sequence[Told], *, now: float) -> None:
 
     `now` is the store's Unix time.
     """
-    at = cursor.db.ops.adapt_datetimefield_value(datetime.fromtimestamp(now, UTC))
+    at = cursor.db.ops.adapt_datetimefield_value(utc(now))
     rows = []
     for each in told:
         if each.messages:
@@ -137,7 +138,7 @@ def _delivery(
         event_id=message.id,
         type=message.type,
         object_id=event.object_id,
-        body=message.body(int(event.created_at.timestamp())),
+        body=message.body(unix(event.created_at)),
         created_at=event.created_at,
         changed_at=now,
         due_at=now,

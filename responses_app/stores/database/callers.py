@@ -14,7 +14,7 @@ from django.db import IntegrityError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app import models
-from responses_app.kit.clock import id_factory
+from responses_app.kit.clock import id_factory, utc
 from responses_app.kit.kept import writes_lines
 from responses_app.kit.sql import in_parts
 from responses_app.kit.table import Store
@@ -80,7 +80,7 @@ class DatabaseKeyStore(Store[None], BaseKeyStore):
 
     async def note_use(self, key_ids: Collection[str], at: float) -> None:
         ids = list(key_ids)
-        used_at = datetime.fromtimestamp(at, UTC)
+        used_at = utc(at)
 
         def write(connection: BaseDatabaseWrapper) -> None:
             for table in (models.ApiKey, models.AdminKey):

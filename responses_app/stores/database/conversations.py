@@ -18,6 +18,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
+from responses_app.kit.clock import unix, utc
 from responses_app.kit.errors import UnknownCursor
 from responses_app.kit.kept import removes, writes_lines
 from responses_app.kit.retention import Retentions
@@ -105,7 +106,7 @@ def conversation_row(project: str, record: ConversationRecord) -> Conversation:
     return Conversation(
         id=record.id,
         project=project,
-        created_at=datetime.fromtimestamp(record.created_at, UTC),
+        created_at=utc(record.created_at),
         title=record.title,
         status=record.status,
         metadata=dict(record.metadata),
@@ -116,7 +117,7 @@ def record_of(row: Conversation) -> ConversationRecord:
     """Return the conversation that a row holds."""
     return ConversationRecord(
         id=row.pk,
-        created_at=int(row.created_at.timestamp()),
+        created_at=unix(row.created_at),
         metadata=row.metadata,
         title=row.title,
         status=row.status,
@@ -128,7 +129,7 @@ def record_of(row: Conversation) -> ConversationRecord:
 
 def entry_of(row: ConversationItem) -> ConversationEntry:
     """Return the item that a row holds."""
-    return ConversationEntry(position=row.position, item=row.item, created_at=int(row.created_at.timestamp()))
+    return ConversationEntry(position=row.position, item=row.item, created_at=unix(row.created_at))
 
 
 def _was_appended(using: str, append: ConversationAppend, response_id: str) -> bool:
@@ -324,7 +325,7 @@ class DatabaseConversationStore(BaseConversationStore):
     def _mine(self, project: str) -> dict[str, object]:
         """Return what the conversations of a project have that are not past its retention."""
         since = self._retentions.oldest(project, self._now())
-        young = {} if since < 0 else {"created_at__gt": datetime.fromtimestamp(since, UTC)}
+        young = {} if since < 0 else {"created_at__gt": utc(since)}
         return {"project": project, **young}
 
     async def _write(

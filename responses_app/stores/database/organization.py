@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model, Q, QuerySet
 
-from responses_app.kit.clock import id_factory
+from responses_app.kit.clock import id_factory, unix
 from responses_app.kit.sql import one_at_a_time
 from responses_app.kit.table import Store, can_be_known
 from responses_app.models import ID_LENGTH, AdminKey, ApiKey, KeyColumns, Organization, Project
@@ -346,7 +346,7 @@ def _project(row: Project) -> ProjectRecord:
     return ProjectRecord(
         id=row.pk,
         name=row.title or row.pk,
-        created_at=int(row.created_at.timestamp()),
+        created_at=unix(row.created_at),
         archived_at=_seconds(row.archived_at),
         retention_hours=row.retention_hours,
         monthly_spend_cents=row.monthly_spend_cents,
@@ -358,7 +358,7 @@ def _key(row: KeyColumns) -> ManagedKey:
         id=row.id,
         name=row.name,
         prefix=row.prefix,
-        created_at=int(row.created_at.timestamp()),
+        created_at=unix(row.created_at),
         expires_at=_seconds(row.expires_at),
         last_used_at=_seconds(row.last_used_at),
         scopes=tuple(row.scopes) if isinstance(row, ApiKey) else (),

@@ -13,6 +13,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Exists, OuterRef, QuerySet
 
+from responses_app.kit.clock import utc
 from responses_app.kit.kept import removes
 from responses_app.kit.sql import in_parts
 from responses_app.kit.table import Store
@@ -115,7 +116,7 @@ def release(connection: BaseDatabaseWrapper, owners: Collection[str]) -> None:
 
 def purge_unaccepted(connection: BaseDatabaseWrapper, now: float) -> int:
     """Remove some uses whose owners were never accepted; return how many."""
-    before = datetime.fromtimestamp(now, UTC) - UNACCEPTED
+    before = utc(now) - UNACCEPTED
     with transaction.atomic(using=connection.alias):
         return _release(connection, _ownerless(connection).filter(created_at__lt=before).order_by("pk")[:AT_ONCE])
 

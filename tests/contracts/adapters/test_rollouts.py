@@ -7,10 +7,11 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test.utils import CaptureQueriesContext
 
+from responses_app.kit.clock import utc
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.stores.database.rollouts import removal
 from responses_app.stores.database.rollouts.removal import STEP_ROWS
-from responses_app.stores.database.rollouts.rows import GONE, as_time, size_of
+from responses_app.stores.database.rollouts.rows import GONE, size_of
 from responses_app.stores.database.rollouts.store import DatabaseRollouts
 from responses_app.stores.rollouts import PurgedRollouts
 from tests.contracts.rollouts import LIMITS, NOW, RolloutsContract, added, call_of, kept_of, record
@@ -127,7 +128,7 @@ class TestInDatabases(RolloutsContract):
             return done
 
         def grow_old() -> None:
-            assert Rollout.objects.using(alias).filter(project__in=projects).update(last_at=as_time(1)) == len(projects)
+            assert Rollout.objects.using(alias).filter(project__in=projects).update(last_at=utc(1)) == len(projects)
 
         await rollouts._threads.run(lambda _: grow_old())
         monkeypatch.setattr(removal, "STEP_ROWS", 7)

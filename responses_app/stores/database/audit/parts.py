@@ -1,9 +1,10 @@
 """Parts of the audit trail, filtered, the newest first, with the names of whose entries they are."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from django.contrib.auth import get_user_model
 
+from responses_app.kit.clock import utc
 from responses_app.models import Project
 from responses_app.models.audit import AuditRow
 from responses_app.stores.audit import ActorKind, TrailPart, TrailQuery
@@ -46,4 +47,4 @@ def part_of(using: str, query: TrailQuery) -> TrailPart:
 
 
 def _time(seconds: int | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return None if seconds is None else utc(seconds)

@@ -1,13 +1,13 @@
 """Rows of batches and of their lines. All of this blocks, and is called inside a transaction where it writes."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
+from responses_app.kit.clock import unix, utc
 from responses_app.kit.columns import json_text
 from responses_app.kit.kept import removes, writes_lines
 from responses_app.models import Worker
@@ -28,11 +28,6 @@ _KEEP_DONE = (
 )
 
 
-def as_time(seconds: float) -> datetime:
-    """Return a time in Unix seconds as models have it."""
-    return datetime.fromtimestamp(seconds, UTC)
-
-
 def row_of(record: BatchRecord) -> Batch:
     """Return a new batch as a row."""
     return Batch(
@@ -46,8 +41,8 @@ def row_of(record: BatchRecord) -> Batch:
         model=record.model,
         metadata=None if record.metadata is None else dict(record.metadata),
         times=dict(record.times),
-        created_at=as_time(record.created_at),
-        expires_at=as_time(record.expires_at),
+        created_at=utc(record.created_at),
+        expires_at=utc(record.expires_at),
         total=record.counts.total,
     )
 
@@ -60,8 +55,8 @@ def record_of(row: Batch) -> BatchRecord:
         key_id=row.key_id,
         endpoint=row.endpoint,
         status=row.status,
-        created_at=int(row.created_at.timestamp()),
-        expires_at=int(row.expires_at.timestamp()),
+        created_at=unix(row.created_at),
+        expires_at=unix(row.expires_at),
         input_file_id=row.input_file_id,
         output_file_id=row.output_file_id,
         error_file_id=row.error_file_id,
@@ -107,7 +102,7 @@ def unclaimed(
 ) -> "QuerySet[Batch]":
     """Return the batches that nobody works on: this worker neither, which knows of those that it works on."""
     # Before the first beats `dead_before` is minus infinity, which is not a time that a database takes.
-    living = Worker.objects.using(connection.alias).filter(seen_at__gt=as_time(max(0.0, dead_before)))
+    living = Worker.objects.using(connection.alias).filter(seen_at__gt=utc(max(0.0, dead_before)))
     others = living.exclude(pk=worker).values("pk")
     return batches_of(connection).filter(status__in=OPEN).exclude(worker__in=others).exclude(pk__in=known)
 

@@ -7,6 +7,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Count, QuerySet, Sum
 
+from responses_app.kit.clock import utc
 from responses_app.kit.polling import any_of
 from responses_app.kit.sql import one_at_a_time
 from responses_app.kit.table import Store, can_be_known, part_of
@@ -40,7 +41,6 @@ from responses_app.stores.database.batches.rows import (
     DONE,
     PENDING,
     add_lines,
-    as_time,
     batches_of,
     begin_lines,
     claimed,
@@ -251,7 +251,7 @@ class DatabaseBatches(Store[BatchSettings], BaseBatchStore):
 
     async def purge(self, *, created_before: float) -> int:
         def read(connection: BaseDatabaseWrapper) -> Sequence[tuple[str, str]]:
-            old = batches_of(connection).filter(created_at__lt=as_time(created_before)).exclude(status__in=OPEN)
+            old = batches_of(connection).filter(created_at__lt=utc(created_before)).exclude(status__in=OPEN)
             return list(old.order_by("created_at").values_list("project", "pk")[:MAX_PURGED])
 
         gone = await self._threads.run(read)

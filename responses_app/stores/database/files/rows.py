@@ -8,13 +8,14 @@ import asyncio
 import json
 from base64 import b64encode
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Count, Q, QuerySet, Sum
 
+from responses_app.kit.clock import unix, utc
 from responses_app.kit.kept import removes, writes_lines
 from responses_app.kit.sql import one_at_a_time
 from responses_app.kit.threads import DatabaseReaders
@@ -112,11 +113,6 @@ UNFINISHED = timedelta(hours=1)  # after that, a hidden file is nobody's: an upl
 MAX_PURGED = 1000  # files that one purge removes
 
 
-def as_time(seconds: float) -> datetime:
-    """Return Unix seconds as the database has them."""
-    return datetime.fromtimestamp(seconds, UTC)
-
-
 def record_of(row: StoredFile) -> FileRecord:
     """Return what is known of a file."""
     return FileRecord(
@@ -124,8 +120,8 @@ def record_of(row: StoredFile) -> FileRecord:
         filename=row.filename,
         purpose=row.purpose,
         bytes=row.bytes,
-        created_at=int(row.created_at.timestamp()),
-        expires_at=None if row.expires_at is None else int(row.expires_at.timestamp()),
+        created_at=unix(row.created_at),
+        expires_at=None if row.expires_at is None else unix(row.expires_at),
     )
 
 
@@ -137,20 +133,20 @@ def row_of(project: str, record: FileRecord) -> StoredFile:
         purpose=record.purpose,
         filename=record.filename,
         bytes=record.bytes,
-        created_at=as_time(record.created_at),
-        expires_at=None if record.expires_at is None else as_time(record.expires_at),
+        created_at=utc(record.created_at),
+        expires_at=None if record.expires_at is None else utc(record.expires_at),
     )
 
 
 def unexpired_files(connection: BaseDatabaseWrapper, project: str, now: float) -> "QuerySet[StoredFile]":
     """Return the files of a project whose time is not over, hidden ones too."""
     rows = StoredFile.objects.using(connection.alias).filter(project=project)
-    return rows.filter(Q(expires_at=None) | Q(expires_at__gt=as_time(now)))
+    return rows.filter(Q(expires_at=None) | Q(expires_at__gt=utc(now)))
 
 
 def open_uploads(connection: BaseDatabaseWrapper, now: float) -> "QuerySet[Upload]":
     """Return the uploads that take parts."""
-    return Upload.objects.using(connection.alias).filter(status=UploadStatus.PENDING, expires_at__gt=as_time(now))
+    return Upload.objects.using(connection.alias).filter(status=UploadStatus.PENDING, expires_at__gt=utc(now))
 
 
 def usage_of(connection: BaseDatabaseWrapper, project: str, now: float) -> FileUsage:
@@ -196,7 +192,7 @@ def _check_bytes(settings: FileSettings, used: FileUsage, size: int) -> None:
 
 def files_to_purge(connection: BaseDatabaseWrapper, now: float) -> Sequence[str]:
     """Return files that have expired, and what uploads that were broken off have left."""
-    at, rows = as_time(now), StoredFile.objects.using(connection.alias)
+    at, rows = utc(now), StoredFile.objects.using(connection.alias)
     # `isnull` is said although `lte` implies it: it is the condition of the partial index.
     expired = rows.filter(expires_at__isnull=False, expires_at__lte=at)
     left = rows.filter(is_whole=False, created_at__lte=at - UNFINISHED)

@@ -15,6 +15,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Max, QuerySet
 
+from responses_app.kit.clock import unix, utc
 from responses_app.kit.errors import StoreError
 from responses_app.kit.kept import removes, writes_lines
 from responses_app.kit.sql import one_at_a_time
@@ -26,7 +27,6 @@ from responses_app.stores.database.files.rows import (
     MAX_PURGED,
     UNFINISHED,
     add_piece,
-    as_time,
     check_room,
     piece_of,
     remove_some,
@@ -69,7 +69,7 @@ class DatabaseSkills(Store[FileSettings], BaseSkills):
             with transaction.atomic(using=db.alias):
                 if Skill.objects.using(db.alias).filter(pk=skill_id).exists():
                     return  # an earlier attempt was committed after all
-                Skill(id=skill_id, project=project, created_at=as_time(at), next_version=2).save(
+                Skill(id=skill_id, project=project, created_at=utc(at), next_version=2).save(
                     using=db.alias, force_insert=True
                 )
                 self._reserve(db, _row(project, skill_id, version_id, 1, bundle, at))
@@ -224,7 +224,7 @@ async def purge_skills(threads: DatabaseReaders, now: float) -> int:
     """Remove what versions that were broken off, or deleted, have left; return how many."""
 
     def left(db: BaseDatabaseWrapper) -> list[str]:
-        rows = SkillVersion.objects.using(db.alias).filter(is_whole=False, created_at__lte=as_time(now) - UNFINISHED)
+        rows = SkillVersion.objects.using(db.alias).filter(is_whole=False, created_at__lte=utc(now) - UNFINISHED)
         return list(rows.values_list("pk", flat=True)[:MAX_PURGED])
 
     gone = await threads.run(left)
@@ -282,7 +282,7 @@ def _remove_empty(db: BaseDatabaseWrapper, skill_ids: Sequence[str]) -> None:
 
 
 def _remove_unfinished(db: BaseDatabaseWrapper, now: float) -> None:
-    rows = Skill.objects.using(db.alias).filter(is_whole=False, created_at__lte=as_time(now) - UNFINISHED)
+    rows = Skill.objects.using(db.alias).filter(is_whole=False, created_at__lte=utc(now) - UNFINISHED)
     # One with versions that are still written, or removed, goes with the last of them.
     rows.filter(versions__isnull=True).delete()
 
@@ -361,7 +361,7 @@ def _row(project: str, skill_id: str, version_id: str, version: int, bundle: New
         digest=bundle.digest,
         bytes=len(bundle.content),
         unpacked=bundle.unpacked,
-        created_at=as_time(at),
+        created_at=utc(at),
     )
 
 
@@ -377,7 +377,7 @@ def _records(db: BaseDatabaseWrapper, skills: Sequence[Skill]) -> list[SkillReco
     return [
         SkillRecord(
             id=skill.pk,
-            created_at=int(skill.created_at.timestamp()),
+            created_at=unix(skill.created_at),
             default=_version(defaults[skill.pk, skill.default_version]),
             latest=latest[skill.pk],
         )
@@ -401,5 +401,5 @@ def _version(row: SkillVersion) -> VersionRecord:
         digest=row.digest,
         bytes=row.bytes,
         unpacked=row.unpacked,
-        created_at=int(row.created_at.timestamp()),
+        created_at=unix(row.created_at),
     )

@@ -15,6 +15,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Exists, OuterRef, Q, QuerySet, Sum
 
+from responses_app.kit.clock import unix, utc
 from responses_app.kit.errors import StoreError
 from responses_app.kit.kept import removes
 from responses_app.kit.table import Store, can_be_known
@@ -24,7 +25,6 @@ from responses_app.protocol.files.files import MAX_PARTS
 from responses_app.stores.database.files.rows import (
     MAX_PURGED,
     add_piece,
-    as_time,
     check_limits,
     piece_of,
     record_of,
@@ -145,7 +145,7 @@ class DatabaseUploads(Store[FileSettings]):
         return row
 
     def _status(self, row: Upload) -> UploadStatus:
-        is_over = row.status == UploadStatus.PENDING and row.expires_at <= as_time(self._now())
+        is_over = row.status == UploadStatus.PENDING and row.expires_at <= utc(self._now())
         return UploadStatus.EXPIRED if is_over else UploadStatus(row.status)
 
     def _record(self, connection: BaseDatabaseWrapper, row: Upload) -> UploadRecord:
@@ -155,8 +155,8 @@ class DatabaseUploads(Store[FileSettings]):
             filename=row.filename,
             purpose=row.purpose,
             bytes=row.bytes,
-            created_at=int(row.created_at.timestamp()),
-            expires_at=int(row.expires_at.timestamp()),
+            created_at=unix(row.created_at),
+            expires_at=unix(row.expires_at),
             file_seconds=row.file_seconds,
             status=self._status(row),
             file=None if file is None else record_of(file),
@@ -179,8 +179,8 @@ class DatabaseUploads(Store[FileSettings]):
                 purpose=upload.purpose,
                 filename=upload.filename,
                 bytes=upload.bytes,
-                created_at=as_time(upload.created_at),
-                expires_at=as_time(upload.expires_at),
+                created_at=utc(upload.created_at),
+                expires_at=utc(upload.expires_at),
                 file_seconds=upload.file_seconds,
             )
 
@@ -202,7 +202,7 @@ class DatabaseUploads(Store[FileSettings]):
             if known.count() >= MAX_PARTS:
                 raise PartsWrong(f"This upload has {MAX_PARTS} parts, and may have no more.", param="data")
             UploadPart.objects.using(connection.alias).create(
-                id=part.id, upload=row, bytes=part.bytes, created_at=as_time(part.created_at)
+                id=part.id, upload=row, bytes=part.bytes, created_at=utc(part.created_at)
             )
 
     def _show(self, connection: BaseDatabaseWrapper, project: str, part: PartRecord) -> None:
@@ -303,14 +303,14 @@ def _remove_some(connection: BaseDatabaseWrapper, **which: object) -> bool:
 
 
 def _with_leftovers(connection: BaseDatabaseWrapper, now: float) -> Sequence[str]:
-    is_open = Q(upload__status=UploadStatus.PENDING.value, upload__expires_at__gt=as_time(now))
+    is_open = Q(upload__status=UploadStatus.PENDING.value, upload__expires_at__gt=utc(now))
     left = UploadPart.objects.using(connection.alias).filter(place=None).exclude(is_open)
     return list(left.values_list("upload_id", flat=True).distinct()[:MAX_PURGED])
 
 
 def _forget(connection: BaseDatabaseWrapper, now: float) -> None:
     left = UploadPart.objects.using(connection.alias).filter(upload=OuterRef("pk"), place=None)
-    over = Upload.objects.using(connection.alias).filter(~Exists(left), expires_at__lte=as_time(now) - REMEMBERED)
+    over = Upload.objects.using(connection.alias).filter(~Exists(left), expires_at__lte=utc(now) - REMEMBERED)
     gone = list(over.values_list("pk", flat=True)[:MAX_PURGED])
     Upload.objects.using(connection.alias).filter(pk__in=gone).delete()
 

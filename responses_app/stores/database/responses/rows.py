@@ -6,7 +6,6 @@ import time
 from array import array
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -14,6 +13,7 @@ from django.db.backends.utils import CursorWrapper
 
 from engine import orjson
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
+from responses_app.kit.clock import utc
 from responses_app.kit.kept import writes_lines
 from responses_app.kit.sql import Row
 from responses_app.kit.table import can_be_known
@@ -56,7 +56,7 @@ def second_of(response_id: str) -> int:
 
 def time_value(connection: BaseDatabaseWrapper, seconds: float) -> object:
     """Return a time in Unix seconds as the database's driver takes it."""
-    return connection.ops.adapt_datetimefield_value(datetime.fromtimestamp(seconds, UTC))
+    return connection.ops.adapt_datetimefield_value(utc(seconds))
 
 
 def database_time(cursor: CursorWrapper) -> float:

@@ -45,12 +45,12 @@ three waves of 50.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
+from responses_app.kit.clock import utc
 from responses_app.kit.sql import Row, Writing, for_update, in_parts, placeholders
 from responses_app.limits.suspects import Stage
 from responses_app.protocol.prompt.chain import ChainLink
@@ -432,7 +432,7 @@ def _in_chats(cursor: CursorWrapper, new: Sequence[tuple[ResponseStep, Row]]) ->
 def _append(cursor: CursorWrapper, batch: Sequence[StoredResponse], now: float) -> None:
     """Append responses to their conversations, in an order all processes share: none waits for another in a circle."""
     appends = [(stored.conversation, stored) for stored in batch if stored.conversation]
-    at = datetime.fromtimestamp(now, UTC)
+    at = utc(now)
     for append, stored in sorted(appends, key=lambda each: each[0].conversation_id):
         response_id = stored.response["id"]
         append_response(cursor.db.alias, stored.project, append, response_id=response_id, at=at)

@@ -15,10 +15,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Exists, F, OuterRef, QuerySet
 from django.db.models.functions import Length
 
+from responses_app.kit.clock import utc
 from responses_app.kit.kept import removes
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.stores.database.places import leave
-from responses_app.stores.database.rollouts.rows import GONE, LISTED, as_time, rollouts_of
+from responses_app.stores.database.rollouts.rows import GONE, LISTED, rollouts_of
 
 AT_ONCE = 50  # roll-outs whose generations are removed together
 STEP_ROWS = 200  # generations that one step removes
@@ -46,7 +47,7 @@ def hide(connection: BaseDatabaseWrapper, name: str, mine: Mapping[str, object])
 
 def hide_made_until(rows: "QuerySet[Rollout]", until: float) -> None:
     """Let nobody find those of these any more that were made until then: the next purge removes them."""
-    rows.filter(created_at__lte=as_time(until)).update(project=GONE, name=F("pk"))
+    rows.filter(created_at__lte=utc(until)).update(project=GONE, name=F("pk"))
 
 
 def hide_old(connection: BaseDatabaseWrapper, before: float | None, *, spared: Collection[str] = ()) -> list[str]:
@@ -61,7 +62,7 @@ def hide_old(connection: BaseDatabaseWrapper, before: float | None, *, spared: C
     with transaction.atomic(using=connection.alias):
         # Who is adding something has the lock, and then it is not old any more.
         old = (
-            rows.filter(last_at__lt=as_time(before))
+            rows.filter(last_at__lt=utc(before))
             .exclude(project__in=[GONE, *spared])
             .select_for_update(skip_locked=True)
         )

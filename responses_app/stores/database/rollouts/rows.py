@@ -3,7 +3,6 @@
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, cast
 
 from django.db import connections
@@ -14,6 +13,7 @@ from django.db.models import QuerySet
 from engine import orjson
 from engine.formats.base import Tokens
 from engine.types import WeightsSpan
+from responses_app.kit.clock import unix, utc
 from responses_app.kit.columns import json_text
 from responses_app.kit.kept import writes_lines
 from responses_app.models.rollouts import Rollout, RolloutGeneration
@@ -44,11 +44,6 @@ _PLAIN = (
 _DEFAULTS = EngineCall(response_id="", sampled=unpack_tokens(b"\x03"))
 
 
-def as_time(seconds: float) -> datetime:
-    """Return a time in Unix seconds as models have it."""
-    return datetime.fromtimestamp(seconds, UTC)
-
-
 def rollouts_of(connection: BaseDatabaseWrapper) -> "QuerySet[Rollout]":
     """Return all roll-outs."""
     return Rollout.objects.using(connection.alias)
@@ -65,9 +60,9 @@ def record_of(row: Rollout) -> RolloutRecord:
         id=row.pk,
         project=row.project,
         name=row.name,
-        created_at=int(row.created_at.timestamp()),
-        last_at=int(row.last_at.timestamp()),
-        ended_at=None if row.ended_at is None else int(row.ended_at.timestamp()),
+        created_at=unix(row.created_at),
+        last_at=unix(row.last_at),
+        ended_at=None if row.ended_at is None else unix(row.ended_at),
         group=row.group or None,
         metadata=row.metadata,
         sampling=row.sampling,
@@ -94,8 +89,8 @@ def row_of(record: RolloutRecord) -> Rollout:
         sampling=record.sampling,
         weights_wanted=record.weights_wanted or "",
         max_staleness=record.max_staleness,
-        created_at=as_time(record.created_at),
-        last_at=as_time(record.last_at),
+        created_at=utc(record.created_at),
+        last_at=utc(record.last_at),
     )
 
 
@@ -206,7 +201,7 @@ def keep_counts(cursor: CursorWrapper, row: Counts, *, model: str, now: float) -
         f"UPDATE {ROLLOUTS} SET model = %s, last_at = %s, versions = %s, {columns} WHERE id = %s",
         [
             model,
-            cursor.db.ops.adapt_datetimefield_value(as_time(now)),
+            cursor.db.ops.adapt_datetimefield_value(utc(now)),
             json_text(list(row.versions)) if row.versions else None,
             *(getattr(row, name) for name in _COUNTED),
             row.id,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from django.db import IntegrityError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from responses_app.kit.clock import utc
 from responses_app.kit.retention import Retentions
 from responses_app.kit.sql import one_at_a_time
 from responses_app.kit.table import Store, can_be_known, part_of
@@ -24,7 +25,6 @@ from responses_app.stores.database.rollouts import removal
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from responses_app.stores.database.rollouts.rows import (
     LISTED,
-    as_time,
     found,
     generations_of,
     read_generations,
@@ -155,14 +155,14 @@ class DatabaseRollouts(Store[RolloutSettings], BaseRolloutStore):
         def change(row: Rollout) -> list[str]:
             if is_full_of_rewards(row.rewards, reward):
                 raise TooManyRewards(name)
-            row.rewards, row.last_at = [*row.rewards, reward], as_time(reward["at"])
+            row.rewards, row.last_at = [*row.rewards, reward], utc(reward["at"])
             return ["rewards", "last_at"]
 
         return await self._changed(project, name, change)
 
     async def end(self, project: str, name: str, *, at: int) -> RolloutRecord | None:
         def change(row: Rollout) -> list[str]:
-            row.ended_at = row.ended_at or as_time(at)
+            row.ended_at = row.ended_at or utc(at)
             return ["ended_at"]
 
         return await self._changed(project, name, change)

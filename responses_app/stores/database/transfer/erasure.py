@@ -11,12 +11,12 @@ erased too: its worker is told, and where it is not, what it would keep at its e
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from django.db import connections
 from django.db.models import Model, QuerySet
 
+from responses_app.kit.clock import utc
 from responses_app.kit.kept import WRITERS, Line, Write, kept_models, remove_some
 from responses_app.models import Response, json_text
 from responses_app.protocol.json_text import one_line
@@ -111,7 +111,7 @@ def dated_models() -> list[type[Model]]:
 
 def past(model: type[Model], project: str, oldest: float, *, using: str, running: bool = True) -> "QuerySet[Model]":
     """Return a project's rows that were made until then (Unix seconds), responses that run only where `running`."""
-    rows = _of_project(model, project, using).filter(**{f"{model.kept.dated}__lte": time_of(oldest)})
+    rows = _of_project(model, project, using).filter(**{f"{model.kept.dated}__lte": utc(oldest)})
     return rows if running or model is not Response else rows.exclude(status__in=RUNNING)
 
 
@@ -124,8 +124,3 @@ def erase_past(using: str, project: str, oldest: float, *, running: bool) -> Ite
         while ids := remove_some(past(model, project, oldest, using=using, running=running)):
             if model is Response:
                 yield ids
-
-
-def time_of(seconds: float) -> datetime:
-    """Return Unix seconds as the columns of times have them."""
-    return datetime.fromtimestamp(seconds, UTC)

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 
+from responses_app.kit.clock import utc
 from responses_app.kit.kept import remove_some
 from responses_app.kit.polling import Question
 from responses_app.kit.table import Store
 from responses_app.models import Project, Response
 from responses_app.stores.database.places import forget_places
-from responses_app.stores.database.transfer.erasure import dated_models, past, time_of
+from responses_app.stores.database.transfer.erasure import dated_models, past
 
 MAX_STEPS = 100  # of one kind of things and one project
 
@@ -49,5 +50,5 @@ class DatabaseRetentions(Store[None]):
     async def forget_places(self) -> None:
         """Remove the places in lists of what is gone for long. Raises `StoreError`."""
         for _ in range(MAX_STEPS):
-            if not await self._threads.run(lambda db: forget_places(db, now=time_of(self._now()))):
+            if not await self._threads.run(lambda db: forget_places(db, now=utc(self._now()))):
                 break

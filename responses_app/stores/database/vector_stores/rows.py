@@ -8,6 +8,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
 
+from responses_app.kit.clock import unix, utc
 from responses_app.kit.columns import json_text
 from responses_app.kit.kept import removes, writes_lines
 from responses_app.models import StoredFile
@@ -31,28 +32,23 @@ from responses_app.stores.vector_stores import (
 )
 
 
-def time_of(seconds: float) -> datetime:
-    """Return a time in Unix seconds as columns have it."""
-    return datetime.fromtimestamp(seconds, UTC)
-
-
 def kept_stores(using: str, project: str, *, since: float) -> "QuerySet[VectorStore]":
     """Return a project's stores that were made after `since` (Unix seconds; below 0 for all)."""
     rows = VectorStore.objects.using(using).filter(project=project, removed=False)
-    return rows if since < 0 else rows.filter(created_at__gt=time_of(since))
+    return rows if since < 0 else rows.filter(created_at__gt=utc(since))
 
 
 def kept_files(using: str, project: str, store_id: str, *, now: float, since: float) -> "QuerySet[VectorStoreFile]":
     """Return the files of a store, as long as they are kept as files too; all are younger than `since`."""
     rows = VectorStoreFile.objects.using(using).filter(store_id=store_id, store__project=project, store__removed=False)
-    rows = rows if since < 0 else rows.filter(store__created_at__gt=time_of(since))
+    rows = rows if since < 0 else rows.filter(store__created_at__gt=utc(since))
     return rows.exclude(status=REMOVED).filter(Exists(_sources(project, now, since)))
 
 
 def _sources(project: str, now: float, since: float) -> "QuerySet[StoredFile]":
-    unexpired = Q(expires_at=None) | Q(expires_at__gt=time_of(now))
+    unexpired = Q(expires_at=None) | Q(expires_at__gt=utc(now))
     rows = StoredFile.objects.filter(unexpired, pk=OuterRef("file_id"), project=project, is_whole=True)
-    return rows if since < 0 else rows.filter(created_at__gt=time_of(since))
+    return rows if since < 0 else rows.filter(created_at__gt=utc(since))
 
 
 def counts_of(rows: "QuerySet[VectorStoreFile]") -> tuple[StoreFileCounts, int]:
@@ -71,8 +67,8 @@ def store_record(row: VectorStore, counted: tuple[StoreFileCounts, int]) -> Vect
         name=row.name,
         description=row.description,
         metadata=row.metadata,
-        created_at=int(row.created_at.timestamp()),
-        last_active_at=int(row.last_active_at.timestamp()),
+        created_at=unix(row.created_at),
+        last_active_at=unix(row.last_active_at),
         expires_days=row.expires_days,
         counts=counts,
         usage_bytes=size,
@@ -85,7 +81,7 @@ def file_record(row: VectorStoreFile) -> StoreFileRecord:
         store_id=row.store_id,
         file_id=row.file_id,
         filename=row.filename,
-        created_at=int(row.created_at.timestamp()),
+        created_at=unix(row.created_at),
         status=row.status,
         attributes=row.attributes,
         chunking=Chunking(row.chunk_size, row.chunk_overlap),
@@ -99,7 +95,7 @@ def batch_record(row: VectorStoreBatch, files: "QuerySet[VectorStoreFile]") -> B
     return BatchRecord(
         id=row.pk,
         store_id=row.store_id,
-        created_at=int(row.created_at.timestamp()),
+        created_at=unix(row.created_at),
         cancelled=row.cancelled,
         counts=counts_of(files.filter(batch_id=row.pk))[0],
     )
@@ -205,9 +201,9 @@ def _let_expire(using: str, *, now: float) -> int:
     """Take the files out of stores that have expired; the stores stay, to say so."""
     filled = VectorStoreFile.objects.using(using).filter(store_id=OuterRef("pk")).exclude(status=REMOVED)
     rows = VectorStore.objects.using(using).filter(Exists(filled), expires_days__isnull=False)
-    rows = rows.filter(last_active_at__lte=time_of(now) - timedelta(days=1))  # none expires sooner
+    rows = rows.filter(last_active_at__lte=utc(now) - timedelta(days=1))  # none expires sooner
     every = rows.values_list("pk", "last_active_at", "expires_days").iterator()
-    expired = [pk for pk, active, days in every if active + timedelta(days=days) <= time_of(now)][:STORES_AT_ONCE]
+    expired = [pk for pk, active, days in every if active + timedelta(days=days) <= utc(now)][:STORES_AT_ONCE]
     files = VectorStoreFile.objects.using(using).filter(store_id__in=expired)
     return files.exclude(status=REMOVED).update(status=REMOVED) if expired else 0
 

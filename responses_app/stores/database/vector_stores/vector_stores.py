@@ -13,6 +13,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, Q, QuerySet
 
+from responses_app.kit.clock import utc
 from responses_app.kit.polling import any_of
 from responses_app.kit.sql import in_parts, one_at_a_time
 from responses_app.kit.table import can_be_known, part_of
@@ -37,7 +38,6 @@ from responses_app.stores.database.vector_stores.rows import (
     kept_stores,
     store_record,
     sweep,
-    time_of,
 )
 from responses_app.stores.database.vector_stores.search import found, insert_words
 from responses_app.stores.database.vector_stores.vectors import KeptVectors
@@ -91,8 +91,8 @@ class DatabaseVectorStores(KeptVectors):
                 name=record.name,
                 description=record.description,
                 metadata=dict(record.metadata),
-                created_at=time_of(record.created_at),
-                last_active_at=time_of(record.last_active_at),
+                created_at=utc(record.created_at),
+                last_active_at=utc(record.last_active_at),
                 expires_days=record.expires_days,
             )
             self._put(project, record.id, files, batch_id="")

@@ -14,6 +14,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q, QuerySet, Sum
 
+from responses_app.kit.clock import utc
 from responses_app.kit.table import Store, can_be_known
 from responses_app.models.vector_stores import (
     COMPLETED,
@@ -24,7 +25,6 @@ from responses_app.models.vector_stores import (
 )
 from responses_app.stores.database.vector_stores.codes import KeptCodes
 from responses_app.stores.database.vector_stores.nearest import packed, packed_keys
-from responses_app.stores.database.vector_stores.rows import time_of
 from responses_app.stores.vector_stores import PendingVectors, VectorStoreSettings
 
 Result = TypeVar("Result")
@@ -50,7 +50,7 @@ class KeptVectors(Store[VectorStoreSettings]):
         return await self._threads.run(within_transaction) if all(map(can_be_known, ids)) else None
 
     def _time(self) -> datetime:
-        return time_of(self._now())
+        return utc(self._now())
 
     async def claim_vectors(
         self, worker: str, model: str, *, lease_seconds: float, after: str = ""
