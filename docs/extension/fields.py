@@ -11,7 +11,6 @@ from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
 from responses_app.protocol.chat.stored import ChatCompletionChanges
 from responses_app.protocol.fields import ClientModel, carried_out, inner_models
-from responses_app.protocol.files.batches import NewBatch
 from responses_app.protocol.files.containers import AutoShell, CodeInterpreter, CopiedFile, NewContainer, ReferenceShell
 from responses_app.protocol.files.files import CompletedUpload, NewUpload, UploadFields
 from responses_app.protocol.files.vector_stores import (
@@ -23,7 +22,6 @@ from responses_app.protocol.files.vector_stores import (
     VectorStoreSearch,
 )
 from responses_app.protocol.items.items import MODELS, PASSED_THROUGH, REFUSED_ITEMS
-from responses_app.protocol.messages.batches import NewMessageBatch
 from responses_app.protocol.messages.blocks import MESSAGES as MESSAGES_OF_ANTHROPIC
 from responses_app.protocol.messages.request import CountFields, MessagesFields
 from responses_app.protocol.messages.tools import TOOLS as TOOLS_OF_ANTHROPIC
@@ -46,6 +44,8 @@ from responses_app.protocol.session.tool_outputs import ToolOutput
 from responses_app.protocol.stateless.completions import CompletionFields
 from responses_app.protocol.stateless.decisions import DecisionFields
 from responses_app.protocol.stateless.embeddings import EmbeddingFields
+from responses_app.resources.batches.lines import NewBatch
+from responses_app.resources.batches.message_lines import NewMessageBatch
 from responses_app.resources.webhooks.fields import (
     NewWebhookEndpoint,
     WebhookEndpointChanges,

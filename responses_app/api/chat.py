@@ -41,7 +41,7 @@ from responses_app.protocol.prompt.replaying import SeenTurn, keys_of
 from responses_app.protocol.requests.pages import page_behind, page_of, parse_list_query
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.response.steps import StopReason
-from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest, begun, tokens_of
+from responses_app.resources.batches.handlers import LineAnswer, LineHandler, LineRequest, begun, tokens_of
 from responses_app.runs.chats import Choices
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.failures import without_answer

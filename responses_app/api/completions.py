@@ -16,7 +16,7 @@ from responses_app.protocol.stateless.completions import (
     joined,
     parse_completion,
 )
-from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest, begun, tokens_of
+from responses_app.resources.batches.handlers import LineAnswer, LineHandler, LineRequest, begun, tokens_of
 from responses_app.runs.stateless.completing import Completing
 from responses_app.web.endpoint import EVENTS, JSON, Endpoint
 from responses_app.web.http import (

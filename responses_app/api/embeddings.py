@@ -7,7 +7,6 @@ from django.http import HttpResponse
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import invalid_value
-from responses_app.protocol.files.batches import LineTokens
 from responses_app.protocol.stateless.embeddings import (
     EmbeddingList,
     EmbeddingsHead,
@@ -16,7 +15,8 @@ from responses_app.protocol.stateless.embeddings import (
     encode_answer,
     parse_embeddings,
 )
-from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest
+from responses_app.resources.batches.handlers import LineAnswer, LineHandler, LineRequest
+from responses_app.resources.batches.lines import LineTokens
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.endpoint import BYTES, JSON, Endpoint
 from responses_app.web.http import ApiRequest, read_json, read_line

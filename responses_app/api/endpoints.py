@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from responses_app.api import (
-    batches,
     chat,
     chats,
     completions,
@@ -13,7 +12,6 @@ from responses_app.api import (
     embeddings,
     engine,
     files,
-    message_batches,
     messages,
     models,
     openapi,
@@ -34,6 +32,8 @@ from responses_app.api.organization import (
     spend_limits,
     usage,
 )
+from responses_app.resources.batches import endpoints as batches
+from responses_app.resources.batches import message_endpoints as message_batches
 from responses_app.resources.setups import endpoints as setups
 from responses_app.resources.webhooks import endpoints as webhooks
 from responses_app.web.endpoint import Endpoint

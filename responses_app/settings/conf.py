@@ -18,7 +18,6 @@ from responses_app.auth.proxies import Network, trusted_proxies
 from responses_app.auth.sign_on.settings import SignOnSettings
 from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.events.dialects import OPENAI, PRESETS, Dialect, parse_dialect
-from responses_app.protocol.files.batches import BatchSettings
 from responses_app.protocol.prices import PriceSettings
 from responses_app.protocol.rollouts.requests import RolloutSettings
 from responses_app.protocol.session.session import SessionSettings
@@ -36,6 +35,7 @@ from responses_app.protocol.setting import (
     whole,
 )
 from responses_app.protocol.transport import HeaderSettings
+from responses_app.resources.batches.settings import BatchSettings
 from responses_app.resources.webhooks.settings import WebhookSettings
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.settings.models import EmbeddingSettings, EngineSettings

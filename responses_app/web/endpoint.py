@@ -33,7 +33,7 @@ from responses_app.protocol.messages.errors import ErrorSchema
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES
 from responses_app.protocol.requests.pages import DEFAULT_LIMIT, MAX_LIMIT
 from responses_app.protocol.retention import keeps_nothing
-from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest
+from responses_app.resources.batches.handlers import LineAnswer, LineHandler, LineRequest
 from responses_app.runs.plan.failures import store_away, store_errors
 from responses_app.web.http import ApiRequest, MethodNotAllowed, NotServed, json_response
 from responses_app.web.idempotency import Decide, Once, Replay, key_of

@@ -33,7 +33,7 @@ from responses_app.protocol.requests.pages import Query, parse_include_query
 from responses_app.protocol.rollouts.generations import Api
 from responses_app.protocol.rollouts.requests import ref_of
 from responses_app.protocol.transport import ANTHROPIC_REQUEST_ID, JSON_TYPE, unsupported_media_type
-from responses_app.runs.batches.lines import LineRequest
+from responses_app.resources.batches.handlers import LineRequest
 from responses_app.runs.plan.plan import DecidedResponse, Origin
 from responses_app.wiring.reading import JsonReader
 from responses_app.wiring.site import get_site

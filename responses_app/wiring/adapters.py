@@ -15,9 +15,9 @@ from responses_app.kit.threads import DatabaseReaders
 from responses_app.limits.ledger import BaseLedger
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import ConnectionLimit, Rates
+from responses_app.resources.batches.records import BaseBatchStore
 from responses_app.runs.spending import Spending
 from responses_app.settings.conf import Settings
-from responses_app.stores.batches import BaseBatchStore
 from responses_app.stores.engines import BaseEngineStore
 from responses_app.stores.idempotency import BaseIdempotencyStore
 from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore
@@ -153,7 +153,7 @@ def _idempotency(settings: Settings, clock: StoreClock, retentions: Retentions) 
 
 
 def _batches(settings: Settings, clock: StoreClock, retentions: Retentions, polls: DatabaseReaders) -> BaseBatchStore:
-    from responses_app.stores.database.batches.store import DatabaseBatches
+    from responses_app.resources.batches.store import DatabaseBatches
 
     timeout = settings.database_timeout_seconds
     return DatabaseBatches(settings=settings, now=clock, timeout=timeout, retentions=retentions, polls=polls)

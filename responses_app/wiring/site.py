@@ -36,10 +36,11 @@ from responses_app.protocol.requests.server_tools import weighs_meaning
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT
 from responses_app.protocol.transport import AnswerHeaders
+from responses_app.resources.batches.duty import BatchWork
+from responses_app.resources.batches.handlers import LineOf
+from responses_app.resources.batches.office import BatchOffice
+from responses_app.resources.batches.records import BaseBatchStore
 from responses_app.resources.webhooks.sender import WebhookSender
-from responses_app.runs.batches.lines import LineOf
-from responses_app.runs.batches.office import BatchOffice
-from responses_app.runs.batches.work import BatchWork
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.chats import StoredChats
 from responses_app.runs.driving.usage_book import UsageBook
@@ -67,7 +68,6 @@ from responses_app.runs.words import WordReader
 from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings
 from responses_app.stores.base import BaseResponseStore, WorkerState
-from responses_app.stores.batches import BaseBatchStore
 from responses_app.stores.files import BaseFileStore
 from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.skills import BaseSkills
@@ -551,7 +551,8 @@ def _batch_work(base: _Base, runs: _Runs, embeddings: Embeddings, upkeep: Upkeep
         now=base.clock,
     )
     ready = partial(getattr, base.engines, "any_started")
-    return BatchWork(office, upkeep.heartbeat, worker=base.worker, ready=ready)
+    dead_before = partial(getattr, upkeep.heartbeat.pulse, "dead_before")
+    return BatchWork(office, worker=base.worker, dead_before=dead_before, ready=ready)
 
 
 def _engine_doors(base: _Base, service: ResponseService) -> EngineDoors:

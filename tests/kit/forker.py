@@ -42,8 +42,9 @@ MODULES = (
     *("responses_app.web.middleware", "responses_app.web.sockets.consumer", "responses_app.watch.transcript"),
     # All of `responses_app.api.endpoints` that can be had without settings.
     *(f"responses_app.api.{name}" for name in ("openapi", "rollout_exports", "containers", "skills")),
-    *(f"responses_app.api.{name}" for name in ("responses", "engine", "models", "chats", "vector_stores", "batches")),
-    *(f"responses_app.api.{name}" for name in ("messages", "message_batches", "conversations", "completions")),
+    *(f"responses_app.api.{name}" for name in ("responses", "engine", "models", "chats", "vector_stores")),
+    *(f"responses_app.api.{name}" for name in ("messages", "conversations", "completions")),
+    *(f"responses_app.resources.batches.{name}" for name in ("endpoints", "message_endpoints")),
     *(f"responses_app.api.organization.{name}" for name in ("admin_keys", "costs", "audit_logs", "spend_limits")),
 )
 MAX_ORDER = 1024 * 1024  # bytes

@@ -51,7 +51,7 @@ MODULES = (
     "responses_app.resources.webhooks.duty",
     "responses_app.routing",
     "responses_app.stores.database.approvals",
-    "responses_app.stores.database.batches.store",
+    "responses_app.resources.batches.store",
     "responses_app.stores.database.engines",
     "responses_app.stores.database.files.files",
     "responses_app.stores.database.files.skills",

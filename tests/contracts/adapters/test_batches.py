@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from responses_app.kit.errors import StoreError
-from responses_app.protocol.files.batches import (
+from responses_app.resources.batches.lines import (
     CANCELLED,
     CANCELLING,
     COMPLETED,
@@ -16,12 +16,10 @@ from responses_app.protocol.files.batches import (
     FINALIZING,
     IN_PROGRESS,
     VALIDATING,
-    BatchSettings,
     LineTokens,
     NewLine,
 )
-from responses_app.stores.base import Claim, ClaimLost
-from responses_app.stores.batches import (
+from responses_app.resources.batches.records import (
     ERRORED,
     SUCCEEDED,
     BaseBatchStore,
@@ -32,7 +30,9 @@ from responses_app.stores.batches import (
     LineCounts,
     TooManyBatches,
 )
-from responses_app.stores.database.batches.store import DatabaseBatches
+from responses_app.resources.batches.settings import BatchSettings
+from responses_app.resources.batches.store import DatabaseBatches
+from responses_app.stores.base import Claim, ClaimLost
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id, present
 
 NOBODY_IS_DEAD = -1e9

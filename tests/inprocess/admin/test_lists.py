@@ -11,7 +11,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from responses_app.admin import lists
 from responses_app.models import Conversation, ConversationItem, PublicName, Response, StoredFile
-from responses_app.models.batches import Batch
+from responses_app.resources.batches.model import Batch
 from tests.inprocess.admin import samples
 
 LIST = "/admin/responses_app/response/"

@@ -95,7 +95,7 @@ def test_a_worker_is_killed_at_each_state(tmp_path: Path, state: str) -> None:
 
 EXPIRE = """
 from datetime import UTC, datetime, timedelta
-from responses_app.models.batches import Batch
+from responses_app.resources.batches.model import Batch
 Batch.objects.filter(metadata__contains="expires").update(expires_at=datetime.now(UTC) + timedelta(seconds=1))
 """
 

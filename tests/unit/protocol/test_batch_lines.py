@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from responses_app.protocol.errors import model_not_found
-from responses_app.protocol.files.batches import InputLines, NewLine
+from responses_app.resources.batches.lines import InputLines, NewLine
 
 
 def lines_of(max_lines: int = 100, max_line_bytes: int = 1000) -> InputLines:

@@ -12,14 +12,11 @@ import pytest
 
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import rate_limited, stopping
-from responses_app.protocol.files.batches import CANCELLING, FINALIZING, IN_PROGRESS, BatchSettings
-from responses_app.runs.batches.lines import LineAnswer, LineHandler, LineRequest
-from responses_app.runs.batches.office import BatchOffice
-from responses_app.runs.batches.running import MAX_PAUSE, LineRunner
-from responses_app.runs.batches.work import BatchWork, _Worked
-from responses_app.runs.queues.turns import FairTurns
-from responses_app.stores.base import Claim, ClaimLost
-from responses_app.stores.batches import (
+from responses_app.resources.batches.duty import BatchWork, _Worked
+from responses_app.resources.batches.handlers import LineAnswer, LineHandler, LineRequest
+from responses_app.resources.batches.lines import CANCELLING, FINALIZING, IN_PROGRESS
+from responses_app.resources.batches.office import BatchOffice
+from responses_app.resources.batches.records import (
     SUCCEEDED,
     BaseBatchStore,
     BatchRecord,
@@ -28,6 +25,10 @@ from responses_app.stores.batches import (
     ResultLine,
     Step,
 )
+from responses_app.resources.batches.runner import MAX_PAUSE, LineRunner
+from responses_app.resources.batches.settings import BatchSettings
+from responses_app.runs.queues.turns import FairTurns
+from responses_app.stores.base import Claim, ClaimLost
 from responses_app.web.endpoint import line_of
 from tests.kit.memory_files import MemoryFileStore
 
@@ -91,8 +92,7 @@ async def test_a_stop_waits_for_lines_and_those_that_are_refused_are_left_to_oth
     store.step.side_effect = step
     store.has_work.side_effect = [True, *[False] * 9]
     store.claim.return_value = [ClaimedBatch(record=RECORD, claim=Claim("A", 1))]
-    heartbeat: Any = SimpleNamespace(pulse=SimpleNamespace(dead_before=0.0))
-    work = BatchWork(office_of(store), heartbeat, worker="A", ready=lambda: True)
+    work = BatchWork(office_of(store), worker="A", dead_before=lambda: 0.0, ready=lambda: True)
     work.start(lambda _: LineHandler(answer))
     await asked.wait()
     await work.stop()
@@ -182,7 +182,7 @@ async def test_lines_that_go_while_they_are_written_say_that_it_is_anothers(capl
 
 
 async def test_files_of_an_earlier_try_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("responses_app.runs.batches.work.RETRY_SECONDS", 0)
+    monkeypatch.setattr("responses_app.resources.batches.duty.RETRY_SECONDS", 0)
     store = store_of(end=StoreError("away"), finalize=[FINAL, ClaimLost("deleted")])
     store.get.side_effect = [FINAL, FINAL, FINAL, None]
     assert await files_of(await worked(store)) == []

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openai import APIStatusError, OpenAI
 
-from responses_app.runs.batches.work import MAX_CLAIMED
+from responses_app.resources.batches.duty import MAX_CLAIMED
 from tests.kit.batches import batch_of, ended, line, output_of, uploaded
 from tests.kit.closed import ClosedServer
 from tests.kit.sdk import sdk_of
@@ -19,7 +19,7 @@ print(ApiKey.objects.filter(name="batches").delete()[0])
 """
 # A batch of the key that is gone, whose input nobody has read yet.
 UNREAD = """
-from responses_app.models.batches import Batch
+from responses_app.resources.batches.model import Batch
 row = Batch.objects.get()
 row.pk, row.status, row.times, row.worker = row.pk + "0", "validating", {}, ""
 row.total = row.completed = row.failed = row.cancelled = 0

@@ -24,7 +24,6 @@ from responses_app.protocol.requests.resources import RUNNING
 
 # All of these register how their rows are removed and written.
 from responses_app.stores.database import callers, conversations, idempotency, pictures, usage  # noqa: F401
-from responses_app.stores.database.batches import rows as batches  # noqa: F401
 from responses_app.stores.database.chunks import read_in_chunks
 from responses_app.stores.database.files import skills, uploads  # noqa: F401
 from responses_app.stores.database.responses import removal  # noqa: F401

@@ -10,7 +10,10 @@ from typing_extensions import TypedDict
 
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.files.batches import (
+from responses_app.protocol.files.files import BATCH_PURPOSE, file_not_found
+from responses_app.protocol.requests.pages import page_of, parse_list_query
+from responses_app.resources.batches.checks import REFUSALS, check_can_run
+from responses_app.resources.batches.lines import (
     OPEN,
     VALIDATING,
     WINDOW_SECONDS,
@@ -23,10 +26,7 @@ from responses_app.protocol.files.batches import (
     parse_batch,
     wrong_purpose,
 )
-from responses_app.protocol.files.files import BATCH_PURPOSE, file_not_found
-from responses_app.protocol.requests.pages import page_of, parse_list_query
-from responses_app.stores.batches import BatchRecord
-from responses_app.web.batches import REFUSALS, check_can_run
+from responses_app.resources.batches.records import BatchRecord
 from responses_app.web.endpoint import PAGED, Endpoint, in_batches
 from responses_app.web.http import ApiRequest, or_raise, read_json
 from responses_app.wiring.site import get_site

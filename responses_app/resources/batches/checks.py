@@ -1,9 +1,9 @@
 """The checks of both APIs of batches before one is created, and their refusal."""
 
 from responses_app.protocol.errors import invalid_request, invalid_value
-from responses_app.protocol.files.batches import too_many_batches
 from responses_app.protocol.rollouts.requests import HEADER, METADATA
-from responses_app.stores.batches import TooManyBatches
+from responses_app.resources.batches.lines import too_many_batches
+from responses_app.resources.batches.records import TooManyBatches
 from responses_app.web.endpoint import Refusals, in_batches
 from responses_app.web.http import ApiRequest
 from responses_app.wiring.site import get_site

@@ -18,7 +18,6 @@ from responses_app.protocol.errors import ApiError, JsonObject, invalid_request,
 from responses_app.protocol.fields import ClientModel, Text, check_metadata, validate
 from responses_app.protocol.files.files import FileExpiry
 from responses_app.protocol.json_text import dumps
-from responses_app.protocol.setting import KIB, MIB, RoomSettings, setting, whole
 
 WINDOW_SECONDS = 24 * 3600  # of `completion_window`, which is 24h at OpenAI, too
 KEPT_SECONDS = 30 * 24 * 3600  # a batch is forgotten so long after it was created
@@ -37,22 +36,6 @@ EXPIRED: Final = "expired"
 CANCELLED: Final = "cancelled"
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchSettings(RoomSettings):
-    """How large batches may be, and how much of them runs at once."""
-
-    batch_max_lines: int = setting(50_000, whole(1), "lines that a batch may have")
-    batch_max_bytes: int = setting(
-        200 * MIB, whole(KIB), "largest input file of a batch, also where FILE_MAX_BYTES is less"
-    )
-    batches_max_open: int = setting(
-        100, whole(1), "batches of one project that may be under way at once; further ones get a 429"
-    )
-    batch_lines_running: int = setting(
-        32, whole(1, 10_000), "lines of batches that one worker runs at once, shared fairly by projects"
-    )
 
 
 class NewBatch(ClientModel):

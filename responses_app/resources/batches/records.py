@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from responses_app.kit.errors import StoreError
-from responses_app.protocol.files.batches import NO_TOKENS, OPEN, BatchError, BatchSettings, LineTokens, NewLine, Status
+from responses_app.resources.batches.lines import NO_TOKENS, OPEN, BatchError, LineTokens, NewLine, Status
+from responses_app.resources.batches.settings import BatchSettings
 from responses_app.stores.base import Claim
 
 UNLIMITED = BatchSettings(batches_max_open=1_000_000)

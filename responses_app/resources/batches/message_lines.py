@@ -11,9 +11,9 @@ from pydantic import Field
 from engine import orjson
 from responses_app.protocol.errors import ApiError, JsonObject, array_too_long, invalid_request, invalid_value
 from responses_app.protocol.fields import ClientModel, validate
-from responses_app.protocol.files.batches import CANCELLED, EXPIRED, NewLine, written
 from responses_app.protocol.ids import MESSAGE_BATCH
 from responses_app.protocol.json_text import dumps
+from responses_app.resources.batches.lines import CANCELLED, EXPIRED, NewLine, written
 
 ENDPOINT = "/v1/messages"  # that answers the lines
 

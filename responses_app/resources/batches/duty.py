@@ -18,7 +18,8 @@ from responses_app.kit.errors import StoreError
 from responses_app.limits.suspects import holding
 from responses_app.protocol import ids
 from responses_app.protocol.errors import EndsWorkers
-from responses_app.protocol.files.batches import (
+from responses_app.resources.batches.handlers import LineOf
+from responses_app.resources.batches.lines import (
     CANCELLED,
     CANCELLING,
     COMPLETED,
@@ -38,15 +39,13 @@ from responses_app.protocol.files.batches import (
     not_run_line,
     told,
 )
-from responses_app.protocol.messages.batches import is_messages_batch
-from responses_app.runs.batches.lines import LineOf
-from responses_app.runs.batches.office import BatchOffice, KeyGone
-from responses_app.runs.batches.running import LineRunner
-from responses_app.runs.duties import WorkerHeartbeat
+from responses_app.resources.batches.message_lines import is_messages_batch
+from responses_app.resources.batches.office import BatchOffice, KeyGone
+from responses_app.resources.batches.records import ERRORED, SUCCEEDED, BatchEnd, BatchRecord, ClaimedBatch, ResultLine
+from responses_app.resources.batches.runner import LineRunner
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.queues.turns import FairTurns
 from responses_app.stores.base import ClaimLost
-from responses_app.stores.batches import ERRORED, SUCCEEDED, BatchEnd, BatchRecord, ClaimedBatch, ResultLine
 from responses_app.stores.files import PIECE_BYTES, FileGone, FileRecord
 
 logger = logging.getLogger("respsite.runs")
@@ -277,13 +276,16 @@ async def _pieces(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 class BatchWork:
-    """The duty of a worker to work on batches. Nothing is claimed before `ready()`, and nothing once it is to stop."""
+    """The duty of a worker to work on batches. Nothing is claimed before `ready()`, and nothing once it is to stop.
+
+    Workers that were not seen since `dead_before()`, by the store's clock in Unix seconds, are dead.
+    """
 
     def __init__(
-        self, office: BatchOffice, heartbeat: WorkerHeartbeat, *, worker: str, ready: Callable[[], bool]
+        self, office: BatchOffice, *, worker: str, dead_before: Callable[[], float], ready: Callable[[], bool]
     ) -> None:
         self._office = office
-        self._heartbeat = heartbeat
+        self._dead_before = dead_before
         self._worker = worker
         self._ready = ready
         self._turns = FairTurns(max_running=office.settings.batch_lines_running)
@@ -343,7 +345,7 @@ class BatchWork:
 
     async def _claim(self, line_of: LineOf, room: int, *, without: Collection[str] = ()) -> bool:
         """Begin to work on up to `room` batches of other projects than these; return whether there was one."""
-        store, dead_before, known = self._office.store, self._heartbeat.pulse.dead_before, list(self._worked)
+        store, dead_before, known = self._office.store, self._dead_before(), list(self._worked)
         if not await store.has_work(self._worker, dead_before=dead_before, known=known, without=without):
             return False
         claimed = await store.claim(self._worker, dead_before=dead_before, limit=room, known=known, without=without)

@@ -1,24 +1,27 @@
 """Rows of batches and of their lines. All of this blocks, and is called inside a transaction where it writes."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
-from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from responses_app.kit.clock import unix, utc
-from responses_app.kit.columns import json_text
-from responses_app.kit.kept import removes, writes_lines
 from responses_app.models import Worker
-from responses_app.models.batches import Batch, BatchLine
-from responses_app.protocol.files.batches import CANCELLED, EXPIRED, OPEN, LineTokens, NewLine
+from responses_app.resources.batches.lines import CANCELLED, EXPIRED, OPEN, LineTokens, NewLine
+from responses_app.resources.batches.model import Batch, BatchLine
+from responses_app.resources.batches.records import (
+    ERRORED,
+    SUCCEEDED,
+    BatchRecord,
+    BegunLine,
+    ClaimedBatch,
+    DoneLine,
+    LineCounts,
+)
 from responses_app.stores.base import Claim, ClaimLost
-from responses_app.stores.batches import ERRORED, SUCCEEDED, BatchRecord, BegunLine, ClaimedBatch, DoneLine, LineCounts
 
 PENDING, BEGUN, DONE = 0, 1, 2  # of `BatchLine.state`
-AT_ONCE = 1000  # lines that one statement removes
-READ_AT_ONCE = 200  # lines
+AT_ONCE = 1000  # lines that one statement writes
 LINES = BatchLine._meta.db_table
 COUNTED = {SUCCEEDED: "completed", ERRORED: "failed", CANCELLED: "cancelled", EXPIRED: "expired"}  # by outcome
 
@@ -185,26 +188,3 @@ def close_lines(connection: BaseDatabaseWrapper, row: Batch, outcome: str) -> No
     left = lines_of(connection, row.pk).exclude(state=DONE)
     count = left.update(state=DONE, outcome=outcome, body=b"")
     setattr(row, COUNTED[outcome], getattr(row, COUNTED[outcome]) + count)
-
-
-def remove_some_lines(connection: BaseDatabaseWrapper, batch_id: str) -> bool:
-    """Remove a few lines; return whether none is left."""
-    lines = lines_of(connection, batch_id)
-    some = list(lines.values_list("pk", flat=True)[: AT_ONCE + 1])
-    lines.filter(pk__in=some[:AT_ONCE]).delete()
-    return len(some) <= AT_ONCE
-
-
-@removes(Batch)
-def _remove_some_of(rows: "QuerySet[Batch]", ids: Sequence[str]) -> None:
-    # Its lines first: nothing would name them once it is gone. Who works on it meanwhile finds none, and then no batch.
-    if remove_some_lines(connections[rows.db], ids[0]):
-        rows.delete()
-
-
-@writes_lines(Batch)
-def _lines(row: Batch, head: Mapping[str, Any], using: str) -> Iterator[str]:
-    yield json_text(head)
-    for line in lines_of(connections[using], row.pk).order_by("number").iterator(chunk_size=READ_AT_ONCE):
-        texts = {"body": bytes(line.body).decode(), "result": bytes(line.result).decode()}
-        yield json_text({"line_of": row.pk, "custom_id": line.custom_id, "outcome": line.outcome, **texts})

@@ -16,7 +16,11 @@ from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import invalid_value
 from responses_app.protocol.fields import whole_number
-from responses_app.protocol.files.batches import (
+from responses_app.protocol.messages.errors import MessagesErrorAnswer, check_version
+from responses_app.protocol.requests.pages import Query, parse_cursor
+from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
+from responses_app.resources.batches.checks import REFUSALS, check_can_run
+from responses_app.resources.batches.lines import (
     CANCELLED,
     CANCELLING,
     EXPIRED,
@@ -24,18 +28,14 @@ from responses_app.protocol.files.batches import (
     WINDOW_SECONDS,
     batch_not_found,
 )
-from responses_app.protocol.messages.batches import (
+from responses_app.resources.batches.message_lines import (
     ENDPOINT,
     NewMessageBatch,
     batch_in_progress,
     not_run,
     parse_message_batch,
 )
-from responses_app.protocol.messages.errors import MessagesErrorAnswer, check_version
-from responses_app.protocol.requests.pages import Query, parse_cursor
-from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
-from responses_app.stores.batches import ERRORED, SUCCEEDED, BatchRecord, LineCounts
-from responses_app.web.batches import REFUSALS, check_can_run
+from responses_app.resources.batches.records import ERRORED, SUCCEEDED, BatchRecord, LineCounts
 from responses_app.web.endpoint import Endpoint, Parameter, limit_of, text
 from responses_app.web.http import ApiRequest, or_raise, read_json, rfc3339
 from responses_app.web.transfers import streamed

@@ -1,12 +1,16 @@
 """Batches, and their lines: each is a request, and then what came of it."""
 
-from typing import ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from django.db import models
 
-from responses_app.kit.columns import ID_LENGTH, JSONTextField, WithId
-from responses_app.kit.kept import Kept, Line
-from responses_app.protocol.files.batches import OPEN
+from responses_app.kit.columns import ID_LENGTH, JSONTextField, WithId, json_text
+from responses_app.kit.kept import Kept, Line, removes, writes_lines
+from responses_app.resources.batches.lines import OPEN
+
+REMOVED_AT_ONCE = 1000  # lines that one statement removes
+READ_AT_ONCE = 200  # lines
 
 
 class Batch(WithId):
@@ -65,7 +69,7 @@ class BatchLine(models.Model):
     )
     number = models.PositiveIntegerField()  # of the line in its input, from 1 on
     custom_id = models.TextField()
-    # 0: not begun; 1: given to a worker; 2: it has ended, and `outcome` says how. See `stores.database.batches.rows`
+    # 0: not begun; 1: given to a worker; 2: it has ended, and `outcome` says how. See `resources.batches.rows`
     state = models.PositiveSmallIntegerField(default=0)
     outcome = models.CharField(max_length=16, default="")
     body_size = models.PositiveIntegerField()  # bytes
@@ -79,3 +83,27 @@ class BatchLine(models.Model):
 
     def __str__(self) -> str:
         return f"{self.batch_id} {self.number}"
+
+
+def remove_some_lines(using: str, batch_id: str) -> bool:
+    """Remove a few lines of a batch; return whether none is left."""
+    lines = BatchLine.objects.using(using).filter(batch_id=batch_id)
+    some = list(lines.values_list("pk", flat=True)[: REMOVED_AT_ONCE + 1])
+    lines.filter(pk__in=some[:REMOVED_AT_ONCE]).delete()
+    return len(some) <= REMOVED_AT_ONCE
+
+
+@removes(Batch)
+def _remove_some_of(rows: "models.QuerySet[Batch]", ids: Sequence[str]) -> None:
+    # Its lines first: nothing would name them once it is gone. Who works on it meanwhile finds none, and then no batch.
+    if remove_some_lines(rows.db, ids[0]):
+        rows.delete()
+
+
+@writes_lines(Batch)
+def _lines(row: Batch, head: Mapping[str, Any], using: str) -> Iterator[str]:
+    yield json_text(head)
+    lines = BatchLine.objects.using(using).filter(batch_id=row.pk).order_by("number")
+    for line in lines.iterator(chunk_size=READ_AT_ONCE):
+        texts = {"body": bytes(line.body).decode(), "result": bytes(line.result).decode()}
+        yield json_text({"line_of": row.pk, "custom_id": line.custom_id, "outcome": line.outcome, **texts})

@@ -18,15 +18,15 @@ from engine import orjson
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import ApiError, server_error
-from responses_app.protocol.files.batches import IN_PROGRESS, INTERRUPTED, Status, broken_line, output_line
 from responses_app.protocol.ids import REQUEST
-from responses_app.protocol.messages.batches import is_messages_batch, message_line
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages
-from responses_app.runs.batches.lines import LineBroken, LineHandler, LineRequest
-from responses_app.runs.batches.office import BatchOffice, KeyGone
+from responses_app.resources.batches.handlers import LineBroken, LineHandler, LineRequest
+from responses_app.resources.batches.lines import IN_PROGRESS, INTERRUPTED, Status, broken_line, output_line
+from responses_app.resources.batches.message_lines import is_messages_batch, message_line
+from responses_app.resources.batches.office import BatchOffice, KeyGone
+from responses_app.resources.batches.records import ERRORED, SUCCEEDED, BegunLine, ClaimedBatch, DoneLine
 from responses_app.runs.queues.turns import FairTurns, TurnPlace
 from responses_app.stores.base import ClaimLost
-from responses_app.stores.batches import ERRORED, SUCCEEDED, BegunLine, ClaimedBatch, DoneLine
 
 logger = logging.getLogger("respsite.runs")
 

@@ -11,21 +11,10 @@ from responses_app.kit.clock import utc
 from responses_app.kit.polling import any_of
 from responses_app.kit.sql import one_at_a_time
 from responses_app.kit.table import Store, can_be_known, part_of
-from responses_app.models.batches import Batch
-from responses_app.protocol.files.batches import (
-    CANCELLING,
-    FINALIZING,
-    IN_PROGRESS,
-    OPEN,
-    VALIDATING,
-    BatchSettings,
-    NewLine,
-)
-from responses_app.protocol.messages.batches import is_messages_batch
-from responses_app.resources.webhooks.messages import WebhookMessage, event_of, message
-from responses_app.resources.webhooks.outbox import Told, tell
-from responses_app.stores.base import Claim, ClaimLost
-from responses_app.stores.batches import (
+from responses_app.resources.batches.lines import CANCELLING, FINALIZING, IN_PROGRESS, OPEN, VALIDATING, NewLine
+from responses_app.resources.batches.message_lines import is_messages_batch
+from responses_app.resources.batches.model import Batch, remove_some_lines
+from responses_app.resources.batches.records import (
     UNLIMITED,
     BaseBatchStore,
     BatchEnd,
@@ -36,7 +25,7 @@ from responses_app.stores.batches import (
     Step,
     TooManyBatches,
 )
-from responses_app.stores.database.batches.rows import (
+from responses_app.resources.batches.rows import (
     BEGUN,
     DONE,
     PENDING,
@@ -49,10 +38,13 @@ from responses_app.stores.database.batches.rows import (
     keep_done,
     lines_of,
     record_of,
-    remove_some_lines,
     row_of,
     unclaimed,
 )
+from responses_app.resources.batches.settings import BatchSettings
+from responses_app.resources.webhooks.messages import WebhookMessage, event_of, message
+from responses_app.resources.webhooks.outbox import Told, tell
+from responses_app.stores.base import Claim, ClaimLost
 
 Result = TypeVar("Result")
 
@@ -246,7 +238,7 @@ class DatabaseBatches(Store[BatchSettings], BaseBatchStore):
         await self._held(batch_id, claim, write)
 
     async def drop_lines(self, batch_id: str) -> None:
-        while not await self._threads.run(lambda db: remove_some_lines(db, batch_id)):
+        while not await self._threads.run(lambda db: remove_some_lines(db.alias, batch_id)):
             pass
 
     async def purge(self, *, created_before: float) -> int:

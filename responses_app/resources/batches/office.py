@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from responses_app.protocol.api_keys import Caller, is_by_session
-from responses_app.protocol.files.batches import BatchSettings, NewLine
-from responses_app.stores.batches import BaseBatchStore, BatchRecord
+from responses_app.resources.batches.lines import NewLine
+from responses_app.resources.batches.records import BaseBatchStore, BatchRecord
+from responses_app.resources.batches.settings import BatchSettings
 from responses_app.stores.callers import BaseKeyStore
 from responses_app.stores.files import BaseFileStore
 

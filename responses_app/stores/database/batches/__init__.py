@@ -1,1 +1,0 @@
-"""Batches in Django's database."""
