@@ -50,8 +50,8 @@ def usage(bench: Bench) -> list[Result]:
 def _measured(alias: str) -> tuple[int, list[float], list[float]]:
     from django.db import connections
 
-    from responses_app.stores.database.usage import sums
-    from responses_app.stores.usage import UsageQuery
+    from responses_app.resources.usage.fields import UsageQuery
+    from responses_app.resources.usage.store import sums
 
     connection, end = connections[alias], int(time.time())
     start = end - DAYS * DAY

@@ -31,11 +31,11 @@ from responses_app.admin.usage import UsageRow, money
 from responses_app.models import ApiKey, Response, Worker
 from responses_app.protocol.api_keys import BY_SESSION
 from responses_app.protocol.requests.resources import Status
+from responses_app.resources.usage.fields import UsageQuery
+from responses_app.resources.usage.store import sums
 from responses_app.stores.database.response_sql import RESPONSES
 from responses_app.stores.database.response_sql import RUNNING as RUNNING_SQL
 from responses_app.stores.database.roles import sees_figures
-from responses_app.stores.database.usage import sums
-from responses_app.stores.usage import UsageQuery
 from responses_app.watch.text import ago, milliseconds, short_id, short_number
 
 if TYPE_CHECKING:

@@ -22,19 +22,11 @@ from responses_app.api import (
     skills,
     vector_stores,
 )
-from responses_app.api.organization import (
-    admin_keys,
-    audit_logs,
-    costs,
-    data_retention,
-    keys,
-    projects,
-    spend_limits,
-    usage,
-)
+from responses_app.api.organization import admin_keys, audit_logs, data_retention, keys, projects, spend_limits
 from responses_app.resources.batches import endpoints as batches
 from responses_app.resources.batches import message_endpoints as message_batches
 from responses_app.resources.setups import endpoints as setups
+from responses_app.resources.usage import endpoints as usage
 from responses_app.resources.webhooks import endpoints as webhooks
 from responses_app.web.endpoint import Endpoint
 
@@ -64,7 +56,6 @@ ENDPOINTS: Sequence[Endpoint] = (
     *audit_logs.ENDPOINTS,
     *spend_limits.ENDPOINTS,
     *usage.ENDPOINTS,
-    *costs.ENDPOINTS,
     *chats.ENDPOINTS,
     *setups.ENDPOINTS,
     *openapi.ENDPOINTS,

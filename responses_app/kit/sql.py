@@ -76,6 +76,14 @@ def one_at_a_time(connection: BaseDatabaseWrapper, space: int, project: str) -> 
             cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [space, project])
 
 
+def is_alone(cursor: CursorWrapper, space: int) -> bool:
+    """Whether no other transaction has the one lock of this space; this one then has it to its end."""
+    if cursor.db.vendor != "postgresql":  # elsewhere there is one writer at a time anyway
+        return True
+    cursor.execute("SELECT pg_try_advisory_xact_lock(%s, 0)", [space])
+    return bool(cursor.fetchone()[0])
+
+
 def for_update(connection: BaseDatabaseWrapper, clause: str = "FOR UPDATE") -> str:
     """Return a SELECT's locking clause; on SQLite the whole transaction is the lock."""
     return clause if connection.features.has_select_for_update else ""

@@ -24,12 +24,12 @@ from responses_app.models import pictures as picture_models  # noqa: F401
 from responses_app.models import rollouts as rollout_models  # noqa: F401
 from responses_app.models import sign_on as sign_on_models  # noqa: F401
 from responses_app.models import skills as skill_models  # noqa: F401
-from responses_app.models import usage as usage_models  # noqa: F401
 from responses_app.models import vector_stores as vector_store_models  # noqa: F401 - Django looks for models here
 from responses_app.models import words as word_models  # noqa: F401
 from responses_app.protocol.requests.resources import RUNNING
 from responses_app.resources.batches import model as batch_models  # noqa: F401
 from responses_app.resources.setups import model as setup_models  # noqa: F401
+from responses_app.resources.usage import model as usage_models  # noqa: F401
 from responses_app.resources.webhooks import model as webhook_models  # noqa: F401
 
 LISTED = (

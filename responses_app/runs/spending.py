@@ -24,8 +24,8 @@ from responses_app.kit.errors import StoreError
 from responses_app.protocol.organization import ORGANIZATION
 from responses_app.protocol.prices import CENTS, Price, amount_text
 from responses_app.protocol.rate_limits import LimitedSubject, QuotaExceeded
+from responses_app.resources.usage.fields import UsageQuery, UsageSum
 from responses_app.runs.log.run_log import end_tasks
-from responses_app.stores.usage import BaseUsageStore, UsageQuery
 
 logger = logging.getLogger("respsite.limits")
 
@@ -49,19 +49,20 @@ class _KnownSpending:
 class Spending:
     """What was spent, of one worker. Without prices nothing is limited or read, and the log says so.
 
-    `limit_of_all` asks for what all projects together may spend in a month, in cents; None: as much as they like.
+    `sums` are the usage store's. `limit_of_all` asks for what all projects together may spend in a month, in cents;
+    None: as much as they like.
     """
 
     def __init__(
         self,
-        usage: BaseUsageStore,
+        sums: Callable[[UsageQuery], Awaitable[Sequence[UsageSum]]],
         limit_of_all: Callable[[], Awaitable[int | None]],
         *,
         prices: Mapping[str, Price],
         currency: str,
         now: StoreClock,
     ) -> None:
-        self._usage = usage
+        self._sums = sums
         self._limit_of_all = limit_of_all
         self._prices = prices
         self._currency = currency
@@ -163,7 +164,7 @@ class Spending:
             **({whose: [name]} if whose else {}),  # type: ignore[arg-type]
         )
         spent = Decimal(0)
-        for used in await self._usage.sums(query):
+        for used in await self._sums(query):
             price = self._prices.get(str(used.model))
             if price is not None:
                 tokens = used.tokens

@@ -23,10 +23,10 @@ from responses_app.stores.idempotency import BaseIdempotencyStore
 from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore
 from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseSharedTurns, Stores
-from responses_app.stores.usage import BaseUsageStore
 
 if TYPE_CHECKING:
     from responses_app.resources.setups.store import Setups
+    from responses_app.resources.usage.store import UsageStore
     from responses_app.resources.webhooks.store import Webhooks
     from responses_app.stores.database.audit.trail import DatabaseAudit
     from responses_app.stores.database.files.uploads import DatabaseUploads
@@ -46,7 +46,7 @@ class Adapters:
     engines: BaseEngineStore  # what trainers have done to them
     setups: "Setups"  # of the playground, under names
     skills: BaseSkills
-    usage: BaseUsageStore  # what was used, and when
+    usage: "UsageStore"  # what was used, and when
     webhooks: "Webhooks"  # endpoints, and what is sent to them
     organization: "DatabaseOrganization"  # projects and their keys, for who manages them
     door: Door  # who may come in
@@ -73,7 +73,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
     polls = DatabaseReaders(DEFAULT_DB_ALIAS, timeout=settings.database_timeout_seconds, urgent=True)
     ledger, usage, organization = _ledger(host), _usage(clock, shared), _organization(clock, shared)
     limit_of_all = organization.organization_spend_limit
-    spending = Spending(usage, limit_of_all, prices=settings.prices, currency=settings.prices_currency, now=clock)
+    spending = Spending(usage.sums, limit_of_all, prices=settings.prices, currency=settings.prices_currency, now=clock)
     retentions = Retentions()
     return Adapters(
         stores=_stores(settings, clock, retentions, polls),
@@ -179,10 +179,10 @@ def _skills(settings: Settings, clock: StoreClock, retentions: Retentions) -> Ba
     )
 
 
-def _usage(clock: StoreClock, shared: DatabaseReaders) -> BaseUsageStore:
-    from responses_app.stores.database.usage import DatabaseUsage
+def _usage(clock: StoreClock, shared: DatabaseReaders) -> "UsageStore":
+    from responses_app.resources.usage.store import UsageStore
 
-    return DatabaseUsage(now=clock, shared=shared)
+    return UsageStore(now=clock, shared=shared)
 
 
 def _words(shared: DatabaseReaders, polls: DatabaseReaders) -> "DatabaseWords":

@@ -72,7 +72,6 @@ from responses_app.stores.files import BaseFileStore
 from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseApprovalStore, BaseConversationStore
-from responses_app.stores.usage import BaseUsageStore
 from responses_app.tools.base import BaseTool
 from responses_app.wiring.adapters import Adapters, build_adapters
 from responses_app.wiring.engines import (
@@ -94,6 +93,7 @@ from responses_app.wiring.watching import Watch
 
 if TYPE_CHECKING:
     from responses_app.resources.setups.store import Setups
+    from responses_app.resources.usage.store import UsageStore
     from responses_app.resources.webhooks.duty import WebhookDeliverer
     from responses_app.resources.webhooks.store import Webhooks
     from responses_app.stores.database.audit.trail import DatabaseAudit
@@ -127,7 +127,7 @@ class Site:
     setups: "Setups"  # of the playground
     skills: BaseSkills
     rollouts: Rollouts
-    usage: BaseUsageStore  # what was used, and when
+    usage: "UsageStore"  # what was used, and when
     webhooks: "Webhooks"  # endpoints, and what is sent to them
     organization: "DatabaseOrganization"  # projects and their keys, for who manages them
     expiry: Expiry  # removes what projects keep no longer
@@ -492,7 +492,7 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
         shelf=Shelf(base.tools, base.adapters.skills, refuses_unserved=base.settings.unserved_tools == "refuse"),
         rates=base.adapters.rates,
         metrics=base.metrics,
-        usage=UsageBook(base.adapters.usage, new_id=base.new_id, now=base.clock, metrics=base.metrics),
+        usage=UsageBook(base.adapters.usage.keep, new_id=base.new_id, now=base.clock, metrics=base.metrics),
         traces=base.traces,
         retention=retention_watch(base.adapters),
         keys=base.adapters.door.keys.store,

@@ -26,6 +26,7 @@ from responses_app.protocol.items.media import ReadDocument
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.sealing import Sealer
+from responses_app.resources.usage.fields import UsageEntry
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.driving.run import Run
 from responses_app.runs.driving.usage_book import UsageBook
@@ -58,7 +59,6 @@ from responses_app.stores.stores import (
     ConversationRecord,
     Stores,
 )
-from responses_app.stores.usage import BaseUsageStore, UsageEntry
 from responses_app.tools.base import BaseTool
 from responses_app.tools.settings import PictureSettings
 from tests.kit.laws import assert_laws, counting_ids
@@ -203,19 +203,6 @@ class FakeConversations(BaseConversationStore):
 FakeConversations.__abstractmethods__ = frozenset()  # the service calls no other method
 
 
-class FakeUsage(BaseUsageStore):
-    """Keeps what is told, in its order."""
-
-    def __init__(self) -> None:
-        self.entries: list[UsageEntry] = []
-
-    async def keep(self, entries: Sequence[UsageEntry]) -> None:
-        self.entries += entries
-
-
-FakeUsage.__abstractmethods__ = frozenset()  # who takes down usage calls no other method
-
-
 class FakeOthers:
     """The relay of workers in one process; `reaches_others` can be switched while they run."""
 
@@ -267,6 +254,10 @@ def run_settings(**changes: Any) -> RunSettings:
     return RunSettings(**{"database_patience_seconds": 0.0, **few, **changes})
 
 
+async def no_usage(entries: Sequence[UsageEntry]) -> None:
+    """Keep nothing of what was used."""
+
+
 @dataclass
 class Site:
     """A service with its parts at hand."""
@@ -289,7 +280,6 @@ class Site:
     skills: Any = None  # who asks for one brings the store
     pictures: BasePictureStore = field(default_factory=MemoryPictureStore)
     rollouts: BaseRolloutStore = field(default_factory=MemoryRollouts)
-    usage: FakeUsage = field(default_factory=FakeUsage)
     picture_settings: PictureSettings = field(default_factory=PictureSettings)
     read_picture: Read = no_pictures
     fetch_picture: Fetch = no_fetch
@@ -343,7 +333,7 @@ class Site:
             live=self.live,
             rates=self.rates,
             metrics=self.metrics,
-            usage=UsageBook(self.usage, new_id=self.new_id, now=lambda: NOW, metrics=self.metrics),
+            usage=UsageBook(no_usage, new_id=self.new_id, now=lambda: NOW, metrics=self.metrics),
             shelf=Shelf(self.tools, self.skills),
         )
         self.followers = Followers(

@@ -42,7 +42,8 @@ ABOVE = {
     "messages": "protocol",
     "model": "kit",  # below `models`, which gathers it
     "fields": "models",
-    "outbox": "models",  # other stores call it
+    "outbox": "models",  # other stores call these two
+    "keeping": "models",
     "records": "stores",
     "rows": "stores",
     "store": "stores",
@@ -54,6 +55,7 @@ ABOVE = {
     "duty": "runs",
     "checks": "web",
     "message_endpoints": "web",
+    "queries": "web",
     "endpoints": "web",  # below `api`, which gathers it
 }
 DJANGO = {"django", "axes", "channels", "channels_redis", "daphne", "asgiref", "dj_database_url", "mozilla_django_oidc"}

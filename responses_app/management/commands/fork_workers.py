@@ -48,6 +48,7 @@ MODULES = (
     "django.db.migrations.executor",
     "engine.embeddings.hashing",
     "responses_app.resources.setups.store",
+    "responses_app.resources.usage.store",
     "responses_app.resources.webhooks.duty",
     "responses_app.routing",
     "responses_app.stores.database.approvals",

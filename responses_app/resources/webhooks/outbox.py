@@ -20,7 +20,7 @@ from django.db.models import Count, F
 
 from responses_app.kit.clock import unix, utc
 from responses_app.kit.columns import json_text
-from responses_app.kit.sql import Writing
+from responses_app.kit.sql import Writing, is_alone
 from responses_app.resources.webhooks.messages import WebhookMessage
 from responses_app.resources.webhooks.model import DELIVERED, WebhookDelivery, WebhookEndpoint, WebhookEvent
 
@@ -80,8 +80,9 @@ def dispatch(connection: BaseDatabaseWrapper, *, max_waiting: int, retry_seconds
     if not events.exists():  # nearly always: nothing is locked
         return False
     with transaction.atomic(using=using):
-        if not _is_alone(connection):
-            return False
+        with connection.cursor() as cursor:
+            if not is_alone(cursor, DISPATCH_LOCK):
+                return False
         some = list(events[:EVENTS_AT_ONCE])
         endpoints = _endpoints(using, {event.project for event in some})
         room = _room(using, endpoints, max_waiting)
@@ -104,14 +105,6 @@ def dispatch(connection: BaseDatabaseWrapper, *, max_waiting: int, retry_seconds
             WebhookEndpoint.objects.using(using).filter(pk=endpoint_id).update(dropped=F("dropped") + number)
         events.filter(pk__in=[event.pk for event in some]).delete()
     return len(some) == EVENTS_AT_ONCE
-
-
-def _is_alone(connection: BaseDatabaseWrapper) -> bool:
-    if connection.vendor != "postgresql":  # elsewhere there is one writer at a time anyway
-        return True
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(%s, 0)", [DISPATCH_LOCK])
-        return bool(cursor.fetchone()[0])
 
 
 def _endpoints(using: str, projects: set[str]) -> Mapping[str, Sequence[WebhookEndpoint]]:

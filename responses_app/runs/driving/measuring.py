@@ -7,8 +7,8 @@ from responses_app.observing.logs import FACTS
 from responses_app.observing.metrics import Measured, ModelMeter, Outcome
 from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.response.response import ResponseMachine
+from responses_app.resources.usage.fields import UsedTokens
 from responses_app.runs.plan.plan import RunPlan
-from responses_app.stores.usage import UsedTokens
 
 logger = logging.getLogger("respsite.runs")
 

@@ -22,6 +22,7 @@ from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Await, Ended
 from responses_app.protocol.rollouts.generations import NOWHERE, RecordedResponse
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
+from responses_app.resources.usage.fields import UsedTokens
 from responses_app.resources.webhooks.messages import message_of_wait
 from responses_app.runs.driving.unsaved import UnsavedEnd, UnsavedEnds
 from responses_app.runs.driving.usage_book import UsageBook
@@ -40,7 +41,6 @@ from responses_app.stores.base import (
     StoredResponse,
 )
 from responses_app.stores.stores import Stores
-from responses_app.stores.usage import UsedTokens
 
 logger = logging.getLogger("respsite.runs")
 

@@ -9,15 +9,15 @@ worth at most while the database answers; a stop writes it. What a stored respon
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from responses_app.kit.duty import attempted
 from responses_app.kit.errors import NotMigrated, StoreError
 from responses_app.observing.metrics import Metrics
 from responses_app.protocol import ids
+from responses_app.resources.usage.fields import BATCH, Source, UsageEntry, UsedTokens
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.plan import Origin
-from responses_app.stores.usage import BATCH, BaseUsageStore, Source, UsageEntry, UsedTokens
 
 logger = logging.getLogger("respsite.runs")
 
@@ -28,12 +28,17 @@ AGAIN_SECONDS = 2.0  # between attempts where the store fails
 
 
 class UsageBook:
-    """What was used and is not kept yet, of one worker. `now` is the store's Unix time."""
+    """What was used and is not kept yet, of one worker. `keep` is the store's, `now` its Unix time."""
 
     def __init__(
-        self, store: BaseUsageStore, *, new_id: Callable[[str], str], now: Callable[[], float], metrics: Metrics
+        self,
+        keep: Callable[[Sequence[UsageEntry]], Awaitable[None]],
+        *,
+        new_id: Callable[[str], str],
+        now: Callable[[], float],
+        metrics: Metrics,
     ) -> None:
-        self._store = store
+        self._keep = keep
         self._new_id = new_id
         self._now = now
         self._lost_entries = metrics.usage_lost
@@ -91,7 +96,7 @@ class UsageBook:
         while self._waiting:
             some = [self._waiting[place] for place in range(min(AT_ONCE, len(self._waiting)))]
             try:
-                await self._store.keep(some)
+                await self._keep(some)
             except StoreError as problem:
                 if problem.passing or isinstance(problem, NotMigrated):
                     raise

@@ -34,6 +34,7 @@ from responses_app.protocol.stateless.completions import (
     CompletionTokens,
     in_completions_names,
 )
+from responses_app.resources.usage.fields import UsedTokens
 from responses_app.runs.driving.generating import Continuing
 from responses_app.runs.driving.spans import turn_span
 from responses_app.runs.driving.usage_book import UsageBook
@@ -42,7 +43,6 @@ from responses_app.runs.plan.failures import refusal, unanswered_by_stopped_serv
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.queues.turns import TurnPlace
-from responses_app.stores.usage import UsedTokens
 
 logger = logging.getLogger("respsite.runs")
 

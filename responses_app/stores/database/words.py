@@ -29,7 +29,7 @@ from django.db.models.functions import Cast
 
 from engine import orjson
 from responses_app.kit.polling import any_of
-from responses_app.kit.sql import for_update, placeholders
+from responses_app.kit.sql import for_update, is_alone, placeholders
 from responses_app.kit.table import Store
 from responses_app.kit.threads import in_one_line
 from responses_app.models import Response
@@ -118,8 +118,7 @@ def read_some(connection: BaseDatabaseWrapper) -> bool:
                 _keep(cursor, step, read)
             return True
         with transaction.atomic(using=connection.alias):
-            cursor.execute("SELECT pg_try_advisory_xact_lock(%s, 0)", [LOCK])
-            if not cursor.fetchone()[0]:
+            if not is_alone(cursor, LOCK):
                 return False
             step = _next(cursor)
             _keep(cursor, step, _read(connection, step))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from responses_app.models import Project
-from responses_app.models.usage import Usage
+from responses_app.resources.usage.fields import Group, UsageEntry, UsageQuery, UsageSum, UsedTokens
+from responses_app.resources.usage.model import Usage
+from responses_app.resources.usage.store import UsageStore
 from responses_app.stores.base import ClaimLost, StoredResponse
-from responses_app.stores.database.usage import DatabaseUsage
-from responses_app.stores.usage import BaseUsageStore, Group, UsageEntry, UsageQuery, UsageSum, UsedTokens
 from tests.contracts.adapters.stores import rows, within
 from tests.contracts.files import NOW, Hands
 from tests.contracts.store import Turn, exchange, new_id, save_all
@@ -29,14 +29,14 @@ USED = UsedTokens(input=100, cached=64, output=7)
 
 class TestInDatabases:
     @pytest.fixture
-    async def usage(self, alias: str, hands: Hands) -> AsyncIterator[DatabaseUsage]:
+    async def usage(self, alias: str, hands: Hands) -> AsyncIterator[UsageStore]:
         await asyncio.to_thread(_forget_all, alias)
         await asyncio.to_thread(_know_projects, alias)
-        usage = DatabaseUsage(using=alias, now=hands)
+        usage = UsageStore(using=alias, now=hands)
         yield usage
         await usage.aclose()
 
-    async def test_what_is_told_twice_counts_once(self, usage: BaseUsageStore) -> None:
+    async def test_what_is_told_twice_counts_once(self, usage: UsageStore) -> None:
         first = entry()
         await usage.keep([first, entry(input=5, cached=1, output=2)])
         await usage.keep([first])
@@ -44,23 +44,23 @@ class TestInDatabases:
         [total] = await usage.sums(ALWAYS)
         assert total == UsageSum(start=0, requests=2, tokens=UsedTokens(input=15, cached=5, output=5))
 
-    async def test_a_project_that_is_gone_has_used_nothing(self, usage: BaseUsageStore) -> None:
+    async def test_a_project_that_is_gone_has_used_nothing(self, usage: UsageStore) -> None:
         await usage.keep([entry(project="gone"), entry(project="default"), entry(project="p")])
         found = await usage.sums(replace(ALWAYS, groups=["project"]))
         assert [each.project for each in found] == ["default", "p"]
 
-    async def test_nothing_used_is_no_sum(self, usage: BaseUsageStore) -> None:
+    async def test_nothing_used_is_no_sum(self, usage: UsageStore) -> None:
         await usage.keep([])
         assert list(await usage.sums(ALWAYS)) == []
         assert list(await usage.sums(replace(ALWAYS, width=HOUR, groups=EVERY))) == []
 
-    async def test_many_tokens_add_up_exactly(self, usage: BaseUsageStore) -> None:
+    async def test_many_tokens_add_up_exactly(self, usage: UsageStore) -> None:
         most = 2**40
         await usage.keep([entry(input=most, cached=most - 1, output=most + 1) for _ in range(50)])
         [total] = await usage.sums(ALWAYS)
         assert total.tokens == UsedTokens(input=50 * most, cached=50 * most - 50, output=50 * most + 50)
 
-    async def test_sums_are_told_apart_by_whatever_is_asked(self, usage: BaseUsageStore) -> None:
+    async def test_sums_are_told_apart_by_whatever_is_asked(self, usage: UsageStore) -> None:
         await usage.keep(
             [
                 entry(project="a", key_id="key_1", model="m"),
@@ -98,7 +98,7 @@ class TestInDatabases:
             ({"projects": ["b' OR 1=1 --"]}, 0),
         ],
     )
-    async def test_filters(self, usage: BaseUsageStore, wanted: dict[str, Sequence[str]], requests: int) -> None:
+    async def test_filters(self, usage: UsageStore, wanted: dict[str, Sequence[str]], requests: int) -> None:
         await usage.keep(
             [
                 entry(project="a", key_id="key_1", model="m", batch=True),
@@ -109,7 +109,7 @@ class TestInDatabases:
         found = await usage.sums(replace(ALWAYS, **wanted))
         assert sum(each.requests for each in found) == requests
 
-    async def test_buckets_begin_where_days_do(self, usage: BaseUsageStore) -> None:
+    async def test_buckets_begin_where_days_do(self, usage: UsageStore) -> None:
         day = NOW // DAY * DAY
         await usage.keep([entry(at=at) for at in (day - 1, day, day + HOUR - 1, day + HOUR, day + DAY)])
         window = replace(ALWAYS, start=day, end=day + DAY)
@@ -118,7 +118,7 @@ class TestInDatabases:
         assert [(each.start, each.requests, each.model) for each in hours] == [(day, 2, "m"), (day + HOUR, 1, "m")]
         assert [each.start for each in await usage.sums(window)] == [day]
 
-    async def test_days_of_a_long_time_are_told_apart_as_those_of_a_short_one(self, usage: BaseUsageStore) -> None:
+    async def test_days_of_a_long_time_are_told_apart_as_those_of_a_short_one(self, usage: UsageStore) -> None:
         day = NOW // DAY * DAY
         await usage.keep(
             [entry(at=day + n * 7 * HOUR, project=f"p{n % 3}", model=f"m{n % 2}", batch=n % 5 == 0) for n in range(60)]
@@ -135,12 +135,12 @@ class TestInDatabases:
                 whole = await usage.sums(replace(query, width=None))
                 assert sum(each.requests for each in whole) == sum(each.requests for each in short)
 
-    async def test_a_limit_keeps_the_first(self, usage: BaseUsageStore) -> None:
+    async def test_a_limit_keeps_the_first(self, usage: UsageStore) -> None:
         await usage.keep([entry(model=f"m{number}") for number in range(5)])
         found = await usage.sums(replace(ALWAYS, groups=["model"], limit=2))
         assert [each.model for each in found] == ["m0", "m1"]
 
-    async def test_folding_changes_no_sum(self, usage: BaseUsageStore, hands: Hands) -> None:
+    async def test_folding_changes_no_sum(self, usage: UsageStore, hands: Hands) -> None:
         """Whatever the age: the sums of days stay as they are, to the token, and there are fewer rows each time."""
         day = NOW // DAY * DAY
         await usage.keep(
@@ -158,7 +158,7 @@ class TestInDatabases:
             assert await usage.sums(wanted) == before
         assert len(before) == 6
 
-    async def test_minutes_stay_for_two_days_and_hours_for_a_month(self, usage: BaseUsageStore, hands: Hands) -> None:
+    async def test_minutes_stay_for_two_days_and_hours_for_a_month(self, usage: UsageStore, hands: Hands) -> None:
         minute = NOW // DAY * DAY + 5 * HOUR + 120
         await usage.keep([entry(at=minute + second) for second in (0, 59, 60)])
         shown = {}
@@ -170,7 +170,7 @@ class TestInDatabases:
         day = minute // DAY * DAY
         assert shown == {1: [(0, 2), (60, 1)], 50: [(-120, 3)], 40 * 24: [(day - minute, 3)]}
 
-    async def test_what_comes_late_is_added_to_its_day(self, usage: BaseUsageStore, hands: Hands) -> None:
+    async def test_what_comes_late_is_added_to_its_day(self, usage: UsageStore, hands: Hands) -> None:
         await usage.keep([entry(), entry()])
         hands.time += 40 * DAY
         while await usage.fold():
@@ -181,7 +181,7 @@ class TestInDatabases:
         [total] = await usage.sums(replace(ALWAYS, width=DAY))
         assert (total.requests, total.tokens) == (3, UsedTokens(input=30, cached=12, output=9))
 
-    async def test_many_who_fold_count_nothing_twice(self, usage: BaseUsageStore, hands: Hands) -> None:
+    async def test_many_who_fold_count_nothing_twice(self, usage: UsageStore, hands: Hands) -> None:
         for _ in range(3):
             await usage.keep([entry() for _ in range(900)])
         hands.time += 3 * DAY
@@ -193,7 +193,7 @@ class TestInDatabases:
         [total] = await usage.sums(ALWAYS)
         assert (total.requests, total.tokens.input) == (2700, 27_000)
 
-    async def test_rows_become_fewer(self, usage: DatabaseUsage, alias: str, hands: Hands) -> None:
+    async def test_rows_become_fewer(self, usage: UsageStore, alias: str, hands: Hands) -> None:
         await usage.keep([entry() for _ in range(100)])
         assert len(await asyncio.to_thread(rows, alias, Usage)) == 100
         hands.time += 2 * 3600
@@ -201,9 +201,7 @@ class TestInDatabases:
         [row] = await asyncio.to_thread(rows, alias, Usage)
         assert (row.seconds, row.requests) == (60, 100)
 
-    async def test_an_end_counts_once_however_often_it_is_kept(
-        self, usage: DatabaseUsage, open_store: OpenStore
-    ) -> None:
+    async def test_an_end_counts_once_however_often_it_is_kept(self, usage: UsageStore, open_store: OpenStore) -> None:
         store, turn = await open_store(), Turn("p")
         await store.accept(turn.begun())
         end = ended(turn, key_id="session:3", transport="batch")
@@ -221,7 +219,7 @@ class TestInDatabases:
             )
         ]
 
-    async def test_what_is_deleted_has_been_used(self, usage: DatabaseUsage, open_store: OpenStore) -> None:
+    async def test_what_is_deleted_has_been_used(self, usage: UsageStore, open_store: OpenStore) -> None:
         """Whether it was deleted before its end or behind it."""
         store, before, behind = await open_store(), Turn("a"), Turn("b")
         for turn in (before, behind):
@@ -232,7 +230,7 @@ class TestInDatabases:
         await store.save(ended(before))
         assert [each.tokens for each in await usage.sums(replace(ALWAYS, groups=["project"]))] == [USED, USED]
 
-    async def test_who_was_taken_for_dead_counts_nothing(self, usage: DatabaseUsage, open_store: OpenStore) -> None:
+    async def test_who_was_taken_for_dead_counts_nothing(self, usage: UsageStore, open_store: OpenStore) -> None:
         store, turn = await open_store(), Turn("p")
         await store.accept(turn.begun("queued"))
         (taken,), _ = await reclaimed(store, "worker_heir", turn.project)

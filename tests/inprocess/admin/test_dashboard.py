@@ -20,8 +20,8 @@ from responses_app.admin.charts import HEIGHT, TOP, ChartPlan, Series, bar_chart
 from responses_app.admin.dashboard import PERIODS, STEPS, Bin, page, running, statistics
 from responses_app.limits.suspects import Stage, name_of
 from responses_app.models import Response, Worker
-from responses_app.models.usage import Usage
 from responses_app.protocol.prices import prices
+from responses_app.resources.usage.model import Usage
 from responses_app.stores.database.callers import create_key
 from responses_app.wiring.site import get_site
 from tests.inprocess.admin import samples

@@ -16,8 +16,8 @@ from pytest_django import DjangoAssertNumQueries
 
 from responses_app.admin.usage import BY, MAX_DAYS, UsageRow, UsageView, harmless, table
 from responses_app.models import ApiKey, Project
-from responses_app.models.usage import Usage
 from responses_app.protocol.prices import prices
+from responses_app.resources.usage.model import Usage
 
 TODAY = date(2026, 11, 27)
 NOON = int(datetime(2026, 11, 27, 12, tzinfo=UTC).timestamp())

@@ -148,7 +148,7 @@ def keep(server: ClosedServer, name: object, **fields: object) -> None:
         "source": "responses", "batch": False, "requests": 1, "input_tokens": 10, "cached_tokens": 4,
         "output_tokens": 3,
     } | fields  # fmt: skip
-    closed_rows = f"from responses_app.models.usage import Usage; Usage.objects.create(**{about!r})"
+    closed_rows = f"from responses_app.resources.usage.model import Usage; Usage.objects.create(**{about!r})"
     server.manage("shell", "--no-imports", "-c", closed_rows)
 
 

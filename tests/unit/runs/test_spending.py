@@ -12,15 +12,15 @@ from responses_app.kit.clock import StoreClock
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.prices import Price
 from responses_app.protocol.rate_limits import NO_LIMITS, LimitedSubject, Limits, QuotaExceeded, limited_by
+from responses_app.resources.usage.fields import UsageQuery, UsageSum, UsedTokens
 from responses_app.runs import spending
 from responses_app.runs.spending import FRESH_SECONDS, STALE_SECONDS, Spending
-from responses_app.stores.usage import BaseUsageStore, UsageQuery, UsageSum, UsedTokens
 
 NOVEMBER = datetime(2026, 11, 27, tzinfo=UTC).timestamp()
 PRICES = {"m": Price(Decimal(1_000_000), Decimal(1_000_000), Decimal(1_000_000))}  # 1 a token
 
 
-class Store(BaseUsageStore):
+class Store:
     """Says what was spent, and counts how often it was asked."""
 
     def __init__(self) -> None:
@@ -44,9 +44,6 @@ class Store(BaseUsageStore):
 
     async def organization_spend_limit(self) -> int | None:
         return self.limit
-
-
-Store.__abstractmethods__ = frozenset()  # no other method is called
 
 
 class Clock:
@@ -74,7 +71,9 @@ def store() -> Store:
 
 @pytest.fixture
 async def spent(store: Store, clock: Clock) -> AsyncIterator[Spending]:
-    made = Spending(store, store.organization_spend_limit, prices=PRICES, currency="usd", now=cast(StoreClock, clock))
+    made = Spending(
+        store.sums, store.organization_spend_limit, prices=PRICES, currency="usd", now=cast(StoreClock, clock)
+    )
     yield made
     await made.aclose()
 
@@ -180,7 +179,7 @@ async def test_a_store_that_hangs_holds_requests_once(
 async def test_without_prices_nothing_is_read_and_the_log_says_once_that_a_limit_is_none(
     store: Store, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = Spending(store, store.organization_spend_limit, prices={}, currency="usd", now=cast(StoreClock, clock))
+    made = Spending(store.sums, store.organization_spend_limit, prices={}, currency="usd", now=cast(StoreClock, clock))
     await made.check(project(None))
     assert not caplog.records
     for _ in range(3):

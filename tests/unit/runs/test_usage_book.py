@@ -2,16 +2,16 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 import pytest
 
 from responses_app.kit.errors import StoreError
 from responses_app.observing.metrics import Metrics
+from responses_app.resources.usage.fields import UsageEntry, UsedTokens
 from responses_app.runs.driving import usage_book as book_module
 from responses_app.runs.driving.usage_book import UsageBook
 from responses_app.runs.plan.plan import Origin
-from responses_app.stores.usage import UsageEntry, UsedTokens
-from tests.kit.fakes import FakeUsage
 from tests.kit.laws import counting_ids
 from tests.unit.runs.readers import away
 
@@ -19,25 +19,25 @@ USED = UsedTokens(input=3, cached=1, output=2)
 ORIGIN = Origin(transport="batch", project="p", key_id="key_1")
 
 
-class Faulty(FakeUsage):
-    """Fails as often as it is told to."""
+class Faulty:
+    """Keeps usage, and fails as often as it is told to."""
 
     def __init__(self, *failures: StoreError) -> None:
-        super().__init__()
+        self.entries: list[UsageEntry] = []
         self.failures = list(failures)
         self.has_kept, self.has_failed = asyncio.Event(), asyncio.Event()
 
-    async def keep(self, entries: list[UsageEntry]) -> None:  # type: ignore[override]
+    async def keep(self, entries: Sequence[UsageEntry]) -> None:
         if self.failures:
             self.has_failed.set()
             raise self.failures.pop(0)
-        await super().keep(entries)
+        self.entries += entries
         self.has_kept.set()
 
 
-def book_of(store: FakeUsage) -> UsageBook:
+def book_of(store: Faulty) -> UsageBook:
     """Return a book at second 7."""
-    return UsageBook(store, new_id=counting_ids(), now=lambda: 7.5, metrics=Metrics())
+    return UsageBook(store.keep, new_id=counting_ids(), now=lambda: 7.5, metrics=Metrics())
 
 
 @pytest.fixture(autouse=True)

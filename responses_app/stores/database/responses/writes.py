@@ -55,6 +55,8 @@ from responses_app.kit.sql import Row, Writing, for_update, in_parts, placeholde
 from responses_app.limits.suspects import Stage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.rollouts.generations import RecordedResponse
+from responses_app.resources.usage.fields import entry_of
+from responses_app.resources.usage.keeping import keep_entries
 from responses_app.resources.webhooks.messages import messages_of_response
 from responses_app.resources.webhooks.outbox import Told, tell
 from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoredResponse
@@ -91,7 +93,6 @@ from responses_app.stores.database.responses.rows import (
     time_value,
 )
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
-from responses_app.stores.database.usage import KEEP_ENTRY, entry_of, entry_row
 from responses_app.stores.kept_chats import version_of
 
 Result = TypeVar("Result")
@@ -380,8 +381,14 @@ def _save(cursor: CursorWrapper, steps: Sequence[ResponseStep], now: float) -> S
     new = [(step, row) for step, row in ends if not step.act.accepted]  # type: ignore[union-attr]
     moot += _write(cursor, KEEP_RESPONSE, _in_chats(cursor, new))
     batch: list[StoredResponse] = [step.act for step, _ in ends if step not in moot and not step.lost]  # type: ignore[misc]
-    used = [step.act for step, _ in ends if not step.lost]
-    KEEP_ENTRY.run(cursor, [entry_row(entry_of(stored, int(now))) for stored in used])  # type: ignore[arg-type]
+    used: list[StoredResponse] = [step.act for step, _ in ends if not step.lost]  # type: ignore[misc]
+    keep_entries(
+        cursor,
+        [
+            entry_of(each.response, at=int(now), project=each.project, key_id=each.key_id, transport=each.transport)
+            for each in used
+        ],
+    )
     links = {stored.link.response_id: (stored.project, stored.link) for stored in batch if stored.link}
     links |= _unstored_ancestors(cursor, links)  # `store: false` responses that only a connection remembers
     ended_at = time_value(cursor.db, now)

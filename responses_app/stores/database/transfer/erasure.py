@@ -23,7 +23,8 @@ from responses_app.protocol.json_text import one_line
 from responses_app.protocol.requests.resources import RUNNING
 
 # All of these register how their rows are removed and written.
-from responses_app.stores.database import callers, conversations, idempotency, pictures, usage  # noqa: F401
+from responses_app.resources.usage import keeping as usage  # noqa: F401
+from responses_app.stores.database import callers, conversations, idempotency, pictures  # noqa: F401
 from responses_app.stores.database.chunks import read_in_chunks
 from responses_app.stores.database.files import skills, uploads  # noqa: F401
 from responses_app.stores.database.responses import removal  # noqa: F401

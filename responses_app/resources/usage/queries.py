@@ -8,26 +8,30 @@ it is: another question refuses it.
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NotBase64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import missing, whole_number
-from responses_app.stores.usage import (
+from responses_app.resources.usage.fields import (
     DAY,
     HOUR,
     HOURS_STAY,
     MINUTE,
     MINUTES_STAY,
-    BaseUsageStore,
     Group,
     Source,
+    UsagePage,
     UsageQuery,
+    UsageResult,
     UsageSum,
 )
 from responses_app.web.endpoint import Parameter, text
+
+if TYPE_CHECKING:
+    from responses_app.resources.usage.store import UsageStore
 
 Query = Mapping[str, Sequence[str]]  # all values of each name
 MAX_SUMS = 20_000  # of a page; one that would have more ends earlier
@@ -64,7 +68,7 @@ GROUPS: Mapping[str, Group] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What may be asked of one path."""
+    """The questions that one path takes."""
 
     groups: Sequence[str]  # names of `group_by`
     filters: Mapping[str, str]  # names of parameters with several values, and of the fields of `UsageQuery`
@@ -103,110 +107,119 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuestion:
-    """What is asked for."""
+    """A question about usage, and which of its pages."""
 
     width: Width
     first: int  # when the first bucket of the page begins, in Unix seconds
     end: int  # when the last bucket of all pages ends
     limit: int  # buckets of the page, at most
     groups: Sequence[str]  # as the API names them
-    wanted: Mapping[str, Any]  # fields of `UsageQuery`: whose usage
+    filters: Mapping[str, Any]  # fields of `UsageQuery`: whose usage
     own_filters: Mapping[str, Sequence[str]]
     digest: str  # of the question, without its page
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """What was used in a time. Both are Unix seconds."""
-
-    start: int
-    end: int
-    sums: Sequence[UsageSum]
-
-
-@dataclass(frozen=True, slots=True)
-class Buckets:
-    """A page of buckets."""
-
-    buckets: Sequence[Bucket]
-    next_page: str | None  # None: this is the last
-
-
-def asked_for(query: Query, kind: Kind, *, now: float | None = None) -> UsageQuestion:
-    """Read what is asked for. Raises `ApiError` that names what is wrong."""
-    given = _values(query, kind)
+def question_of(query: Query, kind: Kind, *, now: float | None = None) -> UsageQuestion:
+    """Return the question of a request's query. Raises `ApiError` that names what is wrong."""
+    parameters = _parameters(query, kind)
     moment = int(time.time() if now is None else now)
-    width = _choice(given, "bucket_width", kind.widths, "1d")
-    start, end = _time(given, "start_time"), _time(given, "end_time")
+    width = _choice(parameters, "bucket_width", kind.widths, "1d")
+    start, end = _time(parameters, "start_time"), _time(parameters, "end_time")
     if start is None:
         raise missing("start_time")
     if end is not None and end <= start:
         raise invalid_value("end_time", f"{end}. The end has to be later than 'start_time', which is {start}.")
-    groups = list(dict.fromkeys(given.get("group_by", ())))
+    groups = list(dict.fromkeys(parameters.get("group_by", ())))
     for name in groups:
         _check_group(name, kind)
-    wanted: dict[str, Any] = {field: given[name] for name, field in kind.filters.items() if name in given}
-    if "batch" in given:
-        wanted["batch"] = _choice(given, "batch", {"true": True, "false": False}, "")
-    digest = _digest(given)
-    first = _page_start(given, digest, width)
+    filters: dict[str, Any] = {field: parameters[name] for name, field in kind.filters.items() if name in parameters}
+    if "batch" in parameters:
+        filters["batch"] = _choice(parameters, "batch", {"true": True, "false": False}, "")
+    digest = _digest(parameters)
+    first = _page_start(parameters, digest, width)
     if first is None:
         first = start // width.seconds * width.seconds
     if width.stays is not None and first + width.seconds <= moment - width.stays:
-        raise _too_long_ago(given, width)
+        raise _too_long_ago(parameters, width)
     last = min(moment if end is None else end, moment)  # no bucket has begun later
     return UsageQuestion(
         width=width,
         first=first,
         end=-(-last // width.seconds) * width.seconds,
-        limit=_limit(given, width),
+        limit=_limit(parameters, width),
         groups=groups,
-        wanted={**wanted, "sources": kind.sources},
-        own_filters={name: given[name] for name in kind.own_filters if name in given},
+        filters={**filters, "sources": kind.sources},
+        own_filters={name: parameters[name] for name in kind.own_filters if name in parameters},
         digest=digest,
     )
 
 
-async def buckets_of(store: BaseUsageStore, asked: UsageQuestion, groups: Sequence[Group]) -> Buckets:
-    """Return the page of what was used by these groups. Raises `StoreError`, and `ApiError` for too many results."""
-    seconds = asked.width.seconds
-    end = max(asked.first, min(asked.end, asked.first + asked.limit * seconds))
-    query = UsageQuery(start=asked.first, end=end, width=seconds, groups=groups, limit=MAX_SUMS + 1, **asked.wanted)
-    found = await store.sums(query) if end > asked.first else ()
-    if len(found) > MAX_SUMS:
-        end = found[-1].start  # this bucket is not whole
-        if end == asked.first:
+async def page_of(
+    store: "UsageStore",
+    question: UsageQuestion,
+    results: Callable[[Sequence[UsageSum]], Iterable[UsageResult]],
+    *groups: Group,
+) -> UsagePage:
+    """Return the page of a question, with `results` of the sums of each bucket; these are told apart by `groups`, too.
+
+    Raises `StoreError`, and `ApiError` for too many results.
+    """
+    seconds = question.width.seconds
+    end = max(question.first, min(question.end, question.first + question.limit * seconds))
+    query = UsageQuery(
+        start=question.first,
+        end=end,
+        width=seconds,
+        groups=[*(GROUPS[name] for name in question.groups if name in GROUPS), *groups],
+        limit=MAX_SUMS + 1,
+        **question.filters,
+    )
+    sums = await store.sums(query) if end > question.first else ()
+    if len(sums) > MAX_SUMS:
+        end = sums[-1].start  # this bucket is not whole
+        if end == question.first:
             raise invalid_request(
                 f"One bucket has more than {MAX_SUMS:,} results. Group by less, or ask for some projects only.",
                 param="group_by",
                 code="too_many_results",
             )
     by_start: dict[int, list[UsageSum]] = {}
-    for each in found:
+    for each in sums:
         by_start.setdefault(each.start, []).append(each)
-    buckets = [Bucket(at, at + seconds, by_start.get(at, ())) for at in range(asked.first, end, seconds)]
-    return Buckets(buckets, _page(end, asked.digest) if end < asked.end else None)
+    next_page = _page(end, question.digest) if end < question.end else None
+    return {
+        "object": "page",
+        "data": [
+            {
+                "object": "bucket",
+                "start_time": at,
+                "end_time": at + seconds,
+                "results": list(results(by_start.get(at, ()))),
+            }
+            for at in range(question.first, end, seconds)
+        ],
+        "has_more": next_page is not None,
+        "next_page": next_page,
+    }
 
 
-def stored_groups(names: Sequence[str]) -> list[Group]:
-    """Return the store's names of groups, of those that it knows."""
-    return [GROUPS[name] for name in names if name in GROUPS]
-
-
-def told_of(used: UsageSum, asked: UsageQuestion, names: Sequence[str]) -> dict[str, Any]:
+def whose(used: UsageSum, question: UsageQuestion, names: Sequence[str]) -> dict[str, Any]:
     """Return by these names whose usage it is; what is not grouped by, and nobody's, is null."""
-    told: dict[str, Any] = {}
-    for name in names:
-        value = None if name not in asked.groups else UNLABELED if name == API_SOURCE else getattr(used, GROUPS[name])
-        told[name] = None if value == "" else value
-    return told
+
+    def value(name: str) -> Any:
+        if name not in question.groups:
+            return None
+        owner = UNLABELED if name == API_SOURCE else getattr(used, GROUPS[name])
+        return None if owner == "" else owner
+
+    return {name: value(name) for name in names}
 
 
-def _values(query: Query, kind: Kind) -> dict[str, list[str]]:
-    """Return all that is given, without brackets. Raises `ApiError` for what the path does not take."""
+def _parameters(query: Query, kind: Kind) -> dict[str, list[str]]:
+    """Return all parameters, without brackets. Raises `ApiError` for what the path does not take."""
     several = ("group_by", *kind.filters, *kind.own_filters)
     known = [*several, *_SINGLE, *(("batch",) if kind.by_batch else ())]
-    given: dict[str, list[str]] = {}
+    parameters: dict[str, list[str]] = {}
     for name, values in query.items():
         plain = name.removesuffix("[]")
         if plain not in known or (plain != name and plain not in several):
@@ -217,21 +230,21 @@ def _values(query: Query, kind: Kind) -> dict[str, list[str]]:
             )
         if any("\0" in value for value in values):
             raise invalid_value(plain, "It has a NUL character.")
-        given[plain] = [*given.get(plain, ()), *values] if plain in several else [values[-1]]
-    return {name: values for name, values in given.items() if values}
+        parameters[plain] = [*parameters.get(plain, ()), *values] if plain in several else [values[-1]]
+    return {name: values for name, values in parameters.items() if values}
 
 
-def _time(given: Mapping[str, Sequence[str]], name: str) -> int | None:
-    if name not in given:
+def _time(parameters: Mapping[str, Sequence[str]], name: str) -> int | None:
+    if name not in parameters:
         return None
-    found = whole_number(given[name][-1], 0, MAX_TIME)
+    found = whole_number(parameters[name][-1], 0, MAX_TIME)
     if found is None:
-        raise invalid_value(name, f"{given[name][-1][:80]!r}. It takes whole Unix seconds.")
+        raise invalid_value(name, f"{parameters[name][-1][:80]!r}. It takes whole Unix seconds.")
     return found
 
 
-def _choice(given: Mapping[str, Sequence[str]], name: str, choices: Mapping[str, Any], usual: str) -> Any:
-    value = given[name][-1] if name in given else usual
+def _choice(parameters: Mapping[str, Sequence[str]], name: str, choices: Mapping[str, Any], usual: str) -> Any:
+    value = parameters[name][-1] if name in parameters else usual
     if value not in choices:
         supported = " and ".join(map(repr, choices)) if len(choices) < 3 else ", ".join(map(repr, choices))
         raise invalid_value(name, f"{value[:80]!r}. Supported values are: {supported}.")
@@ -246,42 +259,42 @@ def _check_group(name: str, kind: Kind) -> None:
     raise invalid_value("group_by", f"{name[:80]!r}. {why}Supported values are: {supported}.")
 
 
-def _limit(given: Mapping[str, Sequence[str]], width: Width) -> int:
-    if "limit" not in given:
+def _limit(parameters: Mapping[str, Sequence[str]], width: Width) -> int:
+    if "limit" not in parameters:
         return width.usual
-    limit = whole_number(given["limit"][-1], 1, width.most)
+    limit = whole_number(parameters["limit"][-1], 1, width.most)
     if limit is None:
         raise invalid_value(
-            "limit", f"{given['limit'][-1][:80]!r}. It takes a whole number of buckets from 1 to {width.most}."
+            "limit", f"{parameters['limit'][-1][:80]!r}. It takes a whole number of buckets from 1 to {width.most}."
         )
     return limit
 
 
-def _too_long_ago(given: Mapping[str, Sequence[str]], width: Width) -> ApiError:
+def _too_long_ago(parameters: Mapping[str, Sequence[str]], width: Width) -> ApiError:
     assert width.stays is not None, "what is kept for ever is never too long ago"
     kept, wider = ("minute", "'1h' or '1d'") if width.seconds == MINUTE else ("hour", "'1d'")
     return invalid_value(
         "bucket_width",
-        f"{given['bucket_width'][-1]!r}. Usage is kept by the {kept} for {width.stays // DAY} days, and then added up. "
-        f"Ask for {wider}, or for a later 'start_time'.",
+        f"{parameters['bucket_width'][-1]!r}. Usage is kept by the {kept} for {width.stays // DAY} days, and then "
+        f"added up. Ask for {wider}, or for a later 'start_time'.",
     )
 
 
-def _digest(given: Mapping[str, Sequence[str]]) -> str:
+def _digest(parameters: Mapping[str, Sequence[str]]) -> str:
     """Return what a page knows its question by: all of it but how much of it is asked for at once."""
-    asked = sorted((name, values) for name, values in given.items() if name not in ("page", "limit"))
-    return blake2b(repr(asked).encode(), digest_size=_DIGEST).hexdigest()
+    question = sorted((name, values) for name, values in parameters.items() if name not in ("page", "limit"))
+    return blake2b(repr(question).encode(), digest_size=_DIGEST).hexdigest()
 
 
 def _page(start: int, digest: str) -> str:
     return "page_" + urlsafe_b64encode(f"{start:x}.{digest}".encode()).decode().rstrip("=")
 
 
-def _page_start(given: Mapping[str, Sequence[str]], digest: str, width: Width) -> int | None:
+def _page_start(parameters: Mapping[str, Sequence[str]], digest: str, width: Width) -> int | None:
     """Return when the page begins that is asked for; None for the first."""
-    if "page" not in given or not given["page"][-1]:
+    if "page" not in parameters or not parameters["page"][-1]:
         return None
-    page = given["page"][-1]
+    page = parameters["page"][-1]
     try:
         told = urlsafe_b64decode(page[:80].removeprefix("page_") + "==").decode()
         start, _, of = told.partition(".")

@@ -19,7 +19,7 @@ class Usage(WithId):
     project = models.CharField(max_length=64)
     key_id = models.CharField(max_length=ID_LENGTH)  # as that of a response
     model = models.CharField(max_length=256)
-    source = models.CharField(max_length=16)  # see `stores.usage.SOURCES`
+    source = models.CharField(max_length=16)  # see `resources.usage.fields.SOURCES`
     batch = models.BooleanField()  # they were lines of batches
     requests = models.PositiveBigIntegerField(default=1)
     input_tokens = models.PositiveBigIntegerField()
@@ -29,7 +29,7 @@ class Usage(WithId):
         shown=(265, "usage"),
         stays="what was used is owed, whatever is kept of it",
         erased=2,  # nothing more is counted for a project that is gone
-        line=Line(110, "usage", by="at pk"),
+        line=Line(110, "usage", "at seconds key_id model source batch requests", by="at pk"),
     )
 
     class Meta:
