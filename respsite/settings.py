@@ -15,6 +15,7 @@ import dj_database_url
 
 from engine.errors import reason_of
 from responses_app.settings.conf import ConfigurationError, from_environ
+from responses_app.settings.extensions import load
 from responses_app.stores.callers import SIGN_ON_BACKEND
 
 try:
@@ -80,6 +81,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "axes",
     "channels",
+    *(f"{extension.__module__}.{extension.__qualname__}" for extension in load(RESPSITE.extensions)),
 ]
 
 # The first one answers the API's paths itself; the others serve the admin alone (they cost 3 ms a request).

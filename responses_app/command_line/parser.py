@@ -1,13 +1,18 @@
-"""The arguments of every command of `respsite`. Imports neither Django nor what a command does."""
+"""The arguments of every command of `respsite`. Imports neither Django's settings nor what a command does."""
 
 import json
+import os
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Sequence
 
 from responses_app import __version__
 from responses_app.command_line.endpoint import DEFAULT_URL, add_endpoint
+from responses_app.kit.extension import Command
 from responses_app.management.flags import add_flags, explain, suggest
+from responses_app.settings.extensions import chosen, load
 
+HERE = "responses_app.command_line"
 MAX_SPEED = 1e6
 CHECK_SECONDS = 3.5
 CHECKS_AT_ONCE = 4
@@ -20,50 +25,93 @@ ABOUT = "respsite: the stateful Responses API server for open models."
 
 
 def build_parser() -> ArgumentParser:
-    """Return the parser of the whole program; `command` is None where none was given."""
+    """Return the parser of the whole program; `command` is None where none was given.
+
+    `runs` of what it parses is "module:function", which runs the command with the parsed arguments, "" for `serve`.
+    """
     parser = ArgumentParser(prog="respsite", description=ABOUT, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"respsite {__version__}")
     suggest(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Explained)
-
-    def command(name: str, about: str, *runs: str) -> ArgumentParser:
-        """Add a command; `runs` are the module and the function that run it, given the parsed arguments."""
-        added: ArgumentParser = commands.add_parser(name, help=about, description=about, allow_abbrev=False)
-        added.set_defaults(runs=runs)
+    for each in (*_commands(), *(each for extension in load(chosen(os.environ)) for each in extension.commands())):
+        added: ArgumentParser = commands.add_parser(
+            each.name, help=each.about, description=each.about, allow_abbrev=False
+        )
+        added.set_defaults(runs=each.run)
         suggest(added)
-        return added
-
-    about = "Migrate the database and serve in the foreground."
-    add_flags(command("serve", about))
-    about = "Run containers of the code interpreter for servers: on their own machine, or apart from the web workers."
-    _sandboxes(command("sandboxes", about, "sandboxes", "run"))
-    about = "Chat with a model in the terminal; in a pipe, answer the prompt on standard input."
-    _chat(command("chat", about, "chat", "run"))
-    about = "Replay a stored response at its average pace."
-    _replay(command("replay", about, "replay", "run"))
-    about = "Benchmark a server: tokens per second, time to first token, gaps between events."
-    _bench(command("bench", about, "bench", "run"))
-    _batch(command("batch", "Run the requests of a file as a batch: `respsite batch run FILE`."))
-    about = "Test a server against OpenAI's and Anthropic's APIs; the status is 1 if a check fails."
-    _conformance(command("conformance", about, "conformance.program", "run"))
-    about = "Export stored responses and conversations to a file of JSON Lines."
-    _export(command("export", about, "transfer", "run_export"))
-    about = "Import a file of `respsite export` into the database; existing rows are not changed."
-    reads = command("import", about, "transfer", "run_import")
-    reads.add_argument("file", metavar="FILE", help="file that `respsite export` wrote; - is standard input")
-    _audit(command("audit", "Verify the audit trail, or export it as JSON lines."))
-    about = "List, show, reward, end, delete and export the roll-outs of a server."
-    _rollouts(command("rollouts", about))
-    about = "Diagnose this installation: what is wrong and what to do, in order."
-    _doctor(command("doctor", about, "doctor", "run"))
-    about = "Run an administration command: `respsite manage create_key`; `respsite manage help` lists them."
-    command("manage", about).add_argument("words", nargs="*", metavar="WORD", help="the command and its arguments")
-    about = "Configure a coding agent for this server: print its settings, or write them into its file."
-    _configure(command("configure", about, "configure", "run"))
-    about = "Print a completion script for your shell."
-    completes = command("completion", about, "parser", "run_completion")
-    completes.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+        each.arguments(added)
     return parser
+
+
+def _commands() -> Sequence[Command]:
+    return (
+        Command("serve", "Migrate the database and serve in the foreground.", add_flags),
+        Command(
+            "sandboxes",
+            "Run containers of the code interpreter for servers: on their own machine, or apart from the web workers.",
+            _sandboxes,
+            f"{HERE}.sandboxes:run",
+        ),
+        Command(
+            "chat",
+            "Chat with a model in the terminal; in a pipe, answer the prompt on standard input.",
+            _chat,
+            f"{HERE}.chat:run",
+        ),
+        Command("replay", "Replay a stored response at its average pace.", _replay, f"{HERE}.replay:run"),
+        Command(
+            "bench",
+            "Benchmark a server: tokens per second, time to first token, gaps between events.",
+            _bench,
+            f"{HERE}.bench:run",
+        ),
+        Command("batch", "Run the requests of a file as a batch: `respsite batch run FILE`.", _batch),
+        Command(
+            "conformance",
+            "Test a server against OpenAI's and Anthropic's APIs; the status is 1 if a check fails.",
+            _conformance,
+            f"{HERE}.conformance.program:run",
+        ),
+        Command(
+            "export",
+            "Export stored responses and conversations to a file of JSON Lines.",
+            _export,
+            f"{HERE}.transfer:run_export",
+        ),
+        Command(
+            "import",
+            "Import a file of `respsite export` into the database; existing rows are not changed.",
+            _import,
+            f"{HERE}.transfer:run_import",
+        ),
+        Command("audit", "Verify the audit trail, or export it as JSON lines.", _audit),
+        Command("rollouts", "List, show, reward, end, delete and export the roll-outs of a server.", _rollouts),
+        Command(
+            "doctor",
+            "Diagnose this installation: what is wrong and what to do, in order.",
+            _doctor,
+            f"{HERE}.doctor:run",
+        ),
+        Command(
+            "manage",
+            "Run an administration command: `respsite manage create_key`; `respsite manage help` lists them.",
+            lambda parser: parser.add_argument(
+                "words", nargs="*", metavar="WORD", help="the command and its arguments"
+            ),
+        ),
+        Command(
+            "configure",
+            "Configure a coding agent for this server: print its settings, or write them into its file.",
+            _configure,
+            f"{HERE}.configure:run",
+        ),
+        Command(
+            "completion",
+            "Print a completion script for your shell.",
+            lambda parser: parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell"),
+            f"{HERE}.parser:run_completion",
+        ),
+    )
 
 
 class _Explained(ArgumentParser):
@@ -189,7 +237,7 @@ def _batch(parser: ArgumentParser) -> None:
     about = "Upload FILE, run it as a batch, show how far it is, and write what was answered."
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     runs: ArgumentParser = actions.add_parser("run", help=about, description=about, allow_abbrev=False)
-    runs.set_defaults(runs=("batch", "run"))
+    runs.set_defaults(runs=f"{HERE}.batch:run")
     suggest(runs)
     runs.add_argument("file", metavar="FILE", help="JSON lines, each a request with custom_id, method, url and body")
     add_endpoint(runs)
@@ -205,17 +253,21 @@ def _export(parser: ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="continue an interrupted export")
 
 
+def _import(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="file that `respsite export` wrote; - is standard input")
+
+
 def _audit(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     about = "Check that no entry was changed, removed or put in, and print the head; the status is 1 if one was."
     verifies: ArgumentParser = actions.add_parser("verify", help=about, description=about, allow_abbrev=False)
-    verifies.set_defaults(runs=("audit", "run_verify"))
+    verifies.set_defaults(runs=f"{HERE}.audit:run_verify")
     verifies.add_argument(
         "--head", metavar="N:HASH", help="a head that was printed before: then a cut or a new trail is found, too"
     )
     about = "Write the entries to FILE, the oldest first, each as a line of JSON."
     exports: ArgumentParser = actions.add_parser("export", help=about, description=about, allow_abbrev=False)
-    exports.set_defaults(runs=("audit", "run_export"))
+    exports.set_defaults(runs=f"{HERE}.audit:run_export")
     exports.add_argument("file", metavar="FILE", help="file to write; - is standard output")
     exports.add_argument("--after", type=_entry, default=0, metavar="N", help="only entries behind this number")
     suggest(verifies)
@@ -234,7 +286,7 @@ def _rollouts(parser: ArgumentParser) -> None:
     def action(name: str, about: str, function: str = "run", argument: str = "id") -> ArgumentParser:
         """Add an action; `function` runs it, `argument` is its first one, "" for none."""
         added: ArgumentParser = actions.add_parser(name, help=about, description=about, allow_abbrev=False)
-        added.set_defaults(runs=("rollouts", function))
+        added.set_defaults(runs=f"{HERE}.rollouts:{function}")
         suggest(added)
         if argument:
             what = "file to write; - is standard output" if argument == "file" else "the roll-out's id"

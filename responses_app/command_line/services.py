@@ -17,7 +17,7 @@ import aiohttp
 from engine.backends.base import BaseEngine
 from engine.embeddings.base import BaseEmbeddings
 from engine.errors import EngineConfigurationError, EngineError, reason_of
-from responses_app.command_line.machine import Finding, ok, problem, warning
+from responses_app.kit.findings import Finding, ok, problem, warning
 from responses_app.management.address import base_url
 from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings

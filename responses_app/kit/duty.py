@@ -17,12 +17,22 @@ import socket
 import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from engine.errors import reason_of
 from responses_app.kit.errors import NotMigrated, StoreClosed, StoreError
 
 EARLY = 0.01  # share of the time between two looks by which a timer may be early
 _HOST = zlib.crc32(socket.gethostname().encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """Something that each worker looks for."""
+
+    name: str  # for the log: "sending webhooks"
+    look: Callable[[], Awaitable[None]]
+    seconds: float  # between two looks
 
 
 def until_look(seconds: float) -> float:

@@ -43,6 +43,7 @@ class SandboxKeeper:
     """Keeps a host, as a context: workers that are started inside of it find it by SANDBOX_HOSTS."""
 
     def __init__(self, own: Settings) -> None:
+        self._extensions = own.extensions  # whose settings are no host's
         self._grace = own.shutdown_grace_seconds
         self._silence = own.worker_silence_seconds or None  # that a host may be silent; None: for ever
         # Where somebody else has containers, or nobody may, there is nothing to keep.
@@ -112,7 +113,7 @@ class SandboxKeeper:
         try:
             self._host = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, "sandboxes", *flags],
-                env=_environ_of_host(),
+                env=_environ_of_host(self._extensions),
                 pass_fds=tuple(descriptors.values()),
                 stdin=subprocess.DEVNULL,
                 # Ctrl-C in a terminal is not for it.
@@ -143,9 +144,9 @@ class SandboxKeeper:
         _kill_group(host)
 
 
-def _environ_of_host() -> dict[str, str]:
+def _environ_of_host(extensions: tuple[str, ...]) -> dict[str, str]:
     """Return the environment without the settings that are not a host's: model's code runs below it, so no secrets."""
-    settings = {row.name for row in table()} | set(secret_files())
+    settings = {row.name for row in table(extensions)} | set(secret_files(extensions))
     return {name: value for name, value in os.environ.items() if name not in settings - _OF_HOST}
 
 

@@ -9,7 +9,8 @@ the value and what it takes. Imports no Django, so that a broken setting is told
 import re
 import socket
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, fields, make_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from responses_app.protocol.transport import HeaderSettings
 from responses_app.resources.batches.settings import BatchSettings
 from responses_app.resources.webhooks.settings import WebhookSettings
 from responses_app.runs.plan.settings import RunSettings
+from responses_app.settings.extensions import DEFAULT, chosen, extension_names, load
 from responses_app.settings.models import EmbeddingSettings, EngineSettings
 from responses_app.settings.order import ORDER
 from responses_app.stores.files import FileSettings
@@ -180,6 +182,12 @@ class Settings(
     data_dir: str = setting(
         "var", text, "folder for the server's files: the SQLite database, the secret key, the sandbox's containers"
     )
+    extensions: tuple[str, ...] = setting(
+        (DEFAULT,), extension_names,
+        "extensions that are loaded, separated by commas: `default` for all that the server has itself, names of some "
+        "of them, names of those that packages have installed, or `none` (see Extensions)",
+        default_text="default",
+    )  # fmt: skip
     workers: int = setting(
         1, whole(1, 1000), "number of worker processes of `respsite serve` and `make run` (see Several workers)"
     )
@@ -425,6 +433,24 @@ class Settings(
         return self.database_url or f"sqlite:///{Path(self.data_dir).absolute()}/respsite.sqlite3"
 
 
+@cache
+def settings_class(extensions: tuple[str, ...] = (DEFAULT,)) -> type[Settings]:
+    """Return the class of all settings, those of these extensions among them.
+
+    Raises `ValueError` for an extension that cannot be loaded, or has a setting that is there already.
+    """
+    loaded = load(extensions)
+    known = {each.name: "the server" for each in fields(Settings)}
+    for extension in loaded:
+        own = {each.name for room in extension.settings for each in fields(room)}
+        if twice := sorted(own & known.keys()):
+            name = twice[0]
+            raise ValueError(f"{extension.name} has the setting {name.upper()}, as {known[name]} has.")
+        known |= dict.fromkeys(own, extension.name)
+    rooms = [room for extension in loaded for room in extension.settings]
+    return make_dataclass("Settings", (), bases=(*rooms, Settings), frozen=True, kw_only=True) if rooms else Settings
+
+
 @dataclass(frozen=True)
 class SettingRow:
     """A setting as the reference shows it."""
@@ -435,13 +461,13 @@ class SettingRow:
     about: str  # what it is for
 
 
-def table() -> list[SettingRow]:
-    """Return every setting with its default and what it is for."""
+def table(extensions: tuple[str, ...] = (DEFAULT,)) -> list[SettingRow]:
+    """Return every setting with its default and what it is for; those of these extensions, too."""
     return [
         SettingRow(
             group, each.name.upper(), each.metadata["default_text"] or written(each.default), each.metadata["about"]
         )
-        for each, group in _all()
+        for each, group in _all(settings_class(extensions))
     ]
 
 
@@ -452,21 +478,21 @@ def written(value: object) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-def _all() -> Sequence[tuple["Field[Any]", str]]:
+def _all(settings: type[Settings]) -> Sequence[tuple["Field[Any]", str]]:
     """Return every setting with its heading, in the order of the reference."""
     # By the variable's name: its place in the reference.
     ordered = {name: place for place, (name, _) in enumerate(ORDER)}
     place, places = 0, {}
-    for each in fields(Settings):
+    for each in fields(settings):
         # A setting that `ORDER` lacks gets the place of the one before; sorting keeps their order.
         place = places[each.name] = ordered.get(each.name.upper(), place)
-    known = sorted(fields(Settings), key=lambda each: places[each.name])
+    known = sorted(fields(settings), key=lambda each: places[each.name])
     return [(each, ORDER[places[each.name]][1]) for each in known]
 
 
-def secret_files() -> list[str]:
+def secret_files(extensions: tuple[str, ...] = (DEFAULT,)) -> list[str]:
     """Return the variables that may name a file with a secret instead of the secret's own."""
-    return [f"{known.name.upper()}_FILE" for known, _ in _all() if known.metadata["secret"]]
+    return [f"{known.name.upper()}_FILE" for known, _ in _all(settings_class(extensions)) if known.metadata["secret"]]
 
 
 RETIRED = {  # settings that were, and what an operator is told who still has them
@@ -495,7 +521,11 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     """
     warnings: list[str] = []
     values: dict[str, Any] = {}
-    for known, _ in _all():
+    try:
+        made = settings_class(chosen(environ))  # which settings there are
+    except ValueError as wrong:
+        raise ConfigurationError(str(wrong)) from None
+    for known, _ in _all(made):
         name = known.name.upper()
         is_secret = known.metadata["secret"]
         raw = _secret(name, environ) if is_secret else environ.get(name, "")
@@ -511,10 +541,11 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
         warnings.append(f"HOST={values['host']!r} is not an address of this machine and is ignored; using 127.0.0.1.")
         del values["host"]
     warnings += [warning for name, warning in RETIRED.items() if environ.get(name, "").strip()]
-    settings = Settings(**values)
+    settings = made(**values)
     warnings += _waits_for_nothing(settings, values)
     # Each room checks its own: `problem` is called by class, as `super()` would need each of them to go on.
-    rooms = [room for room in Settings.__mro__ if issubclass(room, RoomSettings)]
+    rooms = [room for room in made.__mro__ if issubclass(room, RoomSettings)]
+    rooms.sort(key=lambda room: not issubclass(Settings, room))  # those of extensions rely on the server's
     # Lazily: the first problem ends the start, and later rooms may rely on what earlier ones have checked.
     problems = (room.problem(settings, values) for room in rooms if "problem" in vars(room))
     if problem := next(filter(None, problems), None):

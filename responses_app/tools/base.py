@@ -9,13 +9,16 @@ no item and no event: the machine does (`protocol.output.hosted_items`), so a st
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from engine import orjson
+from responses_app.kit.retention import Retentions
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer
+from responses_app.stores.files import BaseFileStore
+from responses_app.stores.skills import BaseSkills
 
 
 def json_object(text: str) -> JsonObject | None:
@@ -25,6 +28,18 @@ def json_object(text: str) -> JsonObject | None:
     except orjson.JSONDecodeError:
         return None
     return value if isinstance(value, dict) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolParts:
+    """What tools are made of: parts of the server that they may use."""
+
+    settings: Any  # all of them; an instance of each class of settings that there is
+    files: BaseFileStore
+    skills: BaseSkills
+    stored_items: Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]]  # of a project, by their ids
+    now: Callable[[], float]  # the store's Unix time
+    retentions: Retentions
 
 
 class ToolFailed(Exception):

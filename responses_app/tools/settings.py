@@ -14,7 +14,7 @@ It may be a file with that JSON, too, also in the form of other programs (`{"mcp
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,19 +30,22 @@ SERVERS_WANTED = (
     "or a file with one"
 )
 DDGS = "ddgs+"  # before the URL of a server of `ddgs`
-TransportKind = Literal["http", "sse", "stdio"]
+TransportKind = Literal["http", "sse", "stdio", "inside"]
 _SERVER_FIELDS = {"url", "headers", "command", "args", "env", "transport", "type"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAccess:
-    """How an MCP server is reached: at a URL, or by a command that is started here."""
+    """How an MCP server is reached: at a URL, by a command that is started here, or inside of this process."""
 
-    transport: TransportKind  # a command that is started here, or HTTP of either kind
+    transport: TransportKind
     url: str = ""  # of HTTP; "" for a command
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with each request; may hold keys
-    command: tuple[str, ...] = ()  # the program and its arguments
+    command: tuple[str, ...] = ()  # the program and its arguments; of a server inside, its label
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the command, beside the usual one
+    make: Callable[[str], Any] | None = (
+        None  # of a server inside: makes the one of a project, an `mcp.server.MCPServer`
+    )
 
     @property
     def host(self) -> str:

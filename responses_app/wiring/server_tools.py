@@ -9,18 +9,19 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from responses_app.kit.clock import id_factory
-from responses_app.kit.retention import Retentions
+from responses_app.kit.clock import StoreClock, id_factory
+from responses_app.kit.extension import extensions
 from responses_app.protocol import ids
-from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.errors import invalid_request
 from responses_app.protocol.items.media import MAX_TEXT, DocumentUnreadable, ReadDocument
 from responses_app.protocol.items.offers import Offer
 from responses_app.protocol.items.programs import KIND as PROGRAMS
 from responses_app.settings.conf import Settings
 from responses_app.stores.files import BaseFileStore
 from responses_app.stores.skills import BaseSkills
-from responses_app.tools.base import BaseTool, Finish, ToolCall, ToolResult, ToolUse
+from responses_app.tools.base import BaseTool, Finish, ToolCall, ToolParts, ToolResult, ToolUse
 from responses_app.tools.reading.processes import DocumentReader, ReadFailed
+from responses_app.wiring.adapters import Adapters
 
 if TYPE_CHECKING:
     from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
@@ -81,50 +82,58 @@ class LazyTool(BaseTool, Generic[Tool]):
 
 
 IsPast = Callable[[str, float], bool]
-FindItems = Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]]
 PROGRAM_SECONDS = 600.0  # of a program, with all that it calls
 STARTING_SECONDS = 60.0  # a call waits so long for its container: to be started, and to end what it does for others
 
 
-def server_tools(
-    settings: Settings,
-    *,
-    files: BaseFileStore,
-    skills: BaseSkills,
-    stored_items: FindItems,
-    now: Callable[[], float],
-    retentions: Retentions,
-) -> tuple[BaseTool, ...]:
-    """Return the tools; nothing is started, and no event loop is needed yet.
-
-    `stored_items` finds items of a project that are stored, by their ids. `now` is the store's Unix time.
-    """
-    return tuple(_tools(settings, files, skills, stored_items, now, retentions))
+def tool_parts(settings: Settings, adapters: Adapters, clock: StoreClock) -> ToolParts:
+    """Return what tools are made of."""
+    return ToolParts(
+        settings=settings,
+        files=adapters.stores.files,
+        skills=adapters.skills,
+        stored_items=adapters.stores.responses.items,
+        now=clock,
+        retentions=adapters.retentions,
+    )
 
 
-def _tools(
-    settings: Settings,
-    files: BaseFileStore,
-    skills: BaseSkills,
-    stored_items: FindItems,
-    now: Callable[[], float],
-    retentions: Retentions,
-) -> Iterator[BaseTool]:
-    mcp = _mcp(settings) if settings.mcp_server_urls or settings.mcp_servers else None
+def server_tools(parts: ToolParts) -> tuple[BaseTool, ...]:
+    """Return the tools, those of extensions last; nothing is started, and no event loop is needed yet."""
+    return (*_tools(parts, parts.settings), *(tool for each in extensions() for tool in each.tools(parts)))
+
+
+def _tools(parts: ToolParts, settings: Settings) -> Iterator[BaseTool]:
+    inside = _inside(settings)
+    mcp = _mcp(settings, inside) if settings.mcp_server_urls or settings.mcp_servers or inside else None
     if mcp is not None:
         yield mcp
     if settings.sandbox_mcp:
         yield _mcp_interpreter(settings, mcp)
     elif settings.sandbox != "off":
-        yield (code := interpreter(settings, files, skills, partial(retentions.past, now=now)))
+        yield (code := interpreter(settings, parts.files, parts.skills, partial(parts.retentions.past, now=parts.now)))
         yield shell(settings, code)
         yield _programs(settings, code)
     if settings.search_url or settings.search_mcp:
         yield _browser(settings, mcp)
     if settings.file_search:
-        yield _file_search(settings, files, now, retentions)
+        yield _file_search(settings, parts)
     if settings.image_service_url:
-        yield _images(settings, files, stored_items)
+        yield _images(settings, parts)
+
+
+def _inside(settings: Settings) -> Mapping[str, Callable[[str], object]]:
+    """Return what makes the MCP servers of extensions, by label. Ends the process where a label is there twice."""
+    inside: dict[str, Callable[[str], object]] = {}
+    for extension in extensions():
+        for label, make in extension.tool_servers(settings).items():
+            if label in inside or label in settings.mcp_servers:
+                raise SystemExit(
+                    f"respsite: the extension {extension.label!r} brings the MCP server {label!r}, and there is "
+                    "another of this label. Rename the one of MCP_SERVERS, or remove an extension from EXTENSIONS."
+                )
+            inside[label] = make
+    return inside
 
 
 def document_text() -> ReadDocument:
@@ -216,17 +225,17 @@ def _mcp_interpreter(settings: Settings, mcp: BaseTool | None) -> BaseTool:
     return McpInterpreter(mcp, settings.sandbox_mcp)
 
 
-def _mcp(settings: Settings) -> BaseTool:
+def _mcp(settings: Settings, inside: Mapping[str, Callable[[str], object]]) -> BaseTool:
     from responses_app.tools.mcp.tool import McpTool
 
-    return McpTool(settings)
+    return McpTool(settings, inside)
 
 
-def _images(settings: Settings, files: BaseFileStore, stored_items: FindItems) -> BaseTool:
+def _images(settings: Settings, parts: ToolParts) -> BaseTool:
     from responses_app.tools.image_service import ImageService
     from responses_app.tools.image_tool import EarlierImages, ImageTool
 
-    return ImageTool(ImageService(settings), EarlierImages(stored_items, files, settings))
+    return ImageTool(ImageService(settings), EarlierImages(parts.stored_items, parts.files, settings))
 
 
 def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
@@ -244,15 +253,13 @@ def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
     return BrowserTool(Browser(search, fetcher, PageReader(), PageCache()))
 
 
-def _file_search(
-    settings: Settings, files: BaseFileStore, now: Callable[[], float], retentions: Retentions
-) -> BaseTool:
+def _file_search(settings: Settings, parts: ToolParts) -> BaseTool:
     from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
     from responses_app.tools.file_search import FileSearchTool, Indexer
     from responses_app.tools.reading.processes import DocumentReader
 
     stores = DatabaseVectorStores(
-        settings=settings, now=now, timeout=settings.database_timeout_seconds, retentions=retentions
+        settings=settings, now=parts.now, timeout=settings.database_timeout_seconds, retentions=parts.retentions
     )
     worker = id_factory(time.time)(ids.WORKER)
-    return FileSearchTool(stores, Indexer(stores, files, DocumentReader(), worker=worker))
+    return FileSearchTool(stores, Indexer(stores, parts.files, DocumentReader(), worker=worker))

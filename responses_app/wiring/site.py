@@ -83,12 +83,13 @@ from responses_app.wiring.engines import (
     family_of,
     search_model,
 )
+from responses_app.wiring.extensions import Served
 from responses_app.wiring.meaning import search_by_meaning
 from responses_app.wiring.pictures import Pictures
 from responses_app.wiring.reading import JsonReader
 from responses_app.wiring.relay import CANCEL, ENGINE, FOLLOW, FORGET, LOGGED, Relay
 from responses_app.wiring.retention import expiry_of, retention_watch
-from responses_app.wiring.server_tools import document_text, server_tools
+from responses_app.wiring.server_tools import document_text, server_tools, tool_parts
 from responses_app.wiring.watching import Watch
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ class Site:
     draining: Draining  # tells connections that the server stops
     traces: Traces
     tools: Sequence[BaseTool]  # those of this server, started and closed with it
+    extensions: Served  # what they do beside requests
     end_database: Callable[[float], None]  # all that is still asked of it ends within so many seconds
     new_id: Callable[[str], str]
     searches_meaning: bool  # whether files are searched by more than their words
@@ -222,6 +224,7 @@ class Site:
         self.service.usage.start()
         self.word_reader.start()
         await self.watch.start()
+        await self.extensions.start(self)
 
     async def aclose(self) -> None:
         """Let what runs end, or stop it; write what is to be written, give back what is shared."""
@@ -241,6 +244,7 @@ class Site:
         await self.service.approving.aclose()
         await self.service.live.aclose()
         await self.engine_doors.aclose()
+        await self.extensions.aclose()
         await asyncio.gather(self.word_reader.aclose(), self.expiry.aclose())
         await self.upkeep.aclose()
         await self.service.retention.aclose()
@@ -323,14 +327,7 @@ def build_site(settings: Settings) -> Site:
         started_at=time.time(),
         engines=Engines(settings, ready=collect_less_garbage),
         adapters=adapters,
-        tools=server_tools(
-            settings,
-            files=adapters.stores.files,
-            skills=adapters.skills,
-            stored_items=adapters.stores.responses.items,
-            now=clock,
-            retentions=adapters.retentions,
-        ),
+        tools=server_tools(tool_parts(settings, adapters, clock)),
         pictures=Pictures(settings, adapters.stores),
         relay=Relay(),
         sealer=Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom),
@@ -408,6 +405,7 @@ def build_site(settings: Settings) -> Site:
         draining=Draining(),
         traces=base.traces,
         tools=base.tools,
+        extensions=Served(),
         end_database=end_within,
         reader=reader,
         token_reader=JsonReader(reading, settings, runs.service.running, max_items=settings.max_json_values),

@@ -31,6 +31,7 @@ FLOORS = (
     ("api", "watch"),
     ("management", "admin"),
     ("command_line", "responses_app"),  # the latter are the files that Django looks for in the package's own folder
+    ("extensions",),  # each a room of its own
     ("respsite",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
@@ -60,7 +61,7 @@ ABOVE = {
 }
 DJANGO = {"django", "axes", "channels", "channels_redis", "daphne", "asgiref", "dj_database_url", "mozilla_django_oidc"}
 KNOWS_DJANGO = {
-    *("kit", "resources", "models", "migrations", "stores"),
+    *("kit", "resources", "extensions", "models", "migrations", "stores"),
     *(room for rooms in FLOORS[FLOOR["wiring"] :] for room in rooms),
 }
 HEAVY = {"torch", "vllm", "zmq"}
@@ -147,7 +148,7 @@ def room_of(module: str) -> str:
     """Return the room a module is in."""
     package, *inside = module.split(".")
     room = inside[0] if package == "responses_app" and inside and is_folder(f"{package}.{inside[0]}") else package
-    if room == "resources":
+    if room in ("resources", "extensions"):
         return ".".join(inside[:2])
     assert room in FLOOR, f"{module} has no floor: add its folder to FLOORS"
     return room
@@ -164,7 +165,7 @@ def floor_of(module: str) -> float:
     if module.startswith("responses_app.resources."):
         name = "__init__" if is_folder(module) else module.rpartition(".")[2]
         return FLOOR[ABOVE[name]] + 0.5
-    return -1 if module == "responses_app" else FLOOR[room_of(module)]
+    return -1 if module == "responses_app" else FLOOR[room_of(module).partition(".")[0]]
 
 
 def folder_of(module: str) -> str:

@@ -149,7 +149,7 @@ class Opener:
         await self._transport.aclose()
 
     @asynccontextmanager
-    async def open(self, access: ServerAccess, connection: McpConnection) -> AsyncIterator[Client]:
+    async def open(self, access: ServerAccess, project: str, connection: McpConnection) -> AsyncIterator[Client]:
         """Connect. The connection hears when its server's tools have changed, and when the server hangs up."""
 
         async def on_message(message: Any) -> None:
@@ -162,7 +162,10 @@ class Opener:
                 client = Client(transport, client_info=INFO, cache=None, message_handler=on_message, mode="auto")
                 return await stack.enter_async_context(client)
 
-            client = await self._connected(access, entered, connection.hung_up)
+            if access.make is not None:
+                client = await entered(access.make(project))
+            else:
+                client = await self._connected(access, entered, connection.hung_up)
             # What a tool gives is not checked against its own schema: that is the server's affair, and a hostile schema
             # would hold up the event loop.
             client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]

@@ -54,16 +54,23 @@ class _SessionLost(Exception):
 
 
 class McpTool(BaseTool):
-    """All MCP servers: the operator's, by label, and those that requests name by their URL."""
+    """All MCP servers: the operator's and those of extensions, by label, and those that requests name by their URL.
+
+    `inside` has what makes an extension's server for a project, by label.
+    """
 
     kinds: ClassVar = ("mcp",)
 
-    def __init__(self, settings: McpSettings) -> None:
+    def __init__(self, settings: McpSettings, inside: Mapping[str, Callable[[str], Any]] | None = None) -> None:
         servers, allowed = settings.mcp_servers, settings.mcp_allowed_hosts
         # Where requests may go, and where the operator's servers are.
         self._network = Network("MCP_ALLOWED_HOSTS", allowed)
         self._own_network = Network("MCP_ALLOWED_HOSTS", allowed_with(servers, allowed))
-        self._servers = servers
+        own = {
+            label: ServerAccess(transport="inside", command=(label,), make=make)
+            for label, make in (inside or {}).items()
+        }
+        self._servers = {**own, **servers}
         self._by_url = settings.mcp_server_urls
         self.max_seconds = max(settings.server_tool_seconds, MAX_CALL_SECONDS)
         self.idle_seconds = settings.server_tool_seconds
@@ -189,7 +196,7 @@ class McpTool(BaseTool):
         token = self._module.statuses.set(failures)
         try:
             own = use.declared.get("server_url") is None
-            opening = partial(self._openers[own].open, access)
+            opening = partial(self._openers[own].open, access, use.project)
             async with self._connections.use(_key(access, use, own), opening) as connection:
                 is_kept = connection.is_connected
                 try:

@@ -10,7 +10,7 @@ from mcp.server.mcpserver import MCPServer
 
 from responses_app.kit.retention import Retentions
 from responses_app.settings.conf import from_environ
-from responses_app.tools.base import BaseTool
+from responses_app.tools.base import BaseTool, ToolParts
 from responses_app.tools.browser.searching import (
     BaseSearch,
     DdgsSearch,
@@ -105,7 +105,7 @@ def test_bare_addresses_are_results() -> None:
 def tools_by(environ: dict[str, str]) -> Sequence[BaseTool]:
     """Return the server's tools by some settings."""
     stores: Any = {"files": MemoryFileStore(), "skills": None, "stored_items": MemoryResponseStore().items}
-    return server_tools(from_environ(environ)[0], **stores, now=time.time, retentions=Retentions())
+    return server_tools(ToolParts(settings=from_environ(environ)[0], **stores, now=time.time, retentions=Retentions()))
 
 
 @pytest.mark.parametrize(

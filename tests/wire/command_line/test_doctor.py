@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from responses_app.command_line import doctor
-from responses_app.command_line.machine import Finding
+from responses_app.kit.findings import Finding
 from tests.kit.databases import database_settings, postgres
 from tests.kit.forged_provider import ForgedProvider
 from tests.kit.server import Server, free_port, manage
