@@ -108,10 +108,10 @@ def chunk(random_: random.Random) -> str:
 
 async def _searched(alias: str) -> tuple[float, list[float], list[float]]:
     """Return how many seconds it took to fill a store, and milliseconds of each search, and of the yardstick."""
+    from responses_app.resources.vector_stores.records import NewStoreFile, Search, VectorStoreRecord
+    from responses_app.resources.vector_stores.store import DatabaseVectorStores
     from responses_app.stores.database.files.files import DatabaseFileStore
-    from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
     from responses_app.stores.files import FileRecord
-    from responses_app.stores.vector_stores import NewStoreFile, Search, VectorStoreRecord
 
     chance, now = random.Random(1), int(time.time())
     files, stores = DatabaseFileStore(using=alias), DatabaseVectorStores(using=alias)
@@ -143,8 +143,8 @@ def _ranked(alias: str, words: list[str]) -> float:
     """Return the milliseconds of the database's own order of all chunks that have one of these words."""
     from django.db import connections
 
-    from responses_app.stores.database.vector_stores.search import CHUNKS as TABLE
-    from responses_app.stores.database.vector_stores.search import WORDS
+    from responses_app.resources.vector_stores.search import CHUNKS as TABLE
+    from responses_app.resources.vector_stores.search import WORDS
 
     if connections[alias].vendor == "postgresql":
         sql = (
@@ -168,10 +168,10 @@ async def _searched_by_meaning(alias: str, count: int) -> tuple[list[float], lis
     """Return milliseconds of searches by words and vectors, and of those by words alone."""
     import numpy as np
 
+    from responses_app.resources.vector_stores.records import Meaning, NewStoreFile, Search, VectorStoreRecord
+    from responses_app.resources.vector_stores.store import DatabaseVectorStores
     from responses_app.stores.database.files.files import DatabaseFileStore
-    from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
     from responses_app.stores.files import FileRecord
-    from responses_app.stores.vector_stores import Meaning, NewStoreFile, Search, VectorStoreRecord
 
     chance, numbers, now = random.Random(1), np.random.default_rng(1), int(time.time())
     files, stores = DatabaseFileStore(using=alias), DatabaseVectorStores(using=alias)

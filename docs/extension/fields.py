@@ -13,14 +13,6 @@ from responses_app.protocol.chat.stored import ChatCompletionChanges
 from responses_app.protocol.fields import ClientModel, carried_out, inner_models
 from responses_app.protocol.files.containers import AutoShell, CodeInterpreter, CopiedFile, NewContainer, ReferenceShell
 from responses_app.protocol.files.files import CompletedUpload, NewUpload, UploadFields
-from responses_app.protocol.files.vector_stores import (
-    NewVectorStore,
-    NewVectorStoreBatch,
-    NewVectorStoreFile,
-    VectorStoreChanges,
-    VectorStoreFileChanges,
-    VectorStoreSearch,
-)
 from responses_app.protocol.items.items import MODELS, PASSED_THROUGH, REFUSED_ITEMS
 from responses_app.protocol.messages.blocks import MESSAGES as MESSAGES_OF_ANTHROPIC
 from responses_app.protocol.messages.request import CountFields, MessagesFields
@@ -46,6 +38,14 @@ from responses_app.protocol.stateless.decisions import DecisionFields
 from responses_app.protocol.stateless.embeddings import EmbeddingFields
 from responses_app.resources.batches.lines import NewBatch
 from responses_app.resources.batches.message_lines import NewMessageBatch
+from responses_app.resources.vector_stores.fields import (
+    NewVectorStore,
+    NewVectorStoreBatch,
+    NewVectorStoreFile,
+    VectorStoreChanges,
+    VectorStoreFileChanges,
+    VectorStoreSearch,
+)
 from responses_app.resources.webhooks.fields import (
     NewWebhookEndpoint,
     WebhookEndpointChanges,

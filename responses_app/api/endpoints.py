@@ -20,7 +20,6 @@ from responses_app.api import (
     rollouts,
     server,
     skills,
-    vector_stores,
 )
 from responses_app.api.organization import admin_keys, audit_logs, data_retention, keys, projects, spend_limits
 from responses_app.kit.extension import extensions
@@ -28,6 +27,7 @@ from responses_app.resources.batches import endpoints as batches
 from responses_app.resources.batches import message_endpoints as message_batches
 from responses_app.resources.setups import endpoints as setups
 from responses_app.resources.usage import endpoints as usage
+from responses_app.resources.vector_stores import endpoints as vector_stores
 from responses_app.resources.webhooks import endpoints as webhooks
 from responses_app.web.endpoint import Endpoint
 

@@ -13,10 +13,11 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.kit import places as place_models  # noqa: F401
 from responses_app.kit.columns import ID_LENGTH, JSONTextField, WithId
 from responses_app.kit.columns import json_text as json_text
 from responses_app.kit.kept import Kept, Line, OfNoProject
-from responses_app.models import audit as audit_models  # noqa: F401
+from responses_app.models import audit as audit_models  # noqa: F401 - Django looks for models here
 from responses_app.models import chats as chat_models  # noqa: F401
 from responses_app.models import engines as engine_models  # noqa: F401
 from responses_app.models import idempotency as idempotency_models  # noqa: F401
@@ -24,12 +25,12 @@ from responses_app.models import pictures as picture_models  # noqa: F401
 from responses_app.models import rollouts as rollout_models  # noqa: F401
 from responses_app.models import sign_on as sign_on_models  # noqa: F401
 from responses_app.models import skills as skill_models  # noqa: F401
-from responses_app.models import vector_stores as vector_store_models  # noqa: F401 - Django looks for models here
 from responses_app.models import words as word_models  # noqa: F401
 from responses_app.protocol.requests.resources import RUNNING
 from responses_app.resources.batches import model as batch_models  # noqa: F401
 from responses_app.resources.setups import model as setup_models  # noqa: F401
 from responses_app.resources.usage import model as usage_models  # noqa: F401
+from responses_app.resources.vector_stores import model as vector_store_models  # noqa: F401
 from responses_app.resources.webhooks import model as webhook_models  # noqa: F401
 
 LISTED = (
@@ -276,27 +277,6 @@ class ConversationItem(models.Model):
 
     def __str__(self) -> str:
         return self.item_id
-
-
-class GonePlace(models.Model):
-    """Where something stood that was removed from a list, for those who read it: see `stores.database.places`."""
-
-    project = models.CharField(max_length=64)
-    list_id = models.CharField(max_length=ID_LENGTH)  # of the conversation, or whatever has the list
-    item_id = models.CharField(max_length=ID_LENGTH)  # as cursors have it
-    place = models.CharField(max_length=ID_LENGTH)  # in the order of the list
-    gone_at = models.DateTimeField()
-    # A server notes more of them for as long as files and vector stores are there.
-    kept = Kept(shown=(70, "places of what is gone"), dated="gone_at", erased=1)
-
-    class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["project", "list_id", "item_id"], name="goneplace_item")
-        ]
-        indexes: ClassVar = [models.Index(fields=["gone_at"], name="goneplace_gone")]
-
-    def __str__(self) -> str:
-        return f"{self.list_id} {self.item_id}"
 
 
 class StoredFile(WithId):

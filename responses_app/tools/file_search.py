@@ -23,17 +23,17 @@ from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files.fusion import Weights
 from responses_app.protocol.files.searches import MAX_QUERY, Filter
-from responses_app.protocol.files.vector_stores import MAX_QUERIES, store_expired, store_not_found
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.requests.server_tools import FOUND, FoundFiles
+from responses_app.resources.vector_stores.fields import MAX_QUERIES, store_expired, store_not_found
+from responses_app.resources.vector_stores.records import Hit, PendingFile, Search
 from responses_app.stores.files import BaseFileStore, FileGone
-from responses_app.stores.vector_stores import Hit, PendingFile, Search
 from responses_app.tools.base import BaseTool, Finish, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
 from responses_app.tools.meaning import ChunkEmbedder, QueryVectors
 from responses_app.tools.reading.processes import READ_SECONDS, DocumentReader, ReadFailed
 
 if TYPE_CHECKING:
-    from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
+    from responses_app.resources.vector_stores.store import DatabaseVectorStores
 
 logger = logging.getLogger("respsite.tools")
 

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING
 from responses_app.kit.duty import keep_looking
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.files.fusion import Weights
-from responses_app.stores.vector_stores import Meaning, PendingVectors
+from responses_app.resources.vector_stores.records import Meaning, PendingVectors
 from responses_app.tools.settings import MeaningSettings
 
 if TYPE_CHECKING:
-    from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
+    from responses_app.resources.vector_stores.store import DatabaseVectorStores
 
 logger = logging.getLogger("respsite.tools")
 

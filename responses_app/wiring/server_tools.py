@@ -254,7 +254,7 @@ def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
 
 
 def _file_search(settings: Settings, parts: ToolParts) -> BaseTool:
-    from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
+    from responses_app.resources.vector_stores.store import DatabaseVectorStores
     from responses_app.tools.file_search import FileSearchTool, Indexer
     from responses_app.tools.reading.processes import DocumentReader
 

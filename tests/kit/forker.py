@@ -38,11 +38,12 @@ MODULES = (
     *("django.core.handlers.asgi", "django.template.defaulttags", "django.views.generic"),
     *("django.db.backends.sqlite3.base", "django.contrib.auth.hashers", "django.contrib.staticfiles.handlers"),
     *("engine.backends.demo.engine", "responses_app.wiring.site", "responses_app.web.bodies"),
+    "responses_app.tools.file_search",
     *("engine.contents.bounded_validators", "lark.load_grammar"),  # loaded with a first schema or grammar
     *("responses_app.web.middleware", "responses_app.web.sockets.consumer", "responses_app.watch.transcript"),
     # All of `responses_app.api.endpoints` that can be had without settings.
     *(f"responses_app.api.{name}" for name in ("openapi", "rollout_exports", "containers", "skills")),
-    *(f"responses_app.api.{name}" for name in ("responses", "engine", "models", "chats", "vector_stores")),
+    *(f"responses_app.api.{name}" for name in ("responses", "engine", "models", "chats")),
     *(f"responses_app.api.{name}" for name in ("messages", "conversations", "completions")),
     *(f"responses_app.resources.batches.{name}" for name in ("endpoints", "message_endpoints")),
     *(f"responses_app.api.organization.{name}" for name in ("admin_keys", "audit_logs", "spend_limits")),

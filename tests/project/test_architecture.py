@@ -45,9 +45,10 @@ ABOVE = {
     "fields": "models",
     "outbox": "models",  # other stores call these two
     "keeping": "models",
+    "removal": "models",
     "records": "stores",
     "rows": "stores",
-    "store": "stores",
+    **dict.fromkeys(("store", "search", "vectors", "nearest"), "stores"),
     "settings": "tools",
     "sender": "tools",
     "handlers": "runs",

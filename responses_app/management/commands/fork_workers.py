@@ -64,7 +64,7 @@ MODULES = (
     "responses_app.stores.database.responses.store",
     "responses_app.stores.database.rollouts.store",
     "responses_app.stores.database.transfer.retention",
-    "responses_app.stores.database.vector_stores.vector_stores",
+    "responses_app.resources.vector_stores.store",
     "responses_app.tools.mcp.tool",
     "responses_app.web.servers.backpressure",
     "responses_app.web.servers.daphne",

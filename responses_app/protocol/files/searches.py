@@ -23,7 +23,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import regex
 from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr
@@ -34,6 +34,7 @@ from responses_app.protocol.fields import MAX_KEY, MAX_VALUE, ClientModel, json_
 MAX_DEPTH = 5  # filters in filters
 MAX_FILTERS = 100  # in one request
 MAX_VALUES = 100  # that an `in` names
+MAX_RESULTS, DEFAULT_RESULTS = 50, 10  # of one search
 
 Value = str | int | float | bool
 
@@ -41,6 +42,15 @@ Value = str | int | float | bool
 _Key = Annotated[str, Field(max_length=MAX_KEY)]
 _Text = Annotated[StrictStr, Field(max_length=MAX_VALUE)]
 Attributes = Annotated[dict[_Key, _Text | StrictBool | StrictInt | StrictFloat], BeforeValidator(limit_pairs)]
+
+
+class RankingOptions(ClientModel):
+    """How results are ranked. There is one ranker here, whatever is asked for."""
+
+    ranker: Literal["none", "auto", "default-2024-11-15"] | None = None
+    score_threshold: float | None = Field(default=None, ge=0, le=1)
+
+    idle: ClassVar = {"ranker": "There is one ranker."}
 
 
 class _Comparison(ClientModel):

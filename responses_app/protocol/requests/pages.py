@@ -4,7 +4,7 @@ A query is a mapping of names to all values each was given; the last one counts.
 
 A cursor (`after`, `before`) is a place, not a row: a list goes on behind what was deleted meanwhile. Ids grow with
 time, so the id itself says where that was. Where a list has another order, its store knows the place
-(`stores.database.places`). Only what is no id of the kind that is listed is refused, so a cursor does not tell what
+(`kit.places`). Only what is no id of the kind that is listed is refused, so a cursor does not tell what
 others have.
 """
 

@@ -21,6 +21,7 @@ from django.db.models import QuerySet
 from responses_app.kit.clock import unix, utc
 from responses_app.kit.errors import UnknownCursor
 from responses_app.kit.kept import removes, writes_lines
+from responses_app.kit.places import leave, place_of
 from responses_app.kit.retention import Retentions
 from responses_app.kit.sql import in_parts, one_at_a_time
 from responses_app.kit.table import can_be_known, part_of
@@ -31,7 +32,6 @@ from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.resources import PREFIXES
 from responses_app.stores.base import ConversationAppend
-from responses_app.stores.database.places import leave, place_of
 from responses_app.stores.stores import BaseConversationStore, ConversationEntry, ConversationFull, ConversationRecord
 
 

@@ -15,6 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model, Q, QuerySet
 
 from responses_app.kit.clock import id_factory, unix
+from responses_app.kit.places import made_at
 from responses_app.kit.sql import one_at_a_time
 from responses_app.kit.table import Store, can_be_known
 from responses_app.models import ID_LENGTH, AdminKey, ApiKey, KeyColumns, Organization, Project
@@ -33,7 +34,6 @@ from responses_app.protocol.organization import (
 from responses_app.protocol.retention import written
 from responses_app.stores.audit import Action, Actor, AuditEntry
 from responses_app.stores.database.audit_chain import append
-from responses_app.stores.database.places import made_at
 from responses_app.stores.organization import ManagedKey, NewKey, Part, ProjectRecord
 
 MAX_PROJECTS = 10_000  # that are made here; those that a new key made count too

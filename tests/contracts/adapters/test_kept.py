@@ -10,9 +10,9 @@ import pytest
 from django.db import models, transaction
 
 from responses_app.kit.kept import REMOVALS, Removal, kept_models
+from responses_app.kit.places import leave
 from responses_app.models import ApprovalClaim, Response
-from responses_app.models.vector_stores import VectorStore
-from responses_app.stores.database.places import leave
+from responses_app.resources.vector_stores.model import VectorStore
 from responses_app.stores.database.transfer.erasure import Subject, count, erase, erase_past
 
 OLD = datetime(2026, 1, 1, tzinfo=UTC)

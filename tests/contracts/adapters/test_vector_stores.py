@@ -8,16 +8,10 @@ from dataclasses import replace
 import pytest
 
 from responses_app.kit.clock import id_factory
-from responses_app.models import GonePlace
-from responses_app.models.vector_stores import VectorStore, VectorStoreBatch, VectorStoreChunk, VectorStoreFile
+from responses_app.kit.places import KEPT_SECONDS, GonePlace
 from responses_app.protocol.files.searches import Filter
-from responses_app.resources.webhooks.settings import WebhookSettings
-from responses_app.resources.webhooks.store import Webhooks
-from responses_app.stores.database.files.files import DatabaseFileStore
-from responses_app.stores.database.places import KEPT_SECONDS
-from responses_app.stores.database.transfer.retention import DatabaseRetentions
-from responses_app.stores.database.vector_stores.vector_stores import CHUNKS_AT_ONCE, DatabaseVectorStores
-from responses_app.stores.vector_stores import (
+from responses_app.resources.vector_stores.model import VectorStore, VectorStoreBatch, VectorStoreChunk, VectorStoreFile
+from responses_app.resources.vector_stores.records import (
     DAY,
     MAX_TRIES,
     FileQuery,
@@ -26,9 +20,14 @@ from responses_app.stores.vector_stores import (
     Search,
     StoreFileCounts,
     VectorStoreRecord,
-    VectorStoreSettings,
     VectorStoresFull,
 )
+from responses_app.resources.vector_stores.settings import VectorStoreSettings
+from responses_app.resources.vector_stores.store import CHUNKS_AT_ONCE, DatabaseVectorStores
+from responses_app.resources.webhooks.settings import WebhookSettings
+from responses_app.resources.webhooks.store import Webhooks
+from responses_app.stores.database.files.files import DatabaseFileStore
+from responses_app.stores.database.transfer.retention import DatabaseRetentions
 from responses_app.tools.file_search import Indexer
 from responses_app.tools.reading.processes import DocumentReader
 from tests.contracts.adapters.stores import within

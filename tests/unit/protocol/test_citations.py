@@ -19,7 +19,7 @@ from engine.formats.base import (
     as_tokens,
 )
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.files.vector_stores import MAX_RESULTS
+from responses_app.protocol.files.searches import MAX_RESULTS
 from responses_app.protocol.output.citations import (
     MAX_CITATIONS,
     MAX_FILES,

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from responses_app.stores.vector_stores import VectorStoreSettings
+from responses_app.resources.vector_stores.settings import VectorStoreSettings
 from responses_app.tools.containers.shell import ShellTool
 from responses_app.tools.file_search import NAME, FileSearchTool, Indexer
 from responses_app.tools.reading.processes import DocumentReader

@@ -18,6 +18,7 @@ from django.db.models import Max, QuerySet
 from responses_app.kit.clock import unix, utc
 from responses_app.kit.errors import StoreError
 from responses_app.kit.kept import removes, writes_lines
+from responses_app.kit.places import place_of
 from responses_app.kit.sql import one_at_a_time
 from responses_app.kit.table import Store, can_be_known, part_of
 from responses_app.kit.threads import DatabaseReaders
@@ -33,7 +34,6 @@ from responses_app.stores.database.files.rows import (
     write_pieces,
     written_pieces,
 )
-from responses_app.stores.database.places import place_of
 from responses_app.stores.files import PIECE_BYTES, UNLIMITED, FileSettings
 from responses_app.stores.skills import (
     BaseSkills,

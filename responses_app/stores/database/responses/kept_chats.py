@@ -14,12 +14,12 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from engine import orjson
+from responses_app.kit.places import leave, left
 from responses_app.kit.sql import for_update, one_at_a_time, placeholders
 from responses_app.kit.table import Store, can_be_known
 from responses_app.models.chats import ChatLabel
 from responses_app.protocol.items.words import as_searched, words_of_json
 from responses_app.stores.base import RetentionSettings
-from responses_app.stores.database.places import leave, left
 from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES
 from responses_app.stores.database.responses.chat_search import search, titled
 from responses_app.stores.database.responses.membership import adopt

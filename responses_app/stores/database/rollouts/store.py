@@ -7,6 +7,7 @@ from django.db import IntegrityError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.kit.clock import utc
+from responses_app.kit.places import left
 from responses_app.kit.retention import Retentions
 from responses_app.kit.sql import one_at_a_time
 from responses_app.kit.table import Store, can_be_known, part_of
@@ -20,7 +21,6 @@ from responses_app.protocol.rollouts.requests import (
     can_be_name,
     is_full_of_rewards,
 )
-from responses_app.stores.database.places import left
 from responses_app.stores.database.rollouts import removal
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from responses_app.stores.database.rollouts.rows import (

@@ -24,12 +24,12 @@ from responses_app.protocol.requests.resources import RUNNING
 
 # All of these register how their rows are removed and written.
 from responses_app.resources.usage import keeping as usage  # noqa: F401
+from responses_app.resources.vector_stores import removal as vector_stores  # noqa: F401
 from responses_app.stores.database import callers, conversations, idempotency, pictures  # noqa: F401
 from responses_app.stores.database.chunks import read_in_chunks
 from responses_app.stores.database.files import skills, uploads  # noqa: F401
 from responses_app.stores.database.responses import removal  # noqa: F401
 from responses_app.stores.database.rollouts.removal import remove_all_hidden
-from responses_app.stores.database.vector_stores import rows as vector_stores  # noqa: F401
 
 AT_ONCE = 200  # rows that are read together
 

@@ -1,22 +1,37 @@
-"""The Vector Stores API: its bodies, validated, and the objects it answers with."""
+"""The fields of requests and answers of `/v1/vector_stores`, and the errors that are theirs alone."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, not_found, rate_limited
 from responses_app.protocol.fields import ClientModel, Metadata, Text, check_metadata, missing, validate
-from responses_app.protocol.files.searches import MAX_QUERY, Attributes, Chunking, Filter, Value
+from responses_app.protocol.files.searches import (
+    DEFAULT_RESULTS,
+    MAX_QUERY,
+    MAX_RESULTS,
+    Attributes,
+    Chunking,
+    Filter,
+    RankingOptions,
+    Value,
+)
+from responses_app.resources.vector_stores.records import (
+    BatchRecord,
+    FileStatus,
+    Hit,
+    StoreFileCounts,
+    StoreFileRecord,
+    VectorStoreRecord,
+)
 
-FileStatus = Literal["in_progress", "completed", "failed", "cancelled"]
 STATUSES: tuple[FileStatus, ...] = get_args(FileStatus)
-FileProblem = Literal["server_error", "unsupported_file", "invalid_file"]  # why one could not be read
 MIN_SIZE, MAX_SIZE = 100, 4096  # tokens of a chunk
 MAX_DAYS = 365  # until a store expires that nobody searches
 MAX_BATCH = 2000  # files in one request
-MAX_RESULTS, DEFAULT_RESULTS = 50, 10  # of one search
 MAX_QUERIES = 10  # of one search
 _MAX_NAME, _MAX_DESCRIPTION, _MAX_ID = 256, 4096, 64  # characters
 
@@ -97,15 +112,6 @@ class VectorStoreFileChanges(ClientModel):
     beside: ClassVar = ("vector_store_id",)  # stands in the path
 
 
-class RankingOptions(ClientModel):
-    """How results are ranked. There is one ranker here, whatever is asked for."""
-
-    ranker: Literal["none", "auto", "default-2024-11-15"] | None = None
-    score_threshold: float | None = Field(default=None, ge=0, le=1)
-
-    idle: ClassVar = {"ranker": "There is one ranker."}
-
-
 class VectorStoreSearch(ClientModel):
     """The body of a search."""
 
@@ -120,6 +126,153 @@ class VectorStoreSearch(ClientModel):
 
     idle: ClassVar = {"rewrite_query": "The query is searched as it is."}
     told: ClassVar = ("rewrite_query",)
+
+
+class FileCounts(TypedDict):
+    """How many files have which status."""
+
+    in_progress: int
+    completed: int
+    failed: int
+    cancelled: int
+    total: int
+
+
+class VectorStoreExpiry(TypedDict):
+    """How long nobody may search a store before it expires."""
+
+    anchor: Literal["last_active_at"]
+    days: int
+
+
+class VectorStore(TypedDict):
+    """Files that are searched together."""
+
+    id: str
+    object: Literal["vector_store"]
+    created_at: int
+    name: str
+    description: str | None
+    usage_bytes: int  # of the chunks of all its files
+    file_counts: FileCounts
+    status: Literal["expired", "in_progress", "completed"]
+    expires_after: VectorStoreExpiry | None
+    expires_at: int | None
+    last_active_at: int
+    metadata: dict[str, str]
+
+
+class ChunkSizes(TypedDict):
+    """The size of chunks and what they share, in tokens."""
+
+    max_chunk_size_tokens: int
+    chunk_overlap_tokens: int
+
+
+class ChunkingStrategy(TypedDict):
+    """How a file is cut."""
+
+    type: Literal["static"]
+    static: ChunkSizes
+
+
+class LastError(TypedDict):
+    """Why a file could not be read."""
+
+    code: Literal["server_error", "unsupported_file", "invalid_file"]
+    message: str
+
+
+class VectorStoreFile(TypedDict):
+    """A file in a vector store; `usage_bytes` are those of its chunks."""
+
+    id: str
+    object: Literal["vector_store.file"]
+    usage_bytes: int  # of its chunks
+    created_at: int
+    vector_store_id: str
+    status: Literal["in_progress", "completed", "cancelled", "failed"]
+    last_error: LastError | None
+    chunking_strategy: ChunkingStrategy
+    attributes: dict[str, str | bool | int | float]
+
+
+class VectorStoreBatch(TypedDict):
+    """Files that were put into a store together."""
+
+    id: str
+    object: Literal["vector_store.files_batch"]
+    created_at: int
+    vector_store_id: str
+    status: Literal["in_progress", "completed", "cancelled", "failed"]
+    file_counts: FileCounts
+
+
+class FoundText(TypedDict):
+    """A chunk of a file."""
+
+    type: Literal["text"]
+    text: str
+
+
+class VectorStoreResult(TypedDict):
+    """A chunk that was found; `score` is from 0 to 1."""
+
+    file_id: str
+    filename: str
+    score: float  # from 0 to 1
+    attributes: dict[str, str | bool | int | float]
+    content: list[FoundText]
+
+
+class VectorStoreResults(TypedDict):
+    """What a search has found, the best first."""
+
+    object: Literal["vector_store.search_results.page"]
+    search_query: list[str]
+    data: list[VectorStoreResult]
+    has_more: bool
+    next_page: str | None  # always null: there is one page
+
+
+class VectorStoreContent(TypedDict):
+    """The text of a file, as it is searched."""
+
+    object: Literal["vector_store.file_content.page"]
+    file_id: str
+    filename: str
+    attributes: dict[str, str | bool | int | float]
+    data: list[FoundText]
+    has_more: bool
+    next_page: str | None
+
+
+class VectorStoreList(TypedDict):
+    """A part of a list of vector stores. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[VectorStore]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class VectorStoreFileList(TypedDict):
+    """A part of a list of files in a store. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[VectorStoreFile]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class DeletedVectorStore(TypedDict):
+    """A store is gone, or a file is no longer in one."""
+
+    id: str
+    object: Literal["vector_store.deleted", "vector_store.file.deleted"]
+    deleted: Literal[True]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +379,100 @@ def check_status(status: str | None) -> None:
         raise invalid_value("filter", f"{status[:80]!r}. Supported values are: {', '.join(map(repr, STATUSES))}.")
 
 
+def store_object(record: VectorStoreRecord, *, now: float) -> VectorStore:
+    """Return a vector store."""
+    expired = record.expires_at is not None and record.expires_at <= now
+    busy = record.counts.in_progress > 0
+    days = record.expires_days
+    return {
+        "id": record.id,
+        "object": "vector_store",
+        "created_at": record.created_at,
+        "name": record.name,
+        "description": record.description or None,
+        "usage_bytes": record.usage_bytes,
+        "file_counts": _counts(record.counts),
+        "status": "expired" if expired else "in_progress" if busy else "completed",
+        "expires_after": None if days is None else {"anchor": "last_active_at", "days": days},
+        "expires_at": record.expires_at,
+        "last_active_at": record.last_active_at,
+        "metadata": dict(record.metadata),
+    }
+
+
+def file_object(record: StoreFileRecord) -> VectorStoreFile:
+    """Return a file of a store."""
+    error, chunking = record.error, record.chunking
+    return {
+        "id": record.file_id,
+        "object": "vector_store.file",
+        "usage_bytes": record.usage_bytes,
+        "created_at": record.created_at,
+        "vector_store_id": record.store_id,
+        "status": record.status,
+        "last_error": None if error is None else {"code": error[0], "message": error[1]},
+        "chunking_strategy": {
+            "type": "static",
+            "static": {"max_chunk_size_tokens": chunking.size, "chunk_overlap_tokens": chunking.overlap},
+        },
+        "attributes": dict(record.attributes),
+    }
+
+
+def batch_object(record: BatchRecord) -> VectorStoreBatch:
+    """Return files that were put into a store together."""
+    counts = record.counts
+    status: FileStatus
+    if record.cancelled:
+        status = "cancelled"
+    elif counts.in_progress:
+        status = "in_progress"
+    else:
+        status = "failed" if counts.failed and counts.failed == counts.total else "completed"
+    return {
+        "id": record.id,
+        "object": "vector_store.files_batch",
+        "created_at": record.created_at,
+        "vector_store_id": record.store_id,
+        "status": status,
+        "file_counts": _counts(counts),
+    }
+
+
+def search_page(queries: Sequence[str], hits: Sequence[Hit]) -> VectorStoreResults:
+    """Return what a search has found: each chunk by itself."""
+    data: list[VectorStoreResult] = [
+        {
+            "file_id": hit.file_id,
+            "filename": hit.filename,
+            "score": hit.score,
+            "attributes": dict(hit.attributes),
+            "content": [{"type": "text", "text": hit.text}],
+        }
+        for hit in hits
+    ]
+    return {
+        "object": "vector_store.search_results.page",
+        "search_query": list(queries),
+        "data": data,
+        "has_more": False,
+        "next_page": None,
+    }
+
+
+def content_page(record: StoreFileRecord, chunks: Sequence[str]) -> VectorStoreContent:
+    """Return the chunks of a file."""
+    return {
+        "object": "vector_store.file_content.page",
+        "file_id": record.file_id,
+        "filename": record.filename,
+        "attributes": dict(record.attributes),
+        "data": [{"type": "text", "text": chunk} for chunk in chunks],
+        "has_more": False,
+        "next_page": None,
+    }
+
+
 def store_not_found(store_id: str, *, param: str = "vector_store_id") -> ApiError:
     """There is no such vector store (404)."""
     return not_found(f"Vector store with id '{store_id[:80]}' not found.", param=param)
@@ -251,6 +498,16 @@ def batch_not_found(store_id: str, batch_id: str) -> ApiError:
 def stores_full(message: str) -> ApiError:
     """There are as many as there may be (429)."""
     return rate_limited(f"{message}. Delete what is not needed any more.", retry_after=60)
+
+
+def _counts(counts: StoreFileCounts) -> FileCounts:
+    return {
+        "in_progress": counts.in_progress,
+        "completed": counts.completed,
+        "failed": counts.failed,
+        "cancelled": counts.cancelled,
+        "total": counts.total,
+    }
 
 
 def _named(ids: Sequence[str], attributes: Mapping[str, Value], chunking: Chunking) -> Sequence[FileToAdd]:

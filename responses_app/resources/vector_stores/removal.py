@@ -11,8 +11,10 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
 from responses_app.kit.clock import unix, utc
 from responses_app.kit.columns import json_text
 from responses_app.kit.kept import removes, writes_lines
+from responses_app.kit.places import leave
 from responses_app.models import StoredFile
-from responses_app.models.vector_stores import (
+from responses_app.protocol.files.searches import Chunking
+from responses_app.resources.vector_stores.model import (
     IN_WORK,
     PENDING,
     REMOVED,
@@ -21,9 +23,7 @@ from responses_app.models.vector_stores import (
     VectorStoreChunk,
     VectorStoreFile,
 )
-from responses_app.protocol.files.searches import Chunking
-from responses_app.stores.database.places import leave
-from responses_app.stores.vector_stores import (
+from responses_app.resources.vector_stores.records import (
     BatchRecord,
     NewStoreFile,
     StoreFileCounts,

@@ -16,16 +16,16 @@ from django.db.models import Q, QuerySet, Sum
 
 from responses_app.kit.clock import utc
 from responses_app.kit.table import Store, can_be_known
-from responses_app.models.vector_stores import (
+from responses_app.resources.vector_stores.model import (
     COMPLETED,
     VectorStoreChunk,
     VectorStoreCodes,
     VectorStoreFile,
     VectorStoreVector,
 )
-from responses_app.stores.database.vector_stores.codes import KeptCodes
-from responses_app.stores.database.vector_stores.nearest import packed, packed_keys
-from responses_app.stores.vector_stores import PendingVectors, VectorStoreSettings
+from responses_app.resources.vector_stores.nearest import KeptCodes, packed, packed_keys
+from responses_app.resources.vector_stores.records import PendingVectors
+from responses_app.resources.vector_stores.settings import VectorStoreSettings
 
 Result = TypeVar("Result")
 

@@ -9,19 +9,42 @@ much longer than a client takes to read a list; from then on the time in the id 
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
+from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Model, QuerySet
+from django.db.models import QuerySet
 
+from responses_app.kit.columns import ID_LENGTH
 from responses_app.kit.errors import UnknownCursor
-from responses_app.models import GonePlace
+from responses_app.kit.kept import Kept
 from responses_app.protocol.ids import milliseconds_of
 
 KEPT_SECONDS = 24 * 60 * 60
 AT_ONCE = 1000  # places that one statement removes
 
-Row = TypeVar("Row", bound=Model)
+Row = TypeVar("Row", bound=models.Model)
+
+
+class GonePlace(models.Model):
+    """Where something stood that was removed from a list, for those who read it."""
+
+    project = models.CharField(max_length=64)
+    list_id = models.CharField(max_length=ID_LENGTH)  # of the conversation, or whatever has the list
+    item_id = models.CharField(max_length=ID_LENGTH)  # as cursors have it
+    place = models.CharField(max_length=ID_LENGTH)  # in the order of the list
+    gone_at = models.DateTimeField()
+    # A server notes more of them for as long as files and vector stores are there.
+    kept = Kept(shown=(70, "places of what is gone"), dated="gone_at", erased=1)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["project", "list_id", "item_id"], name="goneplace_item")
+        ]
+        indexes: ClassVar = [models.Index(fields=["gone_at"], name="goneplace_gone")]
+
+    def __str__(self) -> str:
+        return f"{self.list_id} {self.item_id}"
 
 
 def place_of(

@@ -19,13 +19,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
 
 from responses_app.models import json_text
-from responses_app.models.vector_stores import VectorStoreChunk, VectorStoreFile
 from responses_app.protocol.files.fusion import fused
 from responses_app.protocol.files.searches import terms_of, words_of
-from responses_app.stores.database.vector_stores.codes import KeptCodes
-from responses_app.stores.database.vector_stores.nearest import nearest
-from responses_app.stores.database.vector_stores.rows import kept_files
-from responses_app.stores.vector_stores import Hit, Search
+from responses_app.resources.vector_stores.model import VectorStoreChunk, VectorStoreFile
+from responses_app.resources.vector_stores.nearest import KeptCodes, nearest
+from responses_app.resources.vector_stores.records import Hit, Search
+from responses_app.resources.vector_stores.removal import kept_files
 
 CHUNKS = VectorStoreChunk._meta.db_table
 WORDS = "responses_app_chunkwords"  # of FTS5

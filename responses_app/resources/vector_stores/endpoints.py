@@ -4,49 +4,47 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from responses_app.api.vector_store_objects import (
-    DeletedVectorStore,
-    VectorStore,
-    VectorStoreBatch,
-    VectorStoreContent,
-    VectorStoreFile,
-    VectorStoreFileList,
-    VectorStoreList,
-    VectorStoreResults,
-    batch_object,
-    content_page,
-    file_object,
-    search_page,
-    store_object,
-)
 from responses_app.auth.scopes import Named, check_named
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area, Caller
 from responses_app.protocol.files.files import file_not_found
-from responses_app.protocol.files.vector_stores import (
+from responses_app.protocol.requests.pages import Query, page_of, parse_list_query
+from responses_app.resources.vector_stores.fields import (
     STATUSES,
+    DeletedVectorStore,
     FileToAdd,
     NewVectorStore,
     NewVectorStoreBatch,
     NewVectorStoreFile,
+    VectorStore,
+    VectorStoreBatch,
     VectorStoreChanges,
+    VectorStoreContent,
+    VectorStoreFile,
     VectorStoreFileChanges,
+    VectorStoreFileList,
+    VectorStoreList,
+    VectorStoreResults,
     VectorStoreSearch,
     batch_not_found,
+    batch_object,
     check_status,
+    content_page,
+    file_object,
     parse_attributes,
     parse_batch,
     parse_search,
     parse_store,
     parse_store_changes,
     parse_store_file,
+    search_page,
     store_expired,
     store_file_not_found,
     store_not_found,
+    store_object,
     stores_full,
 )
-from responses_app.protocol.requests.pages import Query, page_of, parse_list_query
-from responses_app.stores.vector_stores import (
+from responses_app.resources.vector_stores.records import (
     BatchRecord,
     FileQuery,
     NewStoreFile,
@@ -62,7 +60,7 @@ from responses_app.wiring.server_tools import file_search_of
 from responses_app.wiring.site import get_site
 
 if TYPE_CHECKING:
-    from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
+    from responses_app.resources.vector_stores.store import DatabaseVectorStores
 
 REFUSALS: Refusals = {VectorStoresFull: lambda problem, *_: stores_full(str(problem))}
 

@@ -14,10 +14,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, Q, QuerySet
 
 from responses_app.kit.clock import utc
+from responses_app.kit.places import place_of
 from responses_app.kit.polling import any_of
 from responses_app.kit.sql import in_parts, one_at_a_time
 from responses_app.kit.table import can_be_known, part_of
-from responses_app.models.vector_stores import (
+from responses_app.protocol.files.searches import Chunking
+from responses_app.resources.vector_stores.model import (
     PENDING,
     REMOVED,
     VectorStore,
@@ -25,23 +27,7 @@ from responses_app.models.vector_stores import (
     VectorStoreChunk,
     VectorStoreFile,
 )
-from responses_app.protocol.files.searches import Chunking
-from responses_app.resources.webhooks.messages import event_of, message
-from responses_app.resources.webhooks.outbox import Told, tell
-from responses_app.stores.database.places import place_of
-from responses_app.stores.database.vector_stores.rows import (
-    batch_record,
-    counts_of,
-    file_record,
-    file_rows,
-    kept_files,
-    kept_stores,
-    store_record,
-    sweep,
-)
-from responses_app.stores.database.vector_stores.search import found, insert_words
-from responses_app.stores.database.vector_stores.vectors import KeptVectors
-from responses_app.stores.vector_stores import (
+from responses_app.resources.vector_stores.records import (
     MAX_TRIES,
     BatchRecord,
     FileQuery,
@@ -52,9 +38,23 @@ from responses_app.stores.vector_stores import (
     StoreFileRecord,
     Value,
     VectorStoreRecord,
-    VectorStoreSettings,
     VectorStoresFull,
 )
+from responses_app.resources.vector_stores.removal import (
+    batch_record,
+    counts_of,
+    file_record,
+    file_rows,
+    kept_files,
+    kept_stores,
+    store_record,
+    sweep,
+)
+from responses_app.resources.vector_stores.search import found, insert_words
+from responses_app.resources.vector_stores.settings import VectorStoreSettings
+from responses_app.resources.vector_stores.vectors import KeptVectors
+from responses_app.resources.webhooks.messages import event_of, message
+from responses_app.resources.webhooks.outbox import Told, tell
 
 Result = TypeVar("Result")
 

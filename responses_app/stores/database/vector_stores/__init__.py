@@ -1,1 +1,0 @@
-"""Vector stores, in Django's database."""
