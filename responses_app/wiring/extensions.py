@@ -1,4 +1,4 @@
-"""`Served`: what extensions do in a worker beside its requests."""
+"""`ExtensionWork`: what extensions do in a worker beside its requests."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from responses_app.runs.log.run_log import end_tasks
 logger = logging.getLogger("respsite.extensions")
 
 
-class Served:
+class ExtensionWork:
     """Enters what each extension wants entered, and does its duties until the worker stops."""
 
     def __init__(self) -> None:

@@ -83,7 +83,7 @@ from responses_app.wiring.engines import (
     family_of,
     search_model,
 )
-from responses_app.wiring.extensions import Served
+from responses_app.wiring.extensions import ExtensionWork
 from responses_app.wiring.meaning import search_by_meaning
 from responses_app.wiring.pictures import Pictures
 from responses_app.wiring.reading import JsonReader
@@ -159,7 +159,7 @@ class Site:
     draining: Draining  # tells connections that the server stops
     traces: Traces
     tools: Sequence[BaseTool]  # those of this server, started and closed with it
-    extensions: Served  # what they do beside requests
+    extensions: ExtensionWork  # what they do beside requests
     end_database: Callable[[float], None]  # all that is still asked of it ends within so many seconds
     new_id: Callable[[str], str]
     searches_meaning: bool  # whether files are searched by more than their words
@@ -405,7 +405,7 @@ def build_site(settings: Settings) -> Site:
         draining=Draining(),
         traces=base.traces,
         tools=base.tools,
-        extensions=Served(),
+        extensions=ExtensionWork(),
         end_database=end_within,
         reader=reader,
         token_reader=JsonReader(reading, settings, runs.service.running, max_items=settings.max_json_values),
