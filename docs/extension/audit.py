@@ -1,7 +1,7 @@
 """What the audit trail records, and what the roles of its readers and of others may do."""
 
 from docs.extension.tables import code, plain, table
-from responses_app.stores.audit import Action
+from responses_app.resources.audit.fields import Action
 from responses_app.stores.roles import ALL, ROLES
 
 

@@ -18,11 +18,18 @@ from django.utils.safestring import SafeString
 
 from responses_app.admin.filters import AgeFilter, OwnProjectFilter, ValuesFilter
 from responses_app.admin.lists import ListOnlyAdmin, column
-from responses_app.models.audit import MAX_NAME, AuditRow
-from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry, AuditUnavailable
-from responses_app.stores.database.audit.trail import record
-from responses_app.stores.database.audit.verifying import as_json, detail_of
-from responses_app.stores.database.audit_chain import plain
+from responses_app.resources.audit.chain import plain
+from responses_app.resources.audit.fields import (
+    Action,
+    Actor,
+    ActorKind,
+    AuditEntry,
+    AuditUnavailable,
+    as_json,
+    detail_of,
+)
+from responses_app.resources.audit.model import MAX_NAME, AuditRow
+from responses_app.resources.audit.store import record
 from responses_app.stores.database.sign_on import by_sign_on
 from responses_app.watch.auditing import actor_of, done
 from responses_app.watch.text import NONE, moment, visible

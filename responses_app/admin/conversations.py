@@ -22,7 +22,7 @@ from django.views.decorators.http import require_safe
 from responses_app.admin.filters import OwnProjectFilter, SearchedById
 from responses_app.admin.lists import MAX_CHANGED, BoundedChangeList, ReadOnlyAdmin, column
 from responses_app.models import Conversation, ConversationItem
-from responses_app.stores.audit import Action
+from responses_app.resources.audit.fields import Action
 from responses_app.watch.auditing import done_to, viewed
 from responses_app.watch.text import NONE, response_link, short_id, visible
 from responses_app.watch.transcript import Block, PageTranscript, as_dict

@@ -28,7 +28,7 @@ from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPE
 from responses_app.protocol.organization import MAX_CENTS
 from responses_app.protocol.rate_limits import LIMITS, MOST
 from responses_app.protocol.retention import NEVER, kept, parse_retention, written
-from responses_app.stores.audit import Action
+from responses_app.resources.audit.fields import Action
 from responses_app.stores.database.callers import create_key, revoke_keys
 from responses_app.watch.auditing import done, done_to
 from responses_app.watch.text import NONE, ago, moment, visible

@@ -31,7 +31,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 from responses_app.api.server import missing
 from responses_app.protocol.errors import ApiError, overloaded
-from responses_app.stores.audit import AuditUnavailable
+from responses_app.resources.audit.fields import AuditUnavailable
 
 logger = logging.getLogger("respsite.admin")
 

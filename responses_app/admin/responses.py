@@ -44,8 +44,8 @@ from responses_app.models import Response
 from responses_app.models.words import FIRST_WORDS, ResponseWords
 from responses_app.protocol.items.words import words_of_json
 from responses_app.protocol.requests.resources import RUNNING
+from responses_app.resources.audit.fields import Action
 from responses_app.runs.by_id import Cancelled
-from responses_app.stores.audit import Action
 from responses_app.stores.database.responses.removal import remove
 from responses_app.watch.auditing import done, done_to, viewed
 from responses_app.watch.text import NONE, conversation_link, milliseconds, pill, response_link, short_id, visible

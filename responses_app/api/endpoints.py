@@ -21,8 +21,9 @@ from responses_app.api import (
     server,
     skills,
 )
-from responses_app.api.organization import admin_keys, audit_logs, data_retention, keys, projects, spend_limits
+from responses_app.api.organization import admin_keys, data_retention, keys, projects, spend_limits
 from responses_app.kit.extension import extensions
+from responses_app.resources.audit import endpoints as audit_logs
 from responses_app.resources.batches import endpoints as batches
 from responses_app.resources.batches import message_endpoints as message_batches
 from responses_app.resources.setups import endpoints as setups

@@ -10,7 +10,7 @@ from engine.errors import reason_of
 from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed
 from responses_app.command_line.transfer import database
 from responses_app.management.terminal import errors, printable
-from responses_app.stores.audit import Head
+from responses_app.resources.audit.fields import Head
 
 
 def run_verify(options: Namespace) -> int:
@@ -21,7 +21,7 @@ def run_verify(options: Namespace) -> int:
         text = "--head takes what `respsite audit verify` printed as the head: a number, a colon and 64 hex digits."
         raise CommandFailed(text, status=USAGE) from None
     with database():
-        from responses_app.stores.database.audit.verifying import verify
+        from responses_app.resources.audit.chain import verify
 
         verdict = verify(kept)
     for problem in verdict.problems:
@@ -40,8 +40,8 @@ def run_export(options: Namespace) -> int:
     """Write the file, which is its owner's alone."""
     with database(), ExitStack() as stack:
         from responses_app.management.database import note
-        from responses_app.stores.audit import Action
-        from responses_app.stores.database.audit.verifying import lines
+        from responses_app.resources.audit.chain import lines
+        from responses_app.resources.audit.fields import Action
 
         file = sys.stdout if options.file == "-" else stack.enter_context(_opened(options.file))
         note(Action.AUDIT_EXPORTED, [("", "")], after=options.after)

@@ -48,7 +48,7 @@ def run_export(options: Namespace) -> int:
         raise CommandFailed(f"{options.file} is there already: {THEN}", status=USAGE)
     with database():
         from responses_app.management.database import note
-        from responses_app.stores.audit import Action
+        from responses_app.resources.audit.fields import Action
         from responses_app.stores.database.transfer.lines import Exported, ExportPlace, lines, to_export
 
         note(Action.CONTENT_EXPORTED, [(options.project or "all projects", options.project or "")])
@@ -148,7 +148,7 @@ def run_import(options: Namespace) -> int:
 def _import(file: BinaryIO, size: int, name: str) -> int:
     with database():
         from responses_app.management.database import note
-        from responses_app.stores.audit import Action
+        from responses_app.resources.audit.fields import Action
         from responses_app.stores.database.transfer.lines import Imported, NotAnExport, take_in
 
         note(Action.CONTENT_IMPORTED, [(name, "")])

@@ -13,8 +13,8 @@ from responses_app.kit.causes import cause_of
 from responses_app.models import AdminKey, ApiKey, Project
 from responses_app.protocol.api_keys import START, digest_of
 from responses_app.protocol.rate_limits import MOST
-from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry
-from responses_app.stores.database.audit_chain import append
+from responses_app.resources.audit.chain import append
+from responses_app.resources.audit.fields import Action, Actor, ActorKind, AuditEntry
 
 
 class DatabaseCommand(BaseCommand):

@@ -17,8 +17,7 @@ from responses_app.kit import places as place_models  # noqa: F401
 from responses_app.kit.columns import ID_LENGTH, JSONTextField, WithId
 from responses_app.kit.columns import json_text as json_text
 from responses_app.kit.kept import Kept, Line, OfNoProject
-from responses_app.models import audit as audit_models  # noqa: F401 - Django looks for models here
-from responses_app.models import chats as chat_models  # noqa: F401
+from responses_app.models import chats as chat_models  # noqa: F401 - Django looks for models here
 from responses_app.models import engines as engine_models  # noqa: F401
 from responses_app.models import idempotency as idempotency_models  # noqa: F401
 from responses_app.models import pictures as picture_models  # noqa: F401
@@ -27,6 +26,7 @@ from responses_app.models import sign_on as sign_on_models  # noqa: F401
 from responses_app.models import skills as skill_models  # noqa: F401
 from responses_app.models import words as word_models  # noqa: F401
 from responses_app.protocol.requests.resources import RUNNING
+from responses_app.resources.audit import model as audit_models  # noqa: F401
 from responses_app.resources.batches import model as batch_models  # noqa: F401
 from responses_app.resources.setups import model as setup_models  # noqa: F401
 from responses_app.resources.usage import model as usage_models  # noqa: F401

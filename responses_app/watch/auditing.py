@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from django.contrib.auth.models import AbstractUser
 from django.http import HttpRequest
 
-from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry
-from responses_app.stores.database.audit.trail import entries_for, record, record_view
+from responses_app.resources.audit.fields import Action, Actor, ActorKind, AuditEntry
+from responses_app.resources.audit.store import record, record_view
 
 
 def actor_of(request: HttpRequest, user: object = None) -> Actor:
@@ -25,7 +25,8 @@ def done(request: HttpRequest, action: Action, subject: str = "", *, project: st
 
 def done_to(request: HttpRequest, action: Action, subjects: Sequence[tuple[str, str]]) -> None:
     """Record what the request's user does to several things: an id and a project each. Raises `AuditUnavailable`."""
-    record(*entries_for(actor_of(request), action, subjects))
+    actor = actor_of(request)
+    record(*(AuditEntry(actor, action, subject, project) for subject, project in subjects))
 
 
 def viewed(request: HttpRequest, subject: str, *, project: str = "") -> None:

@@ -14,7 +14,7 @@ from django.http.response import HttpResponseBase
 
 from responses_app.protocol.api_keys import Area, Caller
 from responses_app.protocol.errors import ApiError
-from responses_app.stores.audit import Action, AuditUnavailable
+from responses_app.resources.audit.fields import Action, AuditUnavailable
 from responses_app.web.endpoint import Endpoint, Route
 from responses_app.web.http import ApiRequest
 from responses_app.web.idempotency import close_stream

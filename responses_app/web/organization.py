@@ -3,9 +3,11 @@
 from functools import partial
 
 from responses_app.protocol.api_keys import Area
+from responses_app.protocol.errors import invalid_value
+from responses_app.protocol.fields import whole_number
 from responses_app.protocol.organization import Unchangeable, project_not_found
 from responses_app.protocol.requests.pages import ListQuery, parse_list_query
-from responses_app.stores.audit import Actor, ActorKind
+from responses_app.resources.audit.fields import Actor, ActorKind
 from responses_app.stores.organization import Part, ProjectRecord
 from responses_app.web.endpoint import Endpoint, Refusals
 from responses_app.web.http import ApiRequest, or_raise
@@ -13,6 +15,7 @@ from responses_app.wiring.site import get_site
 
 PROJECTS = "/v1/organization/projects"
 PROJECT = f"{PROJECTS}/{{project_id}}"
+MAX_TIME = 32_503_680_000  # the year 3000, in Unix seconds
 REFUSALS: Refusals = {Unchangeable: lambda problem, *_: problem.error}
 
 organization = partial(Endpoint, tag="Organization", scope=Area.MANAGEMENT, refusals=REFUSALS)
@@ -34,6 +37,14 @@ def who(request: ApiRequest) -> Actor:
     key = request.caller.key
     assert key is not None, "the organization's paths always ask for a key"
     return Actor(ActorKind.KEY, id=key.id, name=key.name, address=str(request.META.get("REMOTE_ADDR") or ""))
+
+
+def unix_seconds(name: str, value: str) -> int:
+    """Return the time of a parameter. Raises `ApiError`."""
+    seconds = whole_number(value, 0, MAX_TIME)
+    if seconds is None:
+        raise invalid_value(name, f"{value[:80]!r}. It takes whole Unix seconds.")
+    return seconds
 
 
 def redacted(prefix: str) -> str:

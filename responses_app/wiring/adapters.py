@@ -25,10 +25,10 @@ from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseSharedTurns, Stores
 
 if TYPE_CHECKING:
+    from responses_app.resources.audit.store import AuditTrail
     from responses_app.resources.setups.store import Setups
     from responses_app.resources.usage.store import UsageStore
     from responses_app.resources.webhooks.store import Webhooks
-    from responses_app.stores.database.audit.trail import DatabaseAudit
     from responses_app.stores.database.files.uploads import DatabaseUploads
     from responses_app.stores.database.organization import DatabaseOrganization
     from responses_app.stores.database.transfer.retention import DatabaseRetentions
@@ -54,7 +54,7 @@ class Adapters:
     connection_limit: ConnectionLimit  # of open WebSockets, of all workers together
     rates: Rates  # the limits of keys and projects
     spending: Spending  # what those have spent who may not spend more than so much
-    audit: "DatabaseAudit"  # of what users of the admin do over the API
+    audit: "AuditTrail"  # of what users of the admin do over the API
     words: "DatabaseWords"  # the index that the admin searches
     retentions: Retentions  # of projects, as this process knows them
     retention_store: "DatabaseRetentions"  # as they are set
@@ -214,10 +214,10 @@ def _door(settings: Settings, clock: StoreClock, shared: DatabaseReaders) -> Doo
     return Door(settings.auth, keys, staff, is_exposed=settings.serves_others, shows_first=shows)
 
 
-def _audit(shared: DatabaseReaders) -> "DatabaseAudit":
-    from responses_app.stores.database.audit.trail import DatabaseAudit
+def _audit(shared: DatabaseReaders) -> "AuditTrail":
+    from responses_app.resources.audit.store import AuditTrail
 
-    return DatabaseAudit(shared=shared)
+    return AuditTrail(shared=shared)
 
 
 def _ledger(host: Mapping[str, Any] | None) -> BaseLedger:

@@ -93,11 +93,11 @@ from responses_app.wiring.server_tools import document_text, server_tools, tool_
 from responses_app.wiring.watching import Watch
 
 if TYPE_CHECKING:
+    from responses_app.resources.audit.store import AuditTrail
     from responses_app.resources.setups.store import Setups
     from responses_app.resources.usage.store import UsageStore
     from responses_app.resources.webhooks.duty import WebhookDeliverer
     from responses_app.resources.webhooks.store import Webhooks
-    from responses_app.stores.database.audit.trail import DatabaseAudit
     from responses_app.stores.database.files.uploads import DatabaseUploads
     from responses_app.stores.database.organization import DatabaseOrganization
 
@@ -154,7 +154,7 @@ class Site:
     reader: JsonReader  # of all other bodies, and of frames
     token_reader: JsonReader  # of bodies whose `input` may be token ids
     door: Door
-    audit: "DatabaseAudit"  # of what users of the admin do over the API
+    audit: "AuditTrail"  # of what users of the admin do over the API
     watch: Watch  # metrics
     draining: Draining  # tells connections that the server stops
     traces: Traces

@@ -46,8 +46,8 @@ MODULES = (
     *(f"responses_app.api.{name}" for name in ("responses", "engine", "models", "chats")),
     *(f"responses_app.api.{name}" for name in ("messages", "conversations", "completions")),
     *(f"responses_app.resources.batches.{name}" for name in ("endpoints", "message_endpoints")),
-    *(f"responses_app.api.organization.{name}" for name in ("admin_keys", "audit_logs", "spend_limits")),
-    "responses_app.resources.usage.endpoints",
+    *(f"responses_app.api.organization.{name}" for name in ("admin_keys", "spend_limits")),
+    *("responses_app.resources.audit.endpoints", "responses_app.resources.usage.endpoints"),
 )
 MAX_ORDER = 1024 * 1024  # bytes
 

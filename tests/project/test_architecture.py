@@ -43,7 +43,8 @@ ABOVE = {
     "messages": "protocol",
     "model": "kit",  # below `models`, which gathers it
     "fields": "models",
-    "outbox": "models",  # other stores call these two
+    "outbox": "models",  # other stores call these three
+    "chain": "models",
     "keeping": "models",
     "removal": "models",
     "records": "stores",

@@ -2,8 +2,9 @@
 
 import pytest
 
-from responses_app.stores import audit
-from responses_app.stores.audit import NO_HASH, Action, Head, RecentViews
+from responses_app.resources.audit import store
+from responses_app.resources.audit.fields import NO_HASH, Action, Head
+from responses_app.resources.audit.store import RecentViews
 
 
 def test_each_action_has_its_sentence() -> None:
@@ -27,9 +28,9 @@ def test_a_view_is_the_same_for_a_while_and_few_are_remembered(monkeypatch: pyte
     assert views.has("session", "resp_1")
     assert not views.has("other session", "resp_1")
     assert not views.has("session", "resp_2")
-    now = audit.VIEW_SECONDS
+    now = store.VIEW_SECONDS
     assert not views.has("session", "resp_1")
-    monkeypatch.setattr(audit, "MAX_VIEWS", 2)
+    monkeypatch.setattr(store, "MAX_VIEWS", 2)
     for subject in ("a", "b", "c"):
         views.add("session", subject)
     assert [views.has("session", subject) for subject in ("resp_1", "a", "b", "c")] == [False, False, True, True]

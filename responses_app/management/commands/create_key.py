@@ -14,7 +14,7 @@ from responses_app.models import ID_LENGTH
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in, unknown_scopes
 from responses_app.protocol.organization import Unchangeable
 from responses_app.protocol.rate_limits import LIMITS
-from responses_app.stores.audit import Action
+from responses_app.resources.audit.fields import Action
 from responses_app.stores.database.callers import create_admin_key, create_key
 
 _PERIODS = {"h": "hours", "d": "days", "w": "weeks"}

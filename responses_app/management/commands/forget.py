@@ -18,7 +18,7 @@ from responses_app.management.database import DatabaseCommand, note
 from responses_app.management.terminal import progress
 from responses_app.models import ApiKey
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
-from responses_app.stores.audit import Action
+from responses_app.resources.audit.fields import Action
 from responses_app.stores.database.callers import revoke_keys
 from responses_app.stores.database.transfer.erasure import Subject, count, erase, lines
 from responses_app.wiring.relay import Relay

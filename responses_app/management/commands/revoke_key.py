@@ -6,7 +6,7 @@ from django.core.management import CommandParser
 from django.db import transaction
 
 from responses_app.management.database import DatabaseCommand, key_named, note
-from responses_app.stores.audit import Action
+from responses_app.resources.audit.fields import Action
 from responses_app.stores.database.callers import revoke_keys
 
 

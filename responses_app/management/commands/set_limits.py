@@ -18,7 +18,7 @@ from responses_app.management.database import (
 from responses_app.models import ApiKey, Organization, Project
 from responses_app.protocol.organization import ORGANIZATION
 from responses_app.protocol.rate_limits import LIMITS
-from responses_app.stores.audit import Action
+from responses_app.resources.audit.fields import Action
 
 _NONE = "none"
 SPENDING = "monthly_spend_cents"  # the limit that needs prices

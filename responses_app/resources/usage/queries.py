@@ -29,13 +29,13 @@ from responses_app.resources.usage.fields import (
     UsageSum,
 )
 from responses_app.web.endpoint import Parameter, text
+from responses_app.web.organization import MAX_TIME, unix_seconds
 
 if TYPE_CHECKING:
     from responses_app.resources.usage.store import UsageStore
 
 Query = Mapping[str, Sequence[str]]  # all values of each name
 MAX_SUMS = 20_000  # of a page; one that would have more ends earlier
-MAX_TIME = 32_503_680_000  # the year 3000, in Unix seconds
 API_SOURCE = "api_source"  # a group that all usage is alike in: there is no Agents API here
 UNLABELED = "unlabeled"  # OpenAI's name for what is not of it
 _SINGLE = ("start_time", "end_time", "bucket_width", "limit", "page")  # parameters that have one value
@@ -124,9 +124,12 @@ def question_of(query: Query, kind: Kind, *, now: float | None = None) -> UsageQ
     parameters = _parameters(query, kind)
     moment = int(time.time() if now is None else now)
     width = _choice(parameters, "bucket_width", kind.widths, "1d")
-    start, end = _time(parameters, "start_time"), _time(parameters, "end_time")
-    if start is None:
+    times = {
+        name: unix_seconds(name, parameters[name][-1]) for name in ("start_time", "end_time") if name in parameters
+    }
+    if "start_time" not in times:
         raise missing("start_time")
+    start, end = times["start_time"], times.get("end_time")
     if end is not None and end <= start:
         raise invalid_value("end_time", f"{end}. The end has to be later than 'start_time', which is {start}.")
     groups = list(dict.fromkeys(parameters.get("group_by", ())))
@@ -232,15 +235,6 @@ def _parameters(query: Query, kind: Kind) -> dict[str, list[str]]:
             raise invalid_value(plain, "It has a NUL character.")
         parameters[plain] = [*parameters.get(plain, ()), *values] if plain in several else [values[-1]]
     return {name: values for name, values in parameters.items() if values}
-
-
-def _time(parameters: Mapping[str, Sequence[str]], name: str) -> int | None:
-    if name not in parameters:
-        return None
-    found = whole_number(parameters[name][-1], 0, MAX_TIME)
-    if found is None:
-        raise invalid_value(name, f"{parameters[name][-1][:80]!r}. It takes whole Unix seconds.")
-    return found
 
 
 def _choice(parameters: Mapping[str, Sequence[str]], name: str, choices: Mapping[str, Any], usual: str) -> Any:

@@ -32,9 +32,9 @@ from responses_app.protocol.api_keys import (
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.organization import project_archived
 from responses_app.protocol.rate_limits import NO_LIMITS, LimitedSubject, Limits, limited_by
-from responses_app.stores.audit import SERVER, Action, AuditEntry
+from responses_app.resources.audit.chain import append
+from responses_app.resources.audit.fields import SERVER, Action, AuditEntry
 from responses_app.stores.callers import BaseKeyStore, SessionPass
-from responses_app.stores.database.audit_chain import append
 from responses_app.stores.database.roles import chooses_project, session_scopes
 from responses_app.stores.database.sign_on import is_over
 

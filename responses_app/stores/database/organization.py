@@ -32,8 +32,8 @@ from responses_app.protocol.organization import (
     too_many,
 )
 from responses_app.protocol.retention import written
-from responses_app.stores.audit import Action, Actor, AuditEntry
-from responses_app.stores.database.audit_chain import append
+from responses_app.resources.audit.chain import append
+from responses_app.resources.audit.fields import Action, Actor, AuditEntry
 from responses_app.stores.organization import ManagedKey, NewKey, Part, ProjectRecord
 
 MAX_PROJECTS = 10_000  # that are made here; those that a new key made count too

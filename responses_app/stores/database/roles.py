@@ -11,9 +11,9 @@ from django.contrib.auth.management import create_permissions
 from django.contrib.auth.models import Group, User
 from django.db import connection, transaction
 
-from responses_app.stores.audit import SERVER, Action, AuditEntry
+from responses_app.resources.audit.chain import append
+from responses_app.resources.audit.fields import SERVER, Action, AuditEntry
 from responses_app.stores.callers import SCOPES
-from responses_app.stores.database.audit_chain import append
 from responses_app.stores.roles import ALL, APP, ROLES, Role
 
 SEE = f"{APP}.view_response"  # that responses exist, and their figures: state, ids, model, key, times, tokens

@@ -9,11 +9,10 @@ import pytest
 from django.db import connections, transaction
 from django.db.models import F
 
-from responses_app.models.audit import AuditRow
-from responses_app.stores.audit import MAX_PROBLEMS, NO_HASH, Action, Actor, ActorKind, AuditEntry, Head, hash_of
-from responses_app.stores.database.audit import verifying
-from responses_app.stores.database.audit.verifying import lines, verify
-from responses_app.stores.database.audit_chain import append, hashed, last, microseconds
+from responses_app.resources.audit import chain
+from responses_app.resources.audit.chain import MAX_PROBLEMS, append, hash_of, hashed, last, lines, verify
+from responses_app.resources.audit.fields import NO_HASH, Action, Actor, ActorKind, AuditEntry, Head, microseconds
+from responses_app.resources.audit.model import AuditRow
 from tests.contracts.adapters.conftest import OpenDatabase
 from tests.contracts.adapters.stores import race
 from tests.kit.server import server_environ
@@ -25,9 +24,9 @@ import sys
 import django
 django.setup()
 from django.db import connection
-from responses_app.models.audit import AuditRow
-from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry
-from responses_app.stores.database.audit_chain import append
+from responses_app.resources.audit.model import AuditRow
+from responses_app.resources.audit.fields import Action, Actor, ActorKind, AuditEntry
+from responses_app.resources.audit.chain import append
 own, other, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -166,7 +165,7 @@ def test_100_000_entries_are_verified_and_broken_in_five_ways(alias: str, monkey
         fetched += 1
         return hash_of(*fields)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(verifying, "hash_of", counting)
+    monkeypatch.setattr(chain, "hash_of", counting)
     whole = verify(head, using=alias)
     assert (whole.entries, whole.head, whole.problems, fetched) == (many, head, [], many)
     rows = AuditRow.objects.using(alias)

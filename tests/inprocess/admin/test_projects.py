@@ -10,8 +10,8 @@ from django.test import Client
 
 from responses_app.admin.projects import LimitsForm
 from responses_app.models import ApiKey, Project
-from responses_app.models.audit import AuditRow
 from responses_app.protocol.api_keys import digest_of
+from responses_app.resources.audit.model import AuditRow
 from responses_app.stores.database.callers import create_key
 from tests.inprocess.admin.conftest import ClientWith
 

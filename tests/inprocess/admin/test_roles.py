@@ -9,7 +9,7 @@ from django.contrib.auth.models import Group, Permission, User
 from django.core.management import call_command
 from django.db import connection
 
-from responses_app.models.audit import AuditRow
+from responses_app.resources.audit.model import AuditRow
 from responses_app.stores.database.roles import apply_roles, sees_content, sees_figures, session_scopes
 from responses_app.stores.roles import ROLES, Role
 

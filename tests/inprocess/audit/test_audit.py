@@ -11,7 +11,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync import client as websockets
 
-from responses_app.stores.audit import Action
+from responses_app.resources.audit.fields import Action
 from tests.kit.inprocess import ClosedServer
 from tests.kit.people import NAME, PASSWORD, in_the_database, log_in, token
 from tests.kit.stored import stored

@@ -7,8 +7,7 @@ import httpx
 import openai
 import pytest
 
-from responses_app.api.organization.audit_logs import FAMILIES, OWN, TYPES, type_of
-from responses_app.stores.audit import Action
+from responses_app.resources.audit.fields import FAMILIES, OWN, TYPES, Action, type_of
 from tests.kit.closed import bearer
 from tests.kit.fixtures import module_server
 from tests.kit.inprocess import ClosedServer
@@ -21,8 +20,8 @@ from datetime import UTC, datetime
 from unittest.mock import patch
 from django.contrib.auth import get_user_model
 from django.db import connection
-from responses_app.stores.audit import Action, Actor, ActorKind, AuditEntry, SERVER
-from responses_app.stores.database import audit_chain
+from responses_app.resources.audit.fields import Action, Actor, ActorKind, AuditEntry, SERVER
+from responses_app.resources.audit import chain
 user = get_user_model().objects.create(username="eve", email="eve@example.com")
 eve = Actor(ActorKind.USER, str(user.pk), "eve", "10.0.0.7")
 key = Actor(ActorKind.KEY, "adminkey_1", "ci", "10.0.0.8")
@@ -37,9 +36,9 @@ entries = [
     AuditEntry(SERVER, Action.KEY_CREATED, "key_first", "default"),
 ]
 for number, entry in enumerate(entries):
-    with patch.object(audit_chain, "datetime") as clock:
+    with patch.object(chain, "datetime") as clock:
         clock.now.return_value = datetime.fromtimestamp(%d + number, UTC)
-        audit_chain.append(connection, [entry])
+        chain.append(connection, [entry])
 print(user.pk)
 """
 
@@ -138,7 +137,7 @@ def test_that_it_is_read_is_recorded_once_in_a_while(closed: ClosedServer) -> No
 
 
 IS_WHOLE = """
-from responses_app.stores.database.audit.verifying import verify
+from responses_app.resources.audit.chain import verify
 print("broken" if verify().problems else "whole")
 """
 

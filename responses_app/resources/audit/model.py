@@ -1,4 +1,4 @@
-"""The audit trail, a chain of entries (`stores.audit`). Rows are added to it, and never changed or removed."""
+"""The audit trail, a chain of entries (`chain`). Rows are added to it, and never changed or removed."""
 
 from typing import ClassVar
 
