@@ -19,7 +19,6 @@ from responses_app.api import (
     rollout_exports,
     rollouts,
     server,
-    skills,
 )
 from responses_app.api.organization import admin_keys, data_retention, keys, projects, spend_limits
 from responses_app.kit.extension import extensions
@@ -27,6 +26,7 @@ from responses_app.resources.audit import endpoints as audit_logs
 from responses_app.resources.batches import endpoints as batches
 from responses_app.resources.batches import message_endpoints as message_batches
 from responses_app.resources.setups import endpoints as setups
+from responses_app.resources.skills import endpoints as skills
 from responses_app.resources.usage import endpoints as usage
 from responses_app.resources.vector_stores import endpoints as vector_stores
 from responses_app.resources.webhooks import endpoints as webhooks

@@ -17,18 +17,19 @@ from responses_app.kit import places as place_models  # noqa: F401
 from responses_app.kit.columns import ID_LENGTH, JSONTextField, WithId
 from responses_app.kit.columns import json_text as json_text
 from responses_app.kit.kept import Kept, Line, OfNoProject
+from responses_app.kit.pieces import FilePart as FilePart
 from responses_app.models import chats as chat_models  # noqa: F401 - Django looks for models here
 from responses_app.models import engines as engine_models  # noqa: F401
 from responses_app.models import idempotency as idempotency_models  # noqa: F401
 from responses_app.models import pictures as picture_models  # noqa: F401
 from responses_app.models import rollouts as rollout_models  # noqa: F401
 from responses_app.models import sign_on as sign_on_models  # noqa: F401
-from responses_app.models import skills as skill_models  # noqa: F401
 from responses_app.models import words as word_models  # noqa: F401
 from responses_app.protocol.requests.resources import RUNNING
 from responses_app.resources.audit import model as audit_models  # noqa: F401
 from responses_app.resources.batches import model as batch_models  # noqa: F401
 from responses_app.resources.setups import model as setup_models  # noqa: F401
+from responses_app.resources.skills import model as skill_models  # noqa: F401
 from responses_app.resources.usage import model as usage_models  # noqa: F401
 from responses_app.resources.vector_stores import model as vector_store_models  # noqa: F401
 from responses_app.resources.webhooks import model as webhook_models  # noqa: F401
@@ -280,7 +281,7 @@ class ConversationItem(models.Model):
 
 
 class StoredFile(WithId):
-    """A file that a client uploaded; `FilePart`s hold its content."""
+    """A file that a client uploaded; `kit.pieces` has its content."""
 
     project = models.CharField(max_length=64, default="default")
     purpose = models.CharField(max_length=32)
@@ -341,26 +342,6 @@ class UploadPart(WithId):
             models.Index(fields=["upload"], name="uploadpart_left", condition=models.Q(place__isnull=True)),
             models.Index(fields=["file_id", "place"], name="uploadpart_file", condition=models.Q(place__isnull=False)),
         ]
-
-
-class FilePart(models.Model):
-    """A piece of a file's content, in the order of `position`; see `stores.files.PIECE_BYTES`.
-
-    Of a file that came in parts, the parts (`UploadPart`) have the pieces: `file_id` is the part's id then.
-    """
-
-    file = models.ForeignKey(
-        StoredFile, on_delete=models.CASCADE, related_name="parts", db_constraint=False, db_index=False
-    )
-    position = models.PositiveIntegerField()
-    data = models.BinaryField()
-    kept = Kept(project="file__project", owner="StoredFile")  # or the version of a skill
-
-    class Meta:
-        constraints: ClassVar = [models.UniqueConstraint(fields=["file", "position"], name="filepart_position")]
-
-    def __str__(self) -> str:
-        return f"{self.file_id} {self.position}"
 
 
 class Worker(WithId):

@@ -11,14 +11,16 @@ no item and no event: the machine does (`protocol.output.hosted_items`), so a st
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from engine import orjson
 from responses_app.kit.retention import Retentions
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer
 from responses_app.stores.files import BaseFileStore
-from responses_app.stores.skills import BaseSkills
+
+if TYPE_CHECKING:
+    from responses_app.resources.skills.store import Skills
 
 
 def json_object(text: str) -> JsonObject | None:
@@ -36,7 +38,7 @@ class ToolParts:
 
     settings: Any  # all of them; an instance of each class of settings that there is
     files: BaseFileStore
-    skills: BaseSkills
+    skills: "Skills"
     stored_items: Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]]  # of a project, by their ids
     now: Callable[[], float]  # the store's Unix time
     retentions: Retentions

@@ -21,12 +21,12 @@ from responses_app.settings.conf import Settings
 from responses_app.stores.engines import BaseEngineStore
 from responses_app.stores.idempotency import BaseIdempotencyStore
 from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore
-from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseSharedTurns, Stores
 
 if TYPE_CHECKING:
     from responses_app.resources.audit.store import AuditTrail
     from responses_app.resources.setups.store import Setups
+    from responses_app.resources.skills.store import Skills
     from responses_app.resources.usage.store import UsageStore
     from responses_app.resources.webhooks.store import Webhooks
     from responses_app.stores.database.files.uploads import DatabaseUploads
@@ -45,8 +45,8 @@ class Adapters:
     batches: BaseBatchStore
     engines: BaseEngineStore  # what trainers have done to them
     setups: "Setups"  # of the playground, under names
-    skills: BaseSkills
     usage: "UsageStore"  # what was used, and when
+    skills: "Skills"
     webhooks: "Webhooks"  # endpoints, and what is sent to them
     organization: "DatabaseOrganization"  # projects and their keys, for who manages them
     door: Door  # who may come in
@@ -171,10 +171,10 @@ def _setups(clock: StoreClock, retentions: Retentions, shared: DatabaseReaders) 
     return Setups(now=clock, retentions=retentions, shared=shared)
 
 
-def _skills(settings: Settings, clock: StoreClock, retentions: Retentions) -> BaseSkills:
-    from responses_app.stores.database.files.skills import DatabaseSkills
+def _skills(settings: Settings, clock: StoreClock, retentions: Retentions) -> "Skills":
+    from responses_app.resources.skills.store import Skills
 
-    return DatabaseSkills(
+    return Skills(
         settings, settings=settings, now=clock, timeout=settings.database_timeout_seconds, retentions=retentions
     )
 

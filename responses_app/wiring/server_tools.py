@@ -18,12 +18,12 @@ from responses_app.protocol.items.offers import Offer
 from responses_app.protocol.items.programs import KIND as PROGRAMS
 from responses_app.settings.conf import Settings
 from responses_app.stores.files import BaseFileStore
-from responses_app.stores.skills import BaseSkills
 from responses_app.tools.base import BaseTool, Finish, ToolCall, ToolParts, ToolResult, ToolUse
 from responses_app.tools.reading.processes import DocumentReader, ReadFailed
 from responses_app.wiring.adapters import Adapters
 
 if TYPE_CHECKING:
+    from responses_app.resources.skills.store import Skills
     from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
     from responses_app.tools.containers.programs import ProgramTool
     from responses_app.tools.containers.shell import ShellTool
@@ -166,7 +166,7 @@ def file_search_of(tools: Iterable[BaseTool]) -> "FileSearchTool":
 
 
 def interpreter(
-    settings: Settings, files: BaseFileStore, skills: BaseSkills, is_past: IsPast
+    settings: Settings, files: BaseFileStore, skills: "Skills", is_past: IsPast
 ) -> "LazyTool[CodeInterpreterTool]":
     """Return the code interpreter; what it needs is imported when it is first asked for.
 
@@ -203,9 +203,7 @@ def _programs(settings: Settings, runs_code: "LazyTool[CodeInterpreterTool]") ->
     return LazyTool((PROGRAMS,), made, seconds=PROGRAM_SECONDS)
 
 
-def _interpreter(
-    settings: Settings, files: BaseFileStore, skills: BaseSkills, is_past: IsPast
-) -> "CodeInterpreterTool":
+def _interpreter(settings: Settings, files: BaseFileStore, skills: "Skills", is_past: IsPast) -> "CodeInterpreterTool":
     from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
     from responses_app.tools.sandbox.sharing import SharedContainers
     from responses_app.wiring.sandboxes import hosts_of

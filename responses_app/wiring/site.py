@@ -70,7 +70,6 @@ from responses_app.settings.models import ModelSettings
 from responses_app.stores.base import BaseResponseStore, WorkerState
 from responses_app.stores.files import BaseFileStore
 from responses_app.stores.pictures import BasePictureStore
-from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseApprovalStore, BaseConversationStore
 from responses_app.tools.base import BaseTool
 from responses_app.wiring.adapters import Adapters, build_adapters
@@ -95,6 +94,7 @@ from responses_app.wiring.watching import Watch
 if TYPE_CHECKING:
     from responses_app.resources.audit.store import AuditTrail
     from responses_app.resources.setups.store import Setups
+    from responses_app.resources.skills.store import Skills
     from responses_app.resources.usage.store import UsageStore
     from responses_app.resources.webhooks.duty import WebhookDeliverer
     from responses_app.resources.webhooks.store import Webhooks
@@ -126,7 +126,7 @@ class Site:
     batches: BaseBatchStore
     batch_work: BatchWork  # of this worker
     setups: "Setups"  # of the playground
-    skills: BaseSkills
+    skills: "Skills"
     rollouts: Rollouts
     usage: "UsageStore"  # what was used, and when
     webhooks: "Webhooks"  # endpoints, and what is sent to them
@@ -338,6 +338,7 @@ def build_site(settings: Settings) -> Site:
     upkeep = _upkeep(base, runs)
     upkeep.purges.append(runs.service.known_turns.purge)
     upkeep.purges.append(TrimmedMemory(is_busy=lambda: runs.registry.busy).trim)
+    upkeep.purges.append(base.adapters.skills.purge)
     upkeep.purges.append(base.adapters.idempotency.purge)
     upkeep.purges.append(base.adapters.usage.fold)
     upkeep.purges.append(base.adapters.retention_store.forget_places)

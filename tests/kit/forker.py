@@ -42,12 +42,12 @@ MODULES = (
     *("engine.contents.bounded_validators", "lark.load_grammar"),  # loaded with a first schema or grammar
     *("responses_app.web.middleware", "responses_app.web.sockets.consumer", "responses_app.watch.transcript"),
     # All of `responses_app.api.endpoints` that can be had without settings.
-    *(f"responses_app.api.{name}" for name in ("openapi", "rollout_exports", "containers", "skills")),
     *(f"responses_app.api.{name}" for name in ("responses", "engine", "models", "chats")),
-    *(f"responses_app.api.{name}" for name in ("messages", "conversations", "completions")),
+    *(f"responses_app.api.{name}" for name in ("messages", "conversations", "completions", "openapi")),
+    *(f"responses_app.api.{name}" for name in ("rollout_exports", "containers")),
     *(f"responses_app.resources.batches.{name}" for name in ("endpoints", "message_endpoints")),
     *(f"responses_app.api.organization.{name}" for name in ("admin_keys", "spend_limits")),
-    *("responses_app.resources.audit.endpoints", "responses_app.resources.usage.endpoints"),
+    *(f"responses_app.resources.{name}.endpoints" for name in ("audit", "skills", "usage")),
 )
 MAX_ORDER = 1024 * 1024  # bytes
 

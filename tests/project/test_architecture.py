@@ -50,6 +50,7 @@ ABOVE = {
     "records": "stores",
     "rows": "stores",
     **dict.fromkeys(("store", "search", "vectors", "nearest"), "stores"),
+    "bundles": "models",
     "settings": "tools",
     "sender": "tools",
     "handlers": "runs",

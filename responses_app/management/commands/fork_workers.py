@@ -55,7 +55,7 @@ MODULES = (
     "responses_app.resources.batches.store",
     "responses_app.stores.database.engines",
     "responses_app.stores.database.files.files",
-    "responses_app.stores.database.files.skills",
+    "responses_app.resources.skills.store",
     "responses_app.stores.database.files.uploads",
     "responses_app.stores.database.idempotency",
     "responses_app.stores.database.organization",

@@ -1,4 +1,4 @@
-"""Skills: as requests name them, as the Skills API's bodies have them, and what the model is told of them.
+"""Skills as requests name them, and the text for the model about those that it has.
 
 A skill is a folder with a file SKILL.md, which says how to do something, and whatever that needs. A request names one
 that is kept (`skill_reference`), or brings it (`inline`); it lies in the container then.
@@ -6,19 +6,19 @@ that is kept (`skill_reference`), or brings it (`inline`); it lies in the contai
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, StringConstraints
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
-from responses_app.protocol.fields import ClientModel, validate
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.fields import ClientModel
 
 MANIFEST = "SKILL.md"
 MAX_SKILLS = 20  # of a container
 MAX_NAME, MAX_DESCRIPTION = 64, 1024  # characters, as the Agent Skills standard has them
 NAME = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 LATEST = "latest"
-_VERSION = re.compile(r"[1-9][0-9]{0,8}")  # as a path or a reference writes one
+VERSION = re.compile(r"[1-9][0-9]{0,8}")  # as a path or a reference writes one
 
 
 class SkillReference(ClientModel):
@@ -27,7 +27,7 @@ class SkillReference(ClientModel):
     type: Literal["skill_reference"]
     skill_id: str = Field(min_length=1, max_length=256)
     # A number, or "latest"; None: the default version
-    version: Annotated[str, StringConstraints(pattern=rf"^({_VERSION.pattern}|{LATEST})$")] | None = None
+    version: Annotated[str, StringConstraints(pattern=rf"^({VERSION.pattern}|{LATEST})$")] | None = None
 
 
 class InlineSource(ClientModel):
@@ -51,32 +51,8 @@ NamedSkill = Annotated[SkillReference | InlineSkill, Field(discriminator="type")
 NamedSkills = Annotated[list[NamedSkill], Field(max_length=MAX_SKILLS)]
 
 
-class ChangedSkill(ClientModel):
-    """The body of an update."""
-
-    default_version: str = Field(pattern=rf"^{_VERSION.pattern}$")
-
-
-class NewVersion(ClientModel):
-    """The fields of a form with a bundle; those of a new skill, too, for which `default` says nothing."""
-
-    default: Literal["true", "false"] | None = None
-
-    beside: ClassVar = ("files",)
-
-
-def parse_change(data: Mapping[str, object]) -> int:
-    """Return the version that is to be the default. Raises `ApiError`."""
-    return int(validate(ChangedSkill, data).default_version)
-
-
-def version_number(version: str) -> int | None:
-    """Return the number of a version as a path has it; None for one that there cannot be."""
-    return int(version) if _VERSION.fullmatch(version) else None
-
-
 class ToldSkill(NamedTuple):
-    """What the model is told of a skill."""
+    """A skill as the model is told of it."""
 
     name: str
     description: str
@@ -84,7 +60,7 @@ class ToldSkill(NamedTuple):
 
 
 def told(skills: Iterable[ToldSkill]) -> str:
-    """Return what the model is told of the skills that it has; "" for none."""
+    """Return the text for the model about the skills that it has; "" for none."""
     lines = [f"- {name} ({path}): {description}" for name, description, path in skills]
     head = "It has skills; the file SKILL.md in the folder of one says how to do what it is for:"
     return "\n".join([head, *lines]) if lines else ""
@@ -104,39 +80,3 @@ def skills_in(tool: Mapping[str, Any]) -> tuple[str, Sequence[JsonObject]]:
         if isinstance(place, dict) and isinstance(skills, list) and place.get("type") != "local":
             return field, skills
     return "", ()
-
-
-def skill_not_found(skill_id: str, *, param: str | None = None) -> ApiError:
-    """The project has no such skill, or not any more (404)."""
-    return not_found(f"Skill with id '{skill_id[:80]}' not found.", param=param, code="skill_not_found")
-
-
-def skill_version_not_found(skill_id: str, version: str, *, param: str | None = None) -> ApiError:
-    """The skill has no such version, or not any more (404)."""
-    message = f"Version '{version[:80]}' not found in skill '{skill_id[:80]}'."
-    return not_found(message, param=param, code="skill_version_not_found")
-
-
-def invalid_skill(why: str, *, param: str = "files") -> ApiError:
-    """A bundle is none, or has something that a skill may not have (400)."""
-    return invalid_request(f"Invalid skill: {why}.", param=param, code="invalid_skill")
-
-
-def skill_too_large(limit: int) -> ApiError:
-    """A form with a skill has more bytes than any skill may have (413)."""
-    message = f"The skill is larger than {limit} bytes (SKILL_MAX_BYTES, SKILL_MAX_UNPACKED_BYTES)."
-    return ApiError(message, status=413, code="request_too_large", param="files")
-
-
-def skills_full(why: str) -> ApiError:
-    """The project keeps as many skills, or as much, as it may (400)."""
-    return invalid_request(f"{why}. Delete some first.", param="files", code="skills_full")
-
-
-def default_in_use(skill_id: str, version: int) -> ApiError:
-    """The default version of a skill cannot be deleted while there are others (400)."""
-    message = (
-        f"Version {version} is the default of skill '{skill_id[:80]}'. Make another version the default first, or "
-        "delete the skill."
-    )
-    return invalid_request(message, param="version", code="default_version_in_use")

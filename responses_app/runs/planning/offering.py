@@ -9,6 +9,7 @@ gets the one that it is now: so the model is told it again as it was, where anot
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.files.skills import skills_in
@@ -22,8 +23,10 @@ from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.server_tools import DECLARED_UNASKED, item_of, private_key, server_tool_missing
 from responses_app.runs.plan.plan import NO_TOOLS, Toolbox, ToolEntry
 from responses_app.runs.planning.history import Context
-from responses_app.stores.skills import BaseSkills, found_version
 from responses_app.tools.base import BaseTool, ToolUse
+
+if TYPE_CHECKING:
+    from responses_app.resources.skills.store import Skills
 
 _NOT_SHOWN = "Tools that the server runs are the Responses API's: send the request to /v1/responses, or leave it out."
 
@@ -33,7 +36,7 @@ class Shelf:
     """The tools that this server has."""
 
     tools: Sequence[BaseTool] = ()
-    skills: BaseSkills | None = None  # that requests may name; None where there are none
+    skills: "Skills | None" = None  # that requests may name; None where there are none
     refuses_unserved: bool = False  # also what would be left out
 
     def tool_of(self, kind: str) -> BaseTool | None:
@@ -169,13 +172,13 @@ def _refuse_unserved(approved: Sequence[ApprovedCall], served: Sequence[Mapping[
             )
 
 
-async def with_fixed_versions(request: CreateRequest, skills: BaseSkills, project: str) -> CreateRequest:
+async def with_fixed_versions(request: CreateRequest, skills: "Skills", project: str) -> CreateRequest:
     """Return a request that names each version by its number. Raises `ApiError` for a skill that is not there."""
     tools = [await _fixed(tool, index, skills, project) for index, tool in enumerate(request.tools_json)]
     return request if tools == request.tools_json else request.model_copy(update={"tools_json": tools})
 
 
-async def _fixed(tool: JsonObject, index: int, skills: BaseSkills, project: str) -> JsonObject:
+async def _fixed(tool: JsonObject, index: int, skills: "Skills", project: str) -> JsonObject:
     field, declared = skills_in(tool)
     if not declared:
         return tool
@@ -185,12 +188,12 @@ async def _fixed(tool: JsonObject, index: int, skills: BaseSkills, project: str)
     return {**tool, field: {**place, "skills": fixed}}
 
 
-async def _numbered(declared: Sequence[JsonObject], at: str, skills: BaseSkills, project: str) -> list[JsonObject]:
+async def _numbered(declared: Sequence[JsonObject], at: str, skills: "Skills", project: str) -> list[JsonObject]:
     numbered = []
     for place, each in enumerate(declared):
         if each["type"] != "skill_reference":
             numbered.append(each)
             continue
-        record = await found_version(skills, project, each, f"{at}[{place}]")
+        record = await skills.referenced(project, each, f"{at}[{place}]")
         numbered.append({**each, "version": str(record.version)})
     return numbered

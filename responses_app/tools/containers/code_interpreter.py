@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from engine import orjson
 from engine.formats.base import ToolNamespace
@@ -35,8 +35,8 @@ from responses_app.protocol.output.citations import state_of
 from responses_app.protocol.requests.create_fields import FILE_OUTPUTS
 from responses_app.protocol.requests.server_tools import SHELL_ITEM
 from responses_app.protocol.setting import MIB
+from responses_app.resources.skills.fields import SkillGone
 from responses_app.stores.files import BaseFileStore
-from responses_app.stores.skills import BaseSkills, SkillGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolImage, ToolResult, ToolUse
 from responses_app.tools.containers.contents import (
     GivenFile,
@@ -84,6 +84,9 @@ _ABOUT = (
     "environment. python will respond with the output of the execution or time out after {seconds:g} seconds. The "
     "drive at '/mnt/data' can be used to save and persist user files."
 )
+
+if TYPE_CHECKING:
+    from responses_app.resources.skills.store import Skills
 _OFFLINE = " Internet access for this session is disabled."
 _FILES = "\nFiles of the user in '/mnt/data': {names}"
 _NOTHING = "[no output: print what you want to see]"
@@ -112,7 +115,7 @@ class CodeInterpreterTool(BaseTool):
         containers: SharedContainers,
         settings: SandboxSettings,
         files: BaseFileStore,
-        skills: BaseSkills,
+        skills: "Skills",
     ) -> None:
         self._settings = settings
         self.containers = containers

@@ -14,12 +14,14 @@ import binascii
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files.files import name_in_container
-from responses_app.protocol.files.skills import MANIFEST, MAX_SKILLS, ToldSkill, folder_of, invalid_skill, told
+from responses_app.protocol.files.skills import MANIFEST, MAX_SKILLS, ToldSkill, folder_of, told
+from responses_app.resources.skills.bundles import BadBundle, one_line, read_zip
+from responses_app.resources.skills.fields import invalid_skill
 from responses_app.stores.files import BaseFileStore, FileGone
-from responses_app.stores.skills import BaseSkills, found_version
 from responses_app.tools.base import ToolUse
 from responses_app.tools.egress.base import NetworkRecord
 from responses_app.tools.egress.policy import EgressPolicy
@@ -27,7 +29,9 @@ from responses_app.tools.sandbox.records import ContainerFileRecord, FileUnknown
 from responses_app.tools.sandbox.settings import SKILLS_FOLDER
 from responses_app.tools.sandbox.sharing import SharedContainers
 from responses_app.tools.sandbox.skills import MountedSkill
-from responses_app.tools.skill_bundles import BadBundle, one_line, read_zip
+
+if TYPE_CHECKING:
+    from responses_app.resources.skills.store import Skills
 
 COPIED = "copied"  # in a chain's state: [[file id, path], …]
 MAX_COPIED = 50  # of a chain that are remembered
@@ -131,7 +135,7 @@ class GivenSkill:
 class GivenSkills:
     """Brings skills into containers."""
 
-    def __init__(self, skills: BaseSkills, containers: SharedContainers) -> None:
+    def __init__(self, skills: "Skills", containers: SharedContainers) -> None:
         self._skills = skills
         self._containers = containers
         self._room = asyncio.Semaphore(AT_ONCE)
@@ -143,7 +147,7 @@ class GivenSkills:
             if each["type"] == "inline":
                 skill = await self._inline(each, f"{at}[{index}]")
             else:
-                record = await found_version(self._skills, project, each, f"{at}[{index}]")
+                record = await self._skills.referenced(project, each, f"{at}[{index}]")
                 mounted = MountedSkill(folder_of(record.name, record.digest), record.name, record.description)
                 skill = GivenSkill(mounted, partial(self._skills.content, record))
             # One that is declared twice lies there once.

@@ -353,7 +353,7 @@ class Containers:
         return list((await self.find(project, id)).skills.mounted.values())
 
     async def add_skill(self, project: str, id: str, folder: str, name: str, about: str, bundle: bytes) -> None:
-        """Have a container see a skill, unless it does; `bundle` is one that `tools.skill_bundles` has made.
+        """Have a container see a skill, unless it does; `bundle` is one that `resources.skills.bundles` has made.
 
         Raises `ContainerNotFound`, `SandboxError`.
         """

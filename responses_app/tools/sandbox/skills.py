@@ -141,7 +141,7 @@ class SkillFolder:
 
 
 def contents(bundle: bytes) -> Content:
-    """Yield the files of a bundle that `tools.skill_bundles` has made: all its folders but the first count."""
+    """Yield the files of a bundle that `resources.skills.bundles` has made: all its folders but the first count."""
     with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
         for entry in archive.infolist():
             path = checked_path(entry.filename.partition("/")[2])

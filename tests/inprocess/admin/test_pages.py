@@ -13,8 +13,8 @@ from pytest_django import DjangoAssertNumQueries
 
 from responses_app.admin import conversations
 from responses_app.models import Conversation, ConversationItem, FilePart, Response, StoredFile
-from responses_app.models.skills import Skill, SkillVersion
 from responses_app.resources.audit.model import AuditRow
+from responses_app.resources.skills.model import Skill, SkillVersion
 from responses_app.watch import page as response_page
 from responses_app.watch.page import LARGEST
 from tests.inprocess.admin import samples

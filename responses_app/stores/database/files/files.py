@@ -1,8 +1,6 @@
 """`DatabaseFileStore`: files in Django's database, SQLite or PostgreSQL, so that every host finds them.
 
-A file's row comes first and is hidden, then its pieces, each in a transaction of its own, and at last the row is shown:
-so no write waits for more than one piece, and two uploads at once cannot exceed a limit together. A file goes in the
-opposite order. What a process leaves hidden, as it was ended in between, is removed by `purge`.
+A file is written, and goes, as `kit.pieces` says.
 """
 
 import asyncio
@@ -14,24 +12,20 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from responses_app.kit.errors import StoreError
+from responses_app.kit.pieces import read_pieces, remove_all, write_pieces
 from responses_app.kit.sql import in_parts
 from responses_app.kit.table import Store, can_be_known, part_of
 from responses_app.models import StoredFile
 from responses_app.stores.database.files.rows import (
-    add_piece,
     check_limits,
     files_to_purge,
-    locked_file,
     owners_of,
-    piece_of,
     record_of,
     remove_some_of,
     row_of,
     unexpired_files,
     usage_of,
-    write_pieces,
 )
-from responses_app.stores.database.files.skills import purge_skills
 from responses_app.stores.database.files.uploads import purge_uploads
 from responses_app.stores.files import UNLIMITED, BaseFileStore, FileGone, FileRecord, FileSettings, FileUsage
 
@@ -53,7 +47,7 @@ class DatabaseFileStore(Store[FileSettings], BaseFileStore):
     ) -> None:
         await self._threads.run(lambda db: self._reserve(db, project, record, over_limits))
         try:
-            await write_pieces(self._threads, record.id, record.bytes, pieces, write=_write_piece)
+            await write_pieces(self._threads, row_of(project, record), pieces, gone=FileGone(record.id))
             await self._threads.run(lambda db: _show(db, record.id))
         # A cancellation, too: the client has broken off its upload.
         except BaseException:
@@ -93,15 +87,9 @@ class DatabaseFileStore(Store[FileSettings], BaseFileStore):
         record = await self.get(project, file_id)
         if record is None:
             raise FileGone(file_id)
-        # Piece by piece, each with a query of its own: no transaction stays open while a client reads slowly.
         for owner, owned in await self._threads.run(lambda db: owners_of(db, file_id, record.bytes)):
-            position = size = 0
-            while size < owned:
-                piece = await self._threads.run(lambda db, owner=owner, at=position: piece_of(db, owner, at))
-                if piece is None:
-                    raise FileGone(file_id)
+            async for piece in read_pieces(self._threads, owner, owned, gone=FileGone(file_id)):
                 yield piece
-                position, size = position + 1, size + len(piece)
 
     async def delete(self, project: str, file_id: str) -> bool:
         if not can_be_known(file_id):
@@ -123,8 +111,7 @@ class DatabaseFileStore(Store[FileSettings], BaseFileStore):
         gone = await self._threads.run(lambda db: files_to_purge(db, self._now()))
         for file_id in gone:
             await self._remove(file_id)
-        now = self._now()
-        return len(gone) + await purge_uploads(self._threads, now) + await purge_skills(self._threads, now)
+        return len(gone) + await purge_uploads(self._threads, self._now())
 
     async def _give_up(self, file_id: str) -> None:
         """Remove a hidden file; later, where the database is away."""
@@ -134,9 +121,7 @@ class DatabaseFileStore(Store[FileSettings], BaseFileStore):
             logger.warning("%s is removed later: %s", file_id, problem)
 
     async def _remove(self, file_id: str) -> None:
-        # Each call removes at most `AT_ONCE` pieces in a transaction of its own.
-        while not await self._threads.run(lambda db: remove_some_of(db, file_id)):
-            pass
+        await remove_all(self._threads, lambda db: remove_some_of(db, file_id))
 
     # What follows runs on a thread.
 
@@ -150,14 +135,6 @@ class DatabaseFileStore(Store[FileSettings], BaseFileStore):
             if not over_limits:
                 check_limits(connection, self._settings, project, record.bytes, self._now())
             row_of(project, record).save(using=connection.alias, force_insert=True)
-
-
-def _write_piece(connection: BaseDatabaseWrapper, file_id: str, position: int, piece: bytes) -> None:
-    """Write a piece of a file that is hidden still, once, however often this is called. Raises `FileGone`."""
-    with transaction.atomic(using=connection.alias):
-        if locked_file(connection, file_id) is None:
-            raise FileGone(file_id)
-        add_piece(connection, file_id, position, piece)
 
 
 def _show(connection: BaseDatabaseWrapper, file_id: str) -> None:

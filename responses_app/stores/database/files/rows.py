@@ -1,14 +1,10 @@
-"""Rows of files, of uploads as far as they count as files, and of what is in them.
+"""Rows of files, and of uploads as far as they count as files. All of this blocks.
 
-A file's content is in pieces: rows whose owner is a file or, of one that came in parts, a part of an upload. All of
-this blocks; only `write_pieces` is for an event loop.
+The pieces of a file that came in parts are the parts'. See `kit.pieces`.
 """
 
-import asyncio
 import json
-from base64 import b64encode
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.db import connections, transaction
@@ -17,40 +13,11 @@ from django.db.models import Count, Q, QuerySet, Sum
 
 from responses_app.kit.clock import unix, utc
 from responses_app.kit.kept import removes, writes_lines
+from responses_app.kit.pieces import AT_ONCE, MAX_PURGED, UNFINISHED, lines_of_pieces, locked, remove_pieces
 from responses_app.kit.sql import one_at_a_time
-from responses_app.kit.threads import DatabaseReaders
-from responses_app.models import FilePart, StoredFile, Upload, UploadPart
-from responses_app.models.skills import SkillVersion
+from responses_app.models import StoredFile, Upload, UploadPart
+from responses_app.resources.skills.model import SkillVersion
 from responses_app.stores.files import FileRecord, FileSettings, FilesFull, FileUsage, UploadStatus
-
-AT_ONCE = 32  # pieces that one transaction removes
-
-
-async def write_pieces(
-    threads: DatabaseReaders,
-    owner: str,
-    size: int,
-    pieces: Iterable[bytes] | AsyncIterable[bytes],
-    *,
-    write: Callable[[BaseDatabaseWrapper, str, int, bytes], None],
-) -> None:
-    """Have each piece written, with its position, in a transaction of its own.
-
-    Raises `ValueError` for pieces that are more or less than `size` bytes.
-    """
-    position = written = 0
-    async for data in pieces if isinstance(pieces, AsyncIterable) else _read(pieces):
-        await threads.run(lambda db, at=position, data=data: write(db, owner, at, data))
-        position, written = position + 1, written + len(data)
-    if written != size:
-        raise ValueError(f"{owner} has {written} bytes, not {size}")
-
-
-async def _read(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
-    source = iter(pieces)
-    # On a thread, since a piece may be read from a disk; `b""` ends the loop.
-    while data := await asyncio.to_thread(next, source, b""):
-        yield data
 
 
 def owners_of(connection: BaseDatabaseWrapper, file_id: str, size: int) -> Sequence[tuple[str, int]]:
@@ -60,48 +27,18 @@ def owners_of(connection: BaseDatabaseWrapper, file_id: str, size: int) -> Seque
     return list(parts.order_by("place").values_list("pk", "bytes")) or [(file_id, size)]
 
 
-def piece_of(connection: BaseDatabaseWrapper, owner: str, position: int) -> bytes | None:
-    """Return a piece, None where there is none (any more)."""
-    parts = FilePart.objects.using(connection.alias).filter(file_id=owner, position=position)
-    data = parts.values_list("data", flat=True).first()
-    return None if data is None else bytes(data)
-
-
-def written_pieces(connection: BaseDatabaseWrapper, file_id: str, size: int, **whose: object) -> Iterator[str]:
-    """Yield the content of a file, or of a version of a skill, as lines of JSON."""
-    for owner, _ in owners_of(connection, file_id, size):
-        rows = FilePart.objects.using(connection.alias).filter(file_id=owner).order_by("position")
-        for data in rows.values_list("data", flat=True).iterator(chunk_size=1):
-            yield json.dumps({**whose, "base64": b64encode(data).decode()})
-
-
 @writes_lines(StoredFile)
 def _lines(row: StoredFile, head: Mapping[str, Any], using: str) -> Iterator[str]:
     yield json.dumps(head)
-    yield from written_pieces(connections[using], row.pk, row.bytes, content_of=row.pk)
-
-
-def add_piece(connection: BaseDatabaseWrapper, owner: str, position: int, data: bytes) -> None:
-    """Write a piece once, however often this is called; its owner is locked meanwhile."""
-    rows = FilePart.objects.using(connection.alias)
-    # The unique index over owner and position drops what an earlier attempt has written.
-    rows.bulk_create([FilePart(file_id=owner, position=position, data=data)], ignore_conflicts=True)
-
-
-def remove_some(connection: BaseDatabaseWrapper, owners: Sequence[str]) -> bool:
-    """Remove a few of their pieces; return whether none is left."""
-    rows = FilePart.objects.using(connection.alias)
-    # One more than is removed tells whether any is left.
-    some = list(rows.filter(file_id__in=owners).values_list("pk", flat=True)[: AT_ONCE + 1])
-    rows.filter(pk__in=some[:AT_ONCE]).delete()
-    return len(some) <= AT_ONCE
+    owners = [owner for owner, _ in owners_of(connections[using], row.pk, row.bytes)]
+    yield from lines_of_pieces(using, owners, content_of=row.pk)
 
 
 def remove_parts(connection: BaseDatabaseWrapper, **which: object) -> bool:
     """Remove a few pieces of those parts of uploads, or with the last the parts; return whether none is left."""
     rows = UploadPart.objects.using(connection.alias).filter(**which)
     parts = list(rows.order_by("pk").select_for_update().values_list("pk", flat=True)[:AT_ONCE])
-    if parts and remove_some(connection, parts):
+    if parts and remove_pieces(connection, parts):
         UploadPart.objects.using(connection.alias).filter(pk__in=parts).delete()
     # Parts of which the last pieces went are gone now, but others may have been beyond `AT_ONCE`: one more call
     # tells.
@@ -109,8 +46,6 @@ def remove_parts(connection: BaseDatabaseWrapper, **which: object) -> bool:
 
 
 CREATION_LOCK = 0x66696C65  # the space of the locks of projects
-UNFINISHED = timedelta(hours=1)  # after that, a hidden file is nobody's: an upload is written in seconds
-MAX_PURGED = 1000  # files that one purge removes
 
 
 def record_of(row: StoredFile) -> FileRecord:
@@ -210,18 +145,12 @@ def remove_files(using: str, file_ids: Iterable[str]) -> None:
 def remove_some_of(connection: BaseDatabaseWrapper, file_id: str) -> bool:
     """Remove a few pieces of a file, or, with the last, the file; return whether nothing is left of it."""
     with transaction.atomic(using=connection.alias):
-        row = locked_file(connection, file_id)
-        if not (remove_some(connection, [file_id]) and remove_parts(connection, file_id=file_id)):
+        row = locked(connection, StoredFile, file_id)
+        if not (remove_pieces(connection, [file_id]) and remove_parts(connection, file_id=file_id)):
             return False
         if row is not None:
             row.delete(using=connection.alias)
         return True
-
-
-def locked_file(connection: BaseDatabaseWrapper, file_id: str) -> StoredFile | None:
-    """Return a file that nobody else changes until this transaction ends."""
-    rows = StoredFile.objects.using(connection.alias).select_for_update().filter(pk=file_id)
-    return next(iter(rows), None)
 
 
 @removes(StoredFile)

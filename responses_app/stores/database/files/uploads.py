@@ -1,8 +1,8 @@
 """`DatabaseUploads`: files that come in parts, in Django's database, SQLite or PostgreSQL.
 
-A part is written as a file is: its row first and hidden, then its pieces, each in a transaction of its own. To complete
-an upload changes no piece: its parts get their places in the file, in one transaction. What is left of an upload that
-was cancelled or has expired, and parts that are not of the file, `purge_uploads` removes at the latest.
+A part is written as `kit.pieces` says. To complete an upload changes no piece: its parts get their places in the file,
+in one transaction. What is left of an upload that was cancelled or has expired, and parts that are not of the file,
+`purge_uploads` removes at the latest.
 """
 
 import asyncio
@@ -18,19 +18,16 @@ from django.db.models import Exists, OuterRef, Q, QuerySet, Sum
 from responses_app.kit.clock import unix, utc
 from responses_app.kit.errors import StoreError
 from responses_app.kit.kept import removes
+from responses_app.kit.pieces import MAX_PURGED, read_pieces, remove_all, write_pieces
 from responses_app.kit.table import Store, can_be_known
 from responses_app.kit.threads import DatabaseReaders
 from responses_app.models import StoredFile, Upload, UploadPart
 from responses_app.protocol.files.files import MAX_PARTS
 from responses_app.stores.database.files.rows import (
-    MAX_PURGED,
-    add_piece,
     check_limits,
-    piece_of,
     record_of,
     remove_parts,
     row_of,
-    write_pieces,
 )
 from responses_app.stores.files import (
     TIMES_STORED,
@@ -76,7 +73,8 @@ class DatabaseUploads(Store[FileSettings]):
         """
         await self._threads.run(lambda db: self._reserve(db, project, part))
         try:
-            await write_pieces(self._threads, part.id, part.bytes, pieces, write=_write_piece)
+            row = UploadPart(id=part.id, bytes=part.bytes)
+            await write_pieces(self._threads, row, pieces, gone=UploadGone(part.upload_id))
             await self._threads.run(lambda db: self._show(db, project, part))
         except BaseException:
             await asyncio.shield(self._remove(pk=part.id))
@@ -109,13 +107,8 @@ class DatabaseUploads(Store[FileSettings]):
         """Return the checksum of parts. Raises `UploadGone` where one goes meanwhile."""
         digest = hashlib.md5(usedforsecurity=False)
         for part in parts:
-            position = size = 0
-            while size < part.bytes:
-                piece = await self._threads.run(lambda db, owner=part.pk, at=position: piece_of(db, owner, at))
-                if piece is None:
-                    raise UploadGone(part.upload_id)
+            async for piece in read_pieces(self._threads, part.pk, part.bytes, gone=UploadGone(part.upload_id)):
                 await asyncio.to_thread(digest.update, piece)
-                position, size = position + 1, size + len(piece)
         return digest.hexdigest()
 
     async def _remove(self, **which: object) -> None:
@@ -293,8 +286,7 @@ def _remove_some_of(rows: "QuerySet[Upload]", ids: Sequence[str]) -> None:
 
 
 async def _removed(threads: DatabaseReaders, **which: object) -> None:
-    while not await threads.run(lambda db: _remove_some(db, **which)):
-        pass
+    await remove_all(threads, lambda db: _remove_some(db, **which))
 
 
 def _remove_some(connection: BaseDatabaseWrapper, **which: object) -> bool:
@@ -313,12 +305,3 @@ def _forget(connection: BaseDatabaseWrapper, now: float) -> None:
     over = Upload.objects.using(connection.alias).filter(~Exists(left), expires_at__lte=utc(now) - REMEMBERED)
     gone = list(over.values_list("pk", flat=True)[:MAX_PURGED])
     Upload.objects.using(connection.alias).filter(pk__in=gone).delete()
-
-
-def _write_piece(connection: BaseDatabaseWrapper, part_id: str, position: int, piece: bytes) -> None:
-    """Write a piece of a part, once, however often this is called. Raises `UploadGone`: it was cancelled meanwhile."""
-    with transaction.atomic(using=connection.alias):
-        rows = UploadPart.objects.using(connection.alias).select_for_update().filter(pk=part_id)
-        if not list(rows):
-            raise UploadGone(part_id)
-        add_piece(connection, part_id, position, piece)

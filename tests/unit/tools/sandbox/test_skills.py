@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.database.files.skills import DatabaseSkills
-from responses_app.stores.skills import NewBundle, SkillRecord, SkillSettings
+from responses_app.resources.skills.bundles import read_zip
+from responses_app.resources.skills.fields import SkillSettings
+from responses_app.resources.skills.model import Skill
+from responses_app.resources.skills.store import Skills
 from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
 from responses_app.tools.containers.contents import GivenSkill, skills_text
 from responses_app.tools.sandbox.choosing import SandboxChoice
@@ -19,7 +21,6 @@ from responses_app.tools.sandbox.records import CellEnd, ContainerNotFound, Sand
 from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
 from responses_app.tools.sandbox.settings import SKILLS_FOLDER
 from responses_app.tools.sandbox.skills import MountedSkill, SkillFolder
-from responses_app.tools.skill_bundles import read_zip
 from tests.kit.capabilities import require
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.laws import counting_ids
@@ -65,15 +66,15 @@ print((skill / "SKILL.md").read_text())
 
 
 @pytest.fixture
-async def skills(sqlite_alias: str) -> AsyncIterator[DatabaseSkills]:
+async def skills(sqlite_alias: str) -> AsyncIterator[Skills]:
     """The store of skills."""
-    skills = DatabaseSkills(SkillSettings(), using=sqlite_alias)
+    skills = Skills(SkillSettings(), using=sqlite_alias)
     yield skills
     await skills.aclose()
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
-async def tool(request: pytest.FixtureRequest, skills: DatabaseSkills) -> AsyncIterator[CodeInterpreterTool]:
+async def tool(request: pytest.FixtureRequest, skills: Skills) -> AsyncIterator[CodeInterpreterTool]:
     """Return a code interpreter with each kind of sandbox that this machine has."""
     sandbox: BaseSandbox = request.param()
     require({"bubblewrap": "sandbox", "sandlock": "sandlock"}[sandbox.name])
@@ -93,15 +94,8 @@ async def given(tool: CodeInterpreterTool, *declared: JsonObject) -> list[GivenS
     return await tool.given_skills.find(PROJECT, declared, at="skills")
 
 
-async def kept(tool: CodeInterpreterTool, name: str = "basic-math") -> SkillRecord:
-    read = read_zip(zipped({"s/SKILL.md": manifest(name), "s/add.sh": SCRIPT}), SkillSettings())
-    bundle = NewBundle(
-        name=read.name,
-        description=read.description,
-        digest=read.digest,
-        unpacked=read.unpacked,
-        content=read.content,
-    )
+async def kept(tool: CodeInterpreterTool, name: str = "basic-math") -> Skill:
+    bundle = read_zip(zipped({"s/SKILL.md": manifest(name), "s/add.sh": SCRIPT}), SkillSettings())
     return await tool.given_skills._skills.create(PROJECT, NEW_ID("skill_"), NEW_ID("skillver_"), bundle, 1)
 
 

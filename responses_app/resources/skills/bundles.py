@@ -20,11 +20,12 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from engine.errors import reason_of
 from responses_app.protocol.files.skills import MANIFEST, MAX_DESCRIPTION, MAX_NAME, NAME
 from responses_app.protocol.setting import MIB
-from responses_app.stores.skills import SkillSettings
+from responses_app.resources.skills.fields import SkillSettings
 
 MAX_FILES = 500  # of a bundle, as at OpenAI
 MAX_FILE_BYTES = 25 * MIB  # of one file, as at OpenAI
@@ -60,6 +61,11 @@ class Bundle:
     digest: str  # SHA-256 of its files and their paths, in hex, however they are packed
     unpacked: int  # bytes of its files
     content: bytes  # a zip file
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of the version that has it."""
+        about = {"name": self.name, "description": self.description, "digest": self.digest}
+        return {**about, "bytes": len(self.content), "unpacked": self.unpacked}
 
 
 @dataclass(frozen=True, slots=True)

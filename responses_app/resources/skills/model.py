@@ -1,4 +1,4 @@
-"""Skills and their versions. The bundle of a version is in `FilePart`s, whose `file_id` is the version's id."""
+"""What is kept of skills: the skills, and their versions. The bundle of a version is in pieces: see `kit.pieces`."""
 
 from typing import ClassVar
 
@@ -17,6 +17,10 @@ class Skill(WithId):
     next_version = models.PositiveIntegerField(default=1)  # that the next one gets: no number is given twice
     is_whole = models.BooleanField(default=False)  # clients find it, from its first version on until it is deleted
     kept = Kept(shown=(230, "skills"), dated="created_at")
+
+    # Of one that the store has read.
+    default: "SkillVersion"
+    latest: int  # the highest version that there is
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["project", "id"], name="skill_project")]
