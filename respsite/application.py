@@ -25,6 +25,7 @@ from responses_app.wiring.site import Site
 
 def make_application(site: Site) -> Application:
     """Return the application that serves a site; it starts and stops the site with whatever server runs it."""
+    site.make()  # all of it, before anybody waits for an answer
     lifecycle = Lifecycle(partial(site.start, line_of), site.aclose, hurry=site.registry.hurry.set)
     lifecycle.hook_daphne()
     rules, frame_rules = body_rules(site.settings, site.watch.metrics.turned_away), _frame_rules(site)

@@ -72,10 +72,6 @@ class StoredChats:
                 if error.status != 404:  # else it has gone meanwhile
                     raise
 
-    async def aclose(self) -> None:
-        """Let go of the store."""
-        await self._chats.aclose()
-
     def _first(self, completion: str) -> str:
         """Return the response by which a completion is named. Raises `ApiError`."""
         if not completion.startswith(CHAT_COMPLETION):

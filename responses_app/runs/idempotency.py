@@ -211,7 +211,6 @@ class IdempotencyKeys:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=LAST_SECONDS)
         await end_tasks(list(self._tasks))
-        await self._store.aclose()
 
     async def keep(self, held: HeldKey, head: AnswerHead, first: int, pieces: list[bytes], state: KeyState) -> bool:
         """Keep parts of an answer from a position on; return whether the claim holds. Raises `StoreError`."""

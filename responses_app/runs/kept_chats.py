@@ -66,10 +66,6 @@ class KeptChats:
             gone += sum(deleted)
         return chat.id, gone
 
-    async def aclose(self) -> None:
-        """Let go of the store."""
-        await self._store.aclose()
-
     async def _delete(self, project: str, response_id: str) -> bool:
         try:
             await self._responses.delete(project, response_id)

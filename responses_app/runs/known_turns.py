@@ -92,11 +92,6 @@ class KnownTurns:
                 turns[key] = turn
         return turns
 
-    async def aclose(self) -> None:
-        """Let go of what is shared."""
-        if self._shared is not None:
-            await self._shared.aclose()
-
     def keep(self, project: str, key: bytes, turn: KnownTurn) -> None:
         """Keep a turn here; the oldest ones go where there is no room for it."""
         # The same turn again replaces its entry, so that its bytes are not counted twice.

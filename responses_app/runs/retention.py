@@ -26,18 +26,11 @@ MAX_AGE_SECONDS = 2.0  # of what is known, while the database answers
 
 
 class RetentionWatch:
-    """Keeps `table` as the database says, which `read` asks; `close` lets go of that. `read` has a time limit."""
+    """Keeps `table` as the database says, which `read` asks; `read` has a time limit."""
 
-    def __init__(
-        self,
-        table: Retentions,
-        read: Callable[[], Awaitable[Mapping[str, int]]],
-        *,
-        close: Callable[[], Awaitable[None]],
-    ) -> None:
+    def __init__(self, table: Retentions, read: Callable[[], Awaitable[Mapping[str, int]]]) -> None:
         self.table = table
         self._read = read
-        self._close = close
         self._read_at = float("-inf")  # when what is known was asked for, on the loop's clock
         self._is_away = False
         self._reading: asyncio.Task[None] | None = None
@@ -50,10 +43,7 @@ class RetentionWatch:
         async def read() -> Mapping[str, int]:
             return {}
 
-        async def close() -> None:
-            """Let go of nothing."""
-
-        return cls(Retentions(), read, close=close)
+        return cls(Retentions(), read)
 
     async def start(self) -> None:
         """Read it, before anything is served where the database answers soon; then go on reading."""
@@ -66,7 +56,6 @@ class RetentionWatch:
         """Stop."""
         tasks = [task for task in (self._task, self._reading) if task is not None]
         await end_tasks(tasks)
-        await self._close()
 
     async def current(self) -> Retentions:
         """Return what holds now. Raises `StoreError` where the database was never heard."""

@@ -209,10 +209,6 @@ class Rollouts:
         if not await self._store.delete(project, name):
             raise rollout_not_found(name)
 
-    async def aclose(self) -> None:
-        """Let go of the store."""
-        await self._store.aclose()
-
     async def _make(self, project: str, name: str | None, new: NewRollout) -> RolloutRecord:
         own, now = self._new_id(ids.ROLLOUT), int(self._now())
         record = RolloutRecord(

@@ -24,12 +24,9 @@ class WordIndex(Protocol):
     async def read_some(self) -> bool:
         """Read some responses; return whether there may be more. Raises `StoreError`."""
 
-    async def aclose(self) -> None:
-        """Let go of everything. Safe to call twice."""
-
 
 class WordReader:
-    """The duty of one worker; it owns the index."""
+    """The duty of one worker."""
 
     def __init__(self, index: WordIndex, *, seconds: float = LOOK_SECONDS) -> None:
         self._index = index
@@ -45,7 +42,6 @@ class WordReader:
     async def aclose(self) -> None:
         """Stop; what is not read yet is read by others, or later. Safe to call twice."""
         await end_tasks([self._task])
-        await self._index.aclose()
 
     async def _read_all(self) -> None:
         began = time.monotonic()

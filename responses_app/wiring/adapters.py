@@ -1,7 +1,9 @@
-"""Which adapters a server uses: its stores, its door, and what counts limits. Settings → objects that do I/O."""
+"""`Adapters`: which adapters a server uses: its stores, its door, and what counts limits. Objects that do I/O.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+Models can be imported only where Django has its settings, so each store is imported where it is made.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings as django_settings
@@ -18,10 +20,16 @@ from responses_app.limits.rates import ConnectionLimit, Rates
 from responses_app.resources.batches.records import BaseBatchStore
 from responses_app.runs.spending import Spending
 from responses_app.settings.conf import Settings
+from responses_app.stores.base import BaseResponseStore
 from responses_app.stores.engines import BaseEngineStore
+from responses_app.stores.files import BaseFileStore
 from responses_app.stores.idempotency import BaseIdempotencyStore
+from responses_app.stores.kept_chats import BaseKeptChats
 from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore
-from responses_app.stores.stores import BaseSharedTurns, Stores
+from responses_app.stores.pictures import BasePictureStore
+from responses_app.stores.stores import BaseApprovalStore, BaseChatStore, BaseConversationStore, BaseSharedTurns, Stores
+from responses_app.wiring.parts import Made, Parts, duty, part
+from responses_app.wiring.relay import Relay
 
 if TYPE_CHECKING:
     from responses_app.resources.audit.store import AuditTrail
@@ -31,209 +39,240 @@ if TYPE_CHECKING:
     from responses_app.resources.webhooks.store import Webhooks
     from responses_app.stores.database.files.uploads import DatabaseUploads
     from responses_app.stores.database.organization import DatabaseOrganization
-    from responses_app.stores.database.transfer.retention import DatabaseRetentions
-    from responses_app.stores.database.words import DatabaseWords
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adapters:
-    """The adapters of one process."""
-
-    stores: Stores  # of responses, conversations, files and approvals
-    uploads: "DatabaseUploads"  # of files that come in parts
-    idempotency: BaseIdempotencyStore  # of keys
-    batches: BaseBatchStore
-    engines: BaseEngineStore  # what trainers have done to them
-    setups: "Setups"  # of the playground, under names
-    usage: "UsageStore"  # what was used, and when
-    skills: "Skills"
-    webhooks: "Webhooks"  # endpoints, and what is sent to them
-    organization: "DatabaseOrganization"  # projects and their keys, for who manages them
-    door: Door  # who may come in
-    ledger: BaseLedger  # counts all that is limited
-    connection_limit: ConnectionLimit  # of open WebSockets, of all workers together
-    rates: Rates  # the limits of keys and projects
-    spending: Spending  # what those have spent who may not spend more than so much
-    audit: "AuditTrail"  # of what users of the admin do over the API
-    words: "DatabaseWords"  # the index that the admin searches
-    retentions: Retentions  # of projects, as this process knows them
-    retention_store: "DatabaseRetentions"  # as they are set
-    shared_turns: BaseSharedTurns | None  # None without Redis: then each worker knows its own turns only
-
-
-def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
-    """Build them; nothing is started."""
-    hosts: Sequence[Mapping[str, Any]] = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {}).get("hosts") or ()
-    # The Redis of CHANNEL_LAYERS is the one that counts limits, too: there is no other setting for it.
-    host = next(iter(hosts), None)
-    # Each store has threads of its own, so that a slow one keeps nobody else waiting; those that are asked seldom share
-    # some. The connections are of all of them together.
-    shared = DatabaseReaders(DEFAULT_DB_ALIAS, timeout=settings.database_timeout_seconds)
-    # What workers ask every second is asked together, on one thread that nothing else keeps busy.
-    polls = DatabaseReaders(DEFAULT_DB_ALIAS, timeout=settings.database_timeout_seconds, urgent=True)
-    ledger, usage, organization = _ledger(host), _usage(clock, shared), _organization(clock, shared)
-    limit_of_all = organization.organization_spend_limit
-    spending = Spending(usage.sums, limit_of_all, prices=settings.prices, currency=settings.prices_currency, now=clock)
-    retentions = Retentions()
-    return Adapters(
-        stores=_stores(settings, clock, retentions, polls),
-        uploads=_uploads(settings, clock, retentions),
-        idempotency=_idempotency(settings, clock, retentions),
-        batches=_batches(settings, clock, retentions, polls),
-        engines=_engines(shared, polls),
-        setups=_setups(clock, retentions, shared),
-        skills=_skills(settings, clock, retentions),
-        usage=usage,
-        webhooks=_webhooks(settings, clock, polls),
-        organization=organization,
-        door=_door(settings, clock, shared),
-        ledger=ledger,
-        connection_limit=ConnectionLimit(ledger, settings.max_websocket_connections),
-        rates=Rates(ledger, spending.check),
-        spending=spending,
-        audit=_audit(shared),
-        words=_words(shared, polls),
-        retentions=retentions,
-        retention_store=_retention_store(shared, polls),
-        shared_turns=_shared_turns(host),
-    )
-
-
-def _retention_store(shared: DatabaseReaders, polls: DatabaseReaders) -> "DatabaseRetentions":
-    from responses_app.stores.database.transfer.retention import DatabaseRetentions
-
-    return DatabaseRetentions(shared=shared, polls=polls)
-
-
-def _stores(settings: Settings, clock: StoreClock, retentions: Retentions, polls: DatabaseReaders) -> Stores:
-    """Return the stores; with RESPONSES_STORE=off no response is kept or found, and conversations stay."""
-    from responses_app.stores.database.approvals import DatabaseApprovalStore
-    from responses_app.stores.database.conversations import DatabaseConversationStore
-    from responses_app.stores.database.files.files import DatabaseFileStore
-    from responses_app.stores.database.pictures import DatabasePictureStore
-    from responses_app.stores.database.responses.chats import DatabaseChatStore
-    from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
-    from responses_app.stores.database.responses.store import DatabaseResponseStore
-    from responses_app.stores.database.responses.workers import WorkersAlone
     from responses_app.stores.database.rollouts.store import DatabaseRollouts
-
-    timeout = settings.database_timeout_seconds
-    rollouts = DatabaseRollouts(settings=settings, now=clock, timeout=timeout, retentions=retentions)
-    conversations = DatabaseConversationStore(
-        max_entries=settings.conversations_max_entries, timeout=timeout, now=clock, retentions=retentions
-    )
-    files = DatabaseFileStore(settings=settings, now=clock, timeout=timeout, retentions=retentions)
-    approvals = DatabaseApprovalStore(timeout=timeout, now=clock)
-    if not settings.responses_store:
-        none = WorkersAlone(timeout=timeout, now=clock), NoChatStore(), NoKeptChats()
-        return Stores(*none, conversations, files, approvals, NoPictureStore(), rollouts)
-    responses = DatabaseResponseStore(
-        settings=settings, clock=clock, timeout=timeout, keeper=rollouts.keeper, retentions=retentions, polls=polls
-    )
-    chats = DatabaseChatStore(settings=settings, now=clock, timeout=timeout, retentions=retentions)
-    kept_chats = DatabaseKeptChats(settings=settings, now=clock, timeout=timeout, retentions=retentions)
-    pictures = DatabasePictureStore(timeout=timeout, now=clock)
-    return Stores(responses, chats, kept_chats, conversations, files, approvals, pictures, rollouts)
-
-
-def _uploads(settings: Settings, clock: StoreClock, retentions: Retentions) -> "DatabaseUploads":
-    from responses_app.stores.database.files.uploads import DatabaseUploads
-
-    return DatabaseUploads(
-        settings=settings, now=clock, timeout=settings.database_timeout_seconds, retentions=retentions
-    )
-
-
-def _idempotency(settings: Settings, clock: StoreClock, retentions: Retentions) -> BaseIdempotencyStore:
-    from responses_app.stores.database.idempotency import DatabaseIdempotencyStore
-
-    return DatabaseIdempotencyStore(
-        settings=settings, now=clock, timeout=settings.database_timeout_seconds, retentions=retentions
-    )
-
-
-def _batches(settings: Settings, clock: StoreClock, retentions: Retentions, polls: DatabaseReaders) -> BaseBatchStore:
-    from responses_app.resources.batches.store import DatabaseBatches
-
-    timeout = settings.database_timeout_seconds
-    return DatabaseBatches(settings=settings, now=clock, timeout=timeout, retentions=retentions, polls=polls)
-
-
-def _engines(shared: DatabaseReaders, polls: DatabaseReaders) -> BaseEngineStore:
-    from responses_app.stores.database.engines import DatabaseEngines
-
-    return DatabaseEngines(shared=shared, polls=polls)
-
-
-def _setups(clock: StoreClock, retentions: Retentions, shared: DatabaseReaders) -> "Setups":
-    from responses_app.resources.setups.store import Setups
-
-    return Setups(now=clock, retentions=retentions, shared=shared)
-
-
-def _skills(settings: Settings, clock: StoreClock, retentions: Retentions) -> "Skills":
-    from responses_app.resources.skills.store import Skills
-
-    return Skills(
-        settings, settings=settings, now=clock, timeout=settings.database_timeout_seconds, retentions=retentions
-    )
-
-
-def _usage(clock: StoreClock, shared: DatabaseReaders) -> "UsageStore":
-    from responses_app.resources.usage.store import UsageStore
-
-    return UsageStore(now=clock, shared=shared)
-
-
-def _words(shared: DatabaseReaders, polls: DatabaseReaders) -> "DatabaseWords":
+    from responses_app.stores.database.transfer.retention import DatabaseRetentions
     from responses_app.stores.database.words import DatabaseWords
 
-    return DatabaseWords(shared=shared, polls=polls)
 
+class Adapters(Parts):
+    """The adapters of one process, all of whose times are those of `clock`; nothing is started."""
 
-def _webhooks(settings: Settings, clock: StoreClock, polls: DatabaseReaders) -> "Webhooks":
-    from responses_app.resources.webhooks.store import Webhooks
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.settings = settings  # all of them; each room knows its own part only
+        self.clock = StoreClock()
+        self.retentions = Retentions()  # of projects, as this process knows them
+        self._timeout = settings.database_timeout_seconds
 
-    timeout = settings.database_timeout_seconds
-    return Webhooks(settings=settings, now=clock, timeout=timeout, polls=polls)
+    # What workers share, through the Redis of CHANNEL_LAYERS if there is one: it has no other setting.
 
+    @property
+    def _redis_host(self) -> Mapping[str, Any] | None:
+        hosts = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {}).get("hosts") or ()
+        return next(iter(hosts), None)
 
-def _organization(clock: StoreClock, shared: DatabaseReaders) -> "DatabaseOrganization":
-    from responses_app.stores.database.organization import DatabaseOrganization
+    @part
+    def ledger(self) -> BaseLedger:  # counts all that is limited
+        if (host := self._redis_host) is None:
+            return MemoryLedger()
+        from responses_app.limits.redis import RedisLedger
 
-    return DatabaseOrganization(now=clock, shared=shared)
+        return RedisLedger(lambda: _redis(host))
 
+    @part
+    def shared_turns(self) -> BaseSharedTurns | None:  # without Redis each worker knows its own turns only
+        if (host := self._redis_host) is None:
+            return None
+        from responses_app.stores.redis_turns import RedisTurns
 
-def _door(settings: Settings, clock: StoreClock, shared: DatabaseReaders) -> Door:
-    from responses_app.stores.database.callers import DatabaseKeyStore, DatabaseStaff
+        return RedisTurns(lambda: _redis(host))
 
-    keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=clock)
-    staff = DatabaseStaff(shared=shared)
-    # Lines that are JSON are for programs, which keep them.
-    shows = settings.log_format == "line"
-    return Door(settings.auth, keys, staff, is_exposed=settings.serves_others, shows_first=shows)
+    @duty
+    def relay(self) -> Relay:  # to the other workers
+        return Relay()
 
+    @part
+    def connection_limit(self) -> ConnectionLimit:  # of open WebSockets, of all workers together
+        return ConnectionLimit(self.ledger, self.settings.max_websocket_connections)
 
-def _audit(shared: DatabaseReaders) -> "AuditTrail":
-    from responses_app.resources.audit.store import AuditTrail
+    @part
+    def rates(self) -> Rates:  # the limits of keys and projects
+        return Rates(self.ledger, self.spending.check)
 
-    return AuditTrail(shared=shared)
+    @duty
+    def spending(self) -> Spending:  # what those have spent who may not spend more than so much
+        prices, currency = self.settings.prices, self.settings.prices_currency
+        limit_of_all = self.organization.organization_spend_limit
+        return Spending(self.usage.sums, limit_of_all, prices=prices, currency=currency, now=self.clock)
 
+    # Stores. Each has threads of its own, so that a slow one keeps nobody else waiting; those that are asked seldom
+    # share some. The connections are of all of them together.
 
-def _ledger(host: Mapping[str, Any] | None) -> BaseLedger:
-    if host is None:
-        return MemoryLedger()
-    from responses_app.limits.redis import RedisLedger
+    @part
+    def shared(self) -> DatabaseReaders:
+        return DatabaseReaders(DEFAULT_DB_ALIAS, timeout=self._timeout).held()
 
-    return RedisLedger(lambda: _redis(host))
+    @part
+    def polls(self) -> DatabaseReaders:
+        """What workers ask every second is asked together, on one thread that nothing else keeps busy."""
+        return DatabaseReaders(DEFAULT_DB_ALIAS, timeout=self._timeout, urgent=True).held()
 
+    @part
+    def stores(self) -> Stores:
+        return Stores(
+            self.store,
+            self.chat_store,
+            self.kept_chat_store,
+            self.conversations,
+            self.files,
+            self.approvals,
+            self.pictures,
+            self.rollout_store,
+        )
 
-def _shared_turns(host: Mapping[str, Any] | None) -> BaseSharedTurns | None:
-    if host is None:
-        return None
-    from responses_app.stores.redis_turns import RedisTurns
+    @part
+    def store(self) -> BaseResponseStore:  # of responses; with RESPONSES_STORE=off none is kept or found
+        if not self.settings.responses_store:
+            from responses_app.stores.database.responses.workers import WorkersAlone
 
-    return RedisTurns(lambda: _redis(host))
+            return WorkersAlone(timeout=self._timeout, now=self.clock)
+        from responses_app.stores.database.responses.store import DatabaseResponseStore
+
+        return DatabaseResponseStore(
+            settings=self.settings,
+            clock=self.clock,
+            timeout=self._timeout,
+            keeper=self.rollout_store.keeper,
+            retentions=self.retentions,
+            polls=self.polls,
+        )
+
+    @part
+    def chat_store(self) -> BaseChatStore:
+        if not self.settings.responses_store:
+            return NoChatStore()
+        from responses_app.stores.database.responses.chats import DatabaseChatStore
+
+        return self._own(DatabaseChatStore)
+
+    @part
+    def kept_chat_store(self) -> BaseKeptChats:
+        if not self.settings.responses_store:
+            return NoKeptChats()
+        from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
+
+        return self._own(DatabaseKeptChats)
+
+    @part
+    def pictures(self) -> BasePictureStore:
+        if not self.settings.responses_store:
+            return NoPictureStore()
+        from responses_app.stores.database.pictures import DatabasePictureStore
+
+        return DatabasePictureStore(timeout=self._timeout, now=self.clock)
+
+    @part
+    def rollout_store(self) -> "DatabaseRollouts":
+        from responses_app.stores.database.rollouts.store import DatabaseRollouts
+
+        return self._own(DatabaseRollouts)
+
+    @part
+    def approvals(self) -> BaseApprovalStore:
+        from responses_app.stores.database.approvals import DatabaseApprovalStore
+
+        return DatabaseApprovalStore(timeout=self._timeout, now=self.clock)
+
+    @part
+    def conversations(self) -> BaseConversationStore:
+        from responses_app.stores.database.conversations import DatabaseConversationStore
+
+        most = self.settings.conversations_max_entries
+        return DatabaseConversationStore(
+            max_entries=most, timeout=self._timeout, now=self.clock, retentions=self.retentions
+        )
+
+    @part
+    def files(self) -> BaseFileStore:
+        from responses_app.stores.database.files.files import DatabaseFileStore
+
+        return self._own(DatabaseFileStore)
+
+    @part
+    def uploads(self) -> "DatabaseUploads":  # of files that come in parts
+        from responses_app.stores.database.files.uploads import DatabaseUploads
+
+        return self._own(DatabaseUploads)
+
+    @part
+    def skills(self) -> "Skills":
+        from responses_app.resources.skills.store import Skills
+
+        return self._own(Skills, bounds=self.settings)
+
+    @part
+    def idempotency_store(self) -> BaseIdempotencyStore:
+        from responses_app.stores.database.idempotency import DatabaseIdempotencyStore
+
+        return self._own(DatabaseIdempotencyStore)
+
+    @part
+    def batches(self) -> BaseBatchStore:
+        from responses_app.resources.batches.store import DatabaseBatches
+
+        return self._own(DatabaseBatches, polls=self.polls)
+
+    @part
+    def webhooks(self) -> "Webhooks":  # endpoints, and what is sent to them
+        from responses_app.resources.webhooks.store import Webhooks
+
+        return Webhooks(settings=self.settings, now=self.clock, timeout=self._timeout, polls=self.polls)
+
+    @part
+    def setups(self) -> "Setups":  # of the playground, under names
+        from responses_app.resources.setups.store import Setups
+
+        return Setups(now=self.clock, retentions=self.retentions, shared=self.shared)
+
+    @part
+    def usage(self) -> "UsageStore":  # what was used, and when
+        from responses_app.resources.usage.store import UsageStore
+
+        return UsageStore(now=self.clock, shared=self.shared)
+
+    @part
+    def organization(self) -> "DatabaseOrganization":  # projects and their keys, for who manages them
+        from responses_app.stores.database.organization import DatabaseOrganization
+
+        return DatabaseOrganization(now=self.clock, shared=self.shared)
+
+    @part
+    def audit(self) -> "AuditTrail":  # of what users of the admin do over the API
+        from responses_app.resources.audit.store import AuditTrail
+
+        return AuditTrail(shared=self.shared)
+
+    @part
+    def engine_store(self) -> BaseEngineStore:  # what trainers have done to engines
+        from responses_app.stores.database.engines import DatabaseEngines
+
+        return DatabaseEngines(shared=self.shared, polls=self.polls)
+
+    @part
+    def words(self) -> "DatabaseWords":  # the index that the admin searches
+        from responses_app.stores.database.words import DatabaseWords
+
+        return DatabaseWords(shared=self.shared, polls=self.polls)
+
+    @part
+    def retention_store(self) -> "DatabaseRetentions":  # how long projects keep things, as it is set
+        from responses_app.stores.database.transfer.retention import DatabaseRetentions
+
+        return DatabaseRetentions(shared=self.shared, polls=self.polls)
+
+    @part
+    def door(self) -> Door:  # who may come in
+        from responses_app.stores.database.callers import DatabaseKeyStore, DatabaseStaff
+
+        keys = KeyRing(DatabaseKeyStore(timeout=self._timeout), now=self.clock)
+        staff, exposed = DatabaseStaff(shared=self.shared), self.settings.serves_others
+        # Lines that are JSON are for programs, which keep them.
+        return Door(self.settings.auth, keys, staff, is_exposed=exposed, shows_first=self.settings.log_format == "line")
+
+    def _own(self, store: Callable[..., Made], **more: object) -> Made:
+        """Return a store with threads of its own."""
+        own = {"settings": self.settings, "now": self.clock, "timeout": self._timeout, "retentions": self.retentions}
+        return store(**own, **more)
 
 
 def _redis(host: Mapping[str, Any]) -> Any:

@@ -432,6 +432,7 @@ def _site_of_its_own() -> Iterator[Any]:
     # What is not garbage stays for good in a server's process; in this one, tests come and go.
     with mock.patch("responses_app.wiring.site.collect_less_garbage", return_value=None):
         site = _on_a_thread(get_site)
+        _on_a_thread(site.make)
     site.engines.check()
     try:
         yield site

@@ -17,7 +17,7 @@ from engine.types import EngineInfo, GenerationRequest, TokenChunk
 from responses_app.kit.clock import StoreClock, own_clock
 from responses_app.settings.conf import from_environ
 from responses_app.wiring.engines import REFUSED, Engines, EngineStarter
-from responses_app.wiring.site import build_site
+from responses_app.wiring.site import Site
 
 
 class StubbornEngine(BaseEngine):
@@ -115,7 +115,7 @@ def test_how_old_a_response_is_that_runs_is_judged_by_the_clock_that_dates_it(
 ) -> None:
     """The store's clock is ten minutes from this machine's: a new response would be too old, or an old one new."""
     settings, _ = from_environ({"RESPONSES_STORE_TTL": str(TTL)})
-    site = build_site(settings)
+    site = Site(settings)
     clock = site.service.now
     assert isinstance(clock, StoreClock)
     asked = own_clock()

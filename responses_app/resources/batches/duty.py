@@ -326,7 +326,6 @@ class BatchWork:
                 await worked.give_back()
             except StoreError as problem:
                 logger.warning("batch %s is taken over after a lease: %s", batch_id, problem)
-        await self._office.store.aclose()
 
     async def _look(self, line_of: LineOf) -> None:
         """Claim what nobody works on, and forget what is past its time. Raises `StoreError`."""

@@ -79,7 +79,6 @@ class EngineDoors:
         """Stop, and break off what is being done."""
         await self._operations.aclose()
         await self._follower.aclose()
-        await self._store.aclose()
 
     def hear(self, models: Collection[str]) -> None:
         """Look at what another worker has done to their engines."""

@@ -33,12 +33,9 @@ class Database:
             raise self.problem
         return dict(self.hours)
 
-    async def close(self) -> None:
-        pass
-
 
 def watch_of(database: Database) -> RetentionWatch:
-    return RetentionWatch(Retentions(), database.read, close=database.close)
+    return RetentionWatch(Retentions(), database.read)
 
 
 async def test_a_change_is_known_without_being_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.retention import RetentionWatch
 from responses_app.settings.conf import from_environ
 from responses_app.web.sockets.connection import SocketConnection
-from responses_app.wiring.site import Site, build_site
+from responses_app.wiring.site import Site
 from tests.kit.waiting import eventually
 
 LANES = 8
@@ -24,7 +24,7 @@ LANES = 8
 async def site() -> AsyncIterator[Site]:
     """A site with the demo engine and a small bound; nothing is stored."""
     settings, _ = from_environ({"STREAM_MAX_LAG_BYTES": "1000000", "RESPONSES_STORE": "off"})
-    built = build_site(settings)
+    built = Site(settings)
     built.service.retention = RetentionWatch.of_none()  # it would ask the database
     built.engines.start()
     await built.engines["demo"].wait()
