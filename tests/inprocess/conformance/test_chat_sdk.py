@@ -109,20 +109,6 @@ def test_a_tool_loop(client: OpenAI) -> None:
     assert "18 °C in Rome" in str(message.content)
 
 
-def test_what_the_model_thought_in_a_tool_loop_is_not_lost(client: OpenAI) -> None:
-    """The prompt behind a call has all tokens of the prompt before it, and all that was sampled."""
-    messages = asked("call get_weather for Paris")
-    first: Any = client.chat.completions.create(model=MODEL, messages=messages, tools=[TOOL])
-    said = first.choices[0].message.model_dump(include={"role", "tool_calls"}, exclude_none=True)
-    assert "reasoning" not in said
-    done = [*messages, said, *outputs(first.choices[0].message.tool_calls or ())]
-    second: Any = client.chat.completions.create(model=MODEL, messages=done, tools=[TOOL])
-    assert second.usage.prompt_tokens > first.usage.total_tokens
-    unknown = json.loads(json.dumps(done).replace(said["tool_calls"][0]["id"], "call_of_another_server"))
-    rendered: Any = client.chat.completions.create(model=MODEL, messages=unknown, tools=[TOOL])
-    assert second.usage.prompt_tokens - rendered.usage.prompt_tokens > 10, "the thoughts"
-
-
 def test_a_call_can_be_demanded_and_forbidden(client: OpenAI) -> None:
     fields: Any = {"model": MODEL, "messages": HELLO, "tools": [TOOL]}
     for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
@@ -247,28 +233,6 @@ def test_a_function_is_called_and_answered(client: OpenAI, name: str) -> None:
     assert answered.finish_reason == "stop"
     assert "It is done." in str(answered.message.content)
     assert answered.message.tool_calls is None
-
-
-@pytest.mark.parametrize("name", ["get_system_health", "book_table"])
-def test_the_same_as_a_stream(client: OpenAI, name: str) -> None:
-    body = asked_to_call(name, strict=False)
-    chunks: list[dict[str, Any]] = []
-    for chunk in client.chat.completions.create(**body, stream=True):
-        said = chunk.model_dump(exclude_unset=True)
-        ChatCompletionChunk.model_validate(said, strict=True)
-        chunks.append(said)
-    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
-    kinds = [next((kind for kind in ("role", "reasoning", "tool_calls") if kind in delta), "end") for delta in deltas]
-    assert kinds[0] == "role"
-    assert kinds[-1] == "end"
-    order = list(dict.fromkeys(kinds))
-    assert order == ["role", "reasoning", "tool_calls", "end"], "what is thought comes before what is called"
-    first, *more = [delta["tool_calls"][0] for delta in deltas if "tool_calls" in delta]
-    assert set(first) == {"index", "id", "type", "function"}
-    assert all(set(part) == {"index", "function"} and set(part["function"]) == {"arguments"} for part in more)
-    together: Any = put_together(chunks)
-    assert together["finish_reason"] == "tool_calls"
-    check_call(together["message"], name)
 
 
 STORED: Any = {"model": MODEL, "store": True}

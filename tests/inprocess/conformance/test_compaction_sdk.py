@@ -18,7 +18,6 @@ from tests.kit.sdk import MODEL, PATIENCE, WEATHER, Chat, Refused, server_sent
 from tests.kit.waiting import eventually
 
 FROM_1000: Any = [{"type": "compaction", "compact_threshold": 1000}]
-TRIGGER: Any = {"type": "compaction_trigger"}
 LONG = "word " * 1200
 
 
@@ -163,24 +162,6 @@ def test_a_long_chain_is_compacted_on_the_way(client: OpenAI) -> None:
     assert "user message 2 of this conversation, behind a summary of 1 before" in third.output_text
 
 
-def test_who_replays_gets_what_who_continues_gets(client: OpenAI, chat: Chat) -> None:
-    """A chain in the store, a chain on a socket, all items, and the items from the compaction on: one prompt."""
-    first = client.responses.create(model=MODEL, input=LONG)
-    history: list[Any] = [user(LONG), *(item.model_dump(exclude_unset=True) for item in first.output), user("Two")]
-    second = chat.ask(history, store=False, context_management=FROM_1000)
-    since: list[Any] = [item.model_dump(exclude_unset=True) for item in second.output]
-    assert since[0]["type"] == "compaction"
-    ways = [
-        chat.ask("Three", store=False, context_management=FROM_1000),
-        *(
-            client.responses.create(model=MODEL, input=[*before, *since, user("Three")], context_management=FROM_1000)
-            for before in ([], history)
-        ),
-    ]
-    assert len({way.output_text for way in ways}) == 1
-    assert len({way.usage.input_tokens for way in ways if way.usage}) == 1
-
-
 def test_a_conversation_goes_on_behind_its_compaction(client: OpenAI) -> None:
     conversation = client.conversations.create()
     client.responses.create(model=MODEL, input=LONG, conversation=conversation.id)
@@ -197,25 +178,6 @@ def test_a_conversation_goes_on_behind_its_compaction(client: OpenAI) -> None:
 
 
 # By a trigger.
-
-
-def test_a_trigger_compacts_and_nothing_else(client: OpenAI, chat: Chat) -> None:
-    for response in (
-        client.responses.create(model=MODEL, input=[user("One"), TRIGGER], tools=[WEATHER]),  # type: ignore[list-item]
-        chat.ask([user("One"), TRIGGER], store=False),
-    ):
-        assert [item.type for item in response.output] == ["compaction"]
-        assert response.status == "completed"
-    assert "behind a summary of 1 before" in chat.ask("Two").output_text
-
-
-def test_a_trigger_in_the_background(client: OpenAI) -> None:
-    begun = client.responses.create(model=MODEL, input=[user("One"), TRIGGER], background=True, stream=True)
-    ended = list(begun)[-1]
-    assert ended.type == "response.completed"
-    assert [item.type for item in ended.response.output] == ["compaction"]
-    asked = client.responses.input_items.list(ended.response.id, order="asc")
-    assert [item.type for item in asked] == ["message", "compaction_trigger"]
 
 
 async def test_leaving_a_compaction_leaves_nothing_running(tmp_path: Path) -> None:

@@ -109,23 +109,6 @@ def test_a_priority_of_its_own_counts_before_the_tier(open_client: OpenAI, open_
     assert asked_of(open_journal)["priority"] == 0
 
 
-def test_a_salt_of_its_own_counts_before_the_key_and_is_none_that_anybody_could_guess(
-    open_client: OpenAI, open_journal: Path
-) -> None:
-    salts = []
-    for fields, key in (
-        ({"cache_salt": "a"}, "k"),
-        ({"cache_salt": "a"}, None),
-        ({"cache_salt": "b"}, "k"),
-        ({}, "a"),
-    ):
-        open_client.responses.create(input="hi", prompt_cache_key=key, extra_body=fields)  # type: ignore[arg-type]
-        salts.append(asked_of(open_journal)["cache_salt"])
-    first, again, other, of_key = salts
-    assert first == again
-    assert len({first, other, of_key, "a"}) == 4
-
-
 def test_messages_that_the_model_read_and_said(open_client: OpenAI) -> None:
     asked: dict[str, Any] = {"input": "Now [think].", "instructions": "Be brief."}
     before = [

@@ -10,7 +10,7 @@ from openai import OpenAI
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event, validate_response
 from tests.kit.pictures import data_url, picture
-from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER, AsyncChat, Chat, Refused, run_tools, server_sent
+from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER, AsyncChat, Chat, run_tools, server_sent
 from tests.wire.conformance.frames import validate_frame
 
 
@@ -45,13 +45,6 @@ def test_a_stream_is_valid_event_by_event(client: OpenAI, input: str) -> None:
     assert_laws(events)
 
 
-def test_a_stream_cut_by_max_output_tokens_is_incomplete(client: OpenAI) -> None:
-    events = list(client.responses.create(model=MODEL, input="count to 500", max_output_tokens=40, stream=True))
-    assert events[-1].type == "response.incomplete"
-    assert events[-1].response.incomplete_details.reason == "max_output_tokens"
-    assert events[-1].response.usage.output_tokens == 40
-
-
 def test_the_stream_helper_sums_the_events(client: OpenAI) -> None:
     with client.responses.stream(model=MODEL, input="count to 7", tools=[WEATHER]) as stream:
         said = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
@@ -69,16 +62,6 @@ def test_a_tool_loop_of_two_calls(client: OpenAI) -> None:
         )
     assert cities == ["Paris", "Rome"]
     assert "18 °C in Paris" in response.output_text
-    assert "18 °C in Rome" in response.output_text
-
-
-def test_a_client_that_replays_everything_gets_the_same(client: OpenAI) -> None:
-    """Agents SDKs keep the items themselves and send them all again."""
-    history: list[object] = [{"role": "user", "content": TWO_CALLS}]
-    for _ in range(3):
-        response = client.responses.create(model=MODEL, input=history, tools=[WEATHER], store=False)
-        history += [item.model_dump(exclude_unset=True) for item in response.output]
-        history += run_tools(response)
     assert "18 °C in Rome" in response.output_text
 
 
@@ -125,29 +108,6 @@ def test_twenty_turns_on_one_socket(chat: Chat) -> None:
         assert number_of_user_messages(response.output_text) == turn
 
 
-async def test_a_tool_loop_with_async(async_chat: AsyncChat) -> None:
-    response = await async_chat.ask(TWO_CALLS, tools=[WEATHER], lane="tools")
-    while outputs := run_tools(response):
-        response = await async_chat.ask(outputs, tools=[WEATHER], lane="tools")
-    assert "18 °C in Rome" in response.output_text
-
-
-async def test_lanes_run_side_by_side(async_chat: AsyncChat) -> None:
-    lanes = [f"lane-{number}" for number in range(8)]
-    for number, lane in enumerate(lanes):
-        await async_chat.send(f"count to {800 + number}", lane=lane, store=False)  # no lane waits for the disk
-    running, most = set(), 0
-    for frame in await async_chat.finish(*lanes):
-        if frame["type"] == "response.in_progress":
-            running.add(frame["stream_id"])
-        elif frame["type"] == "response.completed":
-            running.remove(frame["stream_id"])
-        most = max(most, len(running))
-    assert most > 1, "one after the other there is never a second one; a busy machine may let the first ones end alone"
-    for number, lane in enumerate(lanes):
-        assert async_chat.last[lane].output_text.endswith(f" {800 + number}")
-
-
 # Errors.
 
 REFUSALS = {
@@ -174,18 +134,6 @@ def test_http_errors_are_the_sdks_exceptions(client: OpenAI, refusal: Refusal, *
     assert error.code == code or code is None
     assert set(error.body) == {"message", "type", "param", "code"}  # type: ignore[call-overload]
     assert error.request_id
-
-
-@each_refusal
-def test_socket_errors_say_the_same_and_leave_it_usable(chat: Chat, refusal: Refusal) -> None:
-    fields, exception, code, param = refusal
-    with pytest.raises(Refused) as raised:
-        chat.ask(**{"input": "Hello", **fields})
-    frame, error = raised.value.frame, raised.value.error
-    assert (error["param"], error["type"]) == (param, "invalid_request_error")
-    assert error["code"] == code or code is None
-    assert frame["status"] == {openai.NotFoundError: 404, openai.BadRequestError: 400}[exception]
-    assert number_of_user_messages(chat.ask("Hello").output_text) == 1
 
 
 async def test_steering_is_refused_in_the_sdks_form(async_chat: AsyncChat) -> None:

@@ -104,17 +104,6 @@ def test_a_response_is_read_while_it_waits_and_while_it_runs(client: OpenAI) -> 
 # Deleting.
 
 
-def test_what_continues_a_deleted_response_goes_on(client: OpenAI) -> None:
-    first = client.responses.create(model=MODEL, input="Hello")
-    second: Any = client.responses.create(model=MODEL, input="And?", previous_response_id=first.id)
-    client.responses.delete(first.id)
-    assert retrieved(client, second.id).previous_response_id == first.id
-    third: Any = client.responses.create(model=MODEL, input="And then?", previous_response_id=second.id)
-    assert third.usage.input_tokens > second.usage.total_tokens
-    client.responses.delete(second.id)
-    client.responses.delete(third.id)
-
-
 # What a response was asked.
 
 ITEMS: list[Any] = [
@@ -222,19 +211,6 @@ def test_a_background_response_is_polled_to_its_end(client: OpenAI, server: Serv
     assert [item.content[0].text for item in asked(client, done.id)] == [gate("a0")]
 
 
-def test_a_background_response_is_continued(client: OpenAI) -> None:
-    with in_background(client, "[hang]") as (running,):
-        until(client, running.id, "in_progress")
-        with pytest.raises(openai.BadRequestError) as refused:
-            client.responses.create(model=MODEL, input="And?", previous_response_id=running.id)
-        assert refused.value.code == "previous_response_in_progress"
-    with in_background(client, "Hello") as (first,):
-        until(client, first.id, "completed")
-    second = client.responses.create(model=MODEL, input="And?", previous_response_id=first.id, background=True)
-    done = until(client, second.id, "completed")
-    assert (done.previous_response_id, done.output_text) == (first.id, "Hello there, friend.")
-
-
 @pytest.mark.each_database
 def test_a_background_response_in_a_conversation(client: OpenAI) -> None:
     conversation = client.conversations.create(items=[{"role": "user", "content": "One"}])
@@ -250,15 +226,6 @@ def test_a_background_response_in_a_conversation(client: OpenAI) -> None:
 # Streamed again.
 
 
-def test_a_streamed_response_is_read_as_its_last_event_told_it(client: OpenAI) -> None:
-    *_, last = client.responses.create(model=MODEL, input="Hello", stream=True)
-    assert last.type == "response.completed"
-    assert client.responses.retrieve(last.response.id).to_dict() == last.response.to_dict()
-    with client.responses.connect() as connection:
-        response = Chat(connection).ask("Hello", model=MODEL)
-    assert client.responses.retrieve(response.id).to_dict() == response.to_dict()
-
-
 def lines_of(client: OpenAI, response_id: str, **options: Any) -> list[Any]:
     """Pick up a stream and return its events, each held to OpenAI's types."""
     with client.responses.with_streaming_response.retrieve(response_id, stream=True, **options) as streamed:
@@ -267,19 +234,6 @@ def lines_of(client: OpenAI, response_id: str, **options: Any) -> list[Any]:
     for event in events:
         validate_event(event)
     return events
-
-
-def test_a_background_response_is_streamed(client: OpenAI) -> None:
-    with client.responses.with_streaming_response.create(
-        model=MODEL, input="Hello", background=True, stream=True
-    ) as streamed:
-        events: list[Any] = server_sent(list(streamed.iter_lines()))
-    for event in events:
-        validate_event(event)
-    assert_laws(events)
-    assert [event["type"] for event in events[:3]] == ["response.created", "response.queued", "response.in_progress"]
-    assert [event["response"]["status"] for event in events[:3]] == ["queued", "queued", "in_progress"]
-    assert client.responses.retrieve(events[0]["response"]["id"]).to_dict() == events[-1]["response"]
 
 
 @pytest.mark.parametrize("made", ["background", "sse", "websocket"])
@@ -353,12 +307,6 @@ def test_without_a_store_nothing_is_found(forgetful: OpenAI) -> None:
         with pytest.raises(openai.BadRequestError) as refused:
             forgetful.responses.create(model=MODEL, input="And?", previous_response_id=response_id)
         assert refused.value.code == "previous_response_not_found"
-
-
-def test_without_a_store_there_is_no_background(forgetful: OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="RESPONSES_STORE") as refused:
-        forgetful.responses.create(model=MODEL, input="Hello", background=True)
-    assert refused.value.param == "background"
 
 
 def test_without_a_store_a_connection_remembers(forgetful: OpenAI) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine.formats.harmony.encoding import CALL, decode_tokens, encode_harmony
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from tests.inprocess.conftest import Connect
 from tests.kit.clients import Frame, Socket, read_error_answer, read_error_frame, text_of
 from tests.kit.fake_vllm import FakeVllm
 from tests.kit.inprocess import Server
 from tests.kit.oracle import validate_event, validate_response_items
-from tests.kit.scripts import CALLS, FIRST_CALL, TWICE, WEATHER, as_history, generations
+from tests.kit.scripts import CALLS, FIRST_CALL, TWICE, WEATHER, generations
 from tests.kit.waiting import eventually
 from tests.wire.transports.test_vllm_server_engine import in_front_of
 
@@ -218,33 +218,6 @@ async def test_the_model_reads_the_tools_of_a_history(server: Server, http: http
     assert f"response {response['id']}: 1 parts the model cannot read were left out" in server.output
 
 
-async def test_a_call_that_comes_back_with_its_output_continues_the_chain(server: Server, socket: Socket) -> None:
-    first = await socket.ask("[weather]", tools=[WEATHER])
-    call = {**first["output"][0], "status": "completed", "output": "rain"}
-    second = await socket.ask([call], previous_response_id=first["id"], tools=[WEATHER])
-    read = await prompt_of(server, second["id"])
-    assert read.count("to=functions.get_weather") == 1
-    assert "<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>rain<|end|>" in read
-
-
-async def test_one_call_where_one_is_asked_for(server: Server, socket: Socket) -> None:
-    """The model goes on after its first call, and hangs in the second: nobody waits for that."""
-    first = await socket.ask("[twice]", **ONE_CALL)
-    assert (first["status"], kinds(first)) == ("completed", ["function_call"])
-    assert first["usage"]["output_tokens"] == len(encode_harmony(FIRST_CALL))
-    await eventually(lambda: bool(generations(server, first["id"])))
-    (generation,) = generations(server, first["id"])
-    assert generation["finish"] == "abort"
-    output = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "rain"}
-    second = await socket.ask([output], previous_response_id=first["id"], **ONE_CALL)
-    await eventually(lambda: bool(generations(server, second["id"])))
-    (continued,) = generations(server, second["id"])
-    kept = as_history({**generation, "sampled_tokens": encode_harmony(FIRST_CALL)})
-    assert continued["prompt_tokens"][: len(kept)] == kept
-    assert decode_tokens(continued["prompt_tokens"][len(kept) :]).startswith("<|start|>functions.get_weather ")
-    assert CALL not in continued["prompt_tokens"]
-
-
 async def test_one_call_through_vllm(folder: Path, open_socket: Connect) -> None:
     script = {"say": TWICE, "hang_after": len(encode_harmony(FIRST_CALL)) + 3}
     async with FakeVllm(script) as fake, in_front_of(fake, folder) as server:
@@ -252,14 +225,6 @@ async def test_one_call_through_vllm(folder: Path, open_socket: Connect) -> None
         response = await socket.ask("Hi", **ONE_CALL)
         assert (response["status"], kinds(response)) == ("completed", ["function_call"])
         await eventually(lambda: fake.engine.aborted == 1)
-
-
-async def test_an_end_of_text_ends_the_message(socket: Socket) -> None:
-    response = await socket.ask("[end of text]")
-    assert (response["status"], text_of(response)) == ("completed", "That is all.")
-    assert response["output"][-1]["status"] == "completed"
-    again = await socket.ask("Hello", previous_response_id=response["id"])
-    assert again["status"] == "completed"
 
 
 async def test_a_tool_of_an_unknown_type_is_refused(http: httpx.AsyncClient, socket: Socket) -> None:

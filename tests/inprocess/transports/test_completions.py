@@ -256,14 +256,6 @@ def test_log_probabilities_in_the_older_shape(server: Server) -> None:
     assert '"token_logprobs":[-0.25]' in streamed
 
 
-def test_offsets_are_places_in_the_text(server: Server) -> None:
-    choice = server.post("/completions", prompt=harmony("[long]"), logprobs=0, max_tokens=12).json()["choices"][0]
-    logprobs, text = choice["logprobs"], choice["text"]
-    assert len(logprobs["tokens"]) > 3
-    for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
-        assert text[offset:].startswith(token)
-
-
 def test_an_engine_that_fails_later_is_told_in_the_stream(server: Server) -> None:
     assert server.post("/completions", prompt=harmony("[die]"), max_tokens=100).status_code == 503
     with sdk_of(server) as client, pytest.raises(openai.APIError, match="engine is away"):

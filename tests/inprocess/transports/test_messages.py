@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,7 +10,7 @@ import pytest
 from tests.kit.clients import http_client
 from tests.kit.inprocess import ClosedServer, Server
 from tests.kit.messages import sent
-from tests.kit.scripts import LIMIT, WEATHER, as_history, generations, main_script
+from tests.kit.scripts import LIMIT, WEATHER, as_history, generations
 
 MODEL = "test-model"
 TOOL = {"name": WEATHER["name"], "description": "Tell the weather.", "input_schema": WEATHER["parameters"]}
@@ -101,41 +100,11 @@ async def test_more_tokens_than_the_context_has_may_be_asked_for(claude: httpx.A
     assert answer.json()["stop_reason"] == "end_turn"
 
 
-async def test_a_changed_thought_is_read_as_it_is_now(server: Server, claude: httpx.AsyncClient) -> None:
-    body = asked("[think] and change it", tools=[TOOL], thinking=THINKING)
-    thought, call, _ = (await post(claude, body)).json()["content"]
-    changed = {"role": "assistant", "content": [{**thought, "thinking": "Rome is meant."}, call]}
-    answer = await post(claude, {**body, "messages": [*body["messages"], changed, user(result(call))]})
-    assert answer.status_code == 200
-    damaged = {"role": "assistant", "content": [{**thought, "signature": thought["signature"][:-2]}, call]}
-    refused = await post(claude, {**body, "messages": [*body["messages"], damaged, user(result(call))]})
-    assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
-    assert "'messages[1].content[0].signature'" in refused.json()["error"]["message"]
-
-
 async def test_an_engine_that_goes_away_in_mid_stream_is_overloaded(claude: httpx.AsyncClient) -> None:
     answer = await post(claude, asked("[die]", stream=True))
     *events, last = sent(answer.content)
     assert (events[0]["type"], last["error"]["type"]) == ("message_start", "overloaded_error")
     assert last["request_id"] == answer.headers["request-id"]
-
-
-async def test_turns_go_on_on_a_worker_that_knows_nothing_of_them(folder: Path) -> None:
-    """Nothing of a message is stored: what the client holds is enough for whichever worker is asked next."""
-    body = asked("[think] before the restart", tools=[TOOL], thinking=THINKING)
-
-    async def told(body: dict[str, Any]) -> tuple[Any, Any]:
-        with Server(folder, script=main_script(folder), journal=True, model_name=MODEL) as server:
-            async with http_client(server) as http:
-                http.headers.update(VERSION)
-                answer = await post(http, body)
-            [generation] = generations(server, response_of(answer))
-        return answer.json()["content"], generation
-
-    said, before = await told(body)
-    again = [*body["messages"], {"role": "assistant", "content": said}, user(result(call_in(said)))]
-    _, after = await told({**body, "messages": again})
-    assert after["prompt_tokens"][: len(as_history(before))] == as_history(before)
 
 
 async def test_limits_are_told_in_anthropics_headers(closed: ClosedServer) -> None:
@@ -192,18 +161,3 @@ async def test_a_key_opens_it_in_either_header(closed: ClosedServer) -> None:
             assert answer.json()["stop_reason"] == "end_turn"
         foreign = await http.post("/messages", json=body, headers={"origin": "https://evil.example"})
         assert (foreign.status_code, foreign.json()["error"]["type"]) == (403, "permission_error")
-
-
-async def test_a_signature_of_another_project_is_refused(closed: ClosedServer) -> None:
-    async with http_client(closed) as http:
-        http.headers.update({**VERSION, "x-api-key": closed.new_key("--project", "signs")})
-        models = (await http.get("/models")).json()["data"]
-        body = {**asked("count to 2", thinking=THINKING), "model": models[0]["id"]}
-        said = (await post(http, body)).json()["content"]
-        assert said[0]["signature"]
-        again = {**body, "messages": [*body["messages"], {"role": "assistant", "content": said}, user("And 3?")]}
-        assert (await post(http, again)).status_code == 200
-        http.headers["x-api-key"] = closed.new_key("--project", "forges")
-        refused = await post(http, again)
-        assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
-        assert "'messages[1].content[0].signature'" in refused.json()["error"]["message"]

@@ -202,13 +202,3 @@ def test_an_answer_is_read_as_it_was_told_where_a_stop_string_has_cut_it(closed:
     (cut,) = ask(closed, key, history, stop=["n."])["output"]
     ask(closed, key, [*history, without_id(cut), USER])
     assert "final<|message|>Rai<|end|>" in decode_tokens(journal(closed)[-1]["prompt_tokens"])
-
-
-def test_another_project_finds_nothing(closed: ClosedServer, key: str) -> None:
-    begin = len(journal(closed))
-    output = ask(closed, key, [USER])["output"]
-    history = [USER, *given_back(output), *outputs(output)]
-    for each in (closed.new_key("--project", "others"), key):
-        ask(closed, each, history)
-    first, theirs, own = journal(closed)[begin:]
-    assert (goes_on(first, theirs), goes_on(first, own)) == (False, True)

@@ -157,23 +157,6 @@ async def test_a_foreground_response_that_runs_cannot_be_cancelled(http: httpx.A
             break
 
 
-@pytest.mark.parametrize(("text", "status"), [("Hello", "completed"), ("[break]", "failed")])
-async def test_a_background_response_that_ended_cannot_be_cancelled(
-    http: httpx.AsyncClient, text: str, status: str
-) -> None:
-    body = {"input": text, "background": True, "stream": True}
-    events = await events_of(http, "POST", "/responses", json=body)
-    answer = await http.post(f"/responses/{events[0]['response']['id']}/cancel")
-    message = read_error_answer(answer, status=400, code=None, param="response_id")
-    assert status in message
-
-
-async def test_one_that_runs_cannot_be_continued(http: httpx.AsyncClient, running: str) -> None:
-    answer = await http.post("/responses", json={"input": "And?", "previous_response_id": running})
-    message = read_error_answer(answer, status=400, code="previous_response_in_progress", param="previous_response_id")
-    assert running in message
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_conversation_and_a_previous_response_exclude_each_other(http: httpx.AsyncClient, stream: bool) -> None:
     body = {"input": "Hello", "stream": stream, "conversation": "conv_1", "previous_response_id": NOBODY}

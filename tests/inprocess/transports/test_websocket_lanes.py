@@ -3,11 +3,10 @@
 import httpx
 import pytest
 
-from engine.formats.harmony.encoding import decode_tokens
 from tests.inprocess.conftest import Connect
 from tests.kit.clients import Frame, Socket, read_error_frame
 from tests.kit.inprocess import Server
-from tests.kit.scripts import WEATHER, as_history, gate, generations, release
+from tests.kit.scripts import as_history, gate, generations, release
 
 GONE = {"status": 400, "code": "previous_response_not_found", "param": "previous_response_id"}
 
@@ -103,42 +102,6 @@ async def test_a_chain_that_is_not_stored_lives_in_its_connection(
     await assert_gone(await open_socket(server), third)
     fourth = await socket.ask("Four", store=False, previous_response_id=third["id"])
     assert_continues(server, fourth, third)
-
-
-async def test_a_fork_inherits_and_leaves_the_source_alone(server: Server, socket: Socket) -> None:
-    root = await socket.ask("One", "trunk", store=False)
-    fork = await socket.ask("Two", "branch", store=False, previous_response_id=root["id"])
-    other = await socket.ask("Two again", "trunk", store=False, previous_response_id=root["id"])
-    for child in (fork, other):
-        assert_continues(server, child, root)
-    assert_continues(server, await socket.ask("Three", "branch", store=False, previous_response_id=fork["id"]), fork)
-    assert_continues(server, await socket.ask("Three", "trunk", store=False, previous_response_id=other["id"]), other)
-
-
-async def test_a_warm_up_is_continued(server: Server, socket: Socket) -> None:
-    await socket.create("You are kind.", generate=False, store=False, tools=[WEATHER])
-    events = await socket.answer()
-    warm = events[-1]["response"]
-    assert events[0]["type"] == "response.created"
-    assert events[-1]["type"] == "response.completed"
-    assert warm["output"] == []
-    assert generations(server, warm["id"]) == []
-    child = await socket.ask("[weather] now?", store=False, previous_response_id=warm["id"], tools=[WEATHER])
-    (call,) = child["output"]
-    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
-    again = await socket.ask([output], "fork", store=False, previous_response_id=child["id"], tools=[WEATHER])
-    assert again["previous_response_id"] == child["id"]
-
-
-async def test_a_tool_loop_keeps_the_thoughts_and_a_new_question_drops_them(server: Server, socket: Socket) -> None:
-    thought = await socket.ask("[think] in Paris?", store=False, tools=[WEATHER])
-    assert [item["type"] for item in thought["output"]] == ["reasoning", "function_call"]
-    output = {"type": "function_call_output", "call_id": thought["output"][1]["call_id"], "output": "sunny"}
-    told = await socket.ask([output], store=False, previous_response_id=thought["id"], tools=[WEATHER])
-    assert_continues(server, told, thought)
-    again = await socket.ask("And?", store=False, previous_response_id=told["id"], tools=[WEATHER])
-    prompts = [decode_tokens(generations(server, each["id"])[0]["prompt_tokens"]) for each in (told, again)]
-    assert ["Hm, Paris." in prompt for prompt in prompts] == [True, False]
 
 
 @pytest.mark.parametrize("bad", ["[break]", 5, [{"type": "function_call_output", "call_id": "no", "output": ""}]])

@@ -194,18 +194,6 @@ async def test_a_compaction_begins_a_new_chain(family: Family) -> None:
     assert "one" not in site.texts[2].partition("two")[0].replace("conversation", "")
 
 
-async def test_truncation_drops_the_oldest_messages(family: Family) -> None:
-    site = FamilySite(family, f"Yes.{family.end}")
-    site.engine.info = type(site.engine.info)(backend="fake", model="fake", max_model_len=500)
-    first = await site.ask(input="old " * 60)
-    later: JsonObject = {"input": "new " * 60, "previous_response_id": first["id"]}
-    with pytest.raises(ApiError, match="context"):
-        await site.begin(**later)
-    response = await site.ask(**later, truncation="auto")
-    assert response["status"] == "completed"
-    assert "old" not in site.texts[-1]
-
-
 async def test_a_template_that_refuses_a_conversation_is_a_400(family: Family) -> None:
     site = FamilySite(family, f"Yes.{family.end}")
 
@@ -219,18 +207,6 @@ async def test_a_template_that_refuses_a_conversation_is_a_400(family: Family) -
         await site.begin(input="hi")
     assert (refused.value.status, refused.value.param) == (400, "input")
     assert "secret" not in refused.value.message
-
-
-def test_a_rendering_without_what_was_sampled_stays_as_it_is() -> None:
-    made, renderer = format_of(QWEN)
-    parser = made.parser(())
-    events = parser.feed([*b"Hi.", QWEN.ids["<|im_end|>"]])
-    message = events[-1].message  # type: ignore[union-attr]
-    frame = made.frame(instructions=None, functions=(), effort="low", date="2026-11-22")
-    for said, is_spliced in ((message, True), (made.said(ItemKind.ANSWER, "Hi."), False)):
-        prompt = made.prompt_of(frame + made.user("x").tokens + said.tokens)
-        assert b"".join(map(made.token_bytes, prompt)).count(b"Hi.") == 1
-        assert (list(prompt) != list(renderer(renderer.chats[-1]))) == is_spliced or prompt == prompt[:]
 
 
 @pytest.mark.parametrize("thinks_first", [False, True])

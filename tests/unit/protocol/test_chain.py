@@ -107,15 +107,6 @@ def test_a_link_that_is_rewritten_weighs_what_its_tokens_weigh() -> None:
     assert twice.total_bytes == link.total_bytes + 2 * 4 * 1000, "as they are, and once its thoughts are dropped"
 
 
-def test_forks_share_their_links() -> None:
-    trunk = chain([message(U, 1), message(A, 2), message(F, 3)])
-    left, right = chain([message(U, 4)], parent=trunk), chain([message(O, 5)], parent=trunk)
-    assert left.parent is right.parent is trunk
-    assert tokens_of(left) == [1, 3, 4]
-    assert tokens_of(right) == [1, 2, 3, 5], "another branch settled it, not this one"
-    assert tokens_of(trunk) == [1, 2, 3]
-
-
 def test_the_date_is_the_first_links() -> None:
     first = new_link(None, response_id="a", started_on="2026-01-01", messages=[])
     assert new_link(first, response_id="b", started_on="2026-02-02", messages=[]).started_on == "2026-01-01"
@@ -147,14 +138,6 @@ def test_what_only_resembles_a_call_is_none() -> None:
     assert link.calls == {"3": "shell"}
 
 
-def test_a_settled_link_is_its_messages_without_the_thoughts() -> None:
-    own = chain([message(U, 1), message(A, 2, 3), message(C, 4), message(A, 5), message(A), message(O, 6, 7)]).own
-    kept = [("u", [1]), ("c", [4]), ("o", [6, 7])]
-    assert [(kind, list(tokens)) for kind, tokens in own.settled().messages()] == kept
-    without = chain([message(U, 1), message(F, 2)]).own
-    assert without.settled() is without, "nothing is copied where nothing is dropped"
-
-
 def test_messages_whose_lengths_are_missing_are_an_error_and_no_shorter_prompt() -> None:
     whole = chain([message(U, 1), message(A, 2)]).own
     broken = replace(whole, lengths=whole.lengths[:1])
@@ -181,14 +164,6 @@ def test_a_first_link_may_stand_for_several_and_keeps_the_name_of_the_first() ->
     several = link_of(None, response_id="resp_b", started_on=DAY, own=own, calls={}, root_id="resp_a")
     assert (alone.root_id, several.root_id) == ("resp_b", "resp_a")
     assert link_of(several, response_id="resp_c", started_on=DAY, own=own, calls={}).root_id == "resp_a"
-
-
-def test_a_link_can_be_made_again_of_its_tokens() -> None:
-    """As a store does."""
-    link = chain([message(U, 1), message(A, 2, 3), message(F, 4)])
-    again = link_of(None, response_id=link.response_id, started_on=DAY, own=link.own, calls=link.calls)
-    assert (again.own, again.settled, again.total_bytes) == (link.own, link.settled, link.total_bytes)
-    assert [(kind, list(tokens)) for kind, tokens in link.own.messages()] == [("u", [1]), ("a", [2, 3]), ("f", [4])]
 
 
 # --- against a naive implementation ---
@@ -242,18 +217,6 @@ def last_messages(link: ChainLink) -> list[tuple[str, Sequence[int]]]:
 
 
 # --- the example in the docstring of `protocol.prompt.chain` ---
-
-LINKS = ("u10 a30 c15", "o12 a20 f25", "u8 a40 f5", "u9 a10 f6")
-FORMS = [(55, 25, False, False), (57, 37, False, True), (53, 13, True, True), (25, 15, True, True)]
-
-
-@pytest.mark.parametrize(("length", "prompt"), [(1, 55), (2, 112), (3, 115), (4, 100)])
-def test_the_example(length: int, prompt: int) -> None:
-    links = [[message(MessageKind(w[0]), *range(int(w[1:]))) for w in words.split()] for words in LINKS[:length]]
-    link = chain(*links)
-    own = link.own
-    assert (len(own.tokens), len(link.settled), own.settles, own.ends_final) == FORMS[length - 1]
-    assert len(link.prompt_tokens()) == prompt
 
 
 # --- prompts ---

@@ -13,7 +13,6 @@ from responses_app.protocol.response.steps import (
     Ended,
     Enqueued,
     Failed,
-    Finish,
     Generate,
     Input,
     Mode,
@@ -61,12 +60,6 @@ class TestBeginnings:
         assert types_of(driver) == ["created", "in_progress"]
         assert command == driver.machine.due == Generate(0, budget=7)
 
-    def test_one_that_waits_first(self) -> None:
-        driver, command = told(Enqueued())
-        assert (types_of(driver), command, driver.machine.due) == (["created", "queued"], None, None)
-        assert isinstance(driver.tell(RunStarted()), Generate)
-        assert types_of(driver) == ["created", "queued", "in_progress"]
-
     def test_a_warm_up_says_one_event_and_is_done_once_the_prompt_is_there(self) -> None:
         driver, command = told(RunStarted(Mode.WARM_UP))
         assert types_of(driver) == ["created"]
@@ -110,13 +103,6 @@ class TestDue:
         driver, command = told(RunStarted(), *turn(PYTHON), hosted=True)
         assert driver.machine.due == command
         assert is_call(command, "python", "1+1")
-
-    def test_nothing_is_due_after_the_end(self) -> None:
-        driver, command = told(RunStarted(), *turn(ANSWER))
-        assert isinstance(command, Finish)
-        assert driver.machine.ending == command.ending
-        assert driver.tell(Ended(AT)) is None
-        assert (driver.machine.due, driver.machine.ending) == (None, None)
 
 
 # How a response ends, by what was said to it behind its start, and the items that it leaves.
@@ -182,16 +168,6 @@ class TestEndings:
         assert response["error"] == (SERVER_STOPPED if status == "failed" else None)
         assert [f"{item['type']} {item['status']}" for item in response["output"]] == items
 
-    def test_the_end_is_decided_once(self) -> None:
-        """It is kept before clients see it, so nothing that comes meanwhile may change it."""
-        driver, _ = told(RunStarted(), *turn(ANSWER))
-        before = driver.bytes
-        for late in (Stopped(StopReason.CANCELLED), Failed(BROKEN), sampled(HALF), TurnBegan(1), RunStarted()):
-            assert driver.tell(late) is None
-        assert driver.bytes == before
-        driver.tell(Ended(AT))
-        assert types_of(driver)[-1] == "completed"
-
     def test_after_the_end_nothing_is_said(self) -> None:
         driver, _ = told(RunStarted(), *turn(ANSWER), Ended(AT))
         before = driver.bytes
@@ -236,12 +212,6 @@ class TestEndings:
 
 
 class TestStops:
-    def test_what_waits_is_cancelled(self) -> None:
-        driver, command = told(Enqueued(), Stopped(StopReason.CANCELLED), Ended(AT))
-        assert types_of(driver) == ["created", "queued", "incomplete"]
-        assert driver.machine.status is Status.CANCELLED
-        assert command is None
-
     @pytest.mark.parametrize(
         ("reason", "end", "types"),
         [
@@ -310,13 +280,6 @@ class TestStops:
         assert driver.machine.stream.messages == []
         assert types_of(driver)[-1] == "output_item.interrupted"
 
-    def test_what_was_said_before_an_interrupt_can_be_continued(self) -> None:
-        driver, _ = told(RunStarted(), TurnBegan(9), sampled(HALF), Stopped(StopReason.INTERRUPTED))
-        [message] = driver.machine.stream.messages
-        [item] = driver.items
-        assert (item["status"], item["content"][0]["text"]) == ("incomplete", "Half of it")
-        assert "Half of it" in decode_tokens(message.tokens)
-
     def test_a_call_that_was_being_said_when_it_was_steered_is_finished_and_not_answered(self) -> None:
         driver, _ = told(RunStarted(), TurnBegan(9), sampled(PYTHON.removesuffix("<|call|>")), hosted=True)
         assert driver.tell(Stopped(StopReason.STEERED)) is None
@@ -349,14 +312,6 @@ class TestUsage:
         driver, _ = told(RunStarted(), TurnBegan(9), sampled(HALF, cached=99))
         assert driver.machine.turns[0].cached_tokens == 9
 
-    def test_malformed_items_are_counted_over_all_turns(self) -> None:
-        broken = f"<|channel|>analysis<|message|>Hm.{PYTHON}"
-        once, _ = told(RunStarted(), *turn(broken), *turn(ANSWER))
-        twice, _ = told(RunStarted(), *turn(broken), *turn(broken))
-        none, _ = told(RunStarted(), *turn(PYTHON), *turn(ANSWER))
-        assert none.machine.reader.repairs == 0
-        assert twice.machine.reader.repairs == 2 * once.machine.reader.repairs > 0
-
 
 class TestLogprobs:
     def given(self, text: str, finish: FinishReason | None = None) -> Sampled:
@@ -380,12 +335,6 @@ class TestLogprobs:
 
 
 class TestBudget:
-    def test_it_is_one_for_all_turns(self) -> None:
-        driver, command = told(RunStarted(budget=100), *turn(PYTHON))
-        assert isinstance(command, Generate)
-        assert (command.turn, command.budget) == (1, 100 - count(PYTHON))
-        assert driver.machine.turns[0].output_tokens == count(PYTHON)
-
     def test_a_tool_that_returns_when_it_is_spent_is_the_end(self) -> None:
         for budget, ends in ((count(PYTHON), True), (count(PYTHON) - 1, True), (count(PYTHON) + 1, False)):
             driver, command = told(RunStarted(budget=budget), *turn(PYTHON), ToolReturned("2"), hosted=True)
@@ -456,22 +405,6 @@ class TestTools:
         assert is_call(command, "python", "1+1")
         assert driver.items == [], "the call's item waits for its tool"
 
-    def test_a_tool_of_this_server_ends_the_turn_however_its_call_is_ended(self) -> None:
-        text = PYTHON.replace("<|call|>", f"<|end|><|start|>assistant{ANSWER}")
-        driver, command = told(RunStarted(), TurnBegan(9), sampled(text), hosted=True)
-        assert is_call(command, "python", "1+1")
-        assert driver.items == []
-        assert driver.machine.turns[0].output_tokens == count(PYTHON)
-
-    def test_its_result_is_said_to_the_model_alone(self) -> None:
-        driver, command = told(RunStarted(), *turn(PYTHON), ToolReturned("the result"), hosted=True)
-        assert isinstance(command, Generate)
-        result = decode_tokens(command.said[-1].tokens)
-        assert "the result" in result
-        assert result.startswith("<|start|>python to=assistant"), "from a tool, and not from a function of the client"
-        assert "the result" not in str(driver.seen)
-        assert driver.items[0]["status"] == "completed"
-
 
 class TestCompaction:
     def test_a_summary_is_asked_for_sealed_and_all_there_is(self) -> None:
@@ -491,15 +424,6 @@ class TestCompaction:
         assert [item["type"] for item in driver.items] == ["compaction"]
         assert driver.items[0]["encrypted_content"] == "sealed"
 
-    def test_then_the_answer_follows_and_is_not_a_summary(self) -> None:
-        driver, _ = told(RunStarted(Mode.COMPACT_AND_ANSWER), *turn(ANSWER))
-        command = driver.tell(Sealed("sealed"))
-        assert isinstance(command, Generate)
-        assert (command.turn, command.summary, command.said) == (1, False, ())
-        command = driver.tell_all(turn(ANSWER))
-        assert ending_of(command) == ("completed", None)
-        assert [item["type"] for item in driver.items] == ["compaction", "message"]
-
     def test_without_an_answer_it_is_incomplete(self) -> None:
         driver, _ = told(RunStarted(Mode.COMPACT_AND_ANSWER), *turn(ANSWER), Sealed("sealed"))
         driver.tell(TurnBegan(9))
@@ -517,10 +441,3 @@ class TestCompaction:
         assert command == Seal("Hello.")
         _, command = told(RunStarted(Mode.COMPACT), *turn(THOUGHT.removesuffix("<|start|>assistant")))
         assert command == Seal("Hm.")
-
-    def test_one_that_is_cut_short_is_gone_without_a_word(self) -> None:
-        driver, command = told(RunStarted(Mode.COMPACT), TurnBegan(9), sampled(HALF), Stopped(StopReason.INTERRUPTED))
-        assert ending_of(command) == ("incomplete", "interrupted")
-        driver.tell(Ended(AT))
-        assert driver.seen[-1]["response"]["output"] == []
-        assert "output_item.done" not in types_of(driver)

@@ -174,13 +174,6 @@ class TestLanes:
         assert [begun.fields["n"] for begun in started(commands)] == [2]
         assert isinstance(commands[0], Send), "the error first, then what comes next"
 
-    def test_equal_creates_are_still_two(self, connection: WebSocketSession) -> None:
-        [first] = started(connection.receive(*create("a")))
-        connection.receive(*create("a"))
-        connection.receive(*create("a"))
-        [second] = started(connection.ended(first, Status.COMPLETED, None))
-        assert started(connection.ended(second, Status.COMPLETED, None))
-
 
 def create_on(number: int) -> tuple[dict[str, object], int]:
     return create(f"lane-{number}")
@@ -393,13 +386,6 @@ class TestLifetime:
             "websocket_connection_limit_reached",
         ]
         assert commands[-1] == CLOSE
-
-    def test_the_queue_stays_bounded_in_the_grace(self) -> None:
-        connection = session(websocket_max_queued=1)
-        connection.receive(*create("a"))
-        connection.tick(1060)
-        assert connection.receive(*create("b")) == []
-        assert codes(connection.receive(*create("c"))) == [(429, "rate_limit_exceeded", "c")]
 
     def test_what_still_runs_after_the_grace_is_cancelled_and_says_so_before_the_frame(self) -> None:
         connection = session()

@@ -55,16 +55,6 @@ class TestAccepted:
         given = successor.fields["input"]
         assert [message["content"] for message in given] == ["one", parts, "three"]  # type: ignore[attr-defined, index]
 
-    def test_a_successor_is_steered_itself(self, connection: WebSocketSession) -> None:
-        first = begun(connection)
-        steer(connection, "one")
-        [second] = started(end(connection, first))
-        connection.started(second, "resp_2")
-        steer(connection, "two", "resp_2")
-        [third] = started(end(connection, second, "resp_2"))
-        assert third.previous_response_id == "resp_2"
-        assert [message["content"] for message in third.fields["input"]] == ["two"]  # type: ignore[attr-defined, index]
-
     def test_it_goes_before_what_waits_on_its_lane_and_elsewhere(self, connection: WebSocketSession) -> None:
         first, *others = [begun(connection, f"resp_{number}", f"l{number}") for number in range(3)]
         connection.receive(*create("l0", input="later"))
@@ -394,12 +384,6 @@ class TestPending:
         whole = {**call, "call_id": "call_2", "status": "completed"}
         [pending] = frames(end(connection, first, status=Status.COMPLETED, output=(whole,)))
         assert pending["required_input"] == [{**stub, "call_id": "call_2"}]
-
-    def test_a_call_that_the_user_is_to_approve_is_waited_for(self, connection: WebSocketSession) -> None:
-        first = steered(connection)
-        asked: JsonObject = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "s", "name": "f"}
-        [pending] = frames(end(connection, first, status=Status.COMPLETED, output=(asked,)))
-        assert pending["required_input"] == [{"type": "mcp_approval_response", "approval_request_id": "mcpr_1"}]
 
     @pytest.mark.parametrize(
         "output",

@@ -1,7 +1,6 @@
 """Summaries of what the model thinks: when the model is asked for one, what it reads then, and what becomes of it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -11,8 +10,6 @@ from engine.types import FinishReason
 from responses_app.protocol.output.builders import MAX_SENTENCES, first_sentences
 from responses_app.protocol.response.steps import (
     Command,
-    Failed,
-    Finish,
     Generate,
     Mode,
     OutputOptions,
@@ -24,9 +21,8 @@ from responses_app.protocol.response.steps import (
     TurnBegan,
 )
 from responses_app.protocol.response.summaries import MAX_ASIDES, MIN_TOKENS, REQUEST
-from responses_app.protocol.usage import usage
 from tests.kit.laws import assert_laws
-from tests.unit.protocol.machines import ANSWER, BROKEN, Driver, ending_of, machine, sampled, types_of
+from tests.unit.protocol.machines import ANSWER, Driver, ending_of, machine, sampled, types_of
 
 SENTENCE = "I look at it from every side. "
 LONG = f"<|channel|>analysis<|message|>{SENTENCE * 30}<|end|>"
@@ -99,20 +95,6 @@ def test_the_model_sums_up_in_a_turn_of_its_own_and_goes_on_behind_its_thought()
     kinds = types_of(driver)
     begin = kinds.index("content_part.done")
     assert kinds[begin + 1 : begin + 7] == [*SUMMARY_EVENTS[:2], *SUMMARY_EVENTS[1:], "output_item.done"]
-
-
-def test_its_tokens_are_counted_and_what_it_read_is_not_a_tools_output() -> None:
-    driver = thinking()
-    end(driver, "Short.<|return|>", ANSWER)
-    turns = driver.machine.turns
-    thought, aside, answer = (turn.output_tokens for turn in turns)
-    assert [turn.input_tokens for turn in turns] == [9, 100, 101]
-    assert (aside, answer) == (3, len(encode_harmony(ANSWER)))
-    used = usage([replace(turn) for turn in turns[:1]] + [replace(turn, input_tokens=500) for turn in turns[1:]])
-    assert used["output_tokens"] == thought + aside + answer
-    details = used["output_tokens_details"]
-    assert details["reasoning_tokens"] < thought, "the summary is not reasoning"
-    assert details["tool_output_tokens"] == 0
 
 
 @pytest.mark.parametrize(("style", "tokens"), [("concise", 120), ("auto", 200), ("detailed", 400)])
@@ -211,21 +193,6 @@ class TestStops:
         driver.run_end()
         assert status == ("cancelled" if reason is StopReason.CANCELLED else "incomplete")
         assert summary_of(driver) == ("I loo" if said else first_sentences(SENTENCE * 30))
-        assert_laws(driver.seen)
-
-    def test_one_that_is_steered_ends_with_the_summary(self) -> None:
-        driver = thinking()
-        driver.tell(TurnBegan(100))
-        assert driver.tell(Stopped(StopReason.STEERED)) is None
-        assert ending_of(driver.tell(sampled("I looked.<|return|>", FinishReason.STOP))) == ("incomplete", "steered")
-        assert (driver.items[0]["status"], summary_of(driver)) == ("completed", "I looked.")
-
-    def test_one_that_fails_says_nothing_of_it(self) -> None:
-        driver = thinking()
-        driver.tell(TurnBegan(100))
-        driver.tell(sampled("I loo"))
-        assert isinstance(driver.tell(Failed(BROKEN)), Finish)
-        driver.run_end()
         assert_laws(driver.seen)
 
 

@@ -35,7 +35,6 @@ from tests.unit.protocol.machines import (
     CALL,
     FIRST_CALL,
     HALF,
-    PYTHON,
     THOUGHT,
     Driver,
     ending_of,
@@ -101,39 +100,10 @@ class TestOneCall:
         usage = driver.seen[-1]["response"]["usage"]["output_tokens_details"]  # type: ignore[index]
         assert usage["tool_output_tokens"] > 0
 
-    def test_parts_are_kept_as_they_were_sent(self) -> None:
-        driver, (call_id,) = waiting(CALL)
-        parts: list[dict[str, object]] = [{"type": "input_text", "text": "18"}, {"type": "input_text", "text": "°C"}]
-        command = driver.tell(OutputGiven(call_id, parts, "18\n°C"))
-        assert "18\n°C" in said(command)
-        assert driver.items[-1]["output"] == parts
-
     def test_without_the_mode_the_response_ends_with_its_calls(self) -> None:
         driver, command = told(RunStarted(), *turn(CALL))
         assert ending_of(command) == ("completed", None)
         assert not driver.machine.takes_outputs
-
-    def test_a_second_round(self) -> None:
-        driver, (first,) = waiting(CALL)
-        driver.tell(output(first, "one"))
-        command = driver.tell_all(turn(CALL))
-        assert isinstance(command, Await)
-        assert command.until is None, "each wait has its own time"
-        assert first not in command.call_ids
-        driver.tell(BEGAN)
-        assert "two" in said(driver.tell(output(command.call_ids[0], "two")))
-        types = [item["type"] for item in driver.items]
-        assert types == ["function_call", "function_call_output"] * 2
-
-    def test_time_runs_out(self) -> None:
-        driver, (call_id,) = waiting(CALL)
-        command = driver.tell(TimedOut(300.0))
-        assert ending_of(command) == ("failed", None)
-        driver.tell(Ended(AT))
-        error = driver.seen[-1]["response"]["error"]  # type: ignore[index]
-        assert error["code"] == "server_error"
-        assert f"for the call {call_id}. " in error["message"]
-        assert "300 s (RESPONSES_TOOL_TIMEOUT)" in error["message"]
 
     def test_a_turn_that_was_cut_does_not_wait(self) -> None:
         _, command = told(RunStarted(waits=True), *turn(FIRST_CALL + "<|start|>assistant" + HALF, LENGTH))
@@ -160,33 +130,10 @@ class TestSeveralCalls:
         assert text.index("first") < text.index("second")
         assert [item["output"] for item in driver.items[2:]] == ["first", "second"]
 
-    def test_what_is_still_missing_is_due(self) -> None:
-        driver, calls = waiting(TWO_CALLS)
-        driver.tell(output(calls[0]))
-        assert driver.machine.due == Await((calls[1],), BEGAN.until)
-        assert [driver.machine.calls.state(each) for each in calls] == ["answered", "open"]
-
-    def test_outputs_may_come_while_the_model_still_speaks(self) -> None:
-        driver, _ = told(RunStarted(waits=True), *turn(FIRST_CALL)[:1], sampled(FIRST_CALL + "<|start|>assistant"))
-        (first,) = driver.machine.calls.unanswered
-        assert driver.tell(output(first, "early")) is None
-        before = types_of(driver)
-        assert before[-1] == "output_item.done"
-        command = driver.tell(sampled(CALL, FinishReason.STOP))
-        assert isinstance(command, Await)
-        assert first not in command.call_ids
-        assert "early" in said(driver.tell(output(command.call_ids[0], "late")))
-
     def test_all_came_early(self) -> None:
         driver, _ = told(RunStarted(waits=True), *turn(FIRST_CALL)[:1], sampled(FIRST_CALL + "<|start|>assistant"))
         driver.tell(output(driver.machine.calls.unanswered[0], "early"))
         assert "early" in said(driver.tell(sampled(ANSWER, FinishReason.STOP)))
-
-    def test_a_tool_of_the_server_runs_meanwhile(self) -> None:
-        driver, _ = told(RunStarted(waits=True), *turn(f"{FIRST_CALL}<|start|>assistant{PYTHON}"), hosted=True)
-        (call_id,) = driver.machine.calls.unanswered
-        assert driver.tell(output(call_id)) is None
-        assert driver.machine.calls.have_news
 
 
 class TestEnds:

@@ -32,15 +32,6 @@ async def test_its_events_tell_of_the_queue() -> None:
         validate_event(event)
 
 
-async def test_it_goes_on_without_readers(gate: asyncio.Event) -> None:
-    site, reading = await hung(gate, background=True)
-    reading.leave()
-    await asyncio.sleep(0)
-    gate.set()
-    await site.registry.wait_for_end(reading.run)
-    assert reading.run.status is Status.COMPLETED
-
-
 async def test_at_most_so_many_run_and_so_many_wait() -> None:
     site = hanging(background_max_running=1, background_max_queued=1)
     first = await site.begin(input="a", background=True)
@@ -284,26 +275,6 @@ async def test_it_says_so_and_says_when_it_runs(store: bool) -> None:
     assert (site.turns.running, site.turns.waiting.total()) == (0, 0)
 
 
-async def test_one_that_has_not_to_wait_says_nothing_of_it() -> None:
-    site, held = full()
-    held.set()
-    for _ in range(3):
-        reading = await site.begin(input="hi")
-        await reading.to_the_end()
-        assert types(reading) == ["created", "in_progress", "output_item.added"]
-
-
-async def test_in_the_background_it_stays_queued_until_the_engine_has_a_turn() -> None:
-    site, held = full()
-    first, second = await waiting(site, {"background": True})
-    await eventually(lambda: site.turns.waiting.total() == 1)
-    assert types(second) == ["created", "queued"]
-    held.set()
-    await second.to_the_end()
-    await first.to_the_end()
-    assert types(second) == ["created", "queued", "in_progress"]
-
-
 async def test_who_asks_another_worker_reads_that_it_is_queued_and_then_that_it_runs() -> None:
     site, held = full()
     _, second = await waiting(site)
@@ -446,17 +417,6 @@ async def test_a_warm_up_waits_without_a_word_and_not_at_all_where_there_is_noth
     assert [event["type"] for event in await third.to_the_end()] == ["response.created", "response.completed"]
     held.set()
     assert [event["type"] for event in await second.to_the_end()] == ["response.created", "response.completed"]
-
-
-async def test_a_server_that_stops_lets_it_fail_so_that_its_client_asks_again() -> None:
-    site, _ = full()
-    _, second = await waiting(site)
-    await site.registry.aclose()
-    await second.to_the_end()
-    assert_laws(second.events)
-    assert second.events[-1]["type"] == "response.failed"
-    assert (second.reader.source.problem.status, second.reader.source.problem.retry_after) == (503, 2)
-    assert (site.turns.running, site.turns.waiting.total()) == (0, 0)
 
 
 async def test_a_background_response_that_waits_goes_on_waiting_on_another_worker() -> None:

@@ -217,12 +217,6 @@ class TestRules:
         assert ([rule.name for rule in rules.calls], rules.must_call) == (["f"], True)
         assert isinstance(rules.calls[0].content, JsonSchema)
 
-    async def test_nothing_to_hold_to_is_not_a_grammar(self) -> None:
-        site = site_with(ANSWER, ANSWER, grammar=True)
-        await site.ask(input="hi")
-        await site.ask(input="hi", generate=False, tools=TOOLS, tool_choice="required")
-        assert [asked.grammar for asked in site.engine.requests] == [None, None]
-
     async def test_a_call_that_was_demanded_is_not_demanded_again(self) -> None:
         later = {"type": "function", "name": "later", "async": True}
         site = site_with(call("later", "{}"), grammar=True)
@@ -305,18 +299,6 @@ class TestLateTools:
         "role": "developer",
         "tools": [{"type": "namespace", "name": "late", "tools": [{"type": "custom", "name": "sql"}]}],
     }
-
-    async def test_a_call_of_one_is_its_own_item_also_when_the_stream_is_made_again(self) -> None:
-        site = site_with(call("late.sql", "SELECT 1", ""), grammar=True)
-        item = await item_of(site, input=[self.MORE, {"role": "user", "content": "hi"}])
-        assert item == custom("sql", "SELECT 1", namespace="late")
-        assert "late.sql" in [rule.name for rule in rules_of(site, 0).calls]
-
-    async def test_a_chain_remembers_them(self) -> None:
-        site = site_with(ANSWER, call("late.sql", "SELECT 1", ""))
-        first = await site.ask(input=[self.MORE, {"role": "user", "content": "hi"}])
-        item = await item_of(site, previous_response_id=first["id"], tools=[])
-        assert item == custom("sql", "SELECT 1", namespace="late")
 
     async def test_what_a_search_has_found_can_be_called(self) -> None:
         site = site_with(call("tool_search", '{"query":"x"}'), call("found", "{}"), grammar=True)

@@ -9,7 +9,6 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -91,16 +90,6 @@ async def offices() -> AsyncIterator[Callable[..., Office]]:
 async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
-
-
-async def test_without_a_bound_nobody_waits() -> None:
-    turns = FairTurns()
-    async with AsyncExitStack() as stack:
-        for _ in range(1000):
-            place = turns.place("a", "flex", 10)
-            place.admit()
-            await stack.enter_async_context(place.turn())
-        assert not place.would_wait
 
 
 async def test_a_project_that_comes_later_has_its_share_as_soon_as_turns_end(offices: Callable[..., Office]) -> None:
@@ -315,22 +304,6 @@ async def test_rollouts_and_people_have_their_shares_while_both_wait(
             assert await office.end(label) == label
 
 
-async def test_people_that_have_all_turns_leave_rollouts_theirs(offices: Callable[..., Office]) -> None:
-    office = offices(max_running=4)
-    await office.ask("a", 50, label="person")
-    await office.ask("b", 9, label="rollout", of_rollout=True)
-    assert [await office.end("person") for _ in range(2)] == ["rollout", "rollout"]
-    assert await office.end("person") == "person"
-
-
-async def test_projects_have_equal_shares_of_what_rollouts_have(offices: Callable[..., Office]) -> None:
-    office = offices(max_running=4)
-    await office.ask("a", 50, label="of a", of_rollout=True)
-    await office.ask("b", 50, label="of b", of_rollout=True)
-    await office.ask("a", 50, label="person")
-    assert [await office.end("of a") for _ in range(3)] == ["person", "person", "of b"]
-
-
 async def test_lines_of_batches_take_nothing_of_a_share() -> None:
     turns = FairTurns(max_running=8, bounds=MANY)
     lines = [turns.place("a", "default", BEHIND_ALL) for _ in range(7)]
@@ -435,15 +408,6 @@ async def test_who_leaves_frees_the_thread_or_the_place_in_the_queue(flood: Floo
     assert not flood.running
     assert len(flood.order) == LONG_THREADS, "what waited never began"
     assert await fair.run("modest", LONG + 1, lambda: "done") == "done"
-
-
-@pytest.mark.parametrize("raised", [ValueError("no"), KeyError("x")])
-async def test_what_the_work_raises_is_raised(raised: Exception) -> None:
-    def work() -> None:
-        raise raised
-
-    with pytest.raises(type(raised)):
-        await FairThreads().run("p", 1, work)
 
 
 async def test_encoding_a_long_text_is_given_up_at_its_next_part() -> None:

@@ -48,17 +48,6 @@ async def test_a_live_response_is_followed_to_its_end(redis: bool, background: b
     assert following_it.reader.source.response()["output"] == events[-1]["response"]["output"]  # type: ignore[index]
 
 
-async def test_it_is_followed_behind_any_event(redis: bool, gate: asyncio.Event) -> None:
-    owner, asked = workers(redis=redis, engine=says_half(gate))
-    reading = await owner.begin(input="hi", background=True, transport="sse")
-    seen = len(await reading.until("response.output_text.delta"))
-    followed = [await asked.follow(id_of(reading), starting_after=number) for number in range(seen + 2)]
-    gate.set()
-    events = await reading.to_the_end()
-    for number, each in enumerate(followed):
-        assert await each.to_the_end() == events[number + 1 :]
-
-
 CALLING = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a":'
 
 

@@ -113,13 +113,6 @@ BEGUN: list[Input] = [Enqueued(), RunStarted()]
 
 @pytest.mark.usefixtures("quick")
 class TestReaders:
-    async def test_of_a_foreground_response_everything_is_heard_at_once_and_nothing_is_kept(self, house: House) -> None:
-        log = house.log(only_kept=False)
-        for number, given in enumerate([RunStarted(), TurnBegan(9), Sampled([1])]):
-            log.take(given, [event(number)])
-        assert house.heard["resp_1"] == [0, 1, 2]
-        assert house.idle
-
     async def test_of_a_background_response_only_its_beginning_is_heard_before_it_is_kept(
         self, house: House, log: RunLog
     ) -> None:
@@ -133,12 +126,6 @@ class TestReaders:
         await eventually(lambda: house.heard["resp_1"] == [0, 1, 2, 3, 4])
         kept = b"".join(append.data for [append] in house.store.appended)
         assert kept == encode([*BEGUN, Sampled([1]), Sampled([2]), Sampled([3])])
-
-    async def test_nothing_overtakes_what_is_held_back(self, house: House, log: RunLog) -> None:
-        log.take(TurnBegan(9), [event(0)])
-        log.take(RunStarted(), [event(1)])
-        assert house.heard["resp_1"] == []
-        await eventually(lambda: house.heard["resp_1"] == [0, 1])
 
     async def test_webhooks_are_told_with_each_append_until_one_is_kept(self, house: House, log: RunLog) -> None:
         told = message("response.completed", "resp_1")
@@ -198,14 +185,6 @@ class TestBytes:
 
 
 class TestFlush:
-    async def test_what_is_not_kept_is_kept_now(self, house: House, log: RunLog) -> None:
-        await log.flush()
-        assert house.store.appended == []
-        log.take(Sampled([1]), [event(0)])
-        await log.flush()
-        assert [append.data for append in house.store.appended[0]] == [encode([Sampled([1])])]
-        assert house.heard["resp_1"] == [0]
-
     async def test_where_another_worker_has_it_that_is_said_and_nothing_is_told(
         self, house: House, log: RunLog
     ) -> None:

@@ -73,16 +73,6 @@ class TestTurns:
         assert another["id"] != first["id"]
         assert another["previous_response_id"] == first["id"]
 
-    async def test_every_leg_names_what_its_turn_continues(self) -> None:
-        """Its own id would send whoever follows a chain back in a circle."""
-        site = Site(FakeEngine([[ANSWER], [CALL], [CALL], [ANSWER]]))
-        before = await ask(site)
-        leg = await ask(site, previous_response_id=before["id"])
-        for _ in range(2):
-            leg = await ask(site, previous_response_id=leg["id"], input=output_of(leg))
-            assert leg["previous_response_id"] == before["id"]
-            assert await got(site, leg["id"]) == leg
-
     async def test_each_leg_is_read_with_numbers_of_its_own(self) -> None:
         site = Site(calling([ANSWER]))
         first = await begin(site)
@@ -144,16 +134,6 @@ class TestTurns:
         await site.responses.delete("default", first["id"])
         assert forgotten == own
         assert len(own) == 2
-
-    async def test_the_chain_goes_on_with_the_tokens_of_every_leg(self) -> None:
-        site, plain = Site(calling([CALL], [ANSWER])), Site(calling([CALL], [ANSWER]))
-        for each, dialect in ((site, CODEX), (plain, OPENAI)):
-            response = await ask(each, dialect)
-            for _ in range(2):
-                fields = {"previous_response_id": response["id"], "input": output_of(response)}
-                response = await ask(each, dialect, **fields)
-        prompts = [[list(request.prompt_token_ids) for request in each.engine.requests] for each in (site, plain)]
-        assert prompts[0] == prompts[1]
 
     @pytest.mark.parametrize("output", [None, "18"])
     async def test_a_call_that_comes_back_completed_has_its_output_with_it_or_none(self, output: str | None) -> None:
@@ -351,17 +331,6 @@ class TestTurns:
         assert second["id"] != first["id"]
         third = await ask(site, OPENAI, previous_response_id=second["id"], input=output_of(second))
         assert third["id"] not in (first["id"], second["id"])
-
-    async def test_it_goes_on_on_another_worker(self) -> None:
-        store = FakeStore()
-        site = Site(calling(), store, worker="a")
-        other = Site(FakeEngine([[ANSWER]]), store, worker="b")
-        for _ in range(20):
-            other.service.new_id("resp_")  # the workers' ids are their own
-        first = await ask(site)
-        second = await ask(other, previous_response_id=first["id"], input=output_of(first))
-        assert second["id"] == first["id"]
-        assert await got(site, first["id"]) == second
 
     async def test_a_leg_that_runs_elsewhere_is_followed_by_its_public_id(self, gate: asyncio.Event) -> None:
         store, others = FakeStore(), FakeOthers(reaches_others=True)

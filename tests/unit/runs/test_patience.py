@@ -11,7 +11,6 @@ from responses_app.stores.base import StoredResponse
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site, run_settings
 from tests.kit.memory_rollouts import MemoryRollouts
 from tests.kit.memory_stores import MemoryResponseStore
-from tests.kit.waiting import eventually
 from tests.unit.runs.readers import Failing, away, half_said, says_half
 from tests.unit.runs.upkeep import statuses
 
@@ -121,14 +120,6 @@ async def test_a_server_that_stops_leaves_one_in_the_background_to_the_others(
     assert not is_back or not heir.engine.requests, "all that it said is there"
 
 
-async def test_a_server_that_stops_waits_for_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    site = Site(settings=run_settings(database_patience_seconds=30))
-    await ending(site, background=False)
-    await asyncio.wait_for(site.registry.aclose(), 5)
-    assert len(site.service.unsaved) == 1
-    await eventually(lambda: "could not be stored" in caplog.text)
-
-
 async def test_one_in_the_background_that_begins_waits_for_the_store() -> None:
     """It was accepted, so it is not to fail for a disk that is full for a while."""
     site = Site(settings=run_settings(database_patience_seconds=0.05))
@@ -139,24 +130,6 @@ async def test_one_in_the_background_that_begins_waits_for_the_store() -> None:
     assert (await reading.to_the_end())[-1]["type"] == "response.completed"
     assert failing.left == 0
     assert statuses(site.store) == ["completed"]
-
-
-async def test_a_server_that_stops_leaves_one_that_begins_to_the_others() -> None:
-    site = Site(settings=run_settings(database_patience_seconds=30))
-    site.engine = FakeEngine([[ANSWER]])
-    site.__post_init__()
-    asked = asyncio.Event()
-
-    async def full(*_: object) -> None:
-        asked.set()
-        raise away()
-
-    site.store.begin = full  # type: ignore[method-assign]
-    await site.begin(input="hi", background=True)
-    await asked.wait()
-    await asyncio.wait_for(site.registry.aclose(), 5)
-    assert not site.service.unsaved
-    assert statuses(site.store) == ["in_progress"]
 
 
 async def end_unsaved(site: Site, count: int, **fields: object) -> None:

@@ -5,15 +5,12 @@ import time
 
 import pytest
 
-from engine.formats.harmony.encoding import encode_harmony
 from engine.types import FinishReason
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.steps import StopReason
 from responses_app.runs.log.journal import ReaderTooSlow
-from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
-from tests.kit.laws import assert_laws
-from tests.kit.oracle import validate_event
+from tests.kit.fakes import ANSWER, FakeEngine, Site, run_settings
 from tests.kit.waiting import eventually
 from tests.unit.runs.readers import HALF, Held, close, ended, half_said, hanging, hung, id_of, idle, response_of, runs
 
@@ -28,42 +25,6 @@ async def test_the_last_reader_to_leave_cancels_the_run_and_the_generation_is_cl
     await idle(site)
     assert (reading.run.status, reading.run.link) == (Status.CANCELLED, None)
     assert site.engine.running == 0
-
-
-async def test_a_cancelled_run_tells_its_readers_and_keeps_what_was_said() -> None:
-    site, reading = await hung()
-    site.registry.cancel(reading.run, reason="asked to")
-    events = await reading.to_the_end()
-    assert_laws(events)
-    response = events[-1]["response"]
-    assert events[-1]["type"] == "response.incomplete"
-    assert (response["status"], response["incomplete_details"], response["error"]) == ("cancelled", None, None)
-    assert response["output"][0]["content"][0]["text"] == "Half of it"
-    assert response["output"][0]["status"] == "incomplete"
-    assert response["usage"]["output_tokens"] == len(encode_harmony(HALF))
-    assert response["completed_at"] is None
-    for event in events:
-        validate_event(event)
-    assert site.store.saved[0].response == reading.run.response()
-    assert site.store.saved[0].link is None, "cannot be continued"
-
-
-async def test_a_run_that_is_cancelled_before_its_first_step_still_ends() -> None:
-    site = hanging()
-    reading = await site.begin(input="hi")
-    site.registry.cancel(reading.run, reason="at once")
-    response = await response_of(reading)
-    assert response["status"] == "cancelled"
-    assert site.engine.running == 0
-
-
-async def test_cancelling_again_and_again_changes_nothing() -> None:
-    site, reading = await hung()
-    for _ in range(5):
-        site.registry.cancel(reading.run, reason="asked to")
-        await asyncio.sleep(0)
-    response = await response_of(reading)
-    assert response["status"] == "cancelled"
 
 
 @pytest.mark.parametrize("turns", range(4))  # of the loop, from the last token on
@@ -97,13 +58,6 @@ async def test_one_that_goes_on_here_again_is_known_when_the_run_before_has_ende
     await asyncio.sleep(0)  # whoever is told of its end
     assert site.registry.get(before.response_id) is again is not before
     await site.registry.aclose()
-
-
-async def test_closing_with_runs_that_have_not_begun() -> None:
-    site = hanging()
-    reading = await site.begin(input="hi")
-    await site.registry.aclose()
-    assert (await reading.to_the_end())[-1]["response"]["status"] == "failed"
 
 
 def wordy(stream_max_lag_bytes: int) -> Site:
@@ -187,13 +141,6 @@ class TestGraces:
         assert run.status is Status.COMPLETED
         assert [timer.cancelled() for timer in graces] == [True]
 
-    async def test_one_that_has_ended_needs_no_grace(self, graces: Timers) -> None:
-        site = Site(settings=run_settings(reconnect_grace_seconds=GRACE))
-        reading = await site.begin(input="hi", transport="sse")
-        await reading.to_the_end()
-        reading.leave()
-        assert graces == []
-
     async def test_who_comes_back_at_another_worker_has_come_back(self) -> None:
         site, reading = await hung(reconnect_grace_seconds=0.01)
         reading.leave()
@@ -230,13 +177,6 @@ class TestGraces:
 
 
 class TestPlaces:
-    async def test_a_place_is_given_back_by_what_could_not_be_accepted(self) -> None:
-        registry = hanging(responses_max_in_flight=1).registry
-        for _ in range(3):
-            with pytest.raises(ValueError, match="refused"), registry.admission():
-                raise ValueError("refused")
-        registry.check_capacity()
-
     async def test_runs_and_those_to_come_share_the_places(self) -> None:
         site, _ = await hung(responses_max_in_flight=2)
         with site.registry.admission():
@@ -246,94 +186,6 @@ class TestPlaces:
             with pytest.raises(ApiError), site.registry.admission():
                 raise AssertionError("there is no place")
         site.registry.check_capacity()
-
-    async def test_what_runs_is_listed_until_it_has_ended(self, gate: asyncio.Event) -> None:
-        site, reading = await hung(gate)
-        run = reading.run
-        assert list(site.registry.running) == [run]
-        gate.set()
-        await reading.to_the_end()
-        await ended(site, run)
-        await ended(site, run)
-
-
-class TestFinding:
-    async def test_what_is_not_kept_is_found_while_it_runs(self) -> None:
-        site, reading = await hung(transport="json")
-        run = reading.run
-        assert len(site.registry.resumable) == 0
-        assert site.registry.find("default", run.response_id) is run
-        reading.leave()
-        await ended(site, run)
-        assert site.registry.find("default", run.response_id) is None
-
-    async def test_a_project_finds_its_own(self) -> None:
-        site, reading = await hung()
-        response_id = id_of(reading)
-        assert site.registry.find("default", response_id) is reading.run
-        assert site.registry.find("other", response_id) is None
-        assert site.registry.find("default", "resp_unknown") is None
-
-    async def test_one_that_has_ended_is_found_while_its_stream_is_kept(self, site: Site) -> None:
-        reading = await site.begin(input="hi", transport="sse")
-        await reading.to_the_end()
-        response_id = id_of(reading)
-        found = site.registry.find("default", response_id)
-        assert found.response_id == response_id
-        assert site.registry.get(response_id) is None
-        site.registry.resumable.drop(response_id)
-        assert site.registry.find("default", response_id) is None
-
-    async def test_what_is_not_stored_is_not_among_what_was_deleted(self) -> None:
-        site, reading = await hung(store=False)
-        site.forgetting.here([reading.run.response_id])
-        assert site.registry.find("default", reading.run.response_id) is reading.run
-        reading.leave()
-        await ended(site, reading.run)
-
-
-class TestReaders:
-    async def test_who_lets_go_cancels_nothing_that_another_one_reads(self) -> None:
-        site, first = await hung()
-        site.registry.attach(first.run).leave()
-        await asyncio.sleep(0)
-        assert runs(site, first)
-        first.reader.cancel("its client cancelled it")
-        await first.to_the_end()
-        assert first.reader.source.status is Status.CANCELLED
-
-    async def test_a_reader_may_begin_behind_an_event(self) -> None:
-        site, first = await hung()
-        events = first.take()
-        second = Reading(site, site.registry.attach(first.run, starting_after=2))
-        assert second.take() == events[3:]
-        first.leave()
-        second.leave()
-        await idle(site)
-
-
-class TestCancelling:
-    async def test_one_whose_end_is_decided_is_not_cancelled_and_the_log_does_not_say_so(
-        self, caplog: pytest.LogCaptureFixture, site: Site
-    ) -> None:
-        caplog.set_level("INFO", logger="respsite")
-        site.store.gate = asyncio.Event()
-        reading = await site.begin(input="hi")
-        run = reading.run
-        await site.store.saving.wait()
-        reading.leave()
-        site.registry.cancel(run, reason="too late")
-        site.store.gate.set()
-        await ended(site, run)
-        assert run.status is Status.COMPLETED
-        assert site.store.saved[0].response["status"] == "completed"
-        assert "too late" not in caplog.text
-
-    async def test_one_that_is_not_of_this_process_is_left_alone(self) -> None:
-        elsewhere, here = hanging(), hanging()
-        reading = await half_said(elsewhere)
-        here.registry.cancel(reading.run, reason="asked to")
-        assert runs(elsewhere, reading)
 
 
 class TestClosing:
@@ -356,15 +208,6 @@ class TestClosing:
         assert "1 responses are running; they have 0.05 s to end" in caplog.text
         assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing waits any more"
 
-    async def test_no_grace_promises_nothing_and_an_idle_server_needs_none(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        caplog.set_level("INFO", logger="respsite")
-        await close(Site(), grace=60)
-        site, _ = await hung()
-        await close(site)
-        assert "to end" not in caplog.text
-
     async def test_a_hurry_ends_the_grace(self) -> None:
         site, reading = await hung()
         closing = asyncio.create_task(site.registry.aclose(grace=60))
@@ -373,13 +216,6 @@ class TestClosing:
         site.registry.hurry.set()
         await asyncio.wait_for(closing, 5)
         assert (await reading.to_the_end())[-1]["response"]["status"] == "failed"  # type: ignore[index]
-
-    async def test_after_a_hurry_there_is_none(self, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level("INFO", logger="respsite")
-        site, _ = await hung()
-        site.registry.hurry.set()
-        await close(site, grace=60)
-        assert "to end" not in caplog.text, "no time is promised that is not given"
 
     async def test_all_that_run_share_the_grace(self) -> None:
         gates = [asyncio.Event(), asyncio.Event()]

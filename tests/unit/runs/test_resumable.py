@@ -13,7 +13,6 @@ from responses_app.runs.log.journal import JournalEntry
 from responses_app.runs.registry.resumable import size_of
 from responses_app.stores.base import StoredLog
 from tests.kit.fakes import FakeEngine, Reading, Site, run_settings
-from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
 from tests.unit.runs.readers import half_said, id_of, idle, refused, says_half
 
@@ -36,19 +35,6 @@ async def test_a_finished_stream_is_replayed_from_any_event(number: int, site: S
     first = await streamed(site, input="hi")
     again = await site.follow(first.run.response_id, starting_after=number if number >= 0 else None)
     assert await again.to_the_end() == first.events[number + 1 :]
-
-
-async def test_a_live_stream_goes_on_without_a_gap_or_a_double(gate: asyncio.Event) -> None:
-    site = site_of(engine=says_half(gate), grace=30)
-    first = await half_said(site, transport="sse")
-    first.take()
-    first.leave()
-    seen = len(first.events)
-    second = await site.follow(first.run.response_id, starting_after=seen - 1)
-    gate.set()
-    await second.to_the_end()
-    assert_laws(first.events + second.events)
-    second.leave()
 
 
 async def test_nobody_comes_back_within_the_grace() -> None:
@@ -296,14 +282,6 @@ async def test_one_that_its_worker_left_has_failed() -> None:
     await site.store.reclaim("another", dead_before=float("inf"))
     events = await entries_of(Site(store=site.store), id_of(reading))
     assert [b'"response.failed"' in each for each in events] == [False, False, True]
-
-
-async def test_unknown_and_foreign_ones_are_not_found() -> None:
-    site = Site(FakeEngine([[ANSWER]]))
-    response_id, _ = await told(site, input="hi")
-    for at in (site, Site(store=site.store)):  # the worker that has its stream, and one that has its log
-        for project, wanted in (("other", response_id), ("default", "resp_0")):
-            assert (await refused(at.responses.follow(project, wanted, starting_after=None))).status == 404
 
 
 async def test_a_log_that_cannot_be_read_is_said_and_logged(

@@ -14,35 +14,13 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.steps import StopReason
 from responses_app.protocol.usage import as_read
-from tests.kit.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, Reading, Site, run_settings
+from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Reading, Site
 from tests.kit.laws import assert_laws, is_subsequence, text_of
 from tests.kit.mangling import KINDS, WORD, Mangled, mangled_transcripts, told
 from tests.kit.oracle import validate_event
-from tests.unit.runs.readers import HALF, half_said, id_of, idle, response_of
+from tests.unit.runs.readers import HALF, id_of, idle, response_of
 
 CALL_UNKNOWN = "<|channel|>commentary to=browser.search <|constrain|>json<|message|>{}<|call|>"
-
-
-async def test_a_whole_response() -> None:
-    site = Site(FakeEngine([f"{THOUGHT}{ANSWER}"]))
-    reading = await site.begin(input="hi", tools=[TOOL_F], metadata={"a": "b"})
-    events = await reading.to_the_end()
-    assert_laws(events)
-    for event in events:
-        validate_event(event)
-    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
-    response = events[-1]["response"]
-    assert events[-1]["type"] == "response.completed"
-    assert response["status"] == "completed"
-    assert (response["created_at"], response["completed_at"]) == (int(NOW), int(NOW))
-    assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
-    body = as_read(reading.run.response(), usage_per_turn=False)
-    assert body == response, "the JSON body is the response of the last event"
-    usage = response["usage"]
-    assert usage["input_tokens"] == len(site.engine.prompts[0])
-    assert usage["output_tokens"] == len(encode_harmony(f"{THOUGHT}{ANSWER}"))
-    assert usage["input_tokens_details"]["cached_tokens"] == 3
-    assert 0 < usage["output_tokens_details"]["reasoning_tokens"] < usage["output_tokens"]
 
 
 async def test_the_terminal_event_comes_after_the_commit(site: Site) -> None:
@@ -61,14 +39,6 @@ async def test_the_terminal_event_comes_after_the_commit(site: Site) -> None:
     assert site.store.saved[0].response == reading.run.response()
     assert as_read(site.store.saved[0].response, usage_per_turn=False) == events[-1]["response"]
     assert await site.store.chain("default", reading.run.response_id) is reading.run.link
-
-
-@pytest.mark.parametrize("stored", [{"store": False}, {}])
-async def test_what_is_not_to_be_stored_is_not(stored: dict[str, object]) -> None:
-    site = Site(settings=run_settings(responses_store=bool(stored)))
-    response = await site.ask(input="hi", **stored)
-    assert response["store"] is False
-    assert site.store.saved == []
 
 
 @pytest.mark.parametrize(
@@ -139,26 +109,6 @@ async def test_an_engine_that_breaks_fails_the_response(
     assert reading.run.has_spoken == bool(said)
 
 
-async def test_out_of_tokens_is_incomplete_and_can_be_continued() -> None:
-    site = Site(FakeEngine([[HALF, FinishReason.LENGTH], ANSWER]))
-    first = await site.ask(input="hi", max_output_tokens=5)
-    assert first["status"] == "incomplete"
-    assert first["incomplete_details"] == {"reason": "max_output_tokens"}
-    assert first["output"][0]["status"] == "incomplete"
-    assert site.engine.requests[0].sampling.max_output_tokens == 5
-    second = await site.ask(input="go on", previous_response_id=first["id"])
-    assert second["status"] == "completed"
-    assert "Half of it<|end|>" in decode_tokens(site.engine.prompts[1])
-
-
-@pytest.mark.parametrize("said", ["<|return|>", "<|channel|>final<|return|>"])
-async def test_a_stop_without_output_is_incomplete_with_null_details(said: str) -> None:
-    response = await Site(FakeEngine([said])).ask(input="hi")
-    assert response["status"] == "incomplete"
-    assert response["incomplete_details"] is None
-    assert response["output"] == []
-
-
 async def test_an_engine_that_stops_without_a_reason_completes() -> None:
     site = Site(FakeEngine([[HALF, asyncio.Event()]]))
     for step in site.engine.turns[0]:
@@ -185,19 +135,6 @@ class TestUnknownTools:
         site = Site(FakeEngine([[CALL_UNKNOWN, FinishReason.STOP], ANSWER]))
         assert len((await site.ask(input="hi"))["output"]) == 2
 
-    async def test_the_correction_is_part_of_the_chain(self) -> None:
-        site = Site(FakeEngine([CALL_UNKNOWN, CALL_F, ANSWER]))
-        first = await site.ask(input="hi", tools=[TOOL_F])
-        call_id = first["output"][-1]["call_id"]
-        await site.ask(
-            input=[{"type": "function_call_output", "call_id": call_id, "output": "42"}],
-            previous_response_id=first["id"],
-            tools=[TOOL_F],
-        )
-        output = render_tool_output("functions.f", "42").tokens
-        expected = [*site.engine.prompts[1], *encode_harmony(CALL_F), *output, *generation_start()]
-        assert site.engine.prompts[2] == expected
-
     async def test_tools_are_not_there_when_calls_are_forbidden(self) -> None:
         site = Site(FakeEngine([CALL_F, ANSWER]))
         response = await site.ask(input="hi", tools=[TOOL_F], tool_choice="none")
@@ -209,14 +146,6 @@ class TestUnknownTools:
         site = Site(FakeEngine([f"<|channel|>commentary<|message|>Hm.<|end|>{_call(name)}<|call|>", ANSWER]))
         response = await site.ask(input="hi", tools=[TOOL_F])
         assert "function_call" not in [item["type"] for item in response["output"]]
-
-    async def test_a_cancellation_between_turns(self, gate: asyncio.Event) -> None:
-        site = Site(FakeEngine([CALL_UNKNOWN, [gate, ANSWER]]))
-        reading = await half_said(site)
-        reading.leave()
-        await idle(site)
-        assert reading.run.status is Status.CANCELLED
-        assert site.engine.running == 0
 
 
 async def test_a_function_that_was_not_declared_is_called_all_the_same() -> None:
@@ -231,32 +160,6 @@ async def test_a_function_that_was_not_declared_is_called_all_the_same() -> None
     assert len(site.engine.prompts) == 2, "the model was not told that it does not exist"
     told = encode_harmony("<|call|><|start|>functions.somewhere.else to=assistant<|channel|>commentary<|message|>42")
     assert _contains(site.engine.prompts[1], told)
-
-
-class TestOneCall:
-    """`parallel_tool_calls: false`: the generation ends with the first call, also where the model goes on."""
-
-    CALLS = (f"{THOUGHT}{{}}<|end|>", f"<|start|>assistant{{}}<|end|><|start|>assistant{ANSWER}")
-
-    def said(self) -> list[str]:
-        first, rest = self.CALLS
-        return [first.format(_call("f")), rest.format(_call("f"))]
-
-    @pytest.mark.parametrize("cut", [False, True], ids=["one chunk", "two chunks"])
-    async def test_the_stream_the_chain_and_the_usage_end_with_it(self, cut: bool) -> None:
-        first, rest = self.said()
-        site = Site(FakeEngine([[first, rest] if cut else f"{first}{rest}", ANSWER]))
-        response = await response_of(await site.begin(input="hi", tools=[TOOL_F], parallel_tool_calls=False))
-        assert response["status"] == "completed"
-        assert [item["type"] for item in response["output"]] == ["reasoning", "function_call"]
-        assert response["usage"]["output_tokens"] == len(encode_harmony(first))
-        assert site.engine.running == 0, "aborted"
-
-        output = {"type": "function_call_output", "call_id": response["output"][1]["call_id"], "output": "42"}
-        await site.ask(input=[output], previous_response_id=response["id"], tools=[TOOL_F])
-        told = render_tool_output("functions.f", "42").tokens
-        kept = [*site.engine.prompts[0], *encode_harmony(first), *told, *generation_start()]
-        assert site.engine.prompts[1] == kept
 
 
 async def test_every_generation_has_an_id_of_its_own() -> None:
@@ -358,14 +261,6 @@ def last(reading: Reading) -> tuple[object, object]:
     return response["status"], details and details["reason"]  # type: ignore[index]
 
 
-async def test_between_two_items_it_ends_at_once_and_the_engine_is_stopped() -> None:
-    site, reading, _ = await speaking(THOUGHT)
-    assert reading.run.stop(StopReason.STEERED)
-    await reading.to_the_end()
-    assert last(reading) == ("incomplete", "steered")
-    assert site.engine.running == 0
-
-
 async def test_inside_an_item_that_comes_to_its_end_first() -> None:
     site, reading, go_on = await speaking(HALF_SAID)
     assert reading.run.stop(StopReason.STEERED)
@@ -449,12 +344,3 @@ async def test_once_its_end_is_decided_nothing_stops_it(site: Site) -> None:
     await reading.to_the_end()
     assert last(reading) == ("completed", None)
     assert not reading.reader.source.stop(StopReason.INTERRUPTED)
-
-
-async def test_a_reader_that_leaves_a_steered_response_ends_it() -> None:
-    site, reading, _ = await speaking(HALF_SAID)
-    reading.run.stop(StopReason.STEERED)
-    reading.leave()
-    await idle(site)
-    stored = await site.responses.response("default", id_of(reading))
-    assert stored["status"] == "cancelled"

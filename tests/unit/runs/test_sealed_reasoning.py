@@ -53,28 +53,6 @@ def as_input(items: list[JsonObject]) -> list[JsonObject]:
     ]
 
 
-async def test_a_replay_of_two_hundred_items_on_another_worker_is_the_prompt_of_the_chain() -> None:
-    turns = [OTHER_ORDER, OTHER_ORDER, f"{OTHER_ORDER.partition('<|start|>')[0]}<|start|>assistant{ANSWER}"] * 17
-    owner = Site(FakeEngine(turns, max_model_len=50_000), sealer=sealer())
-    said: list[JsonObject] = []
-    asked: list[JsonObject] = [{"type": "message", "role": "user", "content": "Go."}]
-    previous: object = None
-    while len(said) < 200:
-        response = await owner.ask(input=asked, previous_response_id=previous, **ENCRYPTED)
-        items, previous = output_of(response), response["id"]
-        said += [*asked, *as_input(items)]
-        calls = [item["call_id"] for item in items if item["type"] == "function_call"]
-        asked = [{"type": "function_call_output", "call_id": call_id, "output": "18"} for call_id in calls]
-        asked = asked or [{"type": "message", "role": "user", "content": "Go on."}]
-    await owner.ask(input=asked, previous_response_id=previous, **ENCRYPTED)
-    other = Site(FakeEngine(max_model_len=50_000), sealer=sealer(), settings=run_settings(responses_store=False))
-    await other.ask(input=[*said, *asked], store=False, **ENCRYPTED)
-    assert other.engine.prompts[0] == owner.engine.prompts[-1]
-    bare = [{name: value for name, value in item.items() if name != "encrypted_content"} for item in said]
-    await other.ask(input=[*bare, *asked], store=False, **ENCRYPTED)
-    assert other.engine.prompts[1] != other.engine.prompts[0], "without the seals it is rendered"
-
-
 async def test_it_may_be_replayed_into_another_chain_and_never_into_another_project() -> None:
     site = Site(FakeEngine([OTHER_ORDER, ANSWER, OTHER_ORDER, ANSWER]), sealer=sealer())
     items = output_of(await site.ask(input="hi", **ENCRYPTED))
@@ -160,12 +138,6 @@ class TestSummaries:
         response = await site.ask(input="hi", **AUTO)
         assert len(site.engine.requests) == 1
         assert bool(output_of(response)[0]["summary"]) is (who == "text")
-
-    async def test_nobody_is_asked_where_no_summary_was_asked_for(self) -> None:
-        site = Site(FakeEngine([f"{THINKING}{ANSWER}"]))
-        response = await site.ask(input="hi", **ENCRYPTED)
-        assert len(site.engine.requests) == 1
-        assert output_of(response)[0]["summary"] == []
 
     async def test_it_is_held_to_no_grammar(self) -> None:
         reading = await Site().begin(input="hi")

@@ -17,7 +17,6 @@ from responses_app.runs.driving.tool_calls import LEFT_OUT, cut_text
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from tests.kit.fakes import FakeEngine, Site, run_settings
 from tests.kit.waiting import eventually
-from tests.unit.runs.readers import id_of
 
 CALL = "<|channel|>analysis to=python code<|message|>1+1<|call|>"
 ANSWER = "<|channel|>final<|message|>It is 2.<|return|>"
@@ -79,15 +78,6 @@ def items_of(events: list[JsonObject]) -> list[tuple[object, object]]:
     return [(item["type"], item["status"]) for item in done]  # type: ignore[index]
 
 
-async def test_its_result_stands_between_two_turns() -> None:
-    site = site_with(Shell())
-    events = await events_of(site)
-    assert items_of(events) == [("code_interpreter_call", "completed"), ("message", "completed")]
-    assert "<|start|>python to=assistant<|channel|>commentary<|message|>2<|end|><|start|>assistant" in prompt_of(
-        site, 1
-    )
-
-
 async def test_its_item_is_open_while_it_runs_and_a_cancellation_ends_it() -> None:
     tool = Shell(hangs=True)
     tool.idle_seconds = 60.0
@@ -128,18 +118,6 @@ async def test_one_that_was_not_asked_for_is_not_there() -> None:
         "reasoning",
         "message",
     ]
-
-
-async def test_its_stream_is_made_again_of_the_log_without_running_it() -> None:
-    tool = Shell()
-    site = site_with(tool)
-    reading = await site.begin(input="hi", tools=ASKED, transport="sse")
-    events = await reading.to_the_end()
-    site.registry.resumable.drop(reading.run.response_id)
-    tool.ended.clear()
-    again = await site.follow(id_of(reading))
-    assert await again.to_the_end() == events
-    assert not tool.ended.is_set()
 
 
 # What is declared, and what a request may have.

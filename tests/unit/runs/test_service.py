@@ -7,21 +7,19 @@ import pytest
 
 from engine.errors import EngineUnavailable
 from engine.formats.harmony import prompt
-from engine.formats.harmony.encoding import END, RETURN, decode_tokens, encode_harmony, encode_slices, longest_token
+from engine.formats.harmony.encoding import END, decode_tokens, encode_harmony, encode_slices, longest_token
 from engine.formats.harmony.prompt import generation_start, render_text, render_tool_output
 from engine.types import FinishReason
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.prompt.chain import ChainLink, new_link
+from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.planning import planning
-from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Reading, Site, run_settings
+from tests.kit.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Reading, Site
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
 from tests.unit.runs.readers import HALF, Held, hanging, idle, refused
-
-SAID = f"{THOUGHT}{ANSWER}"
 
 
 def user(text: str) -> list[int]:
@@ -53,14 +51,6 @@ class TestChains:
             told = list(render_tool_output("functions.f", f"it is {turn}").tokens)
             assert site.engine.prompts[turn] == [*before, *sampled, *told, *generation_start()]
         assert response["previous_response_id"] == previous
-
-    async def test_old_thoughts_are_dropped_after_an_answer(self) -> None:
-        site = Site(FakeEngine([SAID]))
-        first = await site.ask(input="one")
-        await site.ask(input="two", previous_response_id=first["id"])
-        answer = [*generation_start(), *encode_harmony(ANSWER)[:-1], END]
-        before = without_start(site.engine.prompts[0])
-        assert site.engine.prompts[1] == [*before, *answer, *user("two"), *generation_start()]
 
     async def test_instructions_and_tools_come_from_the_present_request(self, site: Site) -> None:
         first = await site.ask(input="one", instructions="Rhyme.", tools=[TOOL_F], reasoning={"effort": "high"})
@@ -166,15 +156,6 @@ class TestReplayedItems:
         assert (site.engine.prompts[1][: len(came_back)] == came_back) is (project == "default")
         assert "Hello<|end|>" in decode_tokens(site.engine.prompts[1])
 
-    async def test_ids_that_clients_made_up_are_no_error(self) -> None:
-        items = [
-            {"type": "message", "id": "msg_made-up", "role": "user", "content": "hi"},
-            {"type": "reasoning", "id": "rs_1", "summary": []},
-            {"type": "function_call", "id": "fc_9", "call_id": "c", "name": "f", "arguments": "{}"},
-            {"type": "function_call_output", "id": "fco_1", "call_id": "c", "output": "42"},
-        ]
-        assert (await Site().ask(input=items))["status"] == "completed"
-
 
 OUTPUT_OF_NOTHING = {"type": "function_call_output", "call_id": "call_9", "output": "42"}
 
@@ -205,6 +186,8 @@ class TestRefusals:
         assert error.code == "previous_response_in_progress"
         error = await site.refusal(input="hi", project="other", previous_response_id=reading.run.response_id)
         assert error.code == "previous_response_not_found", "another project learns nothing"
+        error = await Site(store=site.store).refusal(input="hi", previous_response_id=reading.run.response_id)
+        assert error.code == "previous_response_in_progress", "another worker runs it"
 
     @pytest.mark.parametrize("end", [RuntimeError("bug"), FinishReason.ABORT])
     async def test_failed_and_cancelled_responses_cannot_be_continued(self, end: Exception | FinishReason) -> None:
@@ -292,16 +275,6 @@ class TestTruncation:
         assert "old" in decode_tokens(reading.run.link.prompt_tokens())
 
 
-async def test_sampling_options_reach_the_engine(site: Site) -> None:
-    asked = {"temperature": 0.5, "top_p": 0.9, "presence_penalty": 0.1, "frequency_penalty": -0.2}
-    response = await site.ask(input="hi", max_output_tokens=77, **asked)
-    sampling = site.engine.requests[0].sampling
-    assert {name: getattr(sampling, name) for name in asked} == asked
-    assert {name: response[name] for name in asked} == asked
-    assert sampling.max_output_tokens == response["max_output_tokens"] == 77
-    assert set(sampling.stop_token_ids) == {RETURN, 200012}
-
-
 async def test_long_inputs_are_rendered_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(FakeEngine(max_model_len=100_000))
     threads = []
@@ -317,24 +290,6 @@ async def test_long_inputs_are_rendered_off_the_loop(monkeypatch: pytest.MonkeyP
     response = await site.ask(input="x" * (planning.LONG_INPUT + 1))
     assert response["status"] == "completed"
     assert len(threads) == 1
-
-
-async def test_many_at_once_do_not_mix() -> None:
-    site = Site(FakeEngine([SAID]), settings=run_settings(responses_max_in_flight=50))
-    readings = [await site.begin(input=f"number {number}") for number in range(30)]
-    for reading in readings:
-        assert_laws(await reading.to_the_end())
-    assert len({reading.run.response_id for reading in readings}) == 30
-
-
-async def test_a_link_can_be_made_by_hand_and_continued(site: Site) -> None:
-    """What a connection recalls needs no store at all."""
-    link = new_link(None, response_id="resp_x", started_on="2026-01-01", messages=[render_text("user", "one")])
-    request = parse_create({"input": "two", "previous_response_id": "resp_x"})
-    reader = await site.service.create(request, Origin(transport="test", project="default"), recall=lambda _: link)
-    await Reading(site, reader).to_the_end()
-    assert site.engine.prompts[0][-len(user("one")) - len(user("two")) - 2 : -2] == [*user("one"), *user("two")]
-    assert "2026-01-01" in decode_tokens(site.engine.prompts[0])
 
 
 class TestAccepted:
@@ -391,15 +346,6 @@ class TestAccepted:
         await eventually(lambda: bool(site.store.saved))
         await idle(site)
         assert [stored.response["status"] for stored in site.store.saved] == ["cancelled"]
-
-    async def test_what_is_being_accepted_takes_a_place(self) -> None:
-        site = Site(settings=run_settings(responses_max_in_flight=1))
-        accepting = Held(site.store, "accept")
-        beginning = asyncio.create_task(site.begin(input="hi"))
-        await accepting.waits.wait()
-        assert (await site.refusal(input="hi")).status == 503
-        accepting.go_on.set()
-        await (await beginning).to_the_end()
 
 
 class TestForgotten:

@@ -20,7 +20,6 @@ from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.queues.turns import FairTurns
 from tests.kit.fakes import FakeEngine, Reading, Site
-from tests.kit.oracle import validate_event
 from tests.kit.plain_format import FORMAT, STOP, PlainFormat
 from tests.kit.waiting import eventually
 from tests.unit.runs.readers import refused
@@ -101,14 +100,6 @@ async def test_a_chain_that_is_too_long_for_the_other_model() -> None:
     error = await two.site.refusal(input="two", model="small", previous_response_id=first["id"])
     assert error.code == "context_length_exceeded"
     assert "200" in error.message
-
-
-async def test_one_that_is_away_leaves_the_other_alone() -> None:
-    two = Two()
-    two.small.ill = EngineUnavailable("away", retry_after=9)
-    await two.site.ask(input="hi")
-    error = await two.site.refusal(input="hi", model="mini")
-    assert (error.status, error.retry_after) == (503, 9)
 
 
 async def test_one_that_has_not_started_is_a_503() -> None:
@@ -246,20 +237,6 @@ class PlainSite(Site):
 
 def rendered(summary: str = SUMMARY) -> str:
     return bytes(summary_message(FORMAT, summary).tokens.tolist()).decode()
-
-
-async def test_a_response_is_created() -> None:
-    site = PlainSite(f"{THOUGHT}{ANSWER}")
-    events = await site.events(instructions="Rhyme.")
-    for event in events:
-        validate_event(event)
-    thought, answer = events[-1]["response"]["output"]  # type: ignore[index]
-    assert (thought["type"], thought["content"][0]["text"]) == ("reasoning", "Hm.")
-    assert (answer["phase"], answer["content"][0]["text"]) == ("final_answer", "Hello.")
-    assert site.texts == [f"{FRAME.replace('medium ', 'medium Rhyme.')}User: hi\n{PLAIN_START}"]
-    assert site.engine.requests[0].sampling.stop_token_ids == (STOP,)
-    usage = events[-1]["response"]["usage"]  # type: ignore[index]
-    assert (usage["input_tokens"], usage["output_tokens"]) == (len(site.texts[0]), len(f"{THOUGHT}{ANSWER}"))
 
 
 async def test_a_chain_goes_on_with_exactly_the_same_tokens_and_old_thoughts_are_dropped() -> None:

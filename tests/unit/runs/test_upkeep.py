@@ -23,15 +23,6 @@ from tests.unit.runs.readers import Held, half_said, hanging, id_of, idle, says_
 from tests.unit.runs.upkeep import LEASE, LEFT, StoppedStore, go_on_living, kept, left_behind, looked_after, statuses
 
 
-async def test_what_a_dead_worker_left_runs() -> None:
-    site = Site(store=await left_behind(3))
-    async with looked_after(site):
-        await eventually(lambda: statuses(site.store) == ["completed"] * 3)
-    assert site.metrics.takeovers.at("continued").value == 3
-    ended = {labels[-1]: cell.value for labels, cell in site.metrics.responses.cells.items() if cell.value}
-    assert ended == {"completed": 3}
-
-
 async def test_those_that_ran_when_a_worker_died_run_again_one_after_the_other() -> None:
     site = Site(FakeEngine([[asyncio.Event()]]), await left_behind(2, worker="dead"))
     async with looked_after(site):

@@ -12,7 +12,6 @@ from tests.kit.fixtures import module_server
 from tests.kit.scripts import Entry, as_history, journal
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
-from tests.kit.wiretap import Wiretap
 
 if TYPE_CHECKING:  # importing it takes seconds, which all who collect tests would wait for
     from agents import OpenAIResponsesModel, Tool
@@ -184,20 +183,3 @@ async def test_the_example_of_a_search_for_tools_runs_as_it_stands(desk: Desk, *
     assert "list_open_orders" not in decode_tokens(prompts[0])
     for generation, prompt in zip(desk.generations, prompts[1:], strict=False):
         assert prompt[: len(history := as_history(generation))] == history
-
-
-async def test_runs_of_a_websocket_session_share_one_connection(server: Server) -> None:
-    import agents
-
-    cities: list[str] = []
-    agent = agents.Agent(name="Weather desk", model=MODEL, tools=[weather_tool(cities)])
-    async with Wiretap(server.port) as tap:
-        async with agents.responses_websocket_session(base_url=tap.base_url, api_key="none") as session:
-            first = await session.run(agent, QUESTION)
-            streamed = session.run_streamed(agent, THANKS, previous_response_id=first.last_response_id)
-            async for _ in streamed.stream_events():
-                pass
-        assert tap.requests == ["GET /v1/responses HTTP/1.1"]
-        parents = [frame.get("previous_response_id") for frame in tap.frames()]
-    assert (first.final_output, streamed.final_output, cities) == ("It is 18 °C there.", "Sleep well.", ["Paris"])
-    assert parents == [None, None, first.last_response_id]

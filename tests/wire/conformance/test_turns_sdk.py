@@ -4,28 +4,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from openai import OpenAI
 from openai.types.responses import Response
 
 from tests.kit.fixtures import two_of
-from tests.kit.scripts import BEGIN, CALL, journal
+from tests.kit.scripts import BEGIN, CALL
 from tests.kit.sdk import PATIENCE, WEATHER
 from tests.kit.server import KINDS, Server
 from tests.kit.stored import stored
 
 CODEX = {"Respsite-Dialect": "codex-turn"}
-LEASE = 3  # WORKER_LEASE_SECONDS, where one worker is to take over
 SAID = f"{BEGIN}It is warm.<|return|>"
 SECRET = "The user's own words"
 FAULTS = {"overloaded": openai.RateLimitError, "failed": openai.InternalServerError}
 SCRIPT: list[dict[str, Any]] = [
     *({"when": f"[{fault} {way}]", "fault": fault, "times": 1} for fault in FAULTS for way in ("json", "stream")),
-    *({"when": f"[{fault} later]", "say": SAID, "fault": fault, "fault_after": 6, "times": 1} for fault in FAULTS),
-    {"when": "[hangs]", "say": SAID, "hang_after": 0, "times": 1},
-    {"when": "[stays]", "say": SAID, "hang_after": 6},
     {"when": SECRET, "say": CALL},
     {"say": SAID},
 ]
@@ -89,13 +84,6 @@ def test_the_sdk_s_own_retry_goes_on_behind_a_leg_that_the_engine_refused(client
     gone_on(turn, last.response)
 
 
-def test_the_sdk_s_own_retry_goes_on_behind_a_leg_that_it_dropped(workers: Workers, client: OpenAI) -> None:
-    turn = begun(client)
-    patient = client.with_options(timeout=httpx.Timeout(PATIENCE, read=1.0), max_retries=5)
-    gone_on(turn, patient.responses.create(**answering(turn, "[hangs]")))
-    assert "abort" in {each["finish"] for each in journal(workers.one)}
-
-
 def test_a_turn_that_is_deleted_is_gone_everywhere(workers: Workers, client: OpenAI) -> None:
     turn = begun(client)
     gone_on(turn, client.responses.create(**answering(turn, "18")))
@@ -129,18 +117,3 @@ def assert_gone(client: OpenAI, turn: Response) -> None:
             ask()
     with pytest.raises(openai.BadRequestError, match="not found"):
         client.responses.create(**answering(turn, "20"))
-
-
-def test_behind_a_worker_that_died_another_one_goes_on(folder: Path) -> None:
-    """Until the dead worker is known to be dead, its leg runs: the SDK waits."""
-    workers = Workers(folder, worker_lease_seconds=LEASE)
-    with workers.one, workers.other, sdk_of(workers.one) as client, sdk_of(workers.other, max_retries=10) as other:
-        turn = begun(client)
-        stream = client.responses.create(**answering(turn, "[stays]"), stream=True)
-        for event in stream:
-            if event.type == "response.output_text.delta":
-                break
-        workers.one.kill()
-        with pytest.raises(openai.APIConnectionError):
-            list(stream)
-        gone_on(turn, other.responses.create(**answering(turn, "18")))

@@ -1,7 +1,6 @@
 """Background responses of a real server: they outlive their clients, wait in a bounded queue, and can be cancelled."""
 
 import asyncio
-import json
 import random
 from collections.abc import AsyncIterator
 
@@ -13,7 +12,7 @@ from tests.kit.clients import http_client, read_error_answer, ready, text_of
 from tests.kit.fixtures import module_server
 from tests.kit.laws import assert_laws
 from tests.kit.raw_streams import RawStream
-from tests.kit.scripts import SPOKEN, generations, was_aborted
+from tests.kit.scripts import SPOKEN, was_aborted
 from tests.kit.server import Server
 from tests.kit.stored import stored_statuses
 from tests.kit.waiting import eventually
@@ -85,19 +84,6 @@ async def test_no_more_wait_than_the_maximum(server: Server, http: httpx.AsyncCl
     assert first["status"] == "cancelled"
     begun[-1] = await begin(http, "There is room again")
     assert {response["status"] for response in await cancel(http, *begun)} == {"cancelled"}
-
-
-@pytest.mark.each_database
-async def test_they_have_their_turns_in_order(server: Server, http: httpx.AsyncClient) -> None:
-    hanging = [await begin(http, "[hang]") for _ in range(RUNNING)]
-    waiting = [await begin(http, f"Hello {number}") for number in range(WAITING)]
-    await cancel(http, *hanging)
-    for response in waiting:
-        await until(http, response["id"], "completed")
-    order = [generations(server, response["id"])[0] for response in waiting]
-    lines = (server.folder / "journal.jsonl").read_text().splitlines()
-    places = [lines.index(json.dumps(entry)) for entry in order]
-    assert places == sorted(places)
 
 
 @pytest.mark.each_database

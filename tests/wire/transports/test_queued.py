@@ -114,19 +114,6 @@ async def test_where_too_many_wait_one_more_hears_when_to_come_back(server: Serv
             assert (await socket.answer(lane))[-1]["type"] == "response.completed"
 
 
-async def test_a_client_that_leaves_the_queue_makes_room(server: Server, http: httpx.AsyncClient) -> None:
-    async with busy(server, http, "d0"):
-        async with await Socket.open(server.ws_url) as socket:
-            for lane in ("one", "two"):
-                await socket.create("Hello", lane)
-                await socket.until("response.queued", lane)
-        await in_flight(server, http, 1)
-        later = asyncio.create_task(http.post("/responses", json={"input": "Hello"}))
-        await in_flight(server, http, 2)
-        release(server, "d0")
-        assert (await later).status_code == 200
-
-
 def test_a_stop_while_some_wait_tells_them_to_come_back(tmp_path: Path) -> None:
     with Server(tmp_path, script=[{"say": "", "hang_after": 0}], engine_max_running=1) as server:
 

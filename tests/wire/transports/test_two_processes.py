@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from tests.kit.background import begin, get, is_idle, new_server, speak, until
-from tests.kit.clients import Frame, Socket, read_error_answer, read_error_frame, text_of
+from tests.kit.background import begin, get, is_idle, new_server, speak
+from tests.kit.clients import Frame, Socket, read_error_answer, read_error_frame
 from tests.kit.fixtures import module_pair
 from tests.kit.raw_streams import RawStream
 from tests.kit.scripts import as_history, generations
@@ -59,20 +59,6 @@ async def test_a_chain_goes_from_one_to_the_other_token_by_token(
         parent = response
 
 
-async def test_a_response_is_known_everywhere_once_it_is_created(
-    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
-) -> None:
-    async with await Socket.open(pair[0].ws_url) as socket:
-        for number in range(20):
-            await socket.create("[hang]", str(number % 4))
-            created = await socket.next(str(number % 4))
-            assert created["type"] == "response.created"
-            response_id = created["response"]["id"]
-            assert (await get(two, response_id))["status"] == "in_progress"
-            assert (await one.delete(f"/responses/{response_id}")).status_code == 200
-            assert (await socket.answer(str(number % 4)))[-1]["response"]["status"] == "cancelled"
-
-
 @pytest.mark.parametrize("store", [True, False])
 @pytest.mark.each_database
 async def test_what_is_deleted_at_the_other_is_not_continued_where_it_was_made(
@@ -94,35 +80,6 @@ async def test_what_is_deleted_at_the_other_is_not_continued_where_it_was_made(
         assert set(stored_statuses(pair[0])) == before
 
 
-async def test_an_item_that_one_made_is_replayed_and_referred_to_at_the_other(
-    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
-) -> None:
-    response = await create(one, "Hello")
-    message = response["output"][-1]
-    for item in (message, {"type": "item_reference", "id": message["id"]}):
-        again = await create(two, [item, {"role": "user", "content": "And?"}])
-        sampled = generations(pair[0], response["id"])[0]["sampled_tokens"][:-1]
-        prompt = generations(pair[0], again["id"])[0]["prompt_tokens"]
-        assert any(prompt[start : start + len(sampled)] == sampled for start in range(len(prompt)))
-
-
-async def test_what_one_runs_the_other_can_watch_and_not_touch(
-    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
-) -> None:
-    response = await begin(one, "[dumb a]")
-    assert (await get(two, response["id"]))["status"] in ("queued", "in_progress")
-    assert (await two.get(f"/responses/{response['id']}/input_items")).json()["data"]
-    answer = await two.post("/responses", json={"input": "And?", "previous_response_id": response["id"]})
-    read_error_answer(answer, status=400, code="previous_response_in_progress", param="previous_response_id")
-    stream = await RawStream.resume(pair[1], response["id"])
-    first = await stream.take(3)
-    assert [event["type"] for event in first] == ["response.created", "response.queued", "response.in_progress"]
-    speak(pair[0], "a")
-    done = await until(two, response["id"], "completed")
-    assert (await stream.rest())[-1]["response"] == done
-    assert text_of(await create(two, "And?", previous_response_id=done["id"])) == "Hello there, friend."
-
-
 async def test_what_is_deleted_at_the_other_stays_deleted_when_it_ends(
     pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
 ) -> None:
@@ -140,17 +97,3 @@ async def test_what_is_deleted_at_the_other_stays_deleted_when_it_ends(
         for response_id in ids:
             read_error_answer(await http.get(f"/responses/{response_id}"), status=404, code=None, param="response_id")
     assert not set(ids) & set(stored_statuses(pair[0]))
-
-
-async def test_what_is_deleted_at_the_other_cannot_be_read_any_more_where_it_runs(
-    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
-) -> None:
-    running = await begin(one, "[dumb f]")
-    await until(one, running["id"], "in_progress")
-    for path in ("", "/input_items"):
-        assert (await one.get(f"/responses/{running['id']}{path}")).status_code == 200
-    assert (await two.delete(f"/responses/{running['id']}")).json()["deleted"]
-    for path in ("/input_items", "", "?stream=true"):
-        assert (await one.get(f"/responses/{running['id']}{path}")).status_code == 404, path
-    assert (await one.post(f"/responses/{running['id']}/cancel")).status_code == 404
-    await eventually(lambda: is_idle(pair[0]))
