@@ -1,4 +1,4 @@
-"""Builds the wheel of this checkout, in a copy of what it is made of: nothing of an earlier build gets into it."""
+"""Builds wheels; that of this checkout in a copy of its parts, so that nothing of an earlier build gets into it."""
 
 import os
 import shutil
@@ -24,6 +24,11 @@ def build_wheel(folder: Path, *, changed_at: float | None = None) -> Path:
         shutil.copy(ROOT / name, source)
     for path in source.rglob("*") if changed_at is not None else ():
         os.utime(path, (changed_at, changed_at))
+    return wheel_of(source, folder)
+
+
+def wheel_of(source: Path, folder: Path) -> Path:
+    """Build the wheel of a source tree into an empty folder, and return its path."""
     environ = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
     python = pip.installed(Path(__file__).parent / "requirements.txt")
     command = [python, "-c", BUILD, folder]

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import pytest
 
 from responses_app import __version__
 from tests.kit.server import ROOT, clean_environ, free_port
+from tests.project.wheel.building import wheel_of
+from tests.system.extensions.test_package import PACKAGE
 
 INSTALL_SECONDS, START_SECONDS = 900.0, 90.0
 
@@ -51,13 +54,13 @@ def said(program: Path, *words: str, folder: Path, **settings: str) -> str:
 
 
 @contextmanager
-def served(program: Path, folder: Path, *flags: str) -> Iterator[str]:
+def served(program: Path, folder: Path, *flags: str, **settings: str) -> Iterator[str]:
     """Run `respsite serve` in a folder; yield where it listens."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [program, "serve", "--port", str(port), *flags], cwd=folder, env=environ(), stdout=log, stderr=log
+            [program, "serve", "--port", str(port), *flags], cwd=folder, env=environ(**settings), stdout=log, stderr=log
         )
     try:
         began = time.monotonic()
@@ -100,6 +103,18 @@ def test_it_serves_in_an_empty_folder(program: Path, tmp_path: Path) -> None:
         port = url.rpartition(":")[2]
         told = json.loads(said(program, "doctor", "--json", "--seconds", "60", folder=tmp_path, PORT=port))
         assert [each for each in told["findings"] if each["level"] == "problem"] == []
+
+
+def test_another_package_is_loaded_and_none_is(program: Path, tmp_path: Path) -> None:
+    wheel = wheel_of(shutil.copytree(PACKAGE, tmp_path / "source"), tmp_path)
+    command = [program.parent / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel]
+    subprocess.run(command, check=True, timeout=INSTALL_SECONDS)
+    for chosen, last in (("default,acme-notes", ["acme_notes"]), ("none", [])):
+        with served(program, tmp_path, EXTENSIONS=chosen) as url:
+            assert httpx.get(f"{url}/health").json()["extensions"][-1:] == last
+            assert httpx.get(f"{url}/v1/notes").status_code == (200 if last else 404)
+            answer = httpx.post(f"{url}/v1/responses", json={"input": "count to 3"}, timeout=30).json()
+            assert answer["output"][-1]["content"][0]["text"] == "1 2 3"
 
 
 def test_it_serves_with_workers(program: Path, tmp_path: Path) -> None:

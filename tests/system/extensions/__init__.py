@@ -1,0 +1,1 @@
+"""Extensions: another's package that brings one, and the server without any."""
