@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from responses_app.command_line.conformance.program import GROUPS
-from responses_app.command_line.conformance.shapes import CheckVerdict
-from responses_app.command_line.conformance.telling import PAINS, verdict_of
+from responses_app.extensions.conformance.program import GROUPS
+from responses_app.extensions.conformance.shapes import CheckVerdict
+from responses_app.extensions.conformance.telling import PAINS, verdict_of
 
 OURS = "respsite"
 PIPE = "\\|"

@@ -22,7 +22,7 @@ from bench.vllm.peers import KEY, REQUIREMENTS, Steps, litellm, wait_until_it_an
 from bench.vllm.servers import Bench, Contender, TextServer
 from bench.vllm.shapes import small
 from responses_app import __version__
-from responses_app.command_line.conformance import chats, facts, tools
+from responses_app.extensions.conformance import chats, facts, tools
 from tests.kit import pip
 from tests.kit.ending import ended_cleanly
 from tests.kit.programs import secluded

@@ -35,9 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     if words and words[0] in (*INTERNAL, "manage"):  # all further words are Django's, --help too
         return _run_django(words[1:] if words[0] == "manage" else words)
-    from responses_app.command_line.parser import build_parser
+    from responses_app.command_line.parser import ORDER, build_parser, loaded_commands
 
     try:
+        if words and words[0] in ORDER and words[0] not in (each.name for each in loaded_commands()):
+            raise CommandFailed(f"`respsite {words[0]}` needs an extension that EXTENSIONS leaves out.", status=USAGE)
         parser = build_parser()
     except ValueError as problem:  # of an extension
         raise CommandFailed(str(problem)) from None

@@ -15,13 +15,22 @@ from responses_app.settings.extensions import chosen, load
 HERE = "responses_app.command_line"
 MAX_SPEED = 1e6
 CHECK_SECONDS = 3.5
-CHECKS_AT_ONCE = 4
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # as the API has them
 ROLLOUT_FORMATS = ("tree", "nemo-gym", "trl", "harbor", "verifiers", "tinker")  # of `rollouts export`
 AGENTS = ("codex", "claude", "opencode", "copilot", "qwen", "aider", "open-webui")  # as in `agents.AGENTS`
 MAX_CONTEXT = 100_000_000
 PROMPT = "count to 100, in words, one a line"
 ABOUT = "respsite: the stateful Responses API server for open models."
+# As `--help` lists them; those of others' extensions come last.
+ORDER = """
+    serve sandboxes chat replay bench batch conformance export import audit rollouts doctor manage configure completion
+""".split()
+
+
+def loaded_commands() -> list[Command]:
+    """Return those of the kernel and of the extensions loaded. Raises `ValueError` with a whole sentence."""
+    of_extensions = (each for extension in load(chosen(os.environ)) for each in extension.commands())
+    return sorted((*_commands(), *of_extensions), key=lambda each: [*ORDER, each.name].index(each.name))
 
 
 def build_parser() -> ArgumentParser:
@@ -33,7 +42,7 @@ def build_parser() -> ArgumentParser:
     parser.add_argument("--version", action="version", version=f"respsite {__version__}")
     suggest(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Explained)
-    for each in (*_commands(), *(each for extension in load(chosen(os.environ)) for each in extension.commands())):
+    for each in loaded_commands():
         added: ArgumentParser = commands.add_parser(
             each.name, help=each.about, description=each.about, allow_abbrev=False
         )
@@ -66,12 +75,6 @@ def _commands() -> Sequence[Command]:
             f"{HERE}.bench:run",
         ),
         Command("batch", "Run the requests of a file as a batch: `respsite batch run FILE`.", _batch),
-        Command(
-            "conformance",
-            "Test a server against OpenAI's and Anthropic's APIs; the status is 1 if a check fails.",
-            _conformance,
-            f"{HERE}.conformance.program:run",
-        ),
         Command(
             "export",
             "Export stored responses and conversations to a file of JSON Lines.",
@@ -208,29 +211,6 @@ def _bench(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--json", metavar="FILE", help="write the results as JSON; - is standard output")
     parser.add_argument("--svg", metavar="FILE", help="write a chart as SVG")
-
-
-def _conformance(parser: ArgumentParser) -> None:
-    parser.add_argument("base_url", metavar="URL", nargs="?", help=f"the server's base URL, like {DEFAULT_URL}")
-    add_endpoint(parser, url_flag=False)
-    parser.add_argument("--key", help="the API key itself; other people on this machine can see it in the command")
-    parser.add_argument("--model", help="the model (default: the first that the server lists)")
-    parser.add_argument(
-        "--only", action="append", metavar="GROUP", help="run only this group or check; can be repeated"
-    )
-    parser.add_argument(
-        "--at-once",
-        type=int,
-        default=CHECKS_AT_ONCE,
-        metavar="N",
-        help="checks that run in parallel (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=60.0, metavar="N", help="time limit of a check (default: %(default)s)"
-    )
-    parser.add_argument("--list", action="store_true", help="list the checks with their rules, and exit")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    parser.add_argument("--junit", metavar="FILE", help="write the results as JUnit XML")
 
 
 def _batch(parser: ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from openai.types.conversations import ConversationItemList
 from openai.types.responses.response_usage import ResponseUsage
 from pydantic import BaseModel
 
-from responses_app.command_line.conformance import shapes
+from responses_app.extensions.conformance import shapes
 
 
 def flat(kind: Any) -> Iterator[Any]:

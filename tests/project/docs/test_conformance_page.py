@@ -3,8 +3,8 @@
 from typing import Any
 
 from bench.conformance_page import page
-from responses_app.command_line.conformance.program import CHECKS, GROUPS
-from responses_app.command_line.conformance.telling import PAINS
+from responses_app.extensions.conformance.program import CHECKS, GROUPS
+from responses_app.extensions.conformance.telling import PAINS
 from tests.kit.server import ROOT
 
 ENVIRONMENT = {"respsite": "1", "vLLM": "2", "LiteLLM": "3", "agentic-api": "4", "day": "1 May"}

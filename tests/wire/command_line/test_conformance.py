@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 
 from responses_app.command_line import main
-from responses_app.command_line.conformance.program import CHECKS
-from responses_app.command_line.conformance.telling import PAINS
 from responses_app.command_line.endpoint import RemoteServer
+from responses_app.extensions.conformance.program import CHECKS
+from responses_app.extensions.conformance.telling import PAINS
 from tests.kit.closed import ClosedServer
 from tests.kit.server import Server, free_port
 from tests.wire.command_line.hostile import WAYS, hostile_server

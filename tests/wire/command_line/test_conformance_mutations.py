@@ -8,11 +8,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from responses_app.command_line.conformance.checks import Result, run_checks
-from responses_app.command_line.conformance.program import GROUPS, chosen
-from responses_app.command_line.conformance.shapes import CheckVerdict
-from responses_app.command_line.conformance.talk import Server as Asked
 from responses_app.command_line.endpoint import RemoteServer
+from responses_app.extensions.conformance.checks import Result, run_checks
+from responses_app.extensions.conformance.program import GROUPS, chosen
+from responses_app.extensions.conformance.shapes import CheckVerdict
+from responses_app.extensions.conformance.talk import Server as Asked
 from tests.kit.fixtures import module_server
 from tests.kit.sdk import MODEL
 from tests.kit.server import Server

@@ -94,6 +94,14 @@ def test_without_a_command_it_says_what_there_is() -> None:
     assert "usage: respsite" in done.stderr
 
 
+def test_a_command_of_an_extension_that_is_not_loaded_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EXTENSIONS", "none")
+    assert main(("conformance", "--list")) == 2
+    assert capsys.readouterr().err.endswith(" needs an extension that EXTENSIONS leaves out.\n")
+
+
 class ServedByTheProgram(Server):
     """`respsite serve` with flags, in place of `manage.py serve`."""
 

@@ -4,9 +4,9 @@ import json
 import re
 from typing import Any
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.checks import CheckGroup
-from responses_app.command_line.conformance.facts import (
+from responses_app.extensions.conformance import sources
+from responses_app.extensions.conformance.checks import CheckGroup
+from responses_app.extensions.conformance.facts import (
     ASK_SURE,
     ASK_TIME,
     ASK_WEATHER,
@@ -21,7 +21,7 @@ from responses_app.command_line.conformance.facts import (
     called,
     misfit,
 )
-from responses_app.command_line.conformance.shapes import (
+from responses_app.extensions.conformance.shapes import (
     CUSTOM_CALL,
     FUNCTION_CALL,
     PATCH_CALL,
@@ -34,7 +34,7 @@ from responses_app.command_line.conformance.shapes import (
     response_of,
     text_of,
 )
-from responses_app.command_line.conformance.talk import Talk, good
+from responses_app.extensions.conformance.talk import Talk, good
 
 TOOLS = CheckGroup("tools", "Responses: tools")
 RUN: Json = {"type": "custom", "name": "run", "description": "Run a command of the shell."}

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import aiohttp
 
 from engine.errors import reason_of
-from responses_app.command_line.conformance.shapes import (
+from responses_app.command_line.endpoint import RemoteServer
+from responses_app.extensions.conformance.shapes import (
     TERMINAL,
     Absent,
     Json,
@@ -27,7 +28,6 @@ from responses_app.command_line.conformance.shapes import (
     Unreachable,
     response_of,
 )
-from responses_app.command_line.endpoint import RemoteServer
 
 MAX_BODY = 16 * 1024 * 1024  # bytes of an answer or a stream
 MAX_EVENTS = 50_000  # of a stream

@@ -2,9 +2,9 @@
 
 from itertools import pairwise
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.checks import CheckGroup
-from responses_app.command_line.conformance.facts import (
+from responses_app.extensions.conformance import sources
+from responses_app.extensions.conformance.checks import CheckGroup
+from responses_app.extensions.conformance.facts import (
     FEW_TOKENS,
     HELLO,
     LONG,
@@ -13,7 +13,7 @@ from responses_app.command_line.conformance.facts import (
     said,
     streamed,
 )
-from responses_app.command_line.conformance.shapes import (
+from responses_app.extensions.conformance.shapes import (
     EVENTS,
     TERMINAL,
     Absent,
@@ -25,7 +25,7 @@ from responses_app.command_line.conformance.shapes import (
     text_of,
     whole_response_of,
 )
-from responses_app.command_line.conformance.talk import NOT_THERE, Talk
+from responses_app.extensions.conformance.talk import NOT_THERE, Talk
 
 STREAMS = CheckGroup("stream", "Responses: streams")
 

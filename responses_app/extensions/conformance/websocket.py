@@ -1,8 +1,8 @@
 """The WebSocket of responses."""
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.checks import CheckGroup
-from responses_app.command_line.conformance.facts import (
+from responses_app.extensions.conformance import sources
+from responses_app.extensions.conformance.checks import CheckGroup
+from responses_app.extensions.conformance.facts import (
     ASK_WEATHER,
     FORCE_WEATHER,
     HELLO,
@@ -11,7 +11,7 @@ from responses_app.command_line.conformance.facts import (
     output_of,
     said,
 )
-from responses_app.command_line.conformance.shapes import (
+from responses_app.extensions.conformance.shapes import (
     EVENTS,
     TERMINAL,
     Json,
@@ -21,7 +21,7 @@ from responses_app.command_line.conformance.shapes import (
     require,
     response_of,
 )
-from responses_app.command_line.conformance.talk import Talk, WebSocketTalk, socket
+from responses_app.extensions.conformance.talk import Talk, WebSocketTalk, socket
 
 WEBSOCKET = CheckGroup("websocket", "Responses: WebSocket")
 MOST_LANES = 32

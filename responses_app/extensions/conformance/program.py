@@ -12,7 +12,8 @@ import aiohttp
 
 from engine.errors import reason_of
 from responses_app import __version__
-from responses_app.command_line.conformance import (
+from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed, RemoteServer, endpoint_of, session_options
+from responses_app.extensions.conformance import (
     chats,
     inputs,
     json_answers,
@@ -23,10 +24,9 @@ from responses_app.command_line.conformance import (
     tools,
     websocket,
 )
-from responses_app.command_line.conformance.checks import Check, CheckGroup, Result, run_checks
-from responses_app.command_line.conformance.shapes import CheckVerdict, Unmet, Unreachable
-from responses_app.command_line.conformance.talk import NOT_THERE, Server, Talk, attempt
-from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed, RemoteServer, endpoint_of, session_options
+from responses_app.extensions.conformance.checks import Check, CheckGroup, Result, run_checks
+from responses_app.extensions.conformance.shapes import CheckVerdict, Unmet, Unreachable
+from responses_app.extensions.conformance.talk import NOT_THERE, Server, Talk, attempt
 from responses_app.management.terminal import console, progress
 
 MAX_AT_ONCE = 64

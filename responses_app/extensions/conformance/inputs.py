@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.checks import CheckGroup
-from responses_app.command_line.conformance.facts import (
+from responses_app.extensions.conformance import sources
+from responses_app.extensions.conformance.checks import CheckGroup
+from responses_app.extensions.conformance.facts import (
     ASK_WEATHER,
     FEW_TOKENS,
     HARMONY_TEXT,
@@ -18,8 +18,8 @@ from responses_app.command_line.conformance.facts import (
     said,
     user,
 )
-from responses_app.command_line.conformance.shapes import Absent, Json, RuleBroken, Skipped, expect, finished, items_of
-from responses_app.command_line.conformance.talk import Talk, good
+from responses_app.extensions.conformance.shapes import Absent, Json, RuleBroken, Skipped, expect, finished, items_of
+from responses_app.extensions.conformance.talk import Talk, good
 
 ITEMS = CheckGroup("items", "Responses: items of input")
 CALL = {

@@ -5,8 +5,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from responses_app.command_line.conformance.shapes import CheckVerdict, Lost, RoundTrip, Unmet
-from responses_app.command_line.conformance.talk import Server, Talk, attempt
+from responses_app.extensions.conformance.shapes import CheckVerdict, Lost, RoundTrip, Unmet
+from responses_app.extensions.conformance.talk import Server, Talk, attempt
 
 Run = Callable[[Talk], Awaitable[None]]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import jsonschema
 
-from responses_app.command_line.conformance.shapes import Json, RuleBroken, Skipped, finished, items_of
-from responses_app.command_line.conformance.talk import Talk
+from responses_app.extensions.conformance.shapes import Json, RuleBroken, Skipped, finished, items_of
+from responses_app.extensions.conformance.talk import Talk
 
 HELLO = "Say hello in one word."
 LONG = "Count to 3000, in digits, separated by spaces. Leave nothing out."  # more than FEW_TOKENS can say

@@ -3,9 +3,9 @@
 import uuid
 from typing import Any
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.checks import CheckGroup
-from responses_app.command_line.conformance.facts import (
+from responses_app.extensions.conformance import sources
+from responses_app.extensions.conformance.checks import CheckGroup
+from responses_app.extensions.conformance.facts import (
     ASK_WEATHER,
     CLOCK,
     FEW_TOKENS,
@@ -19,7 +19,7 @@ from responses_app.command_line.conformance.facts import (
     misfit,
     user,
 )
-from responses_app.command_line.conformance.shapes import (
+from responses_app.extensions.conformance.shapes import (
     MESSAGE,
     MESSAGE_EVENTS,
     MESSAGE_USAGE,
@@ -30,7 +30,7 @@ from responses_app.command_line.conformance.shapes import (
     expect,
     require,
 )
-from responses_app.command_line.conformance.talk import MOST_TOKENS, NOT_THERE, HttpAnswer, Stream, Talk, good
+from responses_app.extensions.conformance.talk import MOST_TOKENS, NOT_THERE, HttpAnswer, Stream, Talk, good
 
 COUNT = "Count from 1 to 9, in digits, separated by spaces."
 MESSAGES = CheckGroup("messages", "Anthropic's Messages")

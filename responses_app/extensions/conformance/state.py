@@ -2,9 +2,9 @@
 
 import asyncio
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.checks import CheckGroup
-from responses_app.command_line.conformance.facts import (
+from responses_app.extensions.conformance import sources
+from responses_app.extensions.conformance.checks import CheckGroup
+from responses_app.extensions.conformance.facts import (
     ASK_WEATHER,
     HELLO,
     LONG,
@@ -14,7 +14,7 @@ from responses_app.command_line.conformance.facts import (
     output_of,
     said,
 )
-from responses_app.command_line.conformance.shapes import (
+from responses_app.extensions.conformance.shapes import (
     COMPACTION,
     ITEM_LIST,
     TERMINAL,
@@ -27,7 +27,7 @@ from responses_app.command_line.conformance.shapes import (
     require,
     response_of,
 )
-from responses_app.command_line.conformance.talk import NOT_THERE, HttpAnswer, ServerSentEvent, Talk, good
+from responses_app.extensions.conformance.talk import NOT_THERE, HttpAnswer, ServerSentEvent, Talk, good
 
 STATE = CheckGroup("state", "Responses: state")
 FAR = "a-response-that-nobody-made"

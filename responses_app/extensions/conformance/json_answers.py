@@ -2,10 +2,10 @@
 
 import asyncio
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.checks import CheckGroup
-from responses_app.command_line.conformance.facts import FEW_TOKENS, HELLO, LONG, WEATHER, said, user
-from responses_app.command_line.conformance.shapes import (
+from responses_app.extensions.conformance import sources
+from responses_app.extensions.conformance.checks import CheckGroup
+from responses_app.extensions.conformance.facts import FEW_TOKENS, HELLO, LONG, WEATHER, said, user
+from responses_app.extensions.conformance.shapes import (
     MESSAGE_ITEM,
     MODEL,
     OUTPUT_TEXT,
@@ -20,7 +20,7 @@ from responses_app.command_line.conformance.shapes import (
     response_of,
     whole_response_of,
 )
-from responses_app.command_line.conformance.talk import Talk, good
+from responses_app.extensions.conformance.talk import Talk, good
 
 MODELS = CheckGroup("models", "Models")
 

@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 from rich.table import Table
 from rich.text import Text
 
-from responses_app.command_line.conformance.checks import Check, CheckGroup, Result
-from responses_app.command_line.conformance.shapes import CheckVerdict
+from responses_app.extensions.conformance.checks import Check, CheckGroup, Result
+from responses_app.extensions.conformance.shapes import CheckVerdict
 from responses_app.management.terminal import console
 from responses_app.observing.logs import as_one_line
 
