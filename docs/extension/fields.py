@@ -36,8 +36,7 @@ from responses_app.protocol.session.tool_outputs import ToolOutput
 from responses_app.protocol.stateless.completions import CompletionFields
 from responses_app.protocol.stateless.decisions import DecisionFields
 from responses_app.protocol.stateless.embeddings import EmbeddingFields
-from responses_app.resources.batches.lines import NewBatch
-from responses_app.resources.batches.message_lines import NewMessageBatch
+from responses_app.resources.batches.fields import NewBatch, NewMessageBatch
 from responses_app.resources.vector_stores.fields import (
     NewVectorStore,
     NewVectorStoreBatch,

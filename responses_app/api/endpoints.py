@@ -24,7 +24,6 @@ from responses_app.api.organization import admin_keys, data_retention, keys, pro
 from responses_app.kit.extension import extensions
 from responses_app.resources.audit import endpoints as audit_logs
 from responses_app.resources.batches import endpoints as batches
-from responses_app.resources.batches import message_endpoints as message_batches
 from responses_app.resources.setups import endpoints as setups
 from responses_app.resources.skills import endpoints as skills
 from responses_app.resources.usage import endpoints as usage
@@ -36,7 +35,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     *responses.ENDPOINTS,
     *chat.ENDPOINTS,
     *messages.ENDPOINTS,
-    *message_batches.ENDPOINTS,
+    *batches.MESSAGES_ENDPOINTS,
     *completions.ENDPOINTS,
     *embeddings.ENDPOINTS,
     *decisions.ENDPOINTS,

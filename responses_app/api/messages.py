@@ -9,6 +9,7 @@ from functools import partial
 from django.http.response import HttpResponseBase
 
 from engine import orjson
+from responses_app.kit.clock import rfc3339
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError
@@ -34,7 +35,7 @@ from responses_app.runs.plan.failures import without_answer
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, read_quietly
 from responses_app.web.endpoint import EVENTS, JSON, SEALS, Endpoint, Parameter, text
-from responses_app.web.http import ApiRequest, json_response, read_json, read_line, rfc3339
+from responses_app.web.http import ApiRequest, json_response, read_json, read_line
 from responses_app.wiring.site import get_site
 
 BETA = "anthropic-beta"

@@ -10,6 +10,7 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypeAliasType, TypedDict
 
+from responses_app.kit.clock import rfc3339
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.codex import CatalogueModel, ModelCatalogue, catalogue
 from responses_app.protocol.errors import invalid_request, model_not_found
@@ -20,7 +21,7 @@ from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.stateless.embedding import ServedEmbeddings
 from responses_app.web.endpoint import Endpoint, Parameter, text
-from responses_app.web.http import ApiRequest, rfc3339
+from responses_app.web.http import ApiRequest
 from responses_app.wiring.site import get_site
 
 Served = ServedModel | ServedEmbeddings

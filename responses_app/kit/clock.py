@@ -56,3 +56,8 @@ def utc(seconds: float) -> datetime:
 def unix(time: datetime) -> int:
     """Return the Unix seconds of a column's time, as the API shows them."""
     return int(time.timestamp())
+
+
+def rfc3339(seconds: int) -> str:
+    """Return a time (Unix seconds) as clients of Anthropic's API read it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

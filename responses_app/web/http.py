@@ -4,7 +4,6 @@ What the events are is for who makes them: responses, chats and completions have
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import IO, Any, TypeVar
 
@@ -250,8 +249,3 @@ async def server_sent(events: AsyncGenerator[bytes, None]) -> StreamingHttpRespo
 def error_event(error: ApiError) -> bytes:
     """Return what a chat or a completion says that breaks in its middle: SDKs raise it."""
     return b"data: %b\n\n" % dumps({"error": error.body()})
-
-
-def rfc3339(seconds: int) -> str:
-    """Return a time (Unix seconds) as clients of Anthropic's API read it."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

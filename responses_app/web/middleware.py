@@ -31,6 +31,7 @@ from django.http.response import HttpResponseBase
 
 from responses_app.auth.origins import is_listed
 from responses_app.auth.scopes import SAFE_METHODS
+from responses_app.kit.clock import rfc3339
 from responses_app.observing.logs import bind, is_silent
 from responses_app.observing.traces import NO_SPAN
 from responses_app.protocol.api_keys import Caller
@@ -40,7 +41,7 @@ from responses_app.protocol.rate_limits import as_anthropic_headers, as_headers
 from responses_app.protocol.transport import ANTHROPIC_VERSION
 from responses_app.web.auditing import answer_audited
 from responses_app.web.endpoint import Route, find, is_api_path, path_not_found
-from responses_app.web.http import ApiRequest, NotServed, error_response, rfc3339
+from responses_app.web.http import ApiRequest, NotServed, error_response
 from responses_app.wiring.site import get_site
 
 _PREFLIGHT = {"origin", "access-control-request-method"}  # with OPTIONS: may a page send what no form does?

@@ -17,7 +17,6 @@ from responses_app.kit.threads import DatabaseReaders
 from responses_app.limits.ledger import BaseLedger
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import ConnectionLimit, Rates
-from responses_app.resources.batches.records import BaseBatchStore
 from responses_app.runs.spending import Spending
 from responses_app.settings.conf import Settings
 from responses_app.stores.base import BaseResponseStore
@@ -33,6 +32,7 @@ from responses_app.wiring.relay import Relay
 
 if TYPE_CHECKING:
     from responses_app.resources.audit.store import AuditTrail
+    from responses_app.resources.batches.store import Batches
     from responses_app.resources.setups.store import Setups
     from responses_app.resources.skills.store import Skills
     from responses_app.resources.usage.store import UsageStore
@@ -207,10 +207,10 @@ class Adapters(Parts):
         return self._own(DatabaseIdempotencyStore)
 
     @part
-    def batches(self) -> BaseBatchStore:
-        from responses_app.resources.batches.store import DatabaseBatches
+    def batches(self) -> "Batches":
+        from responses_app.resources.batches.store import Batches
 
-        return self._own(DatabaseBatches, polls=self.polls)
+        return self._own(Batches, polls=self.polls)
 
     @part
     def webhooks(self) -> "Webhooks":  # endpoints, and what is sent to them

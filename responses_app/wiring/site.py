@@ -32,9 +32,7 @@ from responses_app.protocol.requests.server_tools import weighs_meaning
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT
 from responses_app.protocol.transport import AnswerHeaders
-from responses_app.resources.batches.duty import BatchWork
 from responses_app.resources.batches.handlers import LineOf
-from responses_app.resources.batches.office import BatchOffice
 from responses_app.resources.webhooks.sender import WebhookSender
 from responses_app.runs.approving import Approving
 from responses_app.runs.by_id import ResponsesById
@@ -83,6 +81,7 @@ from responses_app.wiring.server_tools import document_text, interpreter_of, ser
 from responses_app.wiring.watching import Watch
 
 if TYPE_CHECKING:
+    from responses_app.resources.batches.duty import BatchWork
     from responses_app.resources.webhooks.duty import WebhookDeliverer
 
 EMBEDDINGS = "/v1/embeddings"  # whose models are others than those of all other endpoints
@@ -365,8 +364,11 @@ class Site(Adapters):
         return self.service.approving
 
     @duty
-    def batch_work(self) -> BatchWork:
-        office = BatchOffice(
+    def batch_work(self) -> "BatchWork":
+        from responses_app.resources.batches.duty import BatchWork
+        from responses_app.resources.batches.runner import BatchContext
+
+        context = BatchContext(
             store=self.batches,
             files=self.files,
             keys=self.door.keys.store,
@@ -379,7 +381,7 @@ class Site(Adapters):
             now=self.clock,
         )
         ready = partial(getattr, self.engines, "any_started")
-        return BatchWork(office, worker=self.worker, dead_before=self._dead_before, ready=ready)
+        return BatchWork(context, worker=self.worker, dead_before=self._dead_before, ready=ready)
 
     @duty
     def idempotency(self) -> IdempotencyKeys:  # of requests that are to be carried out once

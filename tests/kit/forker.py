@@ -45,7 +45,6 @@ MODULES = (
     *(f"responses_app.api.{name}" for name in ("responses", "engine", "models", "chats")),
     *(f"responses_app.api.{name}" for name in ("messages", "conversations", "completions", "openapi")),
     *(f"responses_app.api.{name}" for name in ("rollout_exports", "containers")),
-    *(f"responses_app.resources.batches.{name}" for name in ("endpoints", "message_endpoints")),
     *(f"responses_app.api.organization.{name}" for name in ("admin_keys", "spend_limits")),
     *(f"responses_app.resources.{name}.endpoints" for name in ("audit", "skills", "usage")),
 )

@@ -39,7 +39,6 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 ABOVE = {
     "__init__": "protocol",
     "lines": "protocol",
-    "message_lines": "protocol",
     "messages": "protocol",
     "model": "kit",  # below `models`, which gathers it
     "fields": "models",
@@ -48,17 +47,13 @@ ABOVE = {
     "keeping": "models",
     "removal": "models",
     "records": "stores",
-    "rows": "stores",
     **dict.fromkeys(("store", "search", "vectors", "nearest"), "stores"),
     "bundles": "models",
     "settings": "tools",
     "sender": "tools",
     "handlers": "runs",
-    "office": "runs",
     "runner": "runs",
     "duty": "runs",
-    "checks": "web",
-    "message_endpoints": "web",
     "queries": "web",
     "endpoints": "web",  # below `api`, which gathers it
 }

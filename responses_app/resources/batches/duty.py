@@ -1,4 +1,4 @@
-"""`BatchWork`: the duty of a worker to work on batches, and `_Worked`, one of them from its input to its end.
+"""`BatchWork`: the duty of a worker to work on batches, and `ClaimedBatch`, one of them from its input to its end.
 
     worker A  claims batch_1 (epoch 1) ── reads its input ── runs its lines ── is killed
     worker B  A's last beat is older than a lease ── claims batch_1 (epoch 2) ── goes on behind what A has kept
@@ -21,28 +21,20 @@ from responses_app.protocol.errors import EndsWorkers
 from responses_app.resources.batches.handlers import LineOf
 from responses_app.resources.batches.lines import (
     CANCELLED,
-    CANCELLING,
-    COMPLETED,
+    ERRORED,
     EXPIRED,
-    FAILED,
-    IN_PROGRESS,
-    KEPT_SECONDS,
     NOT_RUN,
-    OUTPUT_PURPOSE,
-    VALIDATING,
+    SUCCEEDED,
     BatchError,
     InputLines,
     NewLine,
-    Status,
+    batch_error,
     input_gone,
     key_gone,
     not_run_line,
-    told,
 )
-from responses_app.resources.batches.message_lines import is_messages_batch
-from responses_app.resources.batches.office import BatchOffice, KeyGone
-from responses_app.resources.batches.records import ERRORED, SUCCEEDED, BatchEnd, BatchRecord, ClaimedBatch, ResultLine
-from responses_app.resources.batches.runner import LineRunner
+from responses_app.resources.batches.model import CANCELLING, COMPLETED, FAILED, IN_PROGRESS, VALIDATING, Batch
+from responses_app.resources.batches.runner import BatchContext, KeyGone, LineRunner
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.queues.turns import FairTurns
 from responses_app.stores.base import ClaimLost
@@ -59,25 +51,22 @@ MAX_CLAIMED = 16  # batches that one worker works on at once
 MAX_CLAIMED_BEYOND = 16
 RESULTS_AT_ONCE = 500  # lines that are read at once where an output is written
 LINES_AT_ONCE = 1000  # lines that are kept at once where an input is read
+OUTPUT_PURPOSE = "batch_output"  # of the files that a batch writes
 
 
-class _Worked:
-    """One batch, which this worker has claimed."""
+class ClaimedBatch:
+    """A batch that this worker has claimed: `run` works on it until it has ended."""
 
-    def __init__(self, office: BatchOffice, batch: ClaimedBatch, turns: FairTurns, line_of: LineOf) -> None:
-        self._office = office
+    def __init__(self, context: BatchContext, batch: Batch, turns: FairTurns, line_of: LineOf) -> None:
+        self._context = context
         self._line_of = line_of
-        self._batch = batch
-        self._record = batch.record
+        self.project = batch.project
+        self._batch = batch  # as it was claimed
+        self._row = batch  # as it was seen last
         self._turns = turns
         self._stopping = False
         self._runner: LineRunner | None = None
         self._written: list[str] = []  # ids of files that were made here: the batch may yet get others
-
-    @property
-    def project(self) -> str:
-        """Whose it is."""
-        return self._record.project
 
     def stop(self) -> None:
         """Begin nothing more of it."""
@@ -92,16 +81,20 @@ class _Worked:
                 await self._work()
                 return
             except ClaimLost as lost:
-                logger.info("batch %s is left: %s", self._record.id, lost)
+                logger.info("batch %s is left: %s", self._batch.pk, lost)
                 await self._forget_files()
                 return
             except (StoreError, FileGone) as problem:
-                logger.warning("batch %s is gone on with later: %s", self._record.id, problem)
+                logger.warning("batch %s is gone on with later: %s", self._batch.pk, problem)
             except Exception:
-                logger.exception("batch %s broke, and is gone on with later", self._record.id)
+                logger.exception("batch %s broke, and is gone on with later", self._batch.pk)
             await asyncio.sleep(RETRY_SECONDS)
             with suppress(StoreError):
-                self._record = await self._office.store.get(self._record.project, self._record.id) or self._record
+                self._row = await self._present()
+
+    async def _present(self) -> Batch:
+        """Return it as it is in the store, or, where it is gone there, as it was. Raises `StoreError`."""
+        return await self._context.store.get(self._batch.project, self._batch.pk) or self._row
 
     async def give_back(self) -> None:
         """Leave it to others. Raises `StoreError`."""
@@ -109,44 +102,44 @@ class _Worked:
             if self._runner is not None:
                 await self._runner.give_back()
             else:
-                await self._office.store.give_back(self._record.id, self._batch.claim, pending=())
+                await self._context.store.give_back(self._batch, pending=())
 
     async def _work(self) -> None:
         """Do what is left of it. Raises `ClaimLost`, `StoreError`."""
-        status = self._record.status
-        begun = IN_PROGRESS in self._record.times
+        status = self._row.status
+        begun = IN_PROGRESS in self._row.times
         if status == VALIDATING:
             begun = await self._read_input()
             if not begun:
                 return
         if status in (VALIDATING, IN_PROGRESS):
-            self._runner = LineRunner(self._office, self._batch, self._turns, self._line_of(self._record.endpoint))
+            self._runner = LineRunner(self._context, self._batch, self._turns, self._line_of(self._batch.endpoint))
             if self._stopping:
                 return
             await self._runner.run()
             if self._runner.is_stopping:
                 return
         elif not begun:  # it was cancelled before its input was read
-            await self._office.store.drop_lines(self._record.id)
+            await self._context.store.drop_lines(self._batch.pk)
         await self._finish()
 
     async def _read_input(self) -> bool:
         """Read the input and keep its lines; return whether it is right. Else the batch has failed."""
-        office, record, claim = self._office, self._record, self._batch.claim
+        context, batch = self._context, self._batch
         try:
-            caller = await office.caller(record)
+            caller = await context.caller(batch)
         except KeyGone:
-            await self._fail([key_gone(record.key_id)])
+            await self._fail([key_gone(batch.key_id)])
             return False
         lines = InputLines(
-            record.endpoint,
-            max_lines=office.settings.batch_max_lines,
-            max_line_bytes=office.max_line_bytes,
-            loads=office.loads,
-            check_model=lambda model: office.check_model(record.endpoint, model, caller),
+            batch.endpoint,
+            max_lines=context.settings.batch_max_lines,
+            max_line_bytes=context.max_line_bytes,
+            loads=context.loads,
+            check_model=lambda model: context.check_model(batch.endpoint, model, caller),
         )
         try:
-            async for piece in office.files.pieces(record.project, record.input_file_id):
+            async for piece in context.files.pieces(batch.project, batch.input_file_id):
                 await self._add(await self._read(piece, lines.feed))
                 if lines.is_over:
                     break
@@ -155,112 +148,102 @@ class _Worked:
             left = lines.rest + b"\n"
             await self._add(await self._read(left, lambda _: lines.end()) if lines.rest else lines.end())
         except FileGone:
-            await self._fail([input_gone(record.input_file_id)])
+            await self._fail([input_gone(batch.input_file_id)])
             return False
         except EndsWorkers as problem:
-            await self._fail([told(problem)])
+            await self._fail([batch_error(problem)])
             return False
         if lines.errors:
             await self._fail(lines.errors)
             return False
-        await office.store.begin(record.id, claim, total=lines.total, model=lines.model or "", at=int(office.now()))
+        await context.store.begin(batch, total=lines.total, model=lines.model or "")
         return True
 
     async def _read(self, piece: bytes, parse: Callable[[bytes], Sequence[NewLine]]) -> Sequence[NewLine]:
         """Return the lines of a piece of the input. Raises `EndsWorkers`."""
         with holding():
-            return await self._office.read(self._record.project, len(piece), lambda: piece, parse)
+            return await self._context.read(self._batch.project, len(piece), lambda: piece, parse)
 
     async def _add(self, lines: Sequence[NewLine]) -> None:
         for start in range(0, len(lines), LINES_AT_ONCE):
-            some = lines[start : start + LINES_AT_ONCE]
-            await self._office.store.add_lines(self._record.id, self._batch.claim, some)
+            await self._context.store.add_lines(self._batch, lines[start : start + LINES_AT_ONCE])
 
     async def _fail(self, errors: Sequence[BatchError]) -> None:
-        office, batch_id = self._office, self._record.id
-        await office.store.end(
-            batch_id, self._batch.claim, BatchEnd(status=FAILED, at=int(office.now()), errors=errors)
-        )
-        await office.store.drop_lines(batch_id)
+        await self._context.store.end(self._batch, FAILED, errors=errors)
+        await self._context.store.drop_lines(self._batch.pk)
 
     async def _finish(self) -> None:
         """Let what has not run end, write the files, and end the batch."""
-        office, claim, before = self._office, self._batch.claim, self._record
-        now = await office.store.get(before.project, before.id) or before
-        unrun = CANCELLED if now.status == CANCELLING else EXPIRED
-        has_files = not is_messages_batch(now.id)
-        output, error = (office.new_id(ids.FILE), office.new_id(ids.FILE)) if has_files else ("", "")
-        record = await office.store.finalize(
-            now.id, claim, unrun=unrun, output_file_id=output, error_file_id=error, at=int(office.now())
-        )
+        store, files, new_id, batch = self._context.store, self._context.files, self._context.new_id, self._batch
+        before = await self._present()
+        unrun = CANCELLED if before.status == CANCELLING else EXPIRED
+        has_files = not batch.is_of_messages
+        output, error = (new_id(ids.FILE), new_id(ids.FILE)) if has_files else ("", "")
+        row = await store.finalize(batch, unrun=unrun, output_file_id=output, error_file_id=error)
         if has_files:
-            for old in (now.output_file_id, now.error_file_id):  # that a worker which died was to write
+            for old in (before.output_file_id, before.error_file_id):  # that a worker which died was to write
                 if old:
-                    await office.files.delete(record.project, old)
-            output = await self._write(record, output, "output", (SUCCEEDED,))
-            error = await self._write(record, error, "error", (ERRORED, EXPIRED, CANCELLED))
-        ended: Status = CANCELLED if record.status == CANCELLING else EXPIRED if record.counts.expired else COMPLETED
-        end = BatchEnd(status=ended, at=int(office.now()), output_file_id=output, error_file_id=error)
-        await office.store.end(record.id, claim, end)
+                    await files.delete(row.project, old)
+            output = await self._write(row, output, "output", (SUCCEEDED,))
+            error = await self._write(row, error, "error", (ERRORED, EXPIRED, CANCELLED))
+        status = CANCELLED if row.status == CANCELLING else EXPIRED if row.expired else COMPLETED
+        await store.end(batch, status, output_file_id=output, error_file_id=error)
         if has_files:
-            await office.store.drop_lines(record.id)
-        logger.info("batch %s is %s: %s", record.id, ended, record.counts)
+            await store.drop_lines(row.pk)
+        counts = {name: getattr(row, name) for name in ("total", "completed", "failed", "cancelled", "expired")}
+        logger.info("batch %s is %s: %s", row.pk, status, counts)
 
     async def _forget_files(self) -> None:
         """Delete files that were written here for a batch which is another worker's, or is gone, and has not these."""
-        record, written = self._record, self._written
-        if not written:
+        batch, files = self._batch, self._context.files
+        if not self._written:
             return
         try:
-            now = await self._office.store.get(record.project, record.id)
+            now = await self._context.store.get(batch.project, batch.pk)
             kept = () if now is None else (now.output_file_id, now.error_file_id)
-            for file_id in written:
+            for file_id in self._written:
                 if file_id not in kept:
-                    await self._office.files.delete(record.project, file_id)
+                    await files.delete(batch.project, file_id)
         except StoreError as problem:
-            logger.warning("files that batch %s does not have could not be deleted: %s", record.id, problem)
+            logger.warning("files that batch %s does not have could not be deleted: %s", batch.pk, problem)
 
-    async def _write(self, record: BatchRecord, file_id: str, kind: str, outcomes: Sequence[str]) -> str:
+    async def _write(self, row: Batch, file_id: str, kind: str, outcomes: Sequence[str]) -> str:
         """Write the file of the lines that ended so; return its id, "" where there are none."""
-        office = self._office
-        count, size = await office.store.sizes(record.id, outcomes)
+        context = self._context
+        count, size = await context.store.sizes(row.pk, outcomes)
         if not count:
             return ""
         # Of lines that were never begun nothing is kept: what is said of them is made here.
-        async for line in self._lines(record, [each for each in outcomes if each in NOT_RUN]):
+        async for line in self._lines(row, [each for each in outcomes if each in NOT_RUN]):
             size += len(line)
-        now = int(office.now())
+        now = int(context.now())
         file = FileRecord(
             id=file_id,
-            filename=f"{record.id}_{kind}.jsonl",
+            filename=f"{row.pk}_{kind}.jsonl",
             purpose=OUTPUT_PURPOSE,
             bytes=size,
             created_at=now,
-            expires_at=None if record.output_seconds is None else now + record.output_seconds,
+            expires_at=None if row.output_seconds is None else now + row.output_seconds,
         )
         self._written.append(file_id)
         try:
-            await office.files.create(record.project, file, _pieces(self._lines(record, outcomes)), over_limits=True)
+            await context.files.create(row.project, file, _pieces(self._lines(row, outcomes)), over_limits=True)
         except ValueError:
             # Lines have gone while they were read. That is so where another worker has ended the batch: then this
             # raises `ClaimLost`, and else something is broken.
-            await office.store.step(record.id, self._batch.claim, done=(), after=0, limit=0, max_bytes=0)
+            await context.store.step(self._batch, done=(), after=0, limit=0, max_bytes=0)
             raise
         return file_id
 
-    async def _lines(self, record: BatchRecord, outcomes: Sequence[str]) -> AsyncIterator[bytes]:
+    async def _lines(self, row: Batch, outcomes: Sequence[str]) -> AsyncIterator[bytes]:
         after = 0
         while outcomes:
-            found = await self._office.store.results(record.id, after=after, limit=RESULTS_AT_ONCE, outcomes=outcomes)
+            found = await self._context.store.results(row.pk, after=after, limit=RESULTS_AT_ONCE, outcomes=outcomes)
             for line in found:
-                yield _output(record, line)
+                yield line.result or not_run_line(row.pk, line.number, line.custom_id, line.outcome)
             if not found:
                 return
             after = found[-1].number
-
-
-def _output(record: BatchRecord, line: ResultLine) -> bytes:
-    return line.result or not_run_line(record.id, line.number, line.custom_id, line.outcome)
 
 
 async def _pieces(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -282,14 +265,14 @@ class BatchWork:
     """
 
     def __init__(
-        self, office: BatchOffice, *, worker: str, dead_before: Callable[[], float], ready: Callable[[], bool]
+        self, context: BatchContext, *, worker: str, dead_before: Callable[[], float], ready: Callable[[], bool]
     ) -> None:
-        self._office = office
+        self._context = context
         self._dead_before = dead_before
         self._worker = worker
         self._ready = ready
-        self._turns = FairTurns(max_running=office.settings.batch_lines_running)
-        self._worked: dict[str, tuple[_Worked, asyncio.Task[None]]] = {}  # by the ids of batches
+        self._turns = FairTurns(max_running=context.settings.batch_lines_running)
+        self._claimed: dict[str, tuple[ClaimedBatch, asyncio.Task[None]]] = {}  # by the ids of batches
         self._is_new = asyncio.Event()
         self._looking: list[asyncio.Task[None]] = []
         self._purged_at = time.monotonic()
@@ -310,20 +293,20 @@ class BatchWork:
         """Claim nothing more, and begin no more lines; those that run go on, until `aclose`."""
         self._stopping = True
         await end_tasks(self._looking)
-        for worked, _ in self._worked.values():
-            worked.stop()
+        for claimed, _ in self._claimed.values():
+            claimed.stop()
 
     async def over(self) -> None:
         """Return once no line runs any more, behind `stop`. What is being read, or written out, ends before, too."""
-        if tasks := [task for _, task in self._worked.values()]:
+        if tasks := [task for _, task in self._claimed.values()]:
             await asyncio.wait(tasks)
 
     async def aclose(self) -> None:
         """Stop what still runs, and leave the batches to others: what is begun and may not be repeated fails there."""
-        await end_tasks([task for _, task in self._worked.values()])
-        for batch_id, (worked, _) in list(self._worked.items()):
+        await end_tasks([task for _, task in self._claimed.values()])
+        for batch_id, (claimed, _) in list(self._claimed.items()):
             try:
-                await worked.give_back()
+                await claimed.give_back()
             except StoreError as problem:
                 logger.warning("batch %s is taken over after a lease: %s", batch_id, problem)
 
@@ -331,25 +314,24 @@ class BatchWork:
         """Claim what nobody works on, and forget what is past its time. Raises `StoreError`."""
         if not self._ready():
             return
-        self._worked = {name: each for name, each in self._worked.items() if not each[1].done()}
-        if room := max(0, MAX_CLAIMED - len(self._worked)):
+        self._claimed = {name: each for name, each in self._claimed.items() if not each[1].done()}
+        if room := max(0, MAX_CLAIMED - len(self._claimed)):
             await self._claim(line_of, room)
-        while MAX_CLAIMED <= len(self._worked) < MAX_CLAIMED + MAX_CLAIMED_BEYOND:
-            if not await self._claim(line_of, 1, without={worked.project for worked, _ in self._worked.values()}):
+        while MAX_CLAIMED <= len(self._claimed) < MAX_CLAIMED + MAX_CLAIMED_BEYOND:
+            if not await self._claim(line_of, 1, without={claimed.project for claimed, _ in self._claimed.values()}):
                 break
         if time.monotonic() - self._purged_at >= PURGE_SECONDS:
             self._purged_at = time.monotonic()
-            if gone := await self._office.store.purge(created_before=self._office.now() - KEPT_SECONDS):
+            if gone := await self._context.store.purge():
                 logger.info("%d batches past their time were forgotten", gone)
 
     async def _claim(self, line_of: LineOf, room: int, *, without: Collection[str] = ()) -> bool:
         """Begin to work on up to `room` batches of other projects than these; return whether there was one."""
-        store, dead_before, known = self._office.store, self._dead_before(), list(self._worked)
-        if not await store.has_work(self._worker, dead_before=dead_before, known=known, without=without):
-            return False
-        claimed = await store.claim(self._worker, dead_before=dead_before, limit=room, known=known, without=without)
-        for batch in claimed:
-            worked = _Worked(self._office, batch, self._turns, line_of)
-            task = asyncio.create_task(worked.run(), name=f"batch {batch.record.id}")
-            self._worked[batch.record.id] = (worked, task)
-        return bool(claimed)
+        batches = await self._context.store.claim(
+            self._worker, dead_before=self._dead_before(), limit=room, known=list(self._claimed), without=without
+        )
+        for batch in batches:
+            claimed = ClaimedBatch(self._context, batch, self._turns, line_of)
+            task = asyncio.create_task(claimed.run(), name=f"batch {batch.pk}")
+            self._claimed[batch.pk] = (claimed, task)
+        return bool(batches)

@@ -1,101 +1,30 @@
-"""Batches: what may be asked for, the lines of their input, and those of their output.
+"""Lines of batches: those of an input, and those of an output.
 
-An input is JSON lines: `{"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {…}}`. It is read before
-anything of it is run, a piece at a time (`InputLines`), and a line that is wrong fails the batch: `errors` has its
-number, and what is wrong with it. Codes are OpenAI's.
+An input of OpenAI's is JSON lines: `{"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {…}}`. It is
+read before anything of it is run, a piece at a time (`InputLines`), and a line that is wrong fails the batch: `errors`
+has its number, and what is wrong with it. Codes are OpenAI's. Anthropic's requests come in the body of the create.
+
+Lines of outputs are `{"id": …, "custom_id": "a", "response": {…}, "error": null}` at OpenAI, and
+`{"custom_id": "a", "result": {"type": "succeeded", …}}` at Anthropic.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Final, Literal
+from typing import Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from engine import orjson
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, not_found
-from responses_app.protocol.fields import ClientModel, Text, check_metadata, validate
-from responses_app.protocol.files.files import FileExpiry
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
+from responses_app.protocol.fields import ClientModel, Text, validate
 from responses_app.protocol.json_text import dumps
 
-WINDOW_SECONDS = 24 * 3600  # of `completion_window`, which is 24h at OpenAI, too
-KEPT_SECONDS = 30 * 24 * 3600  # a batch is forgotten so long after it was created
 MAX_CUSTOM_ID = 512  # characters
-MAX_ERRORS = 100  # that are told of one input
-OUTPUT_PURPOSE = "batch_output"  # of the files that a batch writes
+MAX_ERRORS = 100  # of one input
 
-VALIDATING: Final = "validating"
-IN_PROGRESS: Final = "in_progress"
-FINALIZING: Final = "finalizing"
-CANCELLING: Final = "cancelling"
-OPEN = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
-FAILED: Final = "failed"
-COMPLETED: Final = "completed"
-EXPIRED: Final = "expired"
-CANCELLED: Final = "cancelled"
-
-Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
-
-
-class NewBatch(ClientModel):
-    """The body of a create."""
-
-    completion_window: Literal["24h"]
-    endpoint: str
-    input_file_id: str = Field(min_length=1)
-    metadata: dict[str, str] | None = None
-    output_expires_after: FileExpiry | None = None
-
-
-def parse_batch(data: Mapping[str, object], *, endpoints: tuple[str, ...]) -> NewBatch:
-    """Read the body of a create. Raises `ApiError`."""
-    batch = validate(NewBatch, data)
-    if batch.endpoint not in endpoints:
-        supported = ", ".join(map(repr, endpoints))
-        raise invalid_value("endpoint", f"{batch.endpoint[:80]!r}. Supported values are: {supported}.")
-    check_metadata(batch.metadata)
-    return batch
-
-
-def batch_not_found(batch_id: str) -> ApiError:
-    """There is no such batch, or it has been forgotten (404)."""
-    return not_found(f"No batch found with id '{batch_id[:80]}'.", param="batch_id")
-
-
-def too_many_batches(limit: int) -> ApiError:
-    """The project has as many batches under way as it may have (429)."""
-    return ApiError(
-        f"{limit} batches of this project are under way already (BATCHES_MAX_OPEN). Wait until one has ended, or "
-        "cancel one.",
-        status=429,
-        type="rate_limit_error",
-        code="rate_limit_exceeded",
-    )
-
-
-def cannot_cancel(status: str) -> ApiError:
-    """The batch has ended (400)."""
-    return invalid_request(f"This batch has ended already: it is {status}.", code="invalid_batch_status")
-
-
-def wrong_purpose(file_id: str, purpose: str) -> ApiError:
-    """The input file was uploaded for something else (400)."""
-    return invalid_request(
-        f"The file '{file_id[:80]}' was uploaded with the purpose '{purpose}'. The input of a batch needs the purpose "
-        "'batch'.",
-        param="input_file_id",
-        code="invalid_purpose",
-    )
-
-
-def input_too_large(size: int, limit: int) -> ApiError:
-    """The input file is larger than a batch may be (400)."""
-    return invalid_request(
-        f"The input file has {size} bytes, and a batch may have {limit} (BATCH_MAX_BYTES). Split it.",
-        param="input_file_id",
-        code="file_too_large",
-    )
+SUCCEEDED, ERRORED, EXPIRED, CANCELLED = "succeeded", "errored", "expired", "cancelled"  # how lines end
 
 
 class BatchError(TypedDict):
@@ -169,7 +98,7 @@ class InputLines:
         self.rest = b""
         if not self.total and not self.errors:
             empty = invalid_request("The input file is empty: it has no line.", code="empty_file")
-            self.errors.append(told(empty))
+            self.errors.append(batch_error(empty))
         return lines
 
     def _read(self, lines: list[bytes]) -> Iterator[NewLine]:
@@ -182,12 +111,12 @@ class InputLines:
                 self._empty += 1
                 if self._empty > self.max_lines:
                     message = f"The input has more than {self.max_lines} empty lines (BATCH_MAX_LINES). Leave them out."
-                    self.errors.append(told(invalid_request(message, code="too_many_tasks"), self._number))
+                    self._refuse(invalid_request(message, code="too_many_tasks"))
                 continue
             self.total += 1
             if self.total > self.max_lines:
                 message = f"The input has more than {self.max_lines} lines (BATCH_MAX_LINES). Split it."
-                self.errors.append(told(invalid_request(message, code="too_many_tasks"), self._number))
+                self._refuse(invalid_request(message, code="too_many_tasks"))
                 return
             line = self._line(text)
             if line is not None and not self.errors:
@@ -247,7 +176,7 @@ class InputLines:
 
     def _refuse(self, problem: ApiError) -> None:
         if len(self.errors) < MAX_ERRORS:
-            self.errors.append(told(problem, self._number))
+            self.errors.append(batch_error(problem, self._number))
 
 
 def written(body: JsonObject) -> bytes:
@@ -258,7 +187,7 @@ def written(body: JsonObject) -> bytes:
         raise invalid_value("body", "it is nested too deeply.") from None
 
 
-def told(problem: ApiError, line: int | None = None) -> BatchError:
+def batch_error(problem: ApiError, line: int | None = None) -> BatchError:
     """Return an error as a batch has it."""
     code = problem.code or "invalid_request"
     return {"code": code, "line": line, "message": problem.message, "param": problem.param}
@@ -303,11 +232,8 @@ NOT_RUN = {  # of a line that was never begun: the code of its error, and the me
 
 def output_line(request_id: str, custom_id: str, *, status: int, content: bytes) -> bytes:
     """Return the line of the output of a request that was answered, well or with an error."""
-    return _output(custom_id, request_id, orjson.Fragment(_answered(status, request_id, content)), None)
-
-
-def _answered(status: int, request_id: str, content: bytes) -> bytes:
-    return orjson.dumps({"status_code": status, "request_id": request_id, "body": orjson.Fragment(content)})
+    answer = {"status_code": status, "request_id": request_id, "body": orjson.Fragment(content)}
+    return _output(custom_id, request_id, orjson.Fragment(orjson.dumps(answer)), None)
 
 
 def not_run_line(batch_id: str, number: int, custom_id: str, outcome: str) -> bytes:
@@ -330,3 +256,18 @@ INTERRUPTED = (
     "The server stopped while this request ran. It may have called tools or changed a conversation, so it was not run "
     "a second time."
 )
+
+
+def message_line(custom_id: str, content: bytes, *, errored: bool = False) -> bytes:
+    """Return the line of a request of Anthropic's that was answered: with a message, or with an error."""
+    kind, name = (ERRORED, "error") if errored else (SUCCEEDED, "message")
+    return _message_output(custom_id, {"type": kind, name: orjson.Fragment(content)})
+
+
+def message_not_run_line(custom_id: str, outcome: str) -> bytes:
+    """Return the line of a request of Anthropic's that was never run."""
+    return _message_output(custom_id, {"type": "canceled" if outcome == CANCELLED else outcome})
+
+
+def _message_output(custom_id: str, result: JsonObject) -> bytes:
+    return dumps({"custom_id": custom_id, "result": result}) + b"\n"

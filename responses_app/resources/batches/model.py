@@ -1,4 +1,8 @@
-"""Batches, and their lines: each is a request, and then what came of it."""
+"""What is kept of batches, and of their lines: each is a request, and then what came of it.
+
+validating ──> in_progress ──> finalizing ──> completed | expired
+    └─> failed      └─> cancelling ──> cancelled
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -7,8 +11,12 @@ from django.db import models
 
 from responses_app.kit.columns import ID_LENGTH, JSONTextField, WithId, json_text
 from responses_app.kit.kept import Kept, Line, removes, writes_lines
-from responses_app.resources.batches.lines import OPEN
+from responses_app.protocol.ids import MESSAGE_BATCH
 
+VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING = "validating", "in_progress", "finalizing", "cancelling"
+OPEN = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
+FAILED, COMPLETED = "failed", "completed"  # or EXPIRED, or CANCELLED
+PENDING, BEGUN, DONE = 0, 1, 2  # of `BatchLine.state`
 REMOVED_AT_ONCE = 1000  # lines that one statement removes
 READ_AT_ONCE = 200  # lines
 
@@ -59,6 +67,20 @@ class Batch(WithId):
             models.Index(fields=["worker"], name="batch_open", condition=models.Q(status__in=OPEN)),
             models.Index(fields=["created_at"], name="batch_created"),
         ]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return self.status in OPEN
+
+    @property
+    def is_of_messages(self) -> bool:
+        """Whether it is one of Anthropic's API."""
+        return str(self.pk).startswith(MESSAGE_BATCH)
+
+    def come_to(self, status: str, at: int) -> None:
+        """Give it a status, from a time in Unix seconds on."""
+        self.status, self.times = status, {**self.times, status: at}
 
 
 class BatchLine(models.Model):

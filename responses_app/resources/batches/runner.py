@@ -11,22 +11,35 @@ run again only where it calls no tools, see `LineHandler.may_repeat`.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
 
 from engine import orjson
+from responses_app.kit.clock import unix
 from responses_app.kit.errors import StoreError
-from responses_app.protocol.api_keys import Caller
+from responses_app.protocol.api_keys import Caller, is_by_session
 from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.ids import REQUEST
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages
 from responses_app.resources.batches.handlers import LineBroken, LineHandler, LineRequest
-from responses_app.resources.batches.lines import IN_PROGRESS, INTERRUPTED, Status, broken_line, output_line
-from responses_app.resources.batches.message_lines import is_messages_batch, message_line
-from responses_app.resources.batches.office import BatchOffice, KeyGone
-from responses_app.resources.batches.records import ERRORED, SUCCEEDED, BegunLine, ClaimedBatch, DoneLine
+from responses_app.resources.batches.lines import (
+    ERRORED,
+    INTERRUPTED,
+    SUCCEEDED,
+    NewLine,
+    broken_line,
+    message_line,
+    output_line,
+)
+from responses_app.resources.batches.model import BEGUN, IN_PROGRESS, Batch, BatchLine
+from responses_app.resources.batches.settings import BatchSettings
+from responses_app.resources.batches.store import Batches, DoneLine
 from responses_app.runs.queues.turns import FairTurns, TurnPlace
 from responses_app.stores.base import ClaimLost
+from responses_app.stores.callers import BaseKeyStore
+from responses_app.stores.files import BaseFileStore
 
 logger = logging.getLogger("respsite.runs")
 
@@ -38,16 +51,60 @@ TAKEN_BYTES = 8 << 20  # of lines that are begun at once, or the bytes of one
 TIER = "default"
 
 
+class KeyGone(Exception):
+    """The key that a batch was created with was deleted."""
+
+
+class ReadLines(Protocol):
+    """Reads a part of a project's input, which counts as running for that time; see `JsonReader.read`."""
+
+    def __call__(
+        self, project: str, size: int, content: Callable[[], bytes], parse: Callable[[bytes], Sequence[NewLine]], /
+    ) -> Awaitable[Sequence[NewLine]]:
+        """Return the lines that `parse` reads in the content. Raises `EndsWorkers` for content that ends workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchContext:
+    """What the work on batches needs of the rest of the server."""
+
+    store: Batches
+    files: BaseFileStore
+    keys: BaseKeyStore
+    settings: BatchSettings
+    max_line_bytes: int
+    read: ReadLines
+    loads: Callable[[bytes], object]  # reads a body; raises `ApiError` and `orjson.JSONDecodeError`
+    check_model: Callable[[str, str | None, Caller], None]  # raises `ApiError` for a model that an endpoint has not
+    new_id: Callable[[str], str]
+    now: Callable[[], float]  # Unix seconds
+
+    async def caller(self, batch: Batch) -> Caller:
+        """Return who a batch works for: its project by the key that it was created with, whether that still opens.
+
+        So a batch goes on as a background response does. Raises `KeyGone` where the key was deleted: nobody knows any
+        more what it might do. Raises `StoreError`.
+        """
+        if batch.key_id and not is_by_session(batch.key_id):
+            key = await self.keys.get(batch.key_id)
+            if key is None:
+                raise KeyGone(f"the key {batch.key_id} of batch {batch.id} was deleted")
+            return Caller.by_key(key)
+        if not batch.key_id:
+            return Caller(project=batch.project)
+        return Caller(project=batch.project, limited=await self.keys.limits_of_project(batch.project))
+
+
 class LineRunner:
     """Runs the lines of a batch; `turns` are those of the worker."""
 
-    def __init__(self, office: BatchOffice, batch: ClaimedBatch, turns: FairTurns, line: LineHandler) -> None:
-        self._office = office
+    def __init__(self, context: BatchContext, batch: Batch, turns: FairTurns, line: LineHandler) -> None:
+        self._context = context
         self._line = line
-        self._record = batch.record
-        self._claim = batch.claim
+        self._batch = batch  # as it was claimed
+        self._expires_at = unix(batch.expires_at)
         self._turns = turns
-        self._status = batch.record.status
+        self._status = batch.status
         self._after = 0  # the number of the line that was begun last
         self._all_begun = False
         self._running: dict[int, asyncio.Task[None]] = {}  # by the number of their lines
@@ -55,10 +112,10 @@ class LineRunner:
         self._paused: set[int] = set()  # lines that wait until they may be tried again
         self._done: list[DoneLine] = []  # not kept yet
         self._news = asyncio.Event()
-        self._asking: asyncio.Task[TurnPlace] | None = None  # for a turn
+        self._turn: asyncio.Task[TurnPlace] | None = None  # that is waited for
         self._paused_until = 0.0  # by the loop's clock: until then no more lines are begun
         self._stopping = False
-        self._caller = Caller(project=batch.record.project)
+        self._caller = Caller(project=batch.project)
         self._caller_at = -KEY_SECONDS
 
     async def run(self) -> None:
@@ -83,7 +140,7 @@ class LineRunner:
     async def give_back(self) -> None:
         """Keep what has ended, and leave the batch to others. Raises `StoreError`."""
         await self._keep([])
-        await self._office.store.give_back(self._record.id, self._claim, pending=sorted(self._untouched))
+        await self._context.store.give_back(self._batch, pending=sorted(self._untouched))
 
     async def _step(self) -> bool:
         """Keep what has ended and begin more; return whether more may be begun later."""
@@ -93,7 +150,7 @@ class LineRunner:
         except ClaimLost:
             raise
         except StoreError as problem:
-            logger.warning("batch %s waits for the store: %s", self._record.id, problem)
+            logger.warning("batch %s waits for the store: %s", self._batch.pk, problem)
             await asyncio.sleep(LOOK_SECONDS)
         finally:
             for place in places:  # those that got no line
@@ -102,64 +159,59 @@ class LineRunner:
 
     @property
     def _is_over(self) -> bool:
-        return self._office.now() >= self._record.expires_at
+        return self._context.now() >= self._expires_at
 
-    async def _keep(self, places: list[TurnPlace]) -> Status:
+    async def _keep(self, places: list[TurnPlace]) -> str:
         """Keep what has ended, and begin a line for each of these turns; return the status of the batch."""
         done, self._done = self._done, []
         try:
             if places:
                 await self._renew_caller()
-            step = await self._office.store.step(
-                self._record.id,
-                self._claim,
-                done=done,
-                after=self._after,
-                limit=len(places),
-                max_bytes=TAKEN_BYTES,
+            status, lines = await self._context.store.step(
+                self._batch, done=done, after=self._after, limit=len(places), max_bytes=TAKEN_BYTES
             )
         except BaseException:
             self._done = done + self._done
             raise
-        if places and not step.lines and step.status == IN_PROGRESS:
+        if places and not lines and status == IN_PROGRESS:
             self._all_begun = True
-        for line in step.lines:
+        for line in lines:
             self._after = line.number
             self._begin(line, places.pop())
-        return step.status
+        return status
 
     def _places(self) -> list[TurnPlace]:
         """Return turns for more lines, as far as they are free; where none is, one is asked for."""
-        most = self._office.settings.batch_lines_running - len(self._running)
+        most = self._context.settings.batch_lines_running - len(self._running)
         places: list[TurnPlace] = []
-        if self._asking is not None and self._asking.done():
-            places.append(self._asking.result())
-            self._asking = None
+        if self._turn is not None and self._turn.done():
+            places.append(self._turn.result())
+            self._turn = None
         if self._all_begun or self._stopping or self._is_over or most <= 0 or _clock() < self._paused_until:
             for place in places:
                 place.leave()
             return []
-        if self._asking is not None:
+        if self._turn is not None:
             return []
         while len(places) < most:
-            place = self._turns.place(self._record.project, TIER, 0)
+            place = self._turns.place(self._batch.project, TIER, 0)
             if not self._turns.has_room(place):
                 break
             place.ask()
             places.append(place)
         if not places:
-            self._asking = asyncio.create_task(self._ask(), name="turn of a batch")
+            self._turn = asyncio.create_task(self._next_turn(), name="turn of a batch")
         return places
 
-    async def _ask(self) -> TurnPlace:
-        place = self._turns.place(self._record.project, TIER, 0)
+    async def _next_turn(self) -> TurnPlace:
+        place = self._turns.place(self._batch.project, TIER, 0)
         await place.wait()
         self._news.set()
         return place
 
-    def _begin(self, line: BegunLine, place: TurnPlace) -> None:
+    def _begin(self, line: BatchLine, place: TurnPlace) -> None:
         self._untouched.add(line.number)
-        task = asyncio.create_task(self._run_line(line, place), name=f"{self._record.id} {line.number}")
+        task = asyncio.create_task(self._run_line(line, place), name=f"{self._batch.pk} {line.number}")
         self._running[line.number] = task
 
         def over(_: "asyncio.Task[None]") -> None:
@@ -169,28 +221,28 @@ class LineRunner:
 
         task.add_done_callback(over)
 
-    async def _run_line(self, line: BegunLine, place: TurnPlace) -> None:
+    async def _run_line(self, line: BatchLine, place: TurnPlace) -> None:
         done = await self._answered(line, place)
         if done is not None:
             self._untouched.discard(line.number)
             self._done.append(done)
 
-    async def _answered(self, line: BegunLine, place: TurnPlace) -> DoneLine | None:
+    async def _answered(self, line: BatchLine, place: TurnPlace) -> DoneLine | None:
         """Return what came of a line; None where it is for another worker."""
-        record, request_id = self._record, self._office.new_id(REQUEST)
+        batch, request_id = self._batch, self._context.new_id(REQUEST)
         repeats = self._line.may_repeat(orjson.loads(line.body))
-        if line.again and not repeats:
+        if line.state == BEGUN and not repeats:  # by a process that may be dead: nobody knows how far it came
             self._untouched.discard(line.number)
             return self._as_broken(line, request_id)
         while True:
-            asked = LineRequest(endpoint=record.endpoint, body=line.body, caller=self._caller, request_id=request_id)
+            request = LineRequest(endpoint=batch.endpoint, body=line.body, caller=self._caller, request_id=request_id)
             if not repeats:
                 self._untouched.discard(line.number)
             try:
-                answer = await self._line.answer(asked)
+                answer = await self._line.answer(request)
                 result = (
                     message_line(line.custom_id, answer.content)
-                    if is_messages_batch(record.id)
+                    if batch.is_of_messages
                     else output_line(request_id, line.custom_id, status=200, content=answer.content)
                 )
                 return DoneLine(number=line.number, outcome=SUCCEEDED, result=result, tokens=answer.tokens)
@@ -200,7 +252,7 @@ class LineRunner:
             except LineBroken as error:
                 problem, again = error.problem, error.problem.helps_to_wait and repeats
             except Exception:
-                logger.exception("line %d of batch %s broke", line.number, record.id)
+                logger.exception("line %d of batch %s broke", line.number, batch.pk)
                 problem, again = server_error(request_id), False
             if self._stopping and problem.status >= 500:
                 return None  # it is the stop that has broken it
@@ -210,7 +262,7 @@ class LineRunner:
             if self._stopping or self._status != IN_PROGRESS:
                 return None  # it has not begun, and is not to begin any more
 
-    async def _pause(self, line: BegunLine, problem: ApiError, place: TurnPlace) -> None:
+    async def _pause(self, line: BatchLine, problem: ApiError, place: TurnPlace) -> None:
         """Wait until a line may be tried again; its turn is for others meanwhile."""
         place.leave()
         seconds = min(MAX_PAUSE, problem.retry_after or 1)
@@ -222,19 +274,19 @@ class LineRunner:
         finally:
             self._paused.discard(line.number)
 
-    def _as_error(self, line: BegunLine, request_id: str, problem: ApiError) -> DoneLine:
-        speaks = speaks_messages(self._record.endpoint, {})
-        if is_messages_batch(self._record.id):
+    def _as_error(self, line: BatchLine, request_id: str, problem: ApiError) -> DoneLine:
+        speaks = speaks_messages(self._batch.endpoint, {})
+        if self._batch.is_of_messages:
             result = message_line(line.custom_id, orjson.dumps(error_answer(problem, request_id)), errored=True)
         else:
-            told = error_answer(problem, request_id) if speaks else {"error": problem.body()}
+            error = error_answer(problem, request_id) if speaks else {"error": problem.body()}
             status = messages_status(problem.status) if speaks else problem.status
-            result = output_line(request_id, line.custom_id, status=status, content=orjson.dumps(told))
+            result = output_line(request_id, line.custom_id, status=status, content=orjson.dumps(error))
         return DoneLine(number=line.number, outcome=ERRORED, result=result)
 
-    def _as_broken(self, line: BegunLine, request_id: str) -> DoneLine:
+    def _as_broken(self, line: BatchLine, request_id: str) -> DoneLine:
         """Return a line of which nobody knows how far it came, and that is not to be run twice."""
-        if is_messages_batch(self._record.id):
+        if self._batch.is_of_messages:
             return self._as_error(line, request_id, ApiError(INTERRUPTED, status=500, type="server_error"))
         result = broken_line(request_id, line.custom_id, INTERRUPTED)
         return DoneLine(number=line.number, outcome=ERRORED, result=result)
@@ -243,16 +295,15 @@ class LineRunner:
         if _clock() - self._caller_at >= KEY_SECONDS:
             self._caller_at = _clock()
             try:
-                self._caller = await self._office.caller(self._record)
+                self._caller = await self._context.caller(self._batch)
             except KeyGone as gone:
                 # As if a client had: no more lines are begun, and those that run may end.
-                logger.warning("batch %s is cancelled: %s", self._record.id, gone)
-                at = int(self._office.now())
-                await self._office.store.cancel(self._record.project, self._record.id, at=at)
+                logger.warning("batch %s is cancelled: %s", self._batch.pk, gone)
+                await self._context.store.cancel(self._batch.project, self._batch.pk)
 
     async def _wait(self) -> None:
         """Wait for a line that ends, a turn, or the time to look again."""
-        until = min(_clock() + LOOK_SECONDS, _clock() + max(0.0, self._record.expires_at - self._office.now()))
+        until = min(_clock() + LOOK_SECONDS, _clock() + max(0.0, self._expires_at - self._context.now()))
         if _clock() < self._paused_until:
             until = min(until, self._paused_until)
         with suppress(TimeoutError):
@@ -283,11 +334,11 @@ class LineRunner:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._turn is not None:
+            self._turn.cancel()
             with suppress(asyncio.CancelledError):
-                (await self._asking).leave()
-            self._asking = None
+                (await self._turn).leave()
+            self._turn = None
 
 
 def _clock() -> float:

@@ -1,155 +1,142 @@
-"""`DatabaseBatches`: batches in Django's database. Every write of who works on one is fenced by its claim."""
+"""`Batches`: batches and their lines in Django's database; SQLite or PostgreSQL.
 
-from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+    line: pending ──> begun ──> done, with its result
 
-from django.db import transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
+A batch is worked on by one process at a time: `claim` gives it the row, whose `worker` and `epoch` are its claim.
+Whatever that process writes names the row as it was claimed, and changes nothing where its claim is not the present one
+(`ClaimLost`). A line is begun in the store before anything of it is done, and whoever claims the batch next sees which
+lines were begun: so no line runs twice that may not.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
 from django.db.models import Count, QuerySet, Sum
 
 from responses_app.kit.clock import utc
+from responses_app.kit.errors import StoreError
 from responses_app.kit.polling import any_of
 from responses_app.kit.sql import one_at_a_time
-from responses_app.kit.table import Store, can_be_known, part_of
-from responses_app.resources.batches.lines import CANCELLING, FINALIZING, IN_PROGRESS, OPEN, VALIDATING, NewLine
-from responses_app.resources.batches.message_lines import is_messages_batch
-from responses_app.resources.batches.model import Batch, remove_some_lines
-from responses_app.resources.batches.records import (
-    UNLIMITED,
-    BaseBatchStore,
-    BatchEnd,
-    BatchRecord,
-    ClaimedBatch,
-    DoneLine,
-    ResultLine,
-    Step,
-    TooManyBatches,
+from responses_app.kit.table import Table, part_of, reads, writes
+from responses_app.models import Worker
+from responses_app.protocol.ids import BATCH
+from responses_app.resources.batches.lines import (
+    CANCELLED,
+    ERRORED,
+    EXPIRED,
+    NO_TOKENS,
+    SUCCEEDED,
+    BatchError,
+    LineTokens,
+    NewLine,
 )
-from responses_app.resources.batches.rows import (
+from responses_app.resources.batches.model import (
     BEGUN,
+    CANCELLING,
     DONE,
+    FINALIZING,
+    IN_PROGRESS,
+    OPEN,
     PENDING,
-    add_lines,
-    batches_of,
-    begin_lines,
-    claimed,
-    close_lines,
-    held,
-    keep_done,
-    lines_of,
-    record_of,
-    row_of,
-    unclaimed,
+    VALIDATING,
+    Batch,
+    BatchLine,
+    remove_some_lines,
 )
 from responses_app.resources.batches.settings import BatchSettings
-from responses_app.resources.webhooks.messages import WebhookMessage, event_of, message
+from responses_app.resources.webhooks.messages import event_of, message
 from responses_app.resources.webhooks.outbox import Told, tell
-from responses_app.stores.base import Claim, ClaimLost
-
-Result = TypeVar("Result")
+from responses_app.stores.base import ClaimLost
 
 CREATION_LOCK = 0x62617463  # the space of the locks of projects
-RESULT_BYTES = 4 << 20  # of results that are read at once, or the bytes of one
+KEPT_SECONDS = 30 * 24 * 3600  # a batch is forgotten so long after it was created
 MAX_PURGED = 20  # batches that are forgotten at once
+WRITTEN_AT_ONCE = 1000  # lines
+RESULT_BYTES = 4 << 20  # of results that are read at once, or the bytes of one
+COUNTED = {SUCCEEDED: "completed", ERRORED: "failed", CANCELLED: "cancelled", EXPIRED: "expired"}  # by outcome
 
 _ANY_OPEN = any_of(f"{Batch._meta.db_table} WHERE status IN ({', '.join(map(repr, OPEN))})")
+_KEEP_DONE = (
+    f"UPDATE {BatchLine._meta.db_table} SET state = {DONE}, outcome = %s, result = %s, result_size = %s, body = %s "
+    "WHERE batch_id = %s AND number = %s"
+)
 
 
-class DatabaseBatches(Store[BatchSettings], BaseBatchStore):
-    """Keeps batches in the database `using`; `timeout` bounds, in seconds, whatever waits for it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoneLine:
+    """What came of a line."""
 
-    unlimited = UNLIMITED
+    number: int
+    outcome: str  # SUCCEEDED or ERRORED
+    result: bytes  # the line of the output
+    tokens: LineTokens = NO_TOKENS
 
-    async def create(self, record: BatchRecord, lines: Sequence[NewLine] = ()) -> None:
-        def write(connection: BaseDatabaseWrapper) -> None:
-            with transaction.atomic(using=connection.alias):
-                one_at_a_time(connection, CREATION_LOCK, record.project)
-                mine = batches_of(connection).filter(project=record.project)
-                if mine.filter(pk=record.id).exists():
-                    return  # an earlier attempt was committed after all
-                if mine.filter(status__in=OPEN).count() >= self._settings.batches_max_open:
-                    raise TooManyBatches(f"{record.project} has as many batches under way as it may have")
-                row_of(record).save(using=connection.alias, force_insert=True)
-                add_lines(connection, record.id, lines)
 
-        await self._threads.run(write)
+class TooManyBatches(StoreError):
+    """A project has as many batches under way as it may have."""
 
-    async def get(self, project: str, batch_id: str) -> BatchRecord | None:
-        if not can_be_known(batch_id):
-            return None
 
-        def read(connection: BaseDatabaseWrapper) -> BatchRecord | None:
-            row = batches_of(connection).filter(pk=batch_id, **self._mine(project)).first()
-            return None if row is None else record_of(row)
+class Batches(Table[Batch, BatchSettings]):
+    """The batches of projects. Every method raises `StoreError`.
 
-        return await self._threads.run(read)
+    A `batch` is one as it was claimed: what takes that raises `ClaimLost` where another claim is the present one, or
+    the batch has ended.
+    """
 
-    async def listed(
-        self, project: str, prefix: str, *, after: str | None, limit: int, descending: bool = True
-    ) -> Sequence[BatchRecord]:
-        def read(connection: BaseDatabaseWrapper) -> Sequence[BatchRecord]:
-            # Ids of one prefix are in the order of time; "`" is the character behind "_".
-            rows = batches_of(connection).filter(**self._mine(project), pk__gte=prefix, pk__lt=f"{prefix[:-1]}`")
-            return [record_of(row) for row in part_of(rows, after=after, descending=descending, limit=limit)]
+    model = Batch
+    unlimited = BatchSettings(batches_max_open=1_000_000)
 
-        return await self._threads.run(read)
+    @writes
+    def create(self, row: Batch, lines: Sequence[NewLine] = ()) -> None:
+        """Keep a new batch, with its lines where they came with the request. Raises `TooManyBatches`."""
+        one_at_a_time(self._db, CREATION_LOCK, row.project)
+        mine = Batch.objects.using(self._using).filter(project=row.project)
+        if mine.filter(pk=row.pk).exists():
+            return  # an earlier attempt was committed after all
+        if mine.filter(status__in=OPEN).count() >= self._settings.batches_max_open:
+            raise TooManyBatches(f"{row.project} has as many batches under way as it may have")
+        row.save(using=self._using, force_insert=True)
+        self._add(row.pk, lines)
 
-    async def cancel(self, project: str, batch_id: str, *, at: int) -> BatchRecord | None:
-        if not can_be_known(batch_id):
-            return None
+    @reads
+    def page(
+        self, project: str, *, after: str | None, descending: bool, limit: int, prefix: str = BATCH
+    ) -> Sequence[Batch]:
+        """Return up to `limit` batches whose ids begin so, behind the batch `after`, which may be gone."""
+        # Ids of one prefix are in the order of time; "`" is the character behind "_".
+        rows = self.rows(project).filter(pk__gte=prefix, pk__lt=f"{prefix[:-1]}`")
+        return part_of(rows, after=after, descending=descending, limit=limit)
 
-        def write(connection: BaseDatabaseWrapper) -> BatchRecord | None:
-            with transaction.atomic(using=connection.alias):
-                row = batches_of(connection).select_for_update().filter(pk=batch_id, **self._mine(project)).first()
-                if row is None:
-                    return None
-                if row.status in (VALIDATING, IN_PROGRESS):
-                    _come_to(row, CANCELLING, at)
-                    row.save(using=connection.alias, update_fields=["status", "times"])
-                return record_of(row)
+    @writes
+    def cancel(self, project: str, batch_id: str) -> Batch | None:
+        """Let a batch end early, unless its end is being written already; return it as it is then."""
+        row = self.locked(project, batch_id)
+        if row is not None and row.status in (VALIDATING, IN_PROGRESS):
+            row.come_to(CANCELLING, int(self._now()))
+            row.save(using=self._using, update_fields=["status", "times"])
+        return row
 
-        return await self._threads.run(write)
-
-    async def delete(self, project: str, batch_id: str) -> bool:
-        if not can_be_known(batch_id):
+    async def delete(self, project: str, row_id: str) -> bool:
+        """Forget a batch that has ended, with its lines; return whether there was such a one."""
+        row = await self.get(project, row_id)
+        if row is None or row.is_open:
             return False
+        await self.drop_lines(row_id)  # first: nothing would name them once it is gone
+        return await super().delete(project, row_id)
 
-        def ended(connection: BaseDatabaseWrapper) -> "QuerySet[Batch]":
-            return batches_of(connection).filter(pk=batch_id, **self._mine(project)).exclude(status__in=OPEN)
+    @reads
+    def results(self, batch_id: str, *, after: int, limit: int, outcomes: Sequence[str]) -> Sequence[BatchLine]:
+        """Return up to `limit` lines that ended so, behind the line with this number; fewer where they are large."""
+        lines = self._lines(batch_id).filter(state=DONE, outcome__in=outcomes, number__gt=after).order_by("number")
+        numbers = _fitting(lines.values_list("number", "result_size")[:limit], RESULT_BYTES)
+        return list(lines.filter(number__lte=numbers[-1])) if numbers else ()
 
-        if not await self._threads.run(lambda db: ended(db).exists()):
-            return False
-        # Its lines first: nothing would name them once it is gone.
-        await self.drop_lines(batch_id)
-        return await self._threads.run(lambda db: bool(ended(db).delete()[0]))
-
-    async def results(self, batch_id: str, *, after: int, limit: int, outcomes: Sequence[str]) -> Sequence[ResultLine]:
-        def read(connection: BaseDatabaseWrapper) -> Sequence[ResultLine]:
-            lines = lines_of(connection, batch_id).filter(state=DONE, outcome__in=outcomes)
-            sizes = lines.filter(number__gt=after).order_by("number").values_list("number", "result_size")[:limit]
-            chosen, size = list[int](), 0
-            for number, result_size in sizes:
-                size += result_size
-                if chosen and size > RESULT_BYTES:
-                    break
-                chosen.append(number)
-            if not chosen:
-                return []
-            rows = lines.filter(number__gt=after, number__lte=chosen[-1]).order_by("number")
-            return [
-                ResultLine(number, custom_id, outcome, bytes(result))
-                for number, custom_id, outcome, result in rows.values_list("number", "custom_id", "outcome", "result")
-            ]
-
-        return await self._threads.run(read)
-
-    async def has_work(
-        self, worker: str, *, dead_before: float, known: Collection[str] = (), without: Collection[str] = ()
-    ) -> bool:
-        def read(connection: BaseDatabaseWrapper) -> bool:
-            return bool(unclaimed(connection, worker, dead_before, known).exclude(project__in=without).exists())
-
-        return bool(await self._polls.poll(_ANY_OPEN)) and await self._threads.run(read)
+    @reads
+    def sizes(self, batch_id: str, outcomes: Sequence[str]) -> tuple[int, int]:
+        """Return how many lines ended so, and the bytes of their results."""
+        lines = self._lines(batch_id).filter(state=DONE, outcome__in=outcomes)
+        sums = lines.aggregate(count=Count("pk"), size=Sum("result_size"))
+        return sums["count"], sums["size"] or 0
 
     async def claim(
         self,
@@ -159,112 +146,194 @@ class DatabaseBatches(Store[BatchSettings], BaseBatchStore):
         limit: int,
         known: Collection[str] = (),
         without: Collection[str] = (),
-    ) -> Sequence[ClaimedBatch]:
-        def write(connection: BaseDatabaseWrapper) -> Sequence[ClaimedBatch]:
-            skips = connection.features.has_select_for_update_skip_locked
-            with transaction.atomic(using=connection.alias):
-                free = unclaimed(connection, worker, dead_before, known).exclude(project__in=without).order_by("pk")
-                rows = list(free.select_for_update(skip_locked=skips)[:limit])
-                return [claimed(connection, row, worker) for row in rows]
+    ) -> Sequence[Batch]:
+        """Claim batches that nobody works on, or a worker that was not seen since then; the oldest first.
 
-        return await self._threads.run(write)
+        `known`: those that this worker works on. Another one that is its own was claimed by a call whose answer was
+        lost. `without`: projects whose batches are left to others.
+        """
+        # Before the first beats `dead_before` is minus infinity, which is not a time that a database takes.
+        living = Worker.objects.using(self._using).filter(seen_at__gt=utc(max(0.0, dead_before))).exclude(pk=worker)
+        free = Batch.objects.using(self._using).filter(status__in=OPEN).exclude(worker__in=living.values("pk"))
+        free = free.exclude(pk__in=known).exclude(project__in=without)
+        if not await self._polls.poll(_ANY_OPEN) or not await self._is_any(free):  # nothing is locked
+            return ()
+        return await self._claim(free, worker, limit)
 
-    async def add_lines(self, batch_id: str, claim: Claim, lines: Sequence[NewLine]) -> None:
-        await self._held(batch_id, claim, lambda db, _: add_lines(db, batch_id, lines))
+    @reads
+    def _is_any(self, free: "QuerySet[Batch]") -> bool:
+        return free.exists()
 
-    async def begin(self, batch_id: str, claim: Claim, *, total: int, model: str, at: int) -> None:
-        def write(connection: BaseDatabaseWrapper, row: Batch) -> None:
-            row.total, row.model = total, model
-            if row.status == VALIDATING:
-                _come_to(row, IN_PROGRESS, at)
-            row.save(using=connection.alias, update_fields=["total", "model", "status", "times"])
+    @writes
+    def _claim(self, free: "QuerySet[Batch]", worker: str, limit: int) -> Sequence[Batch]:
+        rows = list(free.order_by("pk").select_for_update(skip_locked=True)[:limit])
+        for row in rows:
+            row.worker, row.epoch = worker, row.epoch + 1
+            row.save(using=self._using, update_fields=["worker", "epoch"])
+        return rows
 
-        await self._held(batch_id, claim, write)
+    @writes
+    def add_lines(self, batch: Batch, lines: Sequence[NewLine]) -> None:
+        """Keep lines of an input that is being read; one that is there already stays as it is."""
+        self._held(batch)
+        self._add(batch.pk, lines)
 
-    async def step(
-        self, batch_id: str, claim: Claim, *, done: Sequence[DoneLine], after: int, limit: int, max_bytes: int
-    ) -> Step:
-        def write(connection: BaseDatabaseWrapper, row: Batch) -> Step:
-            keep_done(connection, row, done)
-            if not limit or row.status != IN_PROGRESS:
-                return Step(row.status)
-            return Step(row.status, begin_lines(connection, batch_id, after=after, limit=limit, max_bytes=max_bytes))
+    @writes
+    def begin(self, batch: Batch, *, total: int, model: str) -> None:
+        """Note that the input is right, and its lines are all there; a batch that was cancelled stays so."""
+        row = self._held(batch)
+        row.total, row.model = total, model
+        if row.status == VALIDATING:
+            row.come_to(IN_PROGRESS, int(self._now()))
+        row.save(using=self._using, update_fields=["total", "model", "status", "times"])
 
-        return await self._held(batch_id, claim, write)
+    @writes
+    def step(
+        self, batch: Batch, *, done: Sequence[DoneLine], after: int, limit: int, max_bytes: int
+    ) -> tuple[str, Sequence[BatchLine]]:
+        """Keep what came of lines, and begin up to `limit` more behind the line with this number.
 
-    async def give_back(self, batch_id: str, claim: Claim, *, pending: Sequence[int]) -> None:
-        def write(connection: BaseDatabaseWrapper, row: Batch) -> None:
-            lines_of(connection, batch_id).filter(number__in=pending, state=BEGUN).update(state=PENDING)
-            row.worker = ""
-            row.save(using=connection.alias, update_fields=["worker"])
+        Return the status of the batch, which somebody may have cancelled, and the lines that are begun, each with the
+        `state` that it had: one that was BEGUN before was so by a process that may be dead, and nobody knows how far it
+        came. All at once: together in one transaction. Of lines that are large fewer are begun, at least one. None are
+        begun of a batch that is not in progress. To keep a result that is kept already changes nothing.
+        """
+        row = self._held(batch)
+        self._keep_done(row, done)
+        if not limit or row.status != IN_PROGRESS:
+            return row.status, ()
+        lines = self._lines(row.pk).exclude(state=DONE).order_by("number")
+        numbers = _fitting(lines.filter(number__gt=after).values_list("number", "body_size")[:limit], max_bytes)
+        begun = list(lines.filter(number__in=numbers))
+        lines.filter(number__in=numbers, state=PENDING).update(state=BEGUN)
+        return row.status, begun
 
-        await self._held(batch_id, claim, write)
+    @writes
+    def give_back(self, batch: Batch, *, pending: Sequence[int]) -> None:
+        """Leave a batch to others, and begun lines that were not run, or may be run again, pending."""
+        row = self._held(batch)
+        self._lines(row.pk).filter(number__in=pending, state=BEGUN).update(state=PENDING)
+        row.worker = ""
+        row.save(using=self._using, update_fields=["worker"])
 
-    async def finalize(
-        self, batch_id: str, claim: Claim, *, unrun: str | None, output_file_id: str, error_file_id: str, at: int
-    ) -> BatchRecord:
-        def write(connection: BaseDatabaseWrapper, row: Batch) -> BatchRecord:
-            if unrun is not None:
-                close_lines(connection, row, unrun)
-            row.output_file_id, row.error_file_id = output_file_id, error_file_id
-            if row.status != FINALIZING and row.status != CANCELLING:
-                _come_to(row, FINALIZING, at)
-            row.save(using=connection.alias)
-            return record_of(row)
+    @writes
+    def finalize(self, batch: Batch, *, unrun: str, output_file_id: str, error_file_id: str) -> Batch:
+        """Let all lines that have not ended end as `unrun`, and name the files that will be written; return the batch.
 
-        return await self._held(batch_id, claim, write)
+        The ids of files that an earlier process was to write are replaced.
+        """
+        row = self._held(batch)
+        count = self._lines(row.pk).exclude(state=DONE).update(state=DONE, outcome=unrun, body=b"")
+        setattr(row, COUNTED[unrun], getattr(row, COUNTED[unrun]) + count)
+        row.output_file_id, row.error_file_id = output_file_id, error_file_id
+        if row.status not in (FINALIZING, CANCELLING):
+            row.come_to(FINALIZING, int(self._now()))
+        row.save(using=self._using)
+        return row
 
-    async def sizes(self, batch_id: str, outcomes: Sequence[str]) -> tuple[int, int]:
-        def read(connection: BaseDatabaseWrapper) -> tuple[int, int]:
-            lines = lines_of(connection, batch_id).filter(state=DONE, outcome__in=outcomes)
-            found = lines.aggregate(count=Count("pk"), size=Sum("result_size"))
-            return found["count"], found["size"] or 0
+    @writes
+    def end(
+        self,
+        batch: Batch,
+        status: str,
+        *,
+        output_file_id: str = "",
+        error_file_id: str = "",
+        errors: Sequence[BatchError] = (),
+    ) -> None:
+        """Let a batch end: this is the one place where it becomes failed, completed, expired or cancelled.
 
-        return await self._threads.run(read)
-
-    async def end(self, batch_id: str, claim: Claim, end: BatchEnd) -> None:
-        def write(connection: BaseDatabaseWrapper, row: Batch) -> None:
-            # An end that took its time, and was given up: since then the files were named anew, and these are gone.
-            if not {end.output_file_id, end.error_file_id} <= {row.output_file_id, row.error_file_id, ""}:
-                raise ClaimLost(f"the files of {batch_id} have other names now")
-            # The one place where a batch becomes terminal: what is told of that is written in this transaction.
-            row.output_file_id, row.error_file_id = end.output_file_id, end.error_file_id
-            row.errors, row.worker = list(end.errors), ""
-            _come_to(row, end.status, end.at)
-            row.save(using=connection.alias)
-            with connection.cursor() as cursor:
-                tell(cursor, [Told(row.project, _told_of(batch_id, end.status))], now=end.at)
-
-        await self._held(batch_id, claim, write)
+        Its files, "" where there is none, are among those that `finalize` named last; else this raises `ClaimLost`.
+        """
+        row, at = self._held(batch), int(self._now())
+        # An end that took its time, and was given up: since then the files were named anew, and these are gone.
+        if not {output_file_id, error_file_id} <= {row.output_file_id, row.error_file_id, ""}:
+            raise ClaimLost(f"the files of {row.pk} have other names now")
+        row.output_file_id, row.error_file_id = output_file_id, error_file_id
+        row.errors, row.worker = list(errors), ""
+        row.come_to(status, at)
+        row.save(using=self._using)
+        # One of Anthropic's API tells nothing: its clients know no such events.
+        name = None if row.is_of_messages else event_of("batch", status)
+        if name is not None:
+            with self._db.cursor() as cursor:
+                tell(cursor, [Told(row.project, (message(name, row.pk),))], now=at)
 
     async def drop_lines(self, batch_id: str) -> None:
-        while not await self._threads.run(lambda db: remove_some_lines(db.alias, batch_id)):
+        """Forget all lines of a batch: their results are in files, or its input is wrong."""
+        while not await self._remove_some_lines(batch_id):
             pass
 
-    async def purge(self, *, created_before: float) -> int:
-        def read(connection: BaseDatabaseWrapper) -> Sequence[tuple[str, str]]:
-            old = batches_of(connection).filter(created_at__lt=utc(created_before)).exclude(status__in=OPEN)
-            return list(old.order_by("created_at").values_list("project", "pk")[:MAX_PURGED])
+    @reads
+    def _remove_some_lines(self, batch_id: str) -> bool:
+        return remove_some_lines(self._using, batch_id)
 
-        gone = await self._threads.run(read)
-        for project, batch_id in gone:
+    async def purge(self) -> int:
+        """Forget batches that ended and were created long ago, a few at a time; return how many."""
+        old = await self._old()
+        for project, batch_id in old:
             await self.delete(project, batch_id)
-        return len(gone)
+        return len(old)
 
-    async def _held(self, batch_id: str, claim: Claim, write: Callable[[BaseDatabaseWrapper, Batch], Result]) -> Result:
-        def run(connection: BaseDatabaseWrapper) -> Result:
-            with transaction.atomic(using=connection.alias):
-                return write(connection, held(connection, batch_id, claim))
+    @reads
+    def _old(self) -> Sequence[tuple[str, str]]:
+        rows = Batch.objects.using(self._using).filter(created_at__lt=self._at(-KEPT_SECONDS)).exclude(status__in=OPEN)
+        return list(rows.order_by("created_at").values_list("project", "pk")[:MAX_PURGED])
 
-        return await self._threads.run(run)
+    # What follows runs on a thread.
+
+    def _lines(self, batch_id: str) -> "QuerySet[BatchLine]":
+        return BatchLine.objects.using(self._using).filter(batch_id=batch_id)
+
+    def _held(self, batch: Batch) -> Batch:
+        """Return a claimed batch as it is; nobody else changes it until this transaction ends. Raises `ClaimLost`."""
+        rows = Batch.objects.using(self._using).select_for_update().filter(pk=batch.pk, status__in=OPEN)
+        row = rows.filter(worker=batch.worker, epoch=batch.epoch).first()
+        if row is None:
+            raise ClaimLost(f"{batch.pk} has ended, or is another worker's")
+        return row
+
+    def _add(self, batch_id: str, lines: Sequence[NewLine]) -> None:
+        rows = [
+            BatchLine(
+                batch_id=batch_id,
+                number=each.number,
+                custom_id=each.custom_id,
+                body=each.body,
+                body_size=len(each.body),
+            )
+            for each in lines
+        ]
+        BatchLine.objects.using(self._using).bulk_create(rows, batch_size=WRITTEN_AT_ONCE, ignore_conflicts=True)
+
+    def _keep_done(self, row: Batch, done: Sequence[DoneLine]) -> None:
+        """Keep what came of lines, and count it, once however often this is called."""
+        left = self._lines(row.pk).filter(number__in=[line.number for line in done]).exclude(state=DONE)
+        numbers = set(left.values_list("number", flat=True))
+        if not (news := [line for line in done if line.number in numbers]):
+            return
+        with self._db.cursor() as cursor:
+            cursor.executemany(
+                _KEEP_DONE,
+                [(line.outcome, line.result, len(line.result), b"", row.pk, line.number) for line in news],
+            )
+        tokens = sum((line.tokens for line in news), NO_TOKENS)
+        row.completed += sum(line.outcome == SUCCEEDED for line in news)
+        row.failed += sum(line.outcome == ERRORED for line in news)
+        row.input_tokens += tokens.input
+        row.cached_tokens += tokens.cached
+        row.output_tokens += tokens.output
+        row.reasoning_tokens += tokens.reasoning
+        counts = ["completed", "failed", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"]
+        row.save(using=self._using, update_fields=counts)
 
 
-def _told_of(batch_id: str, status: str) -> Sequence[WebhookMessage]:
-    """Return what an ended batch tells. One of Anthropic's API tells nothing: its clients know no such events."""
-    name = None if is_messages_batch(batch_id) else event_of("batch", status)
-    return () if name is None else (message(name, batch_id),)
-
-
-def _come_to(row: Batch, status: str, at: int) -> None:
-    row.status = status
-    row.times = {**row.times, status: at}
+def _fitting(sizes: Iterable[tuple[int, int]], most: int) -> Sequence[int]:
+    """Return the first numbers of these pairs whose sizes together are at most so many bytes, at least one of them."""
+    numbers, together = list[int](), 0
+    for number, size in sizes:
+        together += size
+        if numbers and together > most:
+            break
+        numbers.append(number)
+    return numbers

@@ -2,97 +2,104 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
+from itertools import count
 from unittest.mock import AsyncMock
 
 import orjson
 import pytest
 
+from responses_app.kit.clock import utc
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import rate_limited, stopping
-from responses_app.resources.batches.duty import BatchWork, _Worked
+from responses_app.resources.batches.duty import BatchWork, ClaimedBatch
 from responses_app.resources.batches.handlers import LineAnswer, LineHandler, LineRequest
-from responses_app.resources.batches.lines import CANCELLING, FINALIZING, IN_PROGRESS
-from responses_app.resources.batches.office import BatchOffice
-from responses_app.resources.batches.records import (
-    SUCCEEDED,
-    BaseBatchStore,
-    BatchRecord,
-    BegunLine,
-    ClaimedBatch,
-    ResultLine,
-    Step,
-)
-from responses_app.resources.batches.runner import MAX_PAUSE, LineRunner
+from responses_app.resources.batches.lines import ERRORED, EXPIRED, SUCCEEDED, NewLine
+from responses_app.resources.batches.model import COMPLETED, IN_PROGRESS, PENDING, Batch, BatchLine
+from responses_app.resources.batches.runner import MAX_PAUSE, BatchContext, LineRunner
 from responses_app.resources.batches.settings import BatchSettings
+from responses_app.resources.batches.store import Batches, DoneLine
 from responses_app.runs.queues.turns import FairTurns
-from responses_app.stores.base import Claim, ClaimLost
+from responses_app.stores.base import ClaimLost
+from responses_app.stores.files import FileRecord
 from responses_app.web.endpoint import line_of
 from tests.kit.memory_files import MemoryFileStore
 
-RECORD = BatchRecord(
-    id="batch_1", project="p", endpoint="/v1/responses", status=IN_PROGRESS, created_at=1, expires_at=10**10,
-    times={IN_PROGRESS: 1}, input_file_id="file-in",
-)  # fmt: skip
+PROJECT, BATCH = "p", "batch_1"
 
 
-def office_of(store: BaseBatchStore) -> BatchOffice:
+@pytest.fixture
+async def store(sqlite_alias: str) -> AsyncIterator[Batches]:
+    store = Batches(using=sqlite_alias)
+    yield store
+    await store.aclose()
+
+
+async def created(store: Batches, *bodies: bytes) -> None:
+    """Keep a batch in progress, with lines of these bodies."""
+    row = Batch(
+        id=BATCH, project=PROJECT, endpoint="/v1/responses", status=IN_PROGRESS, created_at=utc(1),
+        expires_at=utc(10**10), times={IN_PROGRESS: 1}, input_file_id="file-in",
+    )  # fmt: skip
+    await store.create(row, [NewLine(number, f"{number}", body) for number, body in enumerate(bodies, 1)])
+
+
+async def claimed(store: Batches, worker: str = "A") -> Batch:
+    (batch,) = await store.claim(worker, dead_before=0.0, limit=1)
+    return batch
+
+
+async def states(alias: str) -> list[int]:
+    """Return the states of all lines, as the database has them."""
+    reader = Batches(using=alias)
+    found = await reader._threads.run(lambda _: list(BatchLine.objects.using(alias).values_list("state", flat=True)))
+    await reader.aclose()
+    return found
+
+
+def context_of(store: Batches) -> BatchContext:
     """Return what batches need, over a store."""
-    return BatchOffice(
+    return BatchContext(
         store=store, files=MemoryFileStore(), keys=AsyncMock(), settings=BatchSettings(), max_line_bytes=1000,
         read=AsyncMock(), loads=orjson.loads, check_model=lambda *_: None, new_id=str, now=lambda: 5.0,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("end", ["cancelled", "stopped"])
-async def test_a_line_that_was_refused_holds_up_no_end(end: str) -> None:
-    now = SimpleNamespace(status=IN_PROGRESS, lines=[BegunLine(1, "a", b"{}", False)])
+async def test_a_line_that_was_refused_holds_up_no_end(store: Batches, sqlite_alias: str, end: str) -> None:
     refused = asyncio.Event()
-
-    async def step(*_: object, limit: int, **__: object) -> Step:
-        return Step(now.status, [now.lines.pop()] if now.lines and limit else [])
 
     async def answer(_: LineRequest) -> LineAnswer:
         refused.set()
         raise rate_limited("Too many requests.", retry_after=int(MAX_PAUSE))
 
-    store = AsyncMock(spec=BaseBatchStore)
-    store.step.side_effect = step
-    office = office_of(store)
-    runner = LineRunner(
-        office, ClaimedBatch(record=RECORD, claim=Claim("A", 1)), FairTurns(max_running=2), LineHandler(answer)
-    )
+    await created(store, b"{}")
+    runner = LineRunner(context_of(store), await claimed(store), FairTurns(max_running=2), LineHandler(answer))
     running = asyncio.create_task(runner.run())
     await refused.wait()
     if end == "stopped":
         runner.stop()
     else:
-        now.status = CANCELLING
+        await store.cancel(PROJECT, BATCH)
     await asyncio.wait_for(running, MAX_PAUSE / 4)
     await runner.give_back()
-    assert store.give_back.await_args.kwargs == {"pending": [1]}, "nothing of it was done: others may run it"
+    assert await states(sqlite_alias) == [PENDING], "nothing of it was done: others may run it"
 
 
-async def test_a_stop_waits_for_lines_and_those_that_are_refused_are_left_to_others() -> None:
+async def test_a_stop_waits_for_lines_and_those_that_are_refused_are_left_to_others(
+    store: Batches, sqlite_alias: str
+) -> None:
     """They would call tools, and are refused as the server stops, before anything of them was done."""
-    lines = [BegunLine(1, "a", b'{"tools": [{"type": "mcp"}]}', False)]
     asked, gate = asyncio.Event(), asyncio.Event()
-
-    async def step(*_: object, limit: int, **__: object) -> Step:
-        return Step(IN_PROGRESS, [lines.pop()] if lines and limit else [])
 
     async def answer(_: LineRequest) -> LineAnswer:
         asked.set()
         await gate.wait()
         raise stopping()
 
-    store = AsyncMock(spec=BaseBatchStore)
-    store.step.side_effect = step
-    store.has_work.side_effect = [True, *[False] * 9]
-    store.claim.return_value = [ClaimedBatch(record=RECORD, claim=Claim("A", 1))]
-    work = BatchWork(office_of(store), worker="A", dead_before=lambda: 0.0, ready=lambda: True)
+    await created(store, b'{"tools": [{"type": "mcp"}]}')
+    work = BatchWork(context_of(store), worker="A", dead_before=lambda: 0.0, ready=lambda: True)
     work.start(lambda _: LineHandler(answer))
     await asked.wait()
     await work.stop()
@@ -102,7 +109,7 @@ async def test_a_stop_waits_for_lines_and_those_that_are_refused_are_left_to_oth
     gate.set()
     await asyncio.wait_for(over, 5)
     await work.aclose()
-    assert store.give_back.await_args.kwargs == {"pending": [1]}
+    assert await states(sqlite_alias) == [PENDING]
 
 
 @pytest.mark.parametrize(
@@ -125,80 +132,107 @@ def test_what_calls_tools_is_not_repeated(path: str, body: dict[str, object], ma
     assert line_of(path).may_repeat(body) is may
 
 
-PROJECT = RECORD.project
-FINAL = replace(RECORD, status=FINALIZING)
-LINES = [ResultLine(1, "a", SUCCEEDED, b"good\n"), ResultLine(2, "b", "errored", b"bad\n")]
+class Files(MemoryFileStore):
+    """Files of which something happens `before_errors`, the second one, is written."""
+
+    def __init__(self, before_errors: Callable[[], Awaitable[object]]) -> None:
+        super().__init__()
+        self.before_errors = before_errors
+        self.created = 0
+
+    async def create(
+        self,
+        project: str,
+        record: FileRecord,
+        pieces: Iterable[bytes] | AsyncIterable[bytes],
+        *,
+        over_limits: bool = False,
+    ) -> None:
+        if "error" in record.filename:
+            await self.before_errors()
+        await super().create(project, record, pieces, over_limits=over_limits)
+        self.created += 1
 
 
-def store_of(**calls: Any) -> Any:
-    """Return a store that has a batch whose lines have ended, and that is another worker's by now."""
-
-    async def results(batch_id: str, *, after: int, limit: int, outcomes: Any) -> list[ResultLine]:
-        return [each for each in LINES if each.number > after and each.outcome in outcomes]
-
-    async def sizes(batch_id: str, outcomes: Any) -> tuple[int, int]:
-        found = [each.result for each in LINES if each.outcome in outcomes]
-        return len(found), sum(map(len, found))
-
-    store = AsyncMock(spec=BaseBatchStore)
-    store.get.return_value = FINAL
-    store.finalize.return_value = FINAL
-    given = {"results": results, "sizes": sizes, "end": ClaimLost("another's"), "step": ClaimLost("another's"), **calls}
-    for name, does in given.items():
-        getattr(store, name).side_effect = does
-    return store
-
-
-async def worked(store: Any) -> MemoryFileStore:
-    """Work on the batch to its end, and return the files."""
-    files, numbers = MemoryFileStore(), iter(range(100))
-    office = replace(office_of(store), files=files, new_id=lambda kind: f"{kind}{next(numbers)}")
-    claimed = ClaimedBatch(record=FINAL, claim=Claim("A", 1))
-    await asyncio.wait_for(_Worked(office, claimed, FairTurns(max_running=1), AsyncMock()).run(), 30)
-    return files
-
-
-async def files_of(files: MemoryFileStore) -> list[str]:
+async def files_of_its_end(store: Batches, files: Files) -> list[str]:
+    """Work on the end of a batch whose two lines have ended; return the files that are there then."""
+    await created(store, b"{}", b"{}")
+    batch = await claimed(store)
+    await store.step(batch, done=(), after=0, limit=2, max_bytes=100)
+    done = [
+        DoneLine(number=1, outcome=SUCCEEDED, result=b"good\n"),
+        DoneLine(number=2, outcome=ERRORED, result=b"bad\n"),
+    ]
+    await store.step(batch, done=done, after=2, limit=0, max_bytes=100)
+    batch = await store.finalize(batch, unrun=EXPIRED, output_file_id="", error_file_id="")
+    numbers = count()
+    context = replace(context_of(store), files=files, new_id=lambda kind: f"{kind}{next(numbers)}")
+    await asyncio.wait_for(ClaimedBatch(context, batch, FairTurns(max_running=1), AsyncMock()).run(), 30)
     listed = await files.listed(PROJECT, purpose=None, after=None, descending=False, limit=10)
-    return [each.id for each in listed or ()]
+    return [each.id for each in listed]
 
 
-async def test_where_the_end_is_anothers_both_files_go(caplog: pytest.LogCaptureFixture) -> None:
-    store = store_of()
-    assert await files_of(await worked(store)) == []
-    assert store.end.await_count == 1
-    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+async def finalized_by_another(store: Batches) -> Batch:
+    """Let another worker take the batch over, and name files of its own."""
+    batch = await claimed(store, "B")
+    return await store.finalize(batch, unrun=EXPIRED, output_file_id="file-b", error_file_id="")
 
 
-async def test_lines_that_go_while_they_are_written_say_that_it_is_anothers(caplog: pytest.LogCaptureFixture) -> None:
-    async def errors_are_gone(batch_id: str, *, after: int, limit: int, outcomes: Any) -> list[ResultLine]:
-        return [each for each in LINES if each.number > after and each.outcome in outcomes and each.number == 1]
-
-    store = store_of(results=errors_are_gone)
-    assert await files_of(await worked(store)) == []
-    assert store.step.await_count == 1
-    assert store.end.await_count == 0
-    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+def complains(caplog: pytest.LogCaptureFixture) -> bool:
+    return any(each.levelno >= logging.WARNING for each in caplog.records)
 
 
-async def test_files_of_an_earlier_try_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_the_end_is_anothers_both_files_go(store: Batches, caplog: pytest.LogCaptureFixture) -> None:
+    files = Files(lambda: finalized_by_another(store))
+    assert await files_of_its_end(store, files) == []
+    assert files.created == 2
+    row = await store.get(PROJECT, BATCH)
+    assert row is not None
+    assert (row.is_open, row.worker) == (True, "B")
+    assert not complains(caplog)
+
+
+async def test_lines_that_go_while_they_are_written_say_that_it_is_anothers(
+    store: Batches, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def end_as_another() -> None:
+        batch = await finalized_by_another(store)
+        await store.end(batch, COMPLETED, output_file_id="file-b")
+        await store.drop_lines(batch.pk)
+
+    files = Files(end_as_another)
+    assert await files_of_its_end(store, files) == []
+    assert files.created == 1
+    row = await store.get(PROJECT, BATCH)
+    assert row is not None
+    assert (row.status, row.output_file_id) == (COMPLETED, "file-b")
+    assert not complains(caplog)
+
+
+async def test_files_of_an_earlier_try_go_too(
+    store: Batches, sqlite_alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def end(*_: object, **__: object) -> None:
+        await store._threads.run(lambda _: Batch.objects.using(sqlite_alias).all().delete())
+        raise StoreError("away")
+
     monkeypatch.setattr("responses_app.resources.batches.duty.RETRY_SECONDS", 0)
-    store = store_of(end=StoreError("away"), finalize=[FINAL, ClaimLost("deleted")])
-    store.get.side_effect = [FINAL, FINAL, FINAL, None]
-    assert await files_of(await worked(store)) == []
-    assert store.finalize.await_count == 2
+    monkeypatch.setattr(store, "end", end)
+    files = Files(AsyncMock())
+    assert await files_of_its_end(store, files) == []
+    assert files.created == 2
 
 
-async def test_files_that_the_batch_has_stay() -> None:
-    has = SimpleNamespace(output_file_id="", error_file_id="")
+async def test_files_that_the_batch_has_stay(store: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_end = store.end
 
-    async def finalize(batch_id: str, claim: Claim, **fields: Any) -> BatchRecord:
-        has.output_file_id, has.error_file_id = fields["output_file_id"], fields["error_file_id"]
-        return FINAL
+    async def end(batch: Batch, status: str, **files: str) -> None:
+        await keep_end(batch, status, **files)
+        raise ClaimLost("its end was kept, and the answer that says so was lost")
 
-    async def get(project: str, batch_id: str) -> Any:
-        return has if has.output_file_id else FINAL
-
-    # Its end was kept, and the answer that says so was lost.
-    store = store_of(finalize=finalize, get=get)
-    assert await files_of(await worked(store)) == [has.output_file_id, has.error_file_id]
+    monkeypatch.setattr(store, "end", end)
+    files = await files_of_its_end(store, Files(AsyncMock()))
+    row = await store.get(PROJECT, BATCH)
+    assert row is not None
+    assert row.status == COMPLETED
+    assert files == [row.output_file_id, row.error_file_id]
