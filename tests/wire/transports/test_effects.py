@@ -1,4 +1,4 @@
-"""A call that must not be made twice is not: its worker dies as it is heard, and the disk is full.
+"""A call that must not be made twice is not, where its worker dies as it is heard.
 
 Two workers on one database, and an MCP server that counts what it hears. `tests/system/takeover/test_effects.py` has
 them killed at any moment around calls.
@@ -13,16 +13,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.kit.background import until
 from tests.kit.clients import Frame, http_client
-from tests.kit.databases import postgres_url
 from tests.kit.pairs import Pair
-from tests.kit.raw_streams import RawStream
 from tests.kit.sandboxes import host_process
-from tests.kit.server import Server, manage
+from tests.kit.server import Server
 from tests.kit.stored import end_lease, owner_of
 from tests.kit.threads import in_a_thread
 from tests.kit.waiting import eventually
@@ -35,11 +32,6 @@ SPARE = 4  # calls of the other tests
 PATIENCE = 60.0
 CUT = "the server stopped while the tool ran"
 SETTINGS = {"mcp_allowed_hosts": "127.0.0.1"}
-REFUSE = b"""
-CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
-$$ BEGIN RAISE EXCEPTION 'No space left on device' USING ERRCODE = 'disk_full'; END $$;
-CREATE TRIGGER refuse BEFORE INSERT ON responses_app_logpart FOR EACH ROW EXECUTE FUNCTION refuse();
-"""
 
 
 class House:
@@ -141,39 +133,3 @@ async def test_a_worker_that_dies_as_its_call_is_heard_has_made_the_only_one(hou
     assert done["status"] == "completed", "the model goes on"
     call = call_of(done)
     assert (call["status"], CUT in str(call.get("error"))) == ("failed", True)
-
-
-@contextmanager
-def full_disk(worker: Server) -> Iterator[None]:
-    """Have the database refuse what would make a log longer, as PostgreSQL does without room for it."""
-    url = worker.environ["DATABASE_URL"]
-    with psycopg.connect(url, autocommit=True) as database:
-        database.execute(REFUSE)
-        try:
-            yield
-        finally:
-            database.execute(b"DROP FUNCTION refuse CASCADE")
-
-
-@pytest.mark.parametrize("has_patience", [True, False])
-async def test_while_the_disk_is_full_no_call_is_made(has_patience: bool, tmp_path: Path) -> None:
-    """In the foreground: with patience it waits for room; else the model reads that the call was not made."""
-    url = postgres_url(tmp_path, manage)
-    patience = PATIENCE if has_patience else 0
-    async with hearing(tmp_path) as hears:
-        script = hears.script(1)
-        worker = Server(tmp_path, script=script, **SETTINGS, database_url=url, database_patience_seconds=patience)
-        with worker:
-            stream = await RawStream.create(worker, input="[wait 0]", tools=hears.tools())
-            await stream.until("response.output_item.done")  # its tools are listed
-            with full_disk(worker):
-                hears.release(0)
-                if has_patience:
-                    await eventually(lambda: "cannot be kept now" in worker.output, timeout=PATIENCE)
-                else:
-                    events = await stream.until("response.mcp_call.failed")
-                    assert "was not called" in str((await stream.next())["item"]["error"])  # type: ignore[index]
-                assert not hears.heard
-            events = await stream.rest()
-            assert events[-1]["type"] == "response.completed" or not has_patience, "its end is to be kept, too"
-            assert hears.heard == ({"0": 1} if has_patience else {})

@@ -2,48 +2,21 @@
 
 import asyncio
 import json
-import random
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from responses_app.wiring.relay import Relay
 from tests.kit.background import begin, cancel, get
 from tests.kit.clients import Frame, Socket, http_client
 from tests.kit.fixtures import two_of
-from tests.kit.laws import assert_laws
-from tests.kit.pairs import LONG_LEASE, REDIS, SHORT_LEASE, Pair, Reader, epoch_of, hold_to_the_laws, seen, two_workers
+from tests.kit.pairs import LONG_LEASE, REDIS, SHORT_LEASE, Pair, epoch_of, seen, two_workers
 from tests.kit.raw_streams import RawStream
 from tests.kit.redis_server import RedisServer
 from tests.kit.server import Server
-from tests.kit.stored import change, stored_statuses
+from tests.kit.stored import stored_statuses
 from tests.kit.waiting import eventually, looks
-
-
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])  # by force, and as a deployment does it
-async def test_the_next_start_goes_on_where_one_worker_is_all_there_is(folder: Path, end: signal.Signals) -> None:
-    pair = Pair(folder, delay=0.004, worker_lease_seconds=SHORT_LEASE)
-    worker = pair.workers[0]
-    try:
-        await asyncio.to_thread(pair.start, worker)
-        async with http_client(worker) as http:
-            readers = [Reader(pair, (await begin(http, "[held]"))["id"], chance=random.Random(1)) for _ in range(3)]
-        reading = [asyncio.create_task(reader.read()) for reader in readers]
-        await eventually(lambda: all(len(reader.events) > 10 for reader in readers))
-        pair.alive.clear()
-        await asyncio.to_thread(worker.stop, end)
-        await asyncio.to_thread(pair.start, worker)
-        await eventually(lambda: {epoch_of(worker, reader.response_id) for reader in readers} == {2})
-        pair.let_go_on()
-        async with asyncio.timeout(60):
-            await asyncio.gather(*reading)
-        await hold_to_the_laws(pair, readers)
-        assert ("goes to another worker: the server stops" in worker.output) == (end == signal.SIGTERM)
-    finally:
-        worker.stop()
 
 
 @pytest.mark.parametrize("bell", REDIS[:2])
@@ -94,25 +67,6 @@ async def nothing_runs(server: Server, pair: Pair) -> bool:
     return not running or len(pair.alive) == 1
 
 
-@pytest.mark.each_database
-async def test_what_is_past_its_time_is_unknown_while_it_runs(folder: Path) -> None:
-    async with two_workers(folder, responses_store_ttl=3600) as pair:
-        owner, other = pair.workers
-        async with http_client(owner) as http, http_client(other) as elsewhere:
-            response = await begin(http, "[held]")
-            stream = await RawStream.resume(other, response["id"])
-            await stream.take(20)
-            change(owner, f"UPDATE responses_app_response SET created_at = '2020-01-01' WHERE id = '{response['id']}'")
-            await eventually(lambda: is_unknown(elsewhere, response["id"]))
-            last = (await stream.rest_until_cut())[-1]
-            assert last["type"] == "response.output_text.delta", "nobody knows how it ends"
-
-
-async def is_unknown(http: httpx.AsyncClient, response_id: str) -> bool:
-    """Whether it is not found."""
-    return (await http.get(f"/responses/{response_id}")).status_code == 404
-
-
 async def test_a_foreground_stream_is_followed_from_another_worker(folder: Path, redis: RedisServer) -> None:
     async with two_workers(folder, delay=0.004, redis_url=redis.url) as pair:
         owner, other = pair.workers
@@ -128,18 +82,6 @@ async def test_a_foreground_stream_is_followed_from_another_worker(folder: Path,
         assert early + await followers[0].rest() == events
         assert await followers[1].rest() == events[1:]
         assert await followers[2].rest() == events[41:]
-
-
-async def test_a_foreground_stream_that_breaks_is_picked_up_at_another_worker(folder: Path, redis: RedisServer) -> None:
-    async with two_workers(folder, delay=0.004, redis_url=redis.url, reconnect_grace_seconds=0.5) as pair:
-        owner, other = pair.workers
-        stream = await RawStream.create(owner, input="[long]")
-        events = await stream.take(20)
-        stream.kill()
-        again = await RawStream.resume(other, events[0]["response"]["id"], events[-1]["sequence_number"])
-        events += await again.rest()
-        assert_laws(events)
-        assert events[-1]["response"]["status"] == "completed", "the grace of its first reader was over long before"
 
 
 SLOW = [{"say": "<|channel|>final<|message|>" + "word " * 500 + "<|return|>", "delay": 0.05}]
@@ -196,18 +138,6 @@ async def test_a_deletion_is_heard_by_the_other_worker(both: tuple[Server, Serve
         assert (await http.get(f"/responses/{running}")).status_code == 404
 
 
-def test_without_redis_it_says_what_is_missing(folder: Path) -> None:
-    first, second = two_of(folder, script=SLOW)
-    with first, second:
-        response_id = begun(first)
-        answer = httpx.post(f"{second.base_url}/responses/{response_id}/cancel", timeout=20)
-        assert answer.status_code == 503
-        assert "REDIS_URL" in answer.json()["error"]["message"]
-        assert answer.headers["retry-after"]
-        assert httpx.get(f"{second.base_url}/responses/{response_id}").json()["status"] == "in_progress"
-        assert httpx.post(f"{first.base_url}/responses/{response_id}/cancel").json()["status"] == "cancelled"
-
-
 def test_redis_away_delays_only_the_word(folder: Path) -> None:
     with RedisServer() as redis:
         first, second = two_of(folder, script=SLOW, redis_url=redis.url)
@@ -227,34 +157,6 @@ def test_redis_away_delays_only_the_word(folder: Path) -> None:
                 eventually_logged(server, "the channel layer is back")
                 assert server.output.count("the channel layer is away") == 1
                 assert "Traceback" not in server.output
-
-
-class DeadLayer:
-    """A channel layer whose Redis died while somebody listened."""
-
-    def __init__(self) -> None:
-        self.listening = asyncio.Event()
-
-    async def new_channel(self, prefix: str) -> str:
-        return prefix
-
-    async def group_add(self, group: str, channel: str) -> None: ...
-
-    async def receive(self, channel: str) -> None:
-        self.listening.set()
-        await asyncio.Event().wait()
-
-    async def group_discard(self, group: str, channel: str) -> None:
-        raise ConnectionRefusedError("Redis is away")
-
-
-async def test_listening_stops_while_redis_is_away() -> None:
-    layer = DeadLayer()
-    relay = Relay(layer=layer)
-    relay.start({})
-    await layer.listening.wait()
-    async with asyncio.timeout(10):
-        await relay.aclose()
 
 
 def test_a_server_stops_while_redis_is_away(folder: Path) -> None:
