@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from responses_app.wiring.relay import Relay
 from tests.kit.background import begin, cancel, get
 from tests.kit.clients import Frame, Socket, http_client
 from tests.kit.fixtures import two_of
@@ -157,6 +158,34 @@ def test_redis_away_delays_only_the_word(folder: Path) -> None:
                 eventually_logged(server, "the channel layer is back")
                 assert server.output.count("the channel layer is away") == 1
                 assert "Traceback" not in server.output
+
+
+class DeadLayer:
+    """A channel layer whose Redis died while somebody listened."""
+
+    def __init__(self) -> None:
+        self.listening = asyncio.Event()
+
+    async def new_channel(self, prefix: str) -> str:
+        return prefix
+
+    async def group_add(self, group: str, channel: str) -> None: ...
+
+    async def receive(self, channel: str) -> None:
+        self.listening.set()
+        await asyncio.Event().wait()
+
+    async def group_discard(self, group: str, channel: str) -> None:
+        raise ConnectionRefusedError("Redis is away")
+
+
+async def test_listening_stops_while_redis_is_away() -> None:
+    layer = DeadLayer()
+    relay = Relay(layer=layer)
+    relay.start({})
+    await layer.listening.wait()
+    async with asyncio.timeout(10):
+        await relay.aclose()
 
 
 def test_a_server_stops_while_redis_is_away(folder: Path) -> None:
