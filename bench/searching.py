@@ -108,17 +108,19 @@ def chunk(random_: random.Random) -> str:
 
 async def _searched(alias: str) -> tuple[float, list[float], list[float]]:
     """Return how many seconds it took to fill a store, and milliseconds of each search, and of the yardstick."""
-    from responses_app.resources.vector_stores.records import NewStoreFile, Search, VectorStoreRecord
-    from responses_app.resources.vector_stores.store import DatabaseVectorStores
+    from responses_app.kit.clock import utc
+    from responses_app.resources.vector_stores.fields import NewStoreFile, Search
+    from responses_app.resources.vector_stores.model import VectorStore
+    from responses_app.resources.vector_stores.store import VectorStores
     from responses_app.stores.database.files.files import DatabaseFileStore
     from responses_app.stores.files import FileRecord
 
     chance, now = random.Random(1), int(time.time())
-    files, stores = DatabaseFileStore(using=alias), DatabaseVectorStores(using=alias)
+    files, stores = DatabaseFileStore(using=alias), VectorStores(using=alias)
     record = FileRecord(id="file-1", filename="a.txt", purpose="assistants", bytes=1, created_at=now)
     await files.create("default", record, [b"x"])
-    store = VectorStoreRecord(id="vs_1", name="bench", created_at=now, last_active_at=now)
-    await stores.create("default", store, [NewStoreFile(file_id="file-1", filename="a.txt")])
+    store = VectorStore(id="vs_1", project="default", created_at=utc(now), last_active_at=utc(now))
+    await stores.create(store, [NewStoreFile(file_id="file-1", filename="a.txt")])
     pending = await stores.claim("bench", lease_seconds=600)
     assert pending is not None
     chunks = [chunk(chance) for _ in range(CHUNKS)]
@@ -168,15 +170,17 @@ async def _searched_by_meaning(alias: str, count: int) -> tuple[list[float], lis
     """Return milliseconds of searches by words and vectors, and of those by words alone."""
     import numpy as np
 
-    from responses_app.resources.vector_stores.records import Meaning, NewStoreFile, Search, VectorStoreRecord
-    from responses_app.resources.vector_stores.store import DatabaseVectorStores
+    from responses_app.kit.clock import utc
+    from responses_app.resources.vector_stores.fields import Meaning, NewStoreFile, Search
+    from responses_app.resources.vector_stores.model import VectorStore
+    from responses_app.resources.vector_stores.store import VectorStores
     from responses_app.stores.database.files.files import DatabaseFileStore
     from responses_app.stores.files import FileRecord
 
     chance, numbers, now = random.Random(1), np.random.default_rng(1), int(time.time())
-    files, stores = DatabaseFileStore(using=alias), DatabaseVectorStores(using=alias)
-    store = VectorStoreRecord(id="vs_1", name="bench", created_at=now, last_active_at=now)
-    await stores.create("default", store, [])
+    files, stores = DatabaseFileStore(using=alias), VectorStores(using=alias)
+    store = VectorStore(id="vs_1", project="default", created_at=utc(now), last_active_at=utc(now))
+    await stores.create(store)
     for number, first in enumerate(range(0, count, CHUNKS_OF_A_FILE)):
         record = FileRecord(id=f"file-{number}", filename="a.txt", purpose="assistants", bytes=1, created_at=now)
         await files.create("default", record, [b"x"])
@@ -189,8 +193,8 @@ async def _searched_by_meaning(alias: str, count: int) -> tuple[list[float], lis
         position = 0
         while some := await stores.chunks_of(claimed, position, 64):
             vectors = numbers.standard_normal((len(some), DIMENSIONS), np.float32)
-            keys = [key for key, _ in some]
-            assert await stores.keep_vectors(claimed, position, keys, vectors, lease_seconds=600)
+            pairs = [(key, vector) for (key, _), vector in zip(some, vectors, strict=True)]
+            assert await stores.keep_vectors(claimed, position, pairs, lease_seconds=600)
             position += len(some)
         await stores.end_vectors(claimed, whole=True)
     await asyncio.to_thread(settle, alias)

@@ -22,18 +22,18 @@ from responses_app.kit.duty import keep_looking
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files.fusion import Weights
-from responses_app.protocol.files.searches import MAX_QUERY, Filter
+from responses_app.protocol.files.searches import MAX_QUERY, Chunking, Filter
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.requests.server_tools import FOUND, FoundFiles
-from responses_app.resources.vector_stores.fields import MAX_QUERIES, store_expired, store_not_found
-from responses_app.resources.vector_stores.records import Hit, PendingFile, Search
+from responses_app.resources.vector_stores.fields import MAX_QUERIES, Hit, Search, store_expired, store_not_found
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.base import BaseTool, Finish, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
 from responses_app.tools.meaning import ChunkEmbedder, QueryVectors
 from responses_app.tools.reading.processes import READ_SECONDS, DocumentReader, ReadFailed
 
 if TYPE_CHECKING:
-    from responses_app.resources.vector_stores.store import DatabaseVectorStores
+    from responses_app.resources.vector_stores.store import VectorStores
+    from responses_app.resources.vector_stores.work import FileToRead
 
 logger = logging.getLogger("respsite.tools")
 
@@ -50,7 +50,7 @@ class Indexer:
 
     def __init__(
         self,
-        stores: "DatabaseVectorStores",
+        stores: "VectorStores",
         files: BaseFileStore,
         reader: DocumentReader,
         *,
@@ -98,16 +98,16 @@ class Indexer:
         if self._sweeps:
             self._sweeps, self._sweep_at = False, 0.0
         while True:
-            pending = await self._stores.claim(self.worker, lease_seconds=LEASE_SECONDS, after=self._project)
-            if pending is None:
+            file = await self._stores.claim(self.worker, lease_seconds=LEASE_SECONDS, after=self._project)
+            if file is None:
                 break
             # The next claim begins behind this project, so that projects take turns.
-            self._project = pending.project
+            self._project = file.row.store.project
             try:
-                await self._index(pending)
+                await self._index(file)
             except asyncio.CancelledError:
                 # `shield`: given back also while the server stops; else it would wait for the end of its lease.
-                await asyncio.shield(self._give_back(pending))
+                await asyncio.shield(self._give_back(file))
                 raise
         if asyncio.get_running_loop().time() >= self._sweep_at:
             has_more = True
@@ -117,29 +117,30 @@ class Indexer:
                 await asyncio.sleep(_PAUSE_SECONDS)
             self._sweep_at = asyncio.get_running_loop().time() + SWEEP_SECONDS
 
-    async def _index(self, pending: PendingFile) -> None:
+    async def _index(self, file: "FileToRead") -> None:
+        row = file.row
         try:
-            content = await self._files.content(pending.project, pending.file_id, max_bytes=MAX_FILE_BYTES)
+            content = await self._files.content(row.store.project, row.file_id, max_bytes=MAX_FILE_BYTES)
             if content is None:
                 raise ReadFailed("invalid_file", f"It has more than {MAX_FILE_BYTES:,} bytes: cut it into several.")
-            if not pending.room:
+            if not file.room:
                 raise ReadFailed("invalid_file", "The vector store has as many chunks as it may have.")
-            most = min(MAX_CHUNKS, pending.room)
-            chunks = await self._reader.chunks(pending.filename, content, pending.chunking, most=most)
+            chunking, most = Chunking(row.chunk_size, row.chunk_overlap), min(MAX_CHUNKS, file.room)
+            chunks = await self._reader.chunks(row.filename, content, chunking, most=most)
             del content
         except ReadFailed as problem:
-            await self._stores.fail(pending, problem.code, str(problem))
+            await self._stores.fail(file, problem.code, str(problem))
         except FileGone:
-            await self._stores.fail(pending, "invalid_file", "The file was deleted.")
+            await self._stores.fail(file, "invalid_file", "The file was deleted.")
         else:
-            if not await self._stores.keep(pending, chunks):
-                logger.info("%s was taken out of %s while it was read", pending.file_id, pending.store_id)
+            if not await self._stores.keep(file, chunks):
+                logger.info("%s was taken out of %s while it was read", row.file_id, row.store.pk)
             elif self.when_kept is not None:
                 self.when_kept()
 
-    async def _give_back(self, pending: PendingFile) -> None:
+    async def _give_back(self, file: "FileToRead") -> None:
         with suppress(StoreError):
-            await self._stores.release(pending)
+            await self._stores.release(file)
 
 
 NAMESPACE, FUNCTION = "file_search", "msearch"
@@ -163,7 +164,7 @@ class FileSearchTool(BaseTool):
 
     kinds: ClassVar = ("file_search",)
 
-    def __init__(self, stores: "DatabaseVectorStores", indexer: Indexer) -> None:
+    def __init__(self, stores: "VectorStores", indexer: Indexer) -> None:
         self.stores = stores
         self.indexer = indexer
         self._queries: QueryVectors | None = None

@@ -24,16 +24,18 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from responses_app.kit.duty import keep_looking
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.files.fusion import Weights
-from responses_app.resources.vector_stores.records import Meaning, PendingVectors
+from responses_app.resources.vector_stores.fields import Meaning
 from responses_app.tools.settings import MeaningSettings
 
 if TYPE_CHECKING:
-    from responses_app.resources.vector_stores.store import DatabaseVectorStores
+    from responses_app.resources.vector_stores.store import VectorStores
+    from responses_app.resources.vector_stores.work import FileToEmbed
 
 logger = logging.getLogger("respsite.tools")
 
@@ -177,7 +179,7 @@ class ChunkEmbedder:
 
     def __init__(
         self,
-        stores: "DatabaseVectorStores",
+        stores: "VectorStores",
         embedder: BaseEmbedder,
         settings: MeaningSettings,
         *,
@@ -200,7 +202,16 @@ class ChunkEmbedder:
 
     def start(self) -> None:
         """Begin to look for files."""
-        self._tasks = [asyncio.create_task(self._keep_looking(name), name=f"embedding {name}") for name in self._names]
+        # Other workers cannot ring here, so it looks by itself as well.
+        for name in self._names:
+            looking = keep_looking(
+                partial(self._look, name),
+                self._rung,
+                seconds=self._poll_seconds,
+                what="embedding the chunks of files",
+                logger=logger,
+            )
+            self._tasks.append(asyncio.create_task(looking, name=f"embedding {name}"))
 
     def ring(self) -> None:
         """Look now: a file has been read."""
@@ -212,16 +223,6 @@ class ChunkEmbedder:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _keep_looking(self, name: str) -> None:
-        # Other workers cannot ring here, so it looks by itself as well.
-        await keep_looking(
-            lambda: self._look(name),
-            self._rung,
-            seconds=self._poll_seconds,
-            what="embedding the chunks of files",
-            logger=logger,
-        )
 
     async def _look(self, name: str) -> None:
         """Embed what there is, as often as it takes while the model fails."""
@@ -235,37 +236,35 @@ class ChunkEmbedder:
 
     async def _do_all(self, name: str) -> None:
         while (model := self._embedder.model) is not None:
-            pending = await self._stores.claim_vectors(
-                name, model, lease_seconds=self._lease_seconds, after=self._project
-            )
-            if pending is None:
+            file = await self._stores.claim_vectors(name, model, lease_seconds=self._lease_seconds, after=self._project)
+            if file is None:
                 return
             # The next claim begins behind this project, so that projects take turns.
-            self._project = pending.project
+            self._project = file.row.store.project
             whole = False
             try:
-                whole = await self._embed(pending)
+                whole = await self._embed(file)
             finally:
                 # `shield`: given back also while the server stops; else it would wait for the end of its lease.
-                await asyncio.shield(self._end(pending, whole=whole))
+                await asyncio.shield(self._end(file, whole=whole))
 
-    async def _embed(self, pending: PendingVectors) -> bool:
+    async def _embed(self, file: "FileToEmbed") -> bool:
         """Embed chunks of a file; return whether every one has its vector."""
-        position = pending.start
-        while position - pending.start < MAX_AT_A_TIME and self._embedder.model == pending.model:
-            chunks = await self._stores.chunks_of(pending, position, self._size)
+        position = file.start
+        while position - file.start < MAX_AT_A_TIME and self._embedder.model == file.model:
+            chunks = await self._stores.chunks_of(file, position, self._size)
             if not chunks:
                 return True
-            vectors = await self._vectors(pending.project, [text for _, text in chunks])
-            keys = [key for key, _ in chunks]
-            if not await self._stores.keep_vectors(pending, position, keys, vectors, lease_seconds=self._lease_seconds):
+            made = await self._vectors(file.row.store.project, [text for _, text in chunks])
+            vectors = [(key, vector) for (key, _), vector in zip(chunks, made, strict=True)]
+            if not await self._stores.keep_vectors(file, position, vectors, lease_seconds=self._lease_seconds):
                 return False  # the file is gone, or another worker's
             position += len(chunks)
         return False
 
-    async def _end(self, pending: PendingVectors, *, whole: bool) -> None:
+    async def _end(self, file: "FileToEmbed", *, whole: bool) -> None:
         with suppress(StoreError):  # then its lease ends by itself
-            await self._stores.end_vectors(pending, whole=whole)
+            await self._stores.end_vectors(file, whole=whole)
 
     async def _vectors(self, project: str, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         try:

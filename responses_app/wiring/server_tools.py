@@ -252,11 +252,11 @@ def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
 
 
 def _file_search(settings: Settings, parts: ToolParts) -> BaseTool:
-    from responses_app.resources.vector_stores.store import DatabaseVectorStores
+    from responses_app.resources.vector_stores.store import VectorStores
     from responses_app.tools.file_search import FileSearchTool, Indexer
     from responses_app.tools.reading.processes import DocumentReader
 
-    stores = DatabaseVectorStores(
+    stores = VectorStores(
         settings=settings, now=parts.now, timeout=settings.database_timeout_seconds, retentions=parts.retentions
     )
     worker = id_factory(time.time)(ids.WORKER)

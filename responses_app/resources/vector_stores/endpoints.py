@@ -1,18 +1,21 @@
 """The Vector Stores API: `/v1/vector_stores`, their files, batches of these, and searches."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from responses_app.auth.scopes import Named, check_named
+from responses_app.kit.clock import utc
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area, Caller
 from responses_app.protocol.files.files import file_not_found
-from responses_app.protocol.requests.pages import Query, page_of, parse_list_query
+from responses_app.protocol.requests.pages import page_of, parse_list_query
+from responses_app.resources.vector_stores import model
 from responses_app.resources.vector_stores.fields import (
     STATUSES,
+    CountedBatch,
     DeletedVectorStore,
-    FileToAdd,
+    NewStoreFile,
     NewVectorStore,
     NewVectorStoreBatch,
     NewVectorStoreFile,
@@ -27,10 +30,7 @@ from responses_app.resources.vector_stores.fields import (
     VectorStoreResults,
     VectorStoreSearch,
     batch_not_found,
-    batch_object,
-    check_status,
     content_page,
-    file_object,
     parse_attributes,
     parse_batch,
     parse_search,
@@ -38,178 +38,160 @@ from responses_app.resources.vector_stores.fields import (
     parse_store_changes,
     parse_store_file,
     search_page,
+    shown_batch,
+    shown_file,
+    shown_store,
+    status_of,
+    store_columns,
     store_expired,
     store_file_not_found,
     store_not_found,
-    store_object,
     stores_full,
 )
-from responses_app.resources.vector_stores.records import (
-    BatchRecord,
-    FileQuery,
-    NewStoreFile,
-    Search,
-    StoreFileRecord,
-    VectorStoreRecord,
-    VectorStoresFull,
-)
-from responses_app.tools.file_search import Indexer
+from responses_app.resources.vector_stores.store import VectorStoresFull
+from responses_app.tools.file_search import FileSearchTool
 from responses_app.web.endpoint import BEFORE, PAGED, Endpoint, Parameter, Refusals, text
 from responses_app.web.http import ApiRequest, or_raise, read_json
 from responses_app.wiring.server_tools import file_search_of
 from responses_app.wiring.site import get_site
 
-if TYPE_CHECKING:
-    from responses_app.resources.vector_stores.store import DatabaseVectorStores
-
 REFUSALS: Refusals = {VectorStoresFull: lambda problem, *_: stores_full(str(problem))}
 
 
-def _stores() -> "DatabaseVectorStores":
-    return file_search_of(get_site().tools).stores
-
-
-def _indexer() -> Indexer:
-    return file_search_of(get_site().tools).indexer
+def _search_tool() -> FileSearchTool:
+    return file_search_of(get_site().tools)
 
 
 async def _create(request: ApiRequest) -> VectorStore:
-    site, project = get_site(), request.project
-    fields, named = await read_json(request, parse_store, site.reader)
-    now = int(site.service.now())
-    record = VectorStoreRecord(
+    site = get_site()
+    body, named = await read_json(request, parse_store, site.reader)
+    now, stores = utc(int(site.service.now())), _search_tool().stores
+    row = model.VectorStore(
         id=site.new_id(ids.VECTOR_STORE),
-        name=fields.name or "",
-        description=fields.description or "",
-        metadata=fields.metadata or {},
+        project=request.project,
+        **store_columns(body),
         created_at=now,
         last_active_at=now,
-        expires_days=fields.expires_after.days if fields.expires_after else None,
     )
-    await _stores().create(project, record, await _known_files(request.caller, named))
+    await stores.create(row, await _known_files(request.caller, named))
     # The indexer looks at once, instead of with its next round.
-    _indexer().ring()
-    return _shown(await _found(project, record.id))
+    _search_tool().indexer.ring()
+    return await _get(request, row.pk)
 
 
 async def _list(request: ApiRequest) -> VectorStoreList:
     page = parse_list_query(request.query, ids.VECTOR_STORE, both_ends=True)
-    records = await _stores().listed(
-        request.project, after=page.after, before=page.before, descending=page.descending, limit=page.limit + 1
-    )
-    return page_of(records, page, partial(store_object, now=get_site().service.now()))
+    rows = await _search_tool().stores.listed(request.project, page)
+    return page_of(rows, page, partial(shown_store, now=get_site().service.now()))
 
 
 async def _get(request: ApiRequest, store_id: str) -> VectorStore:
-    return _shown(await _found(request.project, store_id))
+    store = await _search_tool().stores.counted(request.project, store_id)
+    return shown_store(or_raise(store, store_not_found(store_id)), now=get_site().service.now())
 
 
 async def _update(request: ApiRequest, store_id: str) -> VectorStore:
     changes = await read_json(request, parse_store_changes, get_site().reader)
-    record = await _stores().update(request.project, store_id, changes)
-    return _shown(or_raise(record, store_not_found(store_id)))
+    store = await _search_tool().stores.update(request.project, store_id, store_columns(changes))
+    return shown_store(or_raise(store, store_not_found(store_id)), now=get_site().service.now())
 
 
 async def _delete(request: ApiRequest, store_id: str) -> DeletedVectorStore:
-    if not await _stores().delete(request.project, store_id):
+    if not await _search_tool().stores.delete(request.project, store_id):
         raise store_not_found(store_id)
-    _indexer().ring()
+    _search_tool().indexer.ring()
     return {"id": store_id, "object": "vector_store.deleted", "deleted": True}
 
 
 async def _search(request: ApiRequest, store_id: str) -> VectorStoreResults:
-    project = request.project
-    await _found(project, store_id)  # before the body is judged: what is another project's does not exist
-    parsed = await read_json(request, parse_search, get_site().reader)
-    search = Search(queries=parsed.queries, limit=parsed.limit, threshold=parsed.threshold, matches=parsed.matches)
-    (hits,) = await file_search_of(get_site().tools).search(project, [store_id], search)
-    return search_page(parsed.queries, or_raise(hits, store_expired(store_id)))
+    await _check(request.project, store_id)
+    search = await read_json(request, parse_search, get_site().reader)
+    (hits,) = await _search_tool().search(request.project, [store_id], search)
+    return search_page(search.queries, or_raise(hits, store_expired(store_id)))
 
 
 async def _add_file(request: ApiRequest, store_id: str) -> VectorStoreFile:
-    # Before the body is judged: what is another project's does not exist.
-    await _found(request.project, store_id)
+    await _check(request.project, store_id)
     new_file = await read_json(request, parse_store_file, get_site().reader)
-    (record,) = await _added(request.caller, store_id, [new_file])
-    return file_object(record)
+    (row,) = await _added(request.caller, store_id, [new_file])
+    return shown_file(row)
 
 
 async def _list_files(request: ApiRequest, store_id: str) -> VectorStoreFileList:
-    project = request.project
-    await _found(project, store_id)
-    return await _file_page(project, store_id, request.query)
+    await _check(request.project, store_id)
+    return await _file_page(request, store_id)
 
 
 async def _get_file(request: ApiRequest, store_id: str, file_id: str) -> VectorStoreFile:
-    return file_object(await _found_file(request.project, store_id, file_id))
+    return shown_file(await _found_file(request.project, store_id, file_id))
 
 
 async def _update_file(request: ApiRequest, store_id: str, file_id: str) -> VectorStoreFile:
     project = request.project
     await _found_file(project, store_id, file_id)
     attributes = await read_json(request, parse_attributes, get_site().reader)
-    record = await _stores().set_attributes(project, store_id, file_id, attributes)
-    return file_object(or_raise(record, store_file_not_found(store_id, file_id)))
+    row = await _search_tool().stores.set_attributes(project, store_id, file_id, attributes)
+    return shown_file(or_raise(row, store_file_not_found(store_id, file_id)))
 
 
 async def _remove_file(request: ApiRequest, store_id: str, file_id: str) -> DeletedVectorStore:
     project = request.project
-    await _found(project, store_id)
-    if not await _stores().remove(project, store_id, file_id):
+    await _check(project, store_id)
+    if not await _search_tool().stores.remove_file(project, store_id, file_id):
         raise store_file_not_found(store_id, file_id)
-    _indexer().ring()
+    _search_tool().indexer.ring()
     return {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
 
 
 async def _content(request: ApiRequest, store_id: str, file_id: str) -> VectorStoreContent:
-    project = request.project
-    record = await _found_file(project, store_id, file_id)
-    return content_page(record, await _stores().content(project, store_id, file_id) or ())
+    row = await _found_file(request.project, store_id, file_id)
+    return content_page(row, await _search_tool().stores.content(request.project, store_id, file_id) or ())
 
 
 async def _add_batch(request: ApiRequest, store_id: str) -> VectorStoreBatch:
-    project = request.project
-    await _found(project, store_id)
+    await _check(request.project, store_id)
     new_files = await read_json(request, parse_batch, get_site().reader)
     batch_id = get_site().new_id(ids.VECTOR_STORE_BATCH)
     await _added(request.caller, store_id, new_files, batch_id=batch_id)
-    return batch_object(await _found_batch(project, store_id, batch_id))
+    return await _get_batch(request, store_id, batch_id)
 
 
 async def _get_batch(request: ApiRequest, store_id: str, batch_id: str) -> VectorStoreBatch:
-    return batch_object(await _found_batch(request.project, store_id, batch_id))
+    return shown_batch(await _found_batch(request.project, store_id, batch_id))
 
 
 async def _cancel_batch(request: ApiRequest, store_id: str, batch_id: str) -> VectorStoreBatch:
     project = request.project
     await _found_batch(project, store_id, batch_id)
-    record = await _stores().cancel_batch(project, store_id, batch_id)
-    return batch_object(or_raise(record, batch_not_found(store_id, batch_id)))
+    batch = await _search_tool().stores.cancel_batch(project, store_id, batch_id)
+    return shown_batch(or_raise(batch, batch_not_found(store_id, batch_id)))
 
 
 async def _list_batch_files(request: ApiRequest, store_id: str, batch_id: str) -> VectorStoreFileList:
-    project = request.project
-    await _found_batch(project, store_id, batch_id)
-    return await _file_page(project, store_id, request.query, batch_id=batch_id)
+    await _found_batch(request.project, store_id, batch_id)
+    return await _file_page(request, store_id, batch_id=batch_id)
 
 
-async def _found(project: str, store_id: str) -> VectorStoreRecord:
-    return or_raise(await _stores().get(project, store_id), store_not_found(store_id))
+async def _check(project: str, store_id: str) -> None:
+    """Raise `ApiError` for a store that is not there; before the body is judged: another project's does not exist."""
+    or_raise(await _search_tool().stores.get(project, store_id), store_not_found(store_id))
 
 
-async def _found_file(project: str, store_id: str, file_id: str) -> StoreFileRecord:
-    await _found(project, store_id)
-    return or_raise(await _stores().file(project, store_id, file_id), store_file_not_found(store_id, file_id))
+async def _found_file(project: str, store_id: str, file_id: str) -> model.VectorStoreFile:
+    await _check(project, store_id)
+    row = await _search_tool().stores.file(project, store_id, file_id)
+    return or_raise(row, store_file_not_found(store_id, file_id))
 
 
-async def _found_batch(project: str, store_id: str, batch_id: str) -> BatchRecord:
-    await _found(project, store_id)
-    return or_raise(await _stores().batch(project, store_id, batch_id), batch_not_found(store_id, batch_id))
+async def _found_batch(project: str, store_id: str, batch_id: str) -> CountedBatch:
+    await _check(project, store_id)
+    batch = await _search_tool().stores.batch(project, store_id, batch_id)
+    return or_raise(batch, batch_not_found(store_id, batch_id))
 
 
 # Names are read here, where an unknown file can still be refused: the store keeps them beside its chunks.
-async def _known_files(caller: Caller, new_files: Sequence[FileToAdd]) -> Sequence[NewStoreFile]:
-    """Return the files that a request names. Raises `ApiError` for one that is not there."""
+async def _known_files(caller: Caller, new_files: Sequence[NewStoreFile]) -> Sequence[NewStoreFile]:
+    """Return the files that a request names, with their own names. Raises `ApiError` for one that is not there."""
     # Who may not read files must not learn which ones there are.
     check_named(caller.scopes, (Named(Area.FILES, file.at) for file in new_files))
     records = await get_site().files.some(caller.project, [file.file_id for file in new_files])
@@ -217,48 +199,24 @@ async def _known_files(caller: Caller, new_files: Sequence[FileToAdd]) -> Sequen
     for file in new_files:
         if file.file_id not in names:
             raise file_not_found(file.file_id, param=file.at)
-    return [
-        NewStoreFile(
-            file_id=file.file_id,
-            filename=names[file.file_id],
-            attributes=file.attributes,
-            chunking=file.chunking,
-        )
-        for file in new_files
-    ]
+    return [replace(file, filename=names[file.file_id]) for file in new_files]
 
 
 async def _added(
-    caller: Caller, store_id: str, new_files: Sequence[FileToAdd], *, batch_id: str = ""
-) -> Sequence[StoreFileRecord]:
+    caller: Caller, store_id: str, new_files: Sequence[NewStoreFile], *, batch_id: str = ""
+) -> Sequence[model.VectorStoreFile]:
     known = await _known_files(caller, new_files)
-    added = await _stores().add(caller.project, store_id, known, batch_id=batch_id)
-    records = or_raise(added, store_expired(store_id))
-    _indexer().ring()
-    return records
+    added = await _search_tool().stores.add(caller.project, store_id, known, batch_id=batch_id)
+    rows = or_raise(added, store_expired(store_id))
+    _search_tool().indexer.ring()
+    return rows
 
 
-async def _file_page(project: str, store_id: str, query: Query, *, batch_id: str | None = None) -> VectorStoreFileList:
-    page = parse_list_query(query, ids.FILE, both_ends=True)
-    status = (query.get("filter") or [""])[-1] or None
-    check_status(status)
-    records = await _stores().files(
-        project,
-        store_id,
-        FileQuery(
-            status=status,
-            batch_id=batch_id,
-            after=page.after,
-            before=page.before,
-            descending=page.descending,
-            limit=page.limit + 1,
-        ),
-    )
-    return page_of(records, page, file_object)
-
-
-def _shown(record: VectorStoreRecord) -> VectorStore:
-    return store_object(record, now=get_site().service.now())
+async def _file_page(request: ApiRequest, store_id: str, *, batch_id: str | None = None) -> VectorStoreFileList:
+    page = parse_list_query(request.query, ids.FILE, both_ends=True)
+    status = status_of(request.query)
+    rows = await _search_tool().stores.files(request.project, store_id, page, status=status, batch_id=batch_id)
+    return page_of(rows, page, shown_file)
 
 
 _STORES = "/v1/vector_stores"
@@ -274,7 +232,11 @@ _KEPT = ("A vector store is kept, with its files", "Send what the model is to re
 ENDPOINTS = (
     _endpoint("GET", _STORES, _list, "listVectorStores", "List the vector stores", takes=(*PAGED, BEFORE)),
     _endpoint(
-        *("POST", _STORES, _create, "createVectorStore", "Create a vector store"),
+        "POST",
+        _STORES,
+        _create,
+        "createVectorStore",
+        "Create a vector store",
         body=NewVectorStore,
         errors=_FULL,
         keeps=_KEPT,
@@ -283,46 +245,60 @@ ENDPOINTS = (
     _endpoint("POST", _STORE, _update, "modifyVectorStore", "Change a vector store", body=VectorStoreChanges),
     _endpoint("DELETE", _STORE, _delete, "deleteVectorStore", "Delete a vector store"),
     _endpoint(
-        *("POST", f"{_STORE}/search", _search, "searchVectorStore", "Search a vector store"),
+        "POST",
+        f"{_STORE}/search",
+        _search,
+        "searchVectorStore",
+        "Search a vector store",
         body=VectorStoreSearch,
         only_asks=True,
     ),
     _endpoint(
-        *("GET", f"{_STORE}/files", _list_files, "listVectorStoreFiles", "List the files of a store"), takes=_LISTED
+        "GET", f"{_STORE}/files", _list_files, "listVectorStoreFiles", "List the files of a store", takes=_LISTED
     ),
     _endpoint(
-        *("POST", f"{_STORE}/files", _add_file, "createVectorStoreFile", "Add a file to a store"),
+        "POST",
+        f"{_STORE}/files",
+        _add_file,
+        "createVectorStoreFile",
+        "Add a file to a store",
         body=NewVectorStoreFile,
         errors=_FULL,
     ),
     _endpoint("GET", _FILE, _get_file, "getVectorStoreFile", "Return a file of a store"),
     _endpoint(
-        *("POST", _FILE, _update_file, "updateVectorStoreFileAttributes", "Change the attributes of a file"),
+        "POST",
+        _FILE,
+        _update_file,
+        "updateVectorStoreFileAttributes",
+        "Change the attributes of a file",
         body=VectorStoreFileChanges,
     ),
     _endpoint("DELETE", _FILE, _remove_file, "deleteVectorStoreFile", "Remove a file from a store"),
     _endpoint(
-        *("GET", f"{_FILE}/content", _content),
-        *("retrieveVectorStoreFileContent", "Return the text of a file, as it is searched"),
+        "GET",
+        f"{_FILE}/content",
+        _content,
+        "retrieveVectorStoreFileContent",
+        "Return the text of a file, as it is searched",
     ),
     _endpoint(
-        *("POST", f"{_STORE}/file_batches", _add_batch),
-        *("createVectorStoreFileBatch", "Add several files to a store"),
+        "POST",
+        f"{_STORE}/file_batches",
+        _add_batch,
+        "createVectorStoreFileBatch",
+        "Add several files to a store",
         body=NewVectorStoreBatch,
         errors=_FULL,
     ),
     _endpoint("GET", _BATCH, _get_batch, "getVectorStoreFileBatch", "Return a batch"),
+    _endpoint("POST", f"{_BATCH}/cancel", _cancel_batch, "cancelVectorStoreFileBatch", "Cancel a batch"),
     _endpoint(
-        *(
-            "POST",
-            f"{_BATCH}/cancel",
-            _cancel_batch,
-            "cancelVectorStoreFileBatch",
-            "Cancel a batch",
-        )
-    ),
-    _endpoint(
-        *("GET", f"{_BATCH}/files", _list_batch_files, "listFilesInVectorStoreBatch", "List the files of a batch"),
+        "GET",
+        f"{_BATCH}/files",
+        _list_batch_files,
+        "listFilesInVectorStoreBatch",
+        "List the files of a batch",
         takes=_LISTED,
     ),
 )

@@ -1,14 +1,16 @@
-"""The fields of requests and answers of `/v1/vector_stores`, and the errors that are theirs alone."""
+"""The fields of requests and answers of `/v1/vector_stores`, what is searched, and the errors that are theirs alone."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, get_args
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from responses_app.kit.clock import unix
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, not_found, rate_limited
 from responses_app.protocol.fields import ClientModel, Metadata, Text, check_metadata, missing, validate
+from responses_app.protocol.files.fusion import Weights
 from responses_app.protocol.files.searches import (
     DEFAULT_RESULTS,
     MAX_QUERY,
@@ -19,21 +21,19 @@ from responses_app.protocol.files.searches import (
     RankingOptions,
     Value,
 )
-from responses_app.resources.vector_stores.records import (
-    BatchRecord,
-    FileStatus,
-    Hit,
-    StoreFileCounts,
-    StoreFileRecord,
-    VectorStoreRecord,
-)
+from responses_app.protocol.requests.pages import Query
 
+if TYPE_CHECKING:
+    from responses_app.resources.vector_stores import model
+
+FileStatus = Literal["in_progress", "completed", "failed", "cancelled"]
 STATUSES: tuple[FileStatus, ...] = get_args(FileStatus)
 MIN_SIZE, MAX_SIZE = 100, 4096  # tokens of a chunk
 MAX_DAYS = 365  # until a store expires that nobody searches
 MAX_BATCH = 2000  # files in one request
 MAX_QUERIES = 10  # of one search
 _MAX_NAME, _MAX_DESCRIPTION, _MAX_ID = 256, 4096, 64  # characters
+_CLEARED: JsonObject = {"name": "", "description": "", "metadata": {}}  # columns, as they are without a value
 
 
 class ExpiresAfterDays(ClientModel):
@@ -275,55 +275,106 @@ class DeletedVectorStore(TypedDict):
     deleted: Literal[True]
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a search asks for."""
+class CountedStore(NamedTuple):
+    """A store, and what is in it."""
 
-    queries: Sequence[str]  # each is searched by itself
-    limit: int  # results, at most
-    threshold: float  # the lowest score of a result, from 0 to 1
-    matches: Callable[[Mapping[str, Value]], bool] | None  # by a file's attributes; None: all files
+    row: "model.VectorStore"
+    file_counts: FileCounts
+    usage_bytes: int  # of the chunks of all its files
 
 
-@dataclass(frozen=True, slots=True)
-class FileToAdd:
-    """A file that a request names, and where it names it."""
+class CountedBatch(NamedTuple):
+    """Files that were put into a store together, and what became of them."""
+
+    row: "model.VectorStoreBatch"
+    file_counts: FileCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewStoreFile:
+    """A file that is to be put into a store."""
 
     file_id: str
-    at: str  # where the request names it, for errors
+    filename: str = ""  # known once the file is found
+    at: str = "file_id"  # where the request names it, for errors
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    chunking: Chunking = Chunking()  # noqa: RUF009 - it is frozen
+
+    def columns(self) -> JsonObject:
+        """Return the columns of its row."""
+        return {
+            "file_id": self.file_id,
+            "filename": self.filename,
+            "attributes": dict(self.attributes),
+            "chunk_size": self.chunking.size,
+            "chunk_overlap": self.chunking.overlap,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """The vectors of the queries of a search, and how they count."""
+
+    model: str  # that made them, with their length; vectors of others are not compared with them
+    vectors: Sequence[Sequence[float]]  # one for each query, of length 1
+    weights: Weights = Weights()  # noqa: RUF009 - it is frozen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What is looked for in a store."""
+
+    queries: Sequence[str]  # a chunk that fits any of them is found
+    limit: int = DEFAULT_RESULTS  # chunks, of all queries together
+    threshold: float = 0.0  # the lowest score of a chunk, from 0 to 1
+    matches: Callable[[Mapping[str, Value]], bool] | None = None  # whether a file's attributes fit; None: all do
+    meaning: Meaning | None = None  # None: words alone are searched
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A chunk that was found."""
+
+    key: int  # of its row
+    file_id: str
+    filename: str
     attributes: Mapping[str, Value]
-    chunking: Chunking
+    text: str
+    score: float  # from 0 to 1, see `search`
 
 
-def parse_store(data: Mapping[str, object]) -> tuple[NewVectorStore, Sequence[FileToAdd]]:
+def parse_store(data: Mapping[str, object]) -> tuple[NewVectorStore, Sequence[NewStoreFile]]:
     """Read the body of a create. Raises `ApiError` that names the field and says what it takes."""
     store = validate(NewVectorStore, data)
     check_metadata(store.metadata)
-    chunking = chunking_of(store.chunking_strategy)
-    return store, _named(store.file_ids or (), {}, chunking)
+    return store, _files(store.file_ids or (), {}, chunking_of(store.chunking_strategy))
 
 
-def parse_store_changes(data: Mapping[str, object]) -> JsonObject:
-    """Read the body of an update: the fields of the record that are to be set. Raises `ApiError`."""
+def parse_store_changes(data: Mapping[str, object]) -> VectorStoreChanges:
+    """Read the body of an update. Raises `ApiError`."""
     body = validate(VectorStoreChanges, data)
     check_metadata(body.metadata)
-    changes: JsonObject = {}
-    if "name" in data:
-        changes["name"] = body.name or ""
-    if "metadata" in data:
-        changes["metadata"] = body.metadata or {}
-    if "expires_after" in data:
-        changes["expires_days"] = body.expires_after.days if body.expires_after else None
-    return changes
+    return body
 
 
-def parse_store_file(data: Mapping[str, object]) -> FileToAdd:
+def store_columns(body: NewVectorStore | VectorStoreChanges) -> JsonObject:
+    """Return the columns of a store that a body names; null clears one."""
+    named = body.model_fields_set
+    columns = {name: getattr(body, name) or empty for name, empty in _CLEARED.items() if name in named}
+    if "expires_after" in named:
+        columns["expires_days"] = body.expires_after.days if body.expires_after else None
+    return columns
+
+
+def parse_store_file(data: Mapping[str, object]) -> NewStoreFile:
     """Read the body that puts a file into a store. Raises `ApiError`."""
     file = validate(NewVectorStoreFile, data)
-    return FileToAdd(file.file_id, "file_id", file.attributes or {}, chunking_of(file.chunking_strategy))
+    return NewStoreFile(
+        file_id=file.file_id, attributes=file.attributes or {}, chunking=chunking_of(file.chunking_strategy)
+    )
 
 
-def parse_batch(data: Mapping[str, object]) -> Sequence[FileToAdd]:
+def parse_batch(data: Mapping[str, object]) -> Sequence[NewStoreFile]:
     """Read the body that puts several files into a store. Raises `ApiError`."""
     batch = validate(NewVectorStoreBatch, data)
     if batch.file_ids is None and batch.files is None:
@@ -331,13 +382,13 @@ def parse_batch(data: Mapping[str, object]) -> Sequence[FileToAdd]:
     if batch.file_ids is not None and batch.files is not None:
         raise invalid_request("Give 'file_ids' or 'files', not both.", param="files", code="invalid_value")
     if batch.file_ids is not None:
-        return _named(batch.file_ids, batch.attributes or {}, chunking_of(batch.chunking_strategy))
+        return _files(batch.file_ids, batch.attributes or {}, chunking_of(batch.chunking_strategy))
     entries = [
-        FileToAdd(
-            file.file_id,
-            f"files[{index}].file_id",
-            file.attributes or {},
-            chunking_of(file.chunking_strategy, at=f"files[{index}].chunking_strategy"),
+        NewStoreFile(
+            file_id=file.file_id,
+            at=f"files[{index}].file_id",
+            attributes=file.attributes or {},
+            chunking=chunking_of(file.chunking_strategy, at=f"files[{index}].chunking_strategy"),
         )
         for index, file in enumerate(batch.files or ())
     ]
@@ -350,11 +401,11 @@ def parse_attributes(data: Mapping[str, object]) -> Mapping[str, Value]:
     return validate(VectorStoreFileChanges, data).attributes or {}
 
 
-def parse_search(data: Mapping[str, object]) -> Wanted:
+def parse_search(data: Mapping[str, object]) -> Search:
     """Read the body of a search. Raises `ApiError`."""
     search = validate(VectorStoreSearch, data)
     options = search.ranking_options
-    return Wanted(
+    return Search(
         queries=[search.query] if isinstance(search.query, str) else search.query,
         limit=search.max_num_results,
         threshold=(options.score_threshold if options else None) or 0.0,
@@ -373,69 +424,71 @@ def chunking_of(strategy: Strategy | None, *, at: str = "chunking_strategy") -> 
     return Chunking(static.max_chunk_size_tokens, static.chunk_overlap_tokens)
 
 
-def check_status(status: str | None) -> None:
-    """Raise `ApiError` for a `filter` of a list that is not a status of files."""
-    if status is not None and status not in STATUSES:
+def status_of(query: Query) -> FileStatus | None:
+    """Return the status by which files are listed; None for any. Raises `ApiError` for one that files do not have."""
+    status = (query.get("filter") or [""])[-1]
+    for known in STATUSES:
+        if status == known:
+            return known
+    if status:
         raise invalid_value("filter", f"{status[:80]!r}. Supported values are: {', '.join(map(repr, STATUSES))}.")
+    return None
 
 
-def store_object(record: VectorStoreRecord, *, now: float) -> VectorStore:
-    """Return a vector store."""
-    expired = record.expires_at is not None and record.expires_at <= now
-    busy = record.counts.in_progress > 0
-    days = record.expires_days
+def shown_store(store: CountedStore, *, now: float) -> VectorStore:
+    """Return a vector store as clients see it."""
+    row, counts, usage_bytes = store
+    expires_at = None if row.expires_at is None else unix(row.expires_at)
+    expired, days = expires_at is not None and expires_at <= now, row.expires_days
     return {
-        "id": record.id,
+        "id": row.pk,
         "object": "vector_store",
-        "created_at": record.created_at,
-        "name": record.name,
-        "description": record.description or None,
-        "usage_bytes": record.usage_bytes,
-        "file_counts": _counts(record.counts),
-        "status": "expired" if expired else "in_progress" if busy else "completed",
+        "created_at": unix(row.created_at),
+        "name": row.name,
+        "description": row.description or None,
+        "usage_bytes": usage_bytes,
+        "file_counts": counts,
+        "status": "expired" if expired else "in_progress" if counts["in_progress"] else "completed",
         "expires_after": None if days is None else {"anchor": "last_active_at", "days": days},
-        "expires_at": record.expires_at,
-        "last_active_at": record.last_active_at,
-        "metadata": dict(record.metadata),
+        "expires_at": expires_at,
+        "last_active_at": unix(row.last_active_at),
+        "metadata": row.metadata,
     }
 
 
-def file_object(record: StoreFileRecord) -> VectorStoreFile:
-    """Return a file of a store."""
-    error, chunking = record.error, record.chunking
+def shown_file(row: "model.VectorStoreFile") -> VectorStoreFile:
+    """Return a file of a store as clients see it."""
     return {
-        "id": record.file_id,
+        "id": row.file_id,
         "object": "vector_store.file",
-        "usage_bytes": record.usage_bytes,
-        "created_at": record.created_at,
-        "vector_store_id": record.store_id,
-        "status": record.status,
-        "last_error": None if error is None else {"code": error[0], "message": error[1]},
+        "usage_bytes": row.usage_bytes,
+        "created_at": unix(row.created_at),
+        "vector_store_id": row.store_id,
+        "status": row.status,
+        "last_error": {"code": row.error_code, "message": row.error_message} if row.error_code else None,
         "chunking_strategy": {
             "type": "static",
-            "static": {"max_chunk_size_tokens": chunking.size, "chunk_overlap_tokens": chunking.overlap},
+            "static": {"max_chunk_size_tokens": row.chunk_size, "chunk_overlap_tokens": row.chunk_overlap},
         },
-        "attributes": dict(record.attributes),
+        "attributes": row.attributes,
     }
 
 
-def batch_object(record: BatchRecord) -> VectorStoreBatch:
-    """Return files that were put into a store together."""
-    counts = record.counts
-    status: FileStatus
-    if record.cancelled:
+def shown_batch(batch: CountedBatch) -> VectorStoreBatch:
+    """Return files that were put into a store together, as clients see them."""
+    row, counts = batch
+    status: FileStatus = "in_progress" if counts["in_progress"] else "completed"
+    if row.cancelled:
         status = "cancelled"
-    elif counts.in_progress:
-        status = "in_progress"
-    else:
-        status = "failed" if counts.failed and counts.failed == counts.total else "completed"
+    elif counts["failed"] and counts["failed"] == counts["total"]:
+        status = "failed"
     return {
-        "id": record.id,
+        "id": row.pk,
         "object": "vector_store.files_batch",
-        "created_at": record.created_at,
-        "vector_store_id": record.store_id,
+        "created_at": unix(row.created_at),
+        "vector_store_id": row.store_id,
         "status": status,
-        "file_counts": _counts(counts),
+        "file_counts": counts,
     }
 
 
@@ -460,13 +513,13 @@ def search_page(queries: Sequence[str], hits: Sequence[Hit]) -> VectorStoreResul
     }
 
 
-def content_page(record: StoreFileRecord, chunks: Sequence[str]) -> VectorStoreContent:
+def content_page(row: "model.VectorStoreFile", chunks: Sequence[str]) -> VectorStoreContent:
     """Return the chunks of a file."""
     return {
         "object": "vector_store.file_content.page",
-        "file_id": record.file_id,
-        "filename": record.filename,
-        "attributes": dict(record.attributes),
+        "file_id": row.file_id,
+        "filename": row.filename,
+        "attributes": row.attributes,
         "data": [{"type": "text", "text": chunk} for chunk in chunks],
         "has_more": False,
         "next_page": None,
@@ -500,18 +553,11 @@ def stores_full(message: str) -> ApiError:
     return rate_limited(f"{message}. Delete what is not needed any more.", retry_after=60)
 
 
-def _counts(counts: StoreFileCounts) -> FileCounts:
-    return {
-        "in_progress": counts.in_progress,
-        "completed": counts.completed,
-        "failed": counts.failed,
-        "cancelled": counts.cancelled,
-        "total": counts.total,
-    }
-
-
-def _named(ids: Sequence[str], attributes: Mapping[str, Value], chunking: Chunking) -> Sequence[FileToAdd]:
+def _files(file_ids: Sequence[str], attributes: Mapping[str, Value], chunking: Chunking) -> Sequence[NewStoreFile]:
     """Return files, each once."""
     # Reversed, so that the first place of each id stays.
-    places = {file_id: index for index, file_id in reversed(list(enumerate(ids)))}
-    return [FileToAdd(file_id, f"file_ids[{places[file_id]}]", attributes, chunking) for file_id in dict.fromkeys(ids)]
+    places = {file_id: index for index, file_id in reversed(list(enumerate(file_ids)))}
+    return [
+        NewStoreFile(file_id=file_id, at=f"file_ids[{places[file_id]}]", attributes=attributes, chunking=chunking)
+        for file_id in dict.fromkeys(file_ids)
+    ]

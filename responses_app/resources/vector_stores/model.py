@@ -8,6 +8,7 @@ numbers of some successive chunks, a bit each: a search reads those of a whole s
 of one chunk, as 16-bit floats: a search reads those of the chunks whose codes are near.
 """
 
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from django.db import models
@@ -38,6 +39,11 @@ class VectorStore(WithId):
         dated="created_at",
         line=Line(70, "vector_store", "id name description metadata"),
     )
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """From when on nothing is found in it; None: it stays."""
+        return None if self.expires_days is None else self.last_active_at + timedelta(days=self.expires_days)
 
     class Meta:
         indexes: ClassVar = [

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.models import json_text
+from responses_app.resources.vector_stores.fields import Meaning
 from responses_app.resources.vector_stores.model import VectorStoreCodes, VectorStoreVector
-from responses_app.resources.vector_stores.records import Meaning
 
 if TYPE_CHECKING:
     import numpy as np

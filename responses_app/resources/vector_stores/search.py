@@ -16,15 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from responses_app.models import json_text
 from responses_app.protocol.files.fusion import fused
 from responses_app.protocol.files.searches import terms_of, words_of
-from responses_app.resources.vector_stores.model import VectorStoreChunk, VectorStoreFile
+from responses_app.resources.vector_stores.fields import Hit, Search
+from responses_app.resources.vector_stores.model import COMPLETED, VectorStoreChunk, VectorStoreFile
 from responses_app.resources.vector_stores.nearest import KeptCodes, nearest
-from responses_app.resources.vector_stores.records import Hit, Search
-from responses_app.resources.vector_stores.removal import kept_files
 
 CHUNKS = VectorStoreChunk._meta.db_table
 WORDS = "responses_app_chunkwords"  # of FTS5
@@ -76,10 +75,10 @@ def insert_words(connection: BaseDatabaseWrapper, chunks: Sequence[VectorStoreCh
     """Put chunks, whose rows are there, into the index."""
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            rows = [(_joined(chunk.text), chunk.pk) for chunk in chunks]
+            rows = [(" ".join(words_of(chunk.text)), chunk.pk) for chunk in chunks]
             cursor.executemany(f"UPDATE {CHUNKS} SET words = to_tsvector('english', %s) WHERE id = %s", rows)
             return
-        entries = [(chunk.pk, _store_word(chunk.store_id), _joined(chunk.text)) for chunk in chunks]
+        entries = [(chunk.pk, _store_word(chunk.store_id), " ".join(words_of(chunk.text))) for chunk in chunks]
         cursor.executemany(f"INSERT OR REPLACE INTO {WORDS} (rowid, store, words) VALUES (%s, %s, %s)", entries)
 
 
@@ -90,7 +89,9 @@ def _counts(connection: BaseDatabaseWrapper, store_id: str, terms: Sequence[str]
     """
     vendor = connection.vendor
     with connection.cursor() as cursor:
-        arguments = [each for term in terms for each in _count_arguments(vendor, store_id, term)]
+        arguments: list[object] = []
+        for term in terms:
+            arguments += [f"'{term}'", store_id, f"'{term}'"] if vendor == "postgresql" else [_match(store_id, term)]
         cursor.execute(
             " UNION ALL ".join(f"SELECT {place}, ({_COUNTS[vendor]})" for place in range(len(terms))), arguments
         )
@@ -120,7 +121,7 @@ def _ranked(
     for place, term in enumerate(weights):
         # MATERIALIZED: each word is looked up once, though its table is read twice, for its maximum too.
         tables.append(f"t{place} AS MATERIALIZED ({_RANKED[vendor]})")
-        arguments += _rank_arguments(vendor, store_id, term)
+        arguments += [f"'{term}'", store_id] if vendor == "postgresql" else [_match(store_id, term)]
     for place, weight in enumerate(weights.values()):
         parts.append(f"SELECT id, rank * %s / (SELECT max(rank) FROM t{place}) AS part FROM t{place}")
         arguments.append(weight)
@@ -138,16 +139,6 @@ def _ranked(
         return {key: min(1.0, float(score)) for key, score in cursor.fetchall()}
 
 
-def _count_arguments(vendor: str, store_id: str, term: str) -> list[object]:
-    if vendor == "postgresql":
-        return [f"'{term}'", store_id, f"'{term}'"]
-    return [_match(store_id, term)]
-
-
-def _rank_arguments(vendor: str, store_id: str, term: str) -> list[object]:
-    return [f"'{term}'", store_id] if vendor == "postgresql" else [_match(store_id, term)]
-
-
 def _match(store_id: str, term: str) -> str:
     """Return a query of FTS5. What stands in quotes is nothing but letters and digits."""
     return f'store : "{_store_word(store_id)}" AND words : "{term}"'
@@ -158,21 +149,15 @@ def _store_word(store_id: str) -> str:
     return str(int.from_bytes(store_id.encode()))
 
 
-def _joined(text: str) -> str:
-    return " ".join(words_of(text))
-
-
-def found(  # noqa: PLR0913 - what is searched, and how
-    using: str, project: str, store_id: str, search: Search, *, kept: KeptCodes, now: float, since: float = -1.0
-) -> Sequence[Hit]:
-    """Return what is found in a store that is there, the best first; of files that were made after `since`."""
-    among = _files_looked_at(using, project, store_id, search, now=now, since=since)
+def find(store_id: str, files: "QuerySet[VectorStoreFile]", search: Search, codes: KeptCodes) -> Sequence[Hit]:
+    """Return what is found in a store that is there, the best first; of these files of it."""
+    among = _keys_of(store_id, files, search)
     best: dict[int, float] = {}
-    for scored in _scored(connections[using], kept, store_id, search, among):
+    for scored in _scored(connections[files.db], codes, store_id, search, among):
         for key, score in scored.items():
             best[key] = max(score, best.get(key, 0.0))
     ordered = sorted((-score, key) for key, score in best.items() if score >= search.threshold)[: search.limit]
-    return _hits(using, {key: -score for score, key in ordered})
+    return _hits(files.db, {key: -score for score, key in ordered})
 
 
 def _scored(
@@ -192,15 +177,13 @@ def _scored(
         yield fused(list(by_words), meanings, meaning.weights)
 
 
-def _files_looked_at(
-    using: str, project: str, store_id: str, search: Search, *, now: float, since: float
-) -> Sequence[int] | None:
+def _keys_of(store_id: str, files: "QuerySet[VectorStoreFile]", search: Search) -> Sequence[int] | None:
     """Return the keys of the files whose chunks may be found; None for all that the store has rows of."""
-    seen = kept_files(using, project, store_id, now=now, since=since).filter(status="completed")
+    seen = files.filter(status=COMPLETED)
     if search.matches is not None:
         return [key for key, attributes in seen.values_list("pk", "attributes") if search.matches(attributes)]
     # Nothing is hidden, pending or failed: the query needs no list of files.
-    if VectorStoreFile.objects.using(using).filter(store_id=store_id).count() == seen.count():
+    if VectorStoreFile.objects.using(files.db).filter(store_id=store_id).count() == seen.count():
         return None
     return list(seen.values_list("pk", flat=True))
 

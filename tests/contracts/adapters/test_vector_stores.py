@@ -7,23 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from responses_app.kit.clock import id_factory
+from responses_app.kit.clock import id_factory, utc
 from responses_app.kit.places import KEPT_SECONDS, GonePlace
 from responses_app.protocol.files.searches import Filter
+from responses_app.protocol.requests.pages import ListQuery
+from responses_app.resources.vector_stores.fields import FileCounts, Hit, NewStoreFile, Search
 from responses_app.resources.vector_stores.model import VectorStore, VectorStoreBatch, VectorStoreChunk, VectorStoreFile
-from responses_app.resources.vector_stores.records import (
-    DAY,
-    MAX_TRIES,
-    FileQuery,
-    Hit,
-    NewStoreFile,
-    Search,
-    StoreFileCounts,
-    VectorStoreRecord,
-    VectorStoresFull,
-)
 from responses_app.resources.vector_stores.settings import VectorStoreSettings
-from responses_app.resources.vector_stores.store import CHUNKS_AT_ONCE, DatabaseVectorStores
+from responses_app.resources.vector_stores.store import VectorStores, VectorStoresFull
+from responses_app.resources.vector_stores.work import CHUNKS_AT_ONCE, MAX_TRIES
 from responses_app.resources.webhooks.settings import WebhookSettings
 from responses_app.resources.webhooks.store import Webhooks
 from responses_app.stores.database.files.files import DatabaseFileStore
@@ -36,6 +28,7 @@ from tests.contracts.files import NOW, Hands, kept
 from tests.contracts.store import present
 from tests.kit.waiting import eventually
 
+DAY = 86_400  # seconds
 LIMITS = VectorStoreSettings(vector_stores_max_entries=3, vector_store_max_files=5, vector_store_max_chunks=200)
 _new_id = id_factory(time.time)
 MINE, THEIRS = "mine", "theirs"
@@ -46,20 +39,27 @@ TURTLES = {
 }
 
 
+def counts(**by_status: int) -> FileCounts:
+    """Return how many files have which status."""
+    return FileCounts(
+        **{**dict.fromkeys(("in_progress", "completed", "failed", "cancelled"), 0), **by_status},
+        total=sum(by_status.values()),
+    )
+
+
 class Kept:
     """Stores on one database, and what tests do with them."""
 
     def __init__(self, alias: str, hands: Hands, limits: VectorStoreSettings = LIMITS) -> None:
         self.alias = alias
         self.files = DatabaseFileStore(using=alias, now=hands)
-        self.stores = DatabaseVectorStores(using=alias, settings=limits, now=hands)
+        self.stores = VectorStores(using=alias, settings=limits, now=hands)
 
     async def store(self, project: str = MINE, files: Sequence[NewStoreFile] = (), days: int | None = None) -> str:
-        record = VectorStoreRecord(
-            id=_new_id("vs_"), name="s", created_at=NOW, last_active_at=NOW, expires_days=days, metadata={"a": "b"}
-        )
-        await self.stores.create(project, record, files)
-        return record.id
+        row = VectorStore(id=_new_id("vs_"), project=project, name="s", metadata={"a": "b"}, expires_days=days)
+        row.created_at = row.last_active_at = utc(NOW)
+        await self.stores.create(row, files)
+        return str(row.pk)
 
     async def file(self, name: str = "a.txt", project: str = MINE, **attributes: str | int) -> NewStoreFile:
         """Keep a file that has only a name."""
@@ -74,7 +74,7 @@ class Kept:
         store_id = await self.store(project, files)
         for _ in files:
             pending = present(await self.stores.claim("w", lease_seconds=60))
-            assert await self.stores.keep(pending, texts[pending.filename])
+            assert await self.stores.keep(pending, texts[pending.row.filename])
         return store_id, {file.filename: file.file_id for file in files}
 
     async def found(self, store_id: str, *queries: str, project: str = MINE, **more: object) -> list[str]:
@@ -112,8 +112,8 @@ async def at(alias: str, hands: Hands) -> AsyncIterator[Kept]:
     kept = Kept(alias, hands)
     yield kept
     for project in (MINE, THEIRS):
-        for record in await kept.stores.listed(project, after=None, descending=True, limit=100) or ():
-            await kept.stores.delete(project, record.id)
+        for store in await kept.stores.listed(project, ListQuery(limit=100)):
+            await kept.stores.delete(project, store.row.pk)
     await kept.swept()
     assert await kept.rows() == [0, 0, 0, 0]
     await kept.files.aclose()
@@ -134,9 +134,9 @@ async def test_words_find_what_has_them_the_rarest_count_most(at: Kept) -> None:
     assert await at.found(store_id, "turtle", threshold=2.0) == []
     assert len(await at.found(store_id, "shell turtle", limit=1)) == 1
     assert len(await at.found(store_id, "feathers", "beach")) == 2, "either of the queries"
-    (record,) = await at.stores.listed(MINE, after=None, descending=True, limit=9) or ()
-    assert record.counts == StoreFileCounts(completed=3)
-    assert record.usage_bytes == sum(len(text.encode()) for texts in TURTLES.values() for text in texts)
+    (store,) = await at.stores.listed(MINE, ListQuery())
+    assert store.file_counts == counts(completed=3)
+    assert store.usage_bytes == sum(len(text.encode()) for texts in TURTLES.values() for text in texts)
 
 
 async def test_languages_without_spaces_and_with_accents(at: Kept) -> None:
@@ -184,7 +184,7 @@ async def test_nobody_else_finds_it_and_scores_tell_nothing_of_others(at: Kept) 
         assert await at.stores.file(project, other, file_id) is None
         assert await at.stores.content(project, other, file_id) is None
         assert await at.stores.set_attributes(project, other, file_id, {}) is None
-        assert not await at.stores.remove(project, other, file_id)
+        assert not await at.stores.remove_file(project, other, file_id)
         assert await at.stores.update(project, other, {"name": "x"}) is None
         await at.stores.forget_file(project, file_id)
     assert [hit.filename for hit in await at.hits(theirs, "bone", project=THEIRS)] == ["b.txt"] * 3
@@ -193,8 +193,8 @@ async def test_nobody_else_finds_it_and_scores_tell_nothing_of_others(at: Kept) 
 async def test_a_file_that_is_taken_out_or_deleted_is_not_found(at: Kept) -> None:
     store_id, files = await at.filled()
     assert await at.stores.content(MINE, store_id, files["shell.txt"]) == list(TURTLES["shell.txt"])
-    assert await at.stores.remove(MINE, store_id, files["shell.txt"])
-    assert not await at.stores.remove(MINE, store_id, files["shell.txt"])
+    assert await at.stores.remove_file(MINE, store_id, files["shell.txt"])
+    assert not await at.stores.remove_file(MINE, store_id, files["shell.txt"])
     assert [hit.filename for hit in await at.hits(store_id, "shell")] == ["birds.txt"]
     await at.files.delete(MINE, files["birds.txt"])
     assert await at.found(store_id, "shell") == [], "at once, before anything is swept"
@@ -217,10 +217,10 @@ async def test_a_store_that_has_expired_finds_nothing_and_stays(at: Kept, hands:
     assert await at.stores.search(MINE, store_id, Search(queries=["turtle"])) is None
     assert await at.stores.add(MINE, store_id, [await at.file()]) is None
     await at.swept()
-    record = present(await at.stores.get(MINE, store_id))
-    assert record.counts.total == 0
-    assert record.expires_at is not None
-    assert record.expires_at <= hands.time
+    store = present(await at.stores.counted(MINE, store_id))
+    assert store.file_counts["total"] == 0
+    assert store.row.expires_at is not None
+    assert store.row.expires_at <= utc(hands.time)
 
 
 async def test_projects_take_turns(at: Kept) -> None:
@@ -229,8 +229,8 @@ async def test_projects_take_turns(at: Kept) -> None:
         await at.store(project, [await at.file(f"{project} {number}", project) for number in range(count)])
     read, after = [], ""
     while pending := await at.stores.claim("w", lease_seconds=60, after=after):
-        read.append(pending.filename)
-        after = pending.project
+        read.append(pending.row.filename)
+        after = pending.row.store.project
         assert await at.stores.keep(pending, ["text"])
     assert read == ["mine 0", "theirs 0", "mine 1", "theirs 1", "theirs 2"]
 
@@ -243,7 +243,7 @@ async def test_a_worker_that_dies_leaves_its_file_to_others_and_at_last_it_fails
     assert await at.stores.claim("other", lease_seconds=60) is None, "it is read"
     hands.time += 61
     second = present(await at.stores.claim("other", lease_seconds=60))
-    assert (second.key, second.file_id) == (first.key, file.file_id)
+    assert (second.row.pk, second.row.file_id) == (first.row.pk, file.file_id)
     assert not await at.stores.keep(first, many), "it is another worker's"
     assert await at.found(store_id, "turtle") == [], "nothing is found before it is whole"
     hands.time += 61
@@ -256,7 +256,7 @@ async def test_a_worker_that_dies_leaves_its_file_to_others_and_at_last_it_fails
         hands.time += 61
     assert await at.stores.claim("other", lease_seconds=60) is None
     record = present(await at.stores.file(MINE, store_id, file.file_id))
-    assert (record.status, record.error and record.error[0]) == ("failed", "server_error")
+    assert (record.status, record.error_code) == ("failed", "server_error")
 
 
 async def test_a_worker_that_stops_gives_its_file_back_and_another_reads_it(at: Kept) -> None:
@@ -323,16 +323,15 @@ async def test_a_batch_can_be_cancelled_while_it_is_read(at: Kept) -> None:
     assert under_way is not None
     assert await at.stores.keep(done, ["turtle"])
     batch = present(await at.stores.cancel_batch(MINE, store_id, "vsfb_1"))
-    assert (batch.cancelled, batch.counts) == (True, StoreFileCounts(completed=1, cancelled=2))
+    assert (batch.row.cancelled, batch.file_counts) == (True, counts(completed=1, cancelled=2))
     assert not await at.stores.keep(under_way, ["turtle"])
     await at.stores.fail(under_way, "server_error", "late")
-    query = FileQuery(batch_id="vsfb_1", status="cancelled", descending=False)
-    listed = await at.stores.files(MINE, store_id, query)
-    assert [record.filename for record in listed or ()] == ["1.txt", "2.txt"]
-    assert (
-        await at.stores.files(MINE, store_id, replace(query, after=files[1].file_id, status=None, limit=1))
-        == listed[1:]
-    )  # type: ignore[index]
+    page = ListQuery(descending=False)
+    listed = await at.stores.files(MINE, store_id, page, batch_id="vsfb_1", status="cancelled")
+    assert [row.filename for row in listed] == ["1.txt", "2.txt"]
+    behind = replace(page, after=files[1].file_id)
+    assert await at.stores.files(MINE, store_id, behind, batch_id="vsfb_1") == listed[1:]
+    assert await at.stores.files(MINE, store_id, replace(page, limit=1), batch_id="vsfb_1") != listed, "one more alone"
     assert await at.stores.batch(THEIRS, store_id, "vsfb_1") is None
     assert len(await at.found(store_id, "turtle")) == 1
 
@@ -341,12 +340,12 @@ async def test_a_file_that_was_swept_away_keeps_its_place_as_a_cursor_for_a_day(
     store_id = await at.store()
     first, gone, last = files = [await at.file(f"{number}.txt") for number in range(3)]
     await at.stores.add(MINE, store_id, files[::-1])  # another order than that of their ids
-    assert await at.stores.remove(MINE, store_id, gone.file_id)
+    assert await at.stores.remove_file(MINE, store_id, gone.file_id)
     while await at.stores.sweep():
         pass
     for descending, cursor, expected in ((False, "after", first), (True, "after", last), (False, "before", last)):
-        query = FileQuery(descending=descending, **{cursor: gone.file_id})
-        listed = await at.stores.files(MINE, store_id, query)
+        page = ListQuery(descending=descending, **{cursor: gone.file_id})
+        listed = await at.stores.files(MINE, store_id, page)
         assert [record.file_id for record in listed] == [expected.file_id]
     for later, left in ((0.0, 1), (KEPT_SECONDS + 60.0, 0)):
         retentions = DatabaseRetentions(using=at.alias, now=lambda later=later: time.time() + later)
@@ -363,7 +362,7 @@ async def test_limits(at: Kept) -> None:
     await at.store(THEIRS)
     with pytest.raises(VectorStoresFull, match="5 files"):
         await at.stores.add(MINE, store_id, [await at.file() for _ in range(6)])
-    assert await at.stores.files(MINE, store_id, FileQuery()) == []
+    assert await at.stores.files(MINE, store_id, ListQuery()) == []
     assert await at.stores.add(MINE, store_id, [await at.file()])
     pending = present(await at.stores.claim("w", lease_seconds=60))
     assert pending.room == LIMITS.vector_store_max_chunks
@@ -371,10 +370,10 @@ async def test_limits(at: Kept) -> None:
 
 async def test_stores_are_listed_changed_and_deleted(at: Kept) -> None:
     first, second, third = [await at.store() for _ in range(3)]
-    page = await at.stores.listed(MINE, after=third, descending=True, limit=1)
-    assert [record.id for record in page or ()] == [second]
-    assert await at.stores.listed(THEIRS, after=third, descending=True, limit=1) == []
-    changed = present(await at.stores.update(MINE, first, {"name": "new", "metadata": {}, "expires_days": 3}))
+    listed = await at.stores.listed(MINE, ListQuery(after=third, limit=1))
+    assert [store.row.pk for store in listed] == [second, first], "one more tells that there is more"
+    assert await at.stores.listed(THEIRS, ListQuery(after=third, limit=1)) == []
+    changed = present(await at.stores.update(MINE, first, {"name": "new", "metadata": {}, "expires_days": 3})).row
     assert (changed.name, changed.metadata, changed.expires_days) == ("new", {}, 3)
     assert await at.stores.delete(MINE, first)
     assert not await at.stores.delete(MINE, first)

@@ -10,10 +10,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.protocol.files.fusion import Weights
 from responses_app.protocol.files.searches import Filter
+from responses_app.protocol.requests.pages import ListQuery
 from responses_app.resources.vector_stores import nearest
+from responses_app.resources.vector_stores.fields import Meaning
 from responses_app.resources.vector_stores.model import VectorStoreCodes, VectorStoreFile, VectorStoreVector
-from responses_app.resources.vector_stores.records import Meaning, PendingVectors
 from responses_app.resources.vector_stores.settings import VectorStoreSettings
+from responses_app.resources.vector_stores.work import FileToEmbed
 from responses_app.stores.database.transfer.erasure import Subject, erase
 from responses_app.tools.meaning import BaseEmbedder, ChunkEmbedder, EmbedderFailed, TextRefused
 from responses_app.tools.settings import MeaningSettings
@@ -33,7 +35,7 @@ LEASE = 60.0
 class Meant(Kept):
     """Stores whose chunks have vectors."""
 
-    async def embed(self, worker: str = "w", model: str = A) -> list[PendingVectors]:
+    async def embed(self, worker: str = "w", model: str = A) -> list[FileToEmbed]:
         """Give every chunk that lacks one its vector; return the files that were claimed for it."""
         claimed = []
         while pending := await self.stores.claim_vectors(worker, model, lease_seconds=LEASE):
@@ -45,11 +47,11 @@ class Meant(Kept):
             await self.stores.end_vectors(pending, whole=True)
         return claimed
 
-    async def step(self, pending: PendingVectors, start: int, limit: int) -> bool:
+    async def step(self, pending: FileToEmbed, start: int, limit: int) -> bool:
         """Keep the vectors of some chunks."""
         chunks = await self.stores.chunks_of(pending, start, limit)
-        keys, vectors = [key for key, _ in chunks], [OF_TEXTS.get(text, AIR) for _, text in chunks]
-        return not keys or await self.stores.keep_vectors(pending, start, keys, vectors, lease_seconds=LEASE)
+        vectors = [(key, OF_TEXTS.get(text, AIR)) for key, text in chunks]
+        return not vectors or await self.stores.keep_vectors(pending, start, vectors, lease_seconds=LEASE)
 
     async def near(self, store_id: str, vector: Sequence[float], model: str = A, **more: object) -> list[str]:
         """Return the texts that a vector alone finds."""
@@ -79,8 +81,8 @@ async def at(alias: str, hands: Hands) -> AsyncIterator[Meant]:
     kept = Meant(alias, hands)
     yield kept
     for project in (MINE, THEIRS):
-        for record in await kept.stores.listed(project, after=None, descending=True, limit=100) or ():
-            await kept.stores.delete(project, record.id)
+        for store in await kept.stores.listed(project, ListQuery(limit=100)):
+            await kept.stores.delete(project, store.row.pk)
     await kept.swept()
     assert await kept.rows() == [0, 0, 0, 0]
     assert await kept.vectors() == (0, 0)
@@ -109,7 +111,7 @@ async def test_words_are_searched_before_there_are_vectors_and_both_after(at: Me
 async def test_filters_and_other_projects(at: Meant) -> None:
     store_id, _ = await at.filled(TEXTS)
     theirs, _ = await at.filled({"land.txt": ["Horses run."]}, THEIRS)
-    assert [pending.project for pending in await at.embed()].count(THEIRS) == 1
+    assert [pending.row.store.project for pending in await at.embed()].count(THEIRS) == 1
     only = Filter({"type": "eq", "key": "kind", "value": "air"}).matches
     assert await at.near(store_id, (0.5, 0.5, 0.5), matches=only) == ["Larks sing."]
     assert len(await at.near(store_id, (0.5, 0.5, 0.5))) == 4
@@ -155,7 +157,7 @@ async def test_another_model_embeds_again_and_meanwhile_words_are_searched(at: M
     pending = present(await at.stores.claim_vectors("w", B, lease_seconds=LEASE))
     assert pending.start == 0, "what the other model made is gone"
     await at.stores.end_vectors(pending, whole=False)
-    assert pending.key in [again.key for again in await at.embed(model=A)], "the model came back"
+    assert pending.row in [again.row for again in await at.embed(model=A)], "the model came back"
     assert len(await at.embed(model=B)) == 3
     assert await at.near(store_id, SEA, model=B) == ["Turtles swim.", "Whales sing."]
     assert await at.near(store_id, SEA, model=A) == []
@@ -166,7 +168,7 @@ async def test_what_is_deleted_leaves_no_vector(at: Meant) -> None:
     store_id, files = await at.filled(TEXTS)
     theirs, _ = await at.filled(TEXTS, THEIRS)
     await at.embed()
-    assert await at.stores.remove(MINE, store_id, files["sea.txt"])
+    assert await at.stores.remove_file(MINE, store_id, files["sea.txt"])
     assert await at.near(store_id, SEA) == [], "at once, before anything is swept"
     await at.files.delete(MINE, files["land.txt"])
     assert await at.near(store_id, LAND) == []
@@ -184,10 +186,9 @@ async def test_nothing_is_kept_of_a_file_that_was_deleted_meanwhile(at: Meant) -
     store_id, files = await at.filled({"a.txt": ["Turtles swim."]})
     pending = present(await at.stores.claim_vectors("w", A, lease_seconds=LEASE))
     chunks = await at.stores.chunks_of(pending, 0, 9)
-    assert await at.stores.remove(MINE, store_id, files["a.txt"])
+    assert await at.stores.remove_file(MINE, store_id, files["a.txt"])
     await at.swept()
-    keys = [key for key, _ in chunks]
-    assert not await at.stores.keep_vectors(pending, 0, keys, [SEA], lease_seconds=LEASE)
+    assert not await at.stores.keep_vectors(pending, 0, [(key, SEA) for key, _ in chunks], lease_seconds=LEASE)
     await at.stores.end_vectors(pending, whole=True)
     assert await at.vectors() == (0, 0)
 
@@ -249,7 +250,7 @@ async def test_codes_are_read_once_and_changes_by_other_processes_are_seen(
     assert reads.taken() == [3], "the three files, once"
 
     async with beside(at, hands) as other:
-        assert await other.stores.remove(MINE, store_id, files["sea.txt"])
+        assert await other.stores.remove_file(MINE, store_id, files["sea.txt"])
         assert await at.near(store_id, SEA) == []
         await other.swept()
         assert await at.near(store_id, (0.5, 0.5, 0.5)) == ["Horses run.", "Larks sing."]

@@ -8,7 +8,7 @@ import pytest
 
 from responses_app.protocol.files.searches import Chunking
 from responses_app.protocol.requests.server_tools import MAX_KEPT, FoundFiles
-from responses_app.resources.vector_stores.records import Hit
+from responses_app.resources.vector_stores.fields import Hit
 from responses_app.tools.base import ToolFailed
 from responses_app.tools.file_search import queries_of, results_text
 from responses_app.tools.reading import processes as reader_module
