@@ -72,7 +72,9 @@ SECURE_HSTS_SECONDS = 365 * 24 * 3600 if BEHIND_TLS else 0
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 
 INSTALLED_APPS = [
-    "responses_app",  # before the admin: its templates go first
+    # Before the admin: their templates go first.
+    *(f"{extension.__module__}.{extension.__qualname__}" for extension in load(RESPSITE.extensions)),
+    "responses_app",
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -81,7 +83,6 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "axes",
     "channels",
-    *(f"{extension.__module__}.{extension.__qualname__}" for extension in load(RESPSITE.extensions)),
 ]
 
 # The first one answers the API's paths itself; the others serve the admin alone (they cost 3 ms a request).

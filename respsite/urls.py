@@ -6,14 +6,10 @@ from django.templatetags.static import static
 from django.urls import path, re_path
 from django.views.generic import RedirectView
 
-from responses_app.admin.dashboard import dashboard, first_page
 from responses_app.admin.requests import login
-from responses_app.admin.usage import usage
 from responses_app.api.server import docs
 from responses_app.kit.extension import extensions
-from responses_app.watch import views as watch
 from responses_app.watch.playground import playground
-from responses_app.watch.rollouts import views as rollouts
 
 handler400 = "responses_app.admin.requests.bad_request"
 handler403 = "responses_app.admin.requests.forbidden"
@@ -33,19 +29,9 @@ if settings.RESPSITE.oidc_issuer:
 
 urlpatterns = [
     *SIGN_ON,
-    *(page for extension in extensions() for page in extension.pages()),
     path("admin/login/", login),  # before the admin's own
-    path("admin/", admin.site.admin_view(first_page)),  # before the admin's own
-    path("admin/all/", admin.site.admin_view(admin.site.index), name="admin-all"),
-    path("admin/dashboard/", admin.site.admin_view(dashboard), name="dashboard"),
-    path("admin/usage/", admin.site.admin_view(usage), name="usage"),
+    *(page for extension in extensions() for page in extension.pages()),
     path("admin/", admin.site.urls),
-    path("watch/responses/<str:response_id>.trace.json", watch.response_trace, name="watch-trace"),
-    path("watch/responses/<str:response_id>.json", watch.response_json, name="watch-json"),
-    path("watch/responses/<str:response_id>", watch.response, name="watch-response"),
-    path("watch/compare", watch.compare, name="watch-compare"),
-    path("watch/rollouts", rollouts.rollouts, name="watch-rollouts"),
-    path("watch/rollouts/<str:name>", rollouts.rollout, name="watch-rollout"),
     path("docs", RedirectView.as_view(url="/docs/", permanent=True)),
     re_path(r"^docs/(?P<path>.*)$", docs, name="docs"),
     path("favicon.ico", RedirectView.as_view(url=static("respsite/icon.svg"))),  # browsers ask for it unasked

@@ -1,20 +1,6 @@
-"""Django's admin: stored responses as conversations, workers, and a dashboard.
-
-It reads, cancels and deletes responses, makes and revokes API keys, changes the limits of projects, and sends webhooks
-again. All of that is recorded in the audit trail (`audit`).
-"""
+"""Signing in to pages, and pages that tell what did not work; users and groups, which Django's admin has by itself."""
 
 from django.contrib import admin
-
-from responses_app.admin import (  # noqa: F401 - each registers its pages
-    audit,
-    conversations,
-    dashboard,
-    projects,
-    resources,
-    responses,
-    webhooks,
-)
 
 admin.site.site_header = admin.site.site_title = "respsite"
 admin.site.index_title = "Administration"

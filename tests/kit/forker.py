@@ -40,7 +40,11 @@ MODULES = (
     *("engine.backends.demo.engine", "responses_app.wiring.site", "responses_app.web.bodies"),
     "responses_app.tools.file_search",
     *("engine.contents.bounded_validators", "lark.load_grammar"),  # loaded with a first schema or grammar
-    *("responses_app.web.middleware", "responses_app.web.sockets.consumer", "responses_app.watch.transcript"),
+    *(
+        "responses_app.web.middleware",
+        "responses_app.web.sockets.consumer",
+        "responses_app.extensions.console.watch.transcript",
+    ),
     # All of `responses_app.api.endpoints` that can be had without settings.
     *(f"responses_app.api.{name}" for name in ("responses", "engine", "models", "chats")),
     *(f"responses_app.api.{name}" for name in ("messages", "conversations", "completions", "openapi")),

@@ -2,8 +2,8 @@
 
 import json
 
+from responses_app.extensions.console.watch.drawing import ROWS, trace_of
 from responses_app.protocol.response.timeline import Phase, PhaseKind, Timeline, TurnTokens
-from responses_app.watch.drawing import ROWS, trace_of
 
 AT = 1_700_000_000_000
 

@@ -17,13 +17,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 from mozilla_django_oidc.auth import OIDCAuthenticationBackend
 
+from responses_app.admin.auditing import actor_of
 from responses_app.auth.sign_on.provider import Provider
 from responses_app.auth.sign_on.refusal import Reason, SignOnRefused
 from responses_app.auth.sign_on.tokens import Claims, SignedInPerson, person_of, roles_of, verified
 from responses_app.settings.conf import Settings
 from responses_app.stores.database.roles import apply_roles
 from responses_app.stores.database.sign_on import make_user, user_of
-from responses_app.watch.auditing import actor_of
 
 NO_DEFAULT = object()
 

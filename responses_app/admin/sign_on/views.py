@@ -23,6 +23,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 from mozilla_django_oidc.views import OIDCAuthenticationCallbackView, OIDCAuthenticationRequestView
 
+from responses_app.admin.auditing import actor_of
 from responses_app.admin.requests import keep_own_next
 from responses_app.admin.sign_on.backend import library_setting, provider
 from responses_app.auth.sign_on.refusal import Reason, SignOnRefused
@@ -30,7 +31,6 @@ from responses_app.observing.logs import OF_STRANGERS
 from responses_app.resources.audit.fields import Action, Actor, ActorKind, AuditEntry
 from responses_app.resources.audit.store import RecentViews, record
 from responses_app.stores.database.sign_on import ID_TOKEN, by_sign_on, is_over, remove_old_sessions
-from responses_app.watch.auditing import actor_of
 
 logger = logging.getLogger("respsite.admin")
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from responses_app.admin import panels
+from responses_app.extensions.console.admin import panels
 from responses_app.models import Conversation
 from tests.contracts.adapters.stores import within
 

@@ -6,8 +6,8 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from responses_app.admin import responses
-from responses_app.admin.responses import Cancelled
+from responses_app.extensions.console.admin import responses
+from responses_app.extensions.console.admin.responses import Cancelled
 from responses_app.models import ChainPart, Conversation, ConversationItem, Response, SampledItem
 from tests.inprocess.admin import samples
 from tests.inprocess.admin.conftest import ClientWith

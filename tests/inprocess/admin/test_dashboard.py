@@ -14,10 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest_django import DjangoAssertNumQueries
 
-from responses_app.admin import dashboard as counting
-from responses_app.admin import panels
-from responses_app.admin.charts import HEIGHT, TOP, ChartPlan, Series, bar_chart, line_chart, nice_top
-from responses_app.admin.dashboard import PERIODS, STEPS, Bin, page, running, statistics
+from responses_app.extensions.console.admin import dashboard as counting
+from responses_app.extensions.console.admin import panels
+from responses_app.extensions.console.admin.charts import (
+    HEIGHT,
+    TOP,
+    ChartPlan,
+    Series,
+    bar_chart,
+    line_chart,
+    nice_top,
+)
+from responses_app.extensions.console.admin.dashboard import PERIODS, STEPS, Bin, page, running, statistics
 from responses_app.limits.suspects import Stage, name_of
 from responses_app.models import Response, Worker
 from responses_app.protocol.prices import prices

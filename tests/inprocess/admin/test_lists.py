@@ -9,7 +9,7 @@ from django.db.models import Model
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from responses_app.admin import lists
+from responses_app.extensions.console.admin import lists
 from responses_app.models import Conversation, ConversationItem, PublicName, Response, StoredFile
 from responses_app.resources.batches.model import Batch
 from tests.inprocess.admin import samples

@@ -11,12 +11,12 @@ from django.contrib.auth.models import User
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from responses_app.admin import conversations
+from responses_app.extensions.console.admin import conversations
+from responses_app.extensions.console.watch import page as response_page
+from responses_app.extensions.console.watch.page import LARGEST
 from responses_app.models import Conversation, ConversationItem, FilePart, Response, StoredFile
 from responses_app.resources.audit.model import AuditRow
 from responses_app.resources.skills.model import Skill, SkillVersion
-from responses_app.watch import page as response_page
-from responses_app.watch.page import LARGEST
 from tests.inprocess.admin import samples
 from tests.inprocess.admin.conftest import ClientWith
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from responses_app.extensions.console.watch.family import asked_of
+from responses_app.extensions.console.watch.page import LIVE_PICTURES
+from responses_app.extensions.console.watch.text import MAX_PICTURES, PageRoom
+from responses_app.extensions.console.watch.transcript import Block, PageTranscript
 from responses_app.models import Conversation, ConversationItem
-from responses_app.watch.family import asked_of
-from responses_app.watch.page import LIVE_PICTURES
-from responses_app.watch.text import MAX_PICTURES, PageRoom
-from responses_app.watch.transcript import Block, PageTranscript
 from tests.inprocess.admin import samples
 
 PNG = "data:image/png;base64,iVBORw0KGgo="

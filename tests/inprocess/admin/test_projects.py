@@ -8,7 +8,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from responses_app.admin.projects import LimitsForm
+from responses_app.extensions.console.admin.projects import LimitsForm
 from responses_app.models import ApiKey, Project
 from responses_app.protocol.api_keys import digest_of
 from responses_app.resources.audit.model import AuditRow

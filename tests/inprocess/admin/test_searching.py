@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import connection
 from django.test import Client
 
-from responses_app.admin import filters
+from responses_app.extensions.console.admin import filters
 from responses_app.models import ApiKey, Project, Response
 from responses_app.protocol.prices import prices
 from responses_app.resources.audit.model import AuditRow
@@ -172,7 +172,7 @@ def test_a_key_is_looked_for_in_the_index_of_its_project() -> None:
 
 
 def searching_key(key_id: str) -> Any:
-    from responses_app.admin.filters import KeyFilter
+    from responses_app.extensions.console.admin.filters import KeyFilter
 
     key_filter = KeyFilter.__new__(KeyFilter)
     key_filter.used_parameters = {"key": key_id}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from responses_app.watch.text import CUT_BACK, PageRoom, pretty, visible
-from responses_app.watch.transcript import READERS, PageTranscript
+from responses_app.extensions.console.watch.text import CUT_BACK, PageRoom, pretty, visible
+from responses_app.extensions.console.watch.transcript import READERS, PageTranscript
 from tests.inprocess.admin.samples import answered, called, gave, said, thought
 
 json_values = st.recursive(

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from responses_app.extensions.console.watch.family import ChainNode, _branch, _Parents
+from responses_app.extensions.console.watch.page import Surroundings, WatchedResponse, response_page
 from responses_app.protocol.response.timeline import untimed
-from responses_app.watch.family import ChainNode, _branch, _Parents
-from responses_app.watch.page import Surroundings, WatchedResponse, response_page
 from tests.inprocess.admin import samples
 
 

@@ -12,14 +12,10 @@ from django.test import Client
 from engine.formats.base import as_tokens
 from engine.formats.harmony.encoding import encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
-from responses_app.models.rollouts import Rollout
-from responses_app.protocol.rollouts.generations import Break, EngineCall, Recorded
-from responses_app.protocol.rollouts.tree import tree_of
-from responses_app.stores.database.rollouts.rows import read_generations, record_of
-from responses_app.watch.rollouts.listing import group_page
-from responses_app.watch.rollouts.outline import Outline, OutlineStep
-from responses_app.watch.rollouts.page import MAX_COLUMNS, Rails
-from responses_app.watch.rollouts.showing import (
+from responses_app.extensions.console.watch.rollouts.listing import group_page
+from responses_app.extensions.console.watch.rollouts.outline import Outline, OutlineStep
+from responses_app.extensions.console.watch.rollouts.page import MAX_COLUMNS, Rails
+from responses_app.extensions.console.watch.rollouts.showing import (
     MAX_TEXT,
     ShownToken,
     TokenText,
@@ -30,8 +26,12 @@ from responses_app.watch.rollouts.showing import (
     texts_of,
     told_of,
 )
-from responses_app.watch.rollouts.views import part
-from responses_app.watch.text import Places
+from responses_app.extensions.console.watch.rollouts.views import part
+from responses_app.extensions.console.watch.text import Places
+from responses_app.models.rollouts import Rollout
+from responses_app.protocol.rollouts.generations import Break, EngineCall, Recorded
+from responses_app.protocol.rollouts.tree import tree_of
+from responses_app.stores.database.rollouts.rows import read_generations, record_of
 from tests.inprocess.admin.conftest import admin, client_with, closed_store  # noqa: F401 - fixtures
 from tests.kit.plain_format import FORMAT as PLAIN
 from tests.kit.sample_rollouts import HOSTILE, agent, keep

@@ -19,7 +19,8 @@ def test_the_wheel_holds_the_packages_whole_and_says_what_it_is(wheel: Path) -> 
         scripts = configparser.ConfigParser()
         scripts.read_string(archive.read(f"{about}/entry_points.txt").decode())
     assert names == set(_files_of_the_packages())
-    assert {"responses_app/migrations/0001_initial.py", "responses_app/templates/admin/index.html"} < names
+    index = "responses_app/extensions/console/templates/admin/index.html"
+    assert {"responses_app/migrations/0001_initial.py", index} < names
     assert "responses_app/static/respsite/admin.css" in names
     assert (metadata["Name"], metadata["Version"]) == ("respsite", __version__)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -7,13 +7,13 @@ import pytest
 from engine.formats.base import PlainKind
 from engine.formats.harmony.format import HarmonyFormat, render_messages
 from engine.models import plain_messages
+from responses_app.extensions.console.watch.transcript import PageTranscript
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.calls import check_outputs
 from responses_app.protocol.messages.blocks import read_messages
 from responses_app.protocol.prompt.chain import new_link
 from responses_app.protocol.prompt.rendering import render_items
 from responses_app.protocol.requests.requests import parse_create
-from responses_app.watch.transcript import PageTranscript
 from tests.kit.fakes import Site
 from tests.unit.formats.families import QWEN
 from tests.unit.formats.rendering import format_of

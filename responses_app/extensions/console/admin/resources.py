@@ -5,12 +5,12 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 
-from responses_app.admin.filters import OwnProjectFilter, SearchedById
-from responses_app.admin.lists import ListOnlyAdmin, column
+from responses_app.extensions.console.admin.filters import OwnProjectFilter, SearchedById
+from responses_app.extensions.console.admin.lists import ListOnlyAdmin, column
+from responses_app.extensions.console.watch.text import NONE, in_bytes, moment, visible
 from responses_app.models import StoredFile
 from responses_app.resources.batches.model import Batch
 from responses_app.resources.skills.model import SkillVersion
-from responses_app.watch.text import NONE, in_bytes, moment, visible
 
 
 @admin.register(Batch)

@@ -22,9 +22,9 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.text import capfirst
 
+from responses_app.admin.auditing import viewed
+from responses_app.extensions.console.watch.text import moment, visible
 from responses_app.stores.database.roles import sees_content
-from responses_app.watch.auditing import viewed
-from responses_app.watch.text import moment, visible
 
 MAX_FILTERED = 100_000  # rows that filters look through, the newest of the dates that are chosen
 MOST_OF_DATES = {"year": 9_998, "month": 12, "day": 31}  # there is a year after each

@@ -24,7 +24,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
-from responses_app.admin.filters import (
+from responses_app.admin.auditing import done, done_to, viewed
+from responses_app.extensions.console.admin.filters import (
     CONTENT_HELP,
     HELP,
     NO_CONTENT_HELP,
@@ -38,8 +39,17 @@ from responses_app.admin.filters import (
     key_names,
     said_ids,
 )
-from responses_app.admin.lists import MAX_CHANGED, BoundedChangeList, ReadOnlyAdmin, column
-from responses_app.admin.usage import money
+from responses_app.extensions.console.admin.lists import MAX_CHANGED, BoundedChangeList, ReadOnlyAdmin, column
+from responses_app.extensions.console.admin.usage import money
+from responses_app.extensions.console.watch.text import (
+    NONE,
+    conversation_link,
+    milliseconds,
+    pill,
+    response_link,
+    short_id,
+    visible,
+)
 from responses_app.models import Response
 from responses_app.models.words import FIRST_WORDS, ResponseWords
 from responses_app.protocol.items.words import words_of_json
@@ -47,8 +57,6 @@ from responses_app.protocol.requests.resources import RUNNING
 from responses_app.resources.audit.fields import Action
 from responses_app.runs.by_id import Cancelled
 from responses_app.stores.database.responses.removal import remove
-from responses_app.watch.auditing import done, done_to, viewed
-from responses_app.watch.text import NONE, conversation_link, milliseconds, pill, response_link, short_id, visible
 
 BEGINNING = 4_096  # characters of the input of a response that is not in the index yet
 BULKY = ("body", "input_items", "request")  # columns of megabytes
@@ -278,11 +286,8 @@ class ResponseAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Show a response."""
-        from responses_app.watch.page import (
-            ADMIN,  # here, since every command of respsite manage loads the admin
-            shown_to_staff,
-        )
-        from responses_app.watch.views import shown_page
+        from responses_app.extensions.console.watch.page import ADMIN, shown_to_staff
+        from responses_app.extensions.console.watch.views import shown_page
 
         response = self.find(request, object_id)
         if not isinstance(response, Response):

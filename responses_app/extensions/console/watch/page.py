@@ -16,15 +16,9 @@ from asgiref.sync import async_to_sync
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from responses_app.models import Response
-from responses_app.models.rollouts import RolloutGeneration
-from responses_app.protocol.errors import ApiError, response_not_found
-from responses_app.protocol.requests.resources import RUNNING
-from responses_app.protocol.response.timeline import Timeline, guess, untimed
-from responses_app.runs.by_id import Watched
-from responses_app.watch.drawing import draw
-from responses_app.watch.family import ChainTree, family_of
-from responses_app.watch.text import (
+from responses_app.extensions.console.watch.drawing import draw
+from responses_app.extensions.console.watch.family import ChainTree, family_of
+from responses_app.extensions.console.watch.text import (
     ADMIN_PAGE,
     NONE,
     Clipped,
@@ -40,7 +34,20 @@ from responses_app.watch.text import (
     response_link,
     visible,
 )
-from responses_app.watch.transcript import MAX_ITEMS, Block, PageTranscript, agents_of, as_dict, as_list
+from responses_app.extensions.console.watch.transcript import (
+    MAX_ITEMS,
+    Block,
+    PageTranscript,
+    agents_of,
+    as_dict,
+    as_list,
+)
+from responses_app.models import Response
+from responses_app.models.rollouts import RolloutGeneration
+from responses_app.protocol.errors import ApiError, response_not_found
+from responses_app.protocol.requests.resources import RUNNING
+from responses_app.protocol.response.timeline import Timeline, guess, untimed
+from responses_app.runs.by_id import Watched
 from responses_app.wiring.site import get_site
 
 LARGEST = 8 << 20  # bytes of a response whose input a page reads

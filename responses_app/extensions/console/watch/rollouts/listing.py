@@ -12,12 +12,12 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from engine import orjson
+from responses_app.extensions.console.watch.rollouts.page import shown_of, stale_text
+from responses_app.extensions.console.watch.rollouts.showing import reward_number, reward_text, whole_reward
+from responses_app.extensions.console.watch.text import NONE, Places, milliseconds, moment, visible
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.rollouts.requests import can_be_group, can_be_name
 from responses_app.stores.database.rollouts.rows import GONE
-from responses_app.watch.rollouts.page import shown_of, stale_text
-from responses_app.watch.rollouts.showing import reward_number, reward_text, whole_reward
-from responses_app.watch.text import NONE, Places, milliseconds, moment, visible
 
 PAGE = 50  # roll-outs of one page of the list
 MAX_GROUP = 200  # attempts of a group that are shown, the latest

@@ -13,12 +13,12 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from responses_app.admin.lists import ListOnlyAdmin, column
+from responses_app.admin.auditing import done, done_to
+from responses_app.extensions.console.admin.lists import ListOnlyAdmin, column
+from responses_app.extensions.console.watch.text import NONE, moment, visible
 from responses_app.resources.audit.fields import Action
 from responses_app.resources.webhooks.model import DELIVERED, PARKED, WAITING, WebhookDelivery, WebhookEndpoint
 from responses_app.resources.webhooks.store import send_again
-from responses_app.watch.auditing import done, done_to
-from responses_app.watch.text import NONE, moment, visible
 
 MAX_SENT_AGAIN = 1_000  # by one action
 

@@ -14,9 +14,9 @@ https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from responses_app.extensions.console.watch.text import milliseconds, visible
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.timeline import Phase, PhaseKind, Timeline
-from responses_app.watch.text import milliseconds, visible
 
 LABELS = {
     PhaseKind.QUEUE: "waiting",

@@ -13,10 +13,10 @@ from typing import Any
 
 from django.db import connection
 
+from responses_app.extensions.console.watch.text import visible
 from responses_app.models import ChainPart, Response
 from responses_app.protocol.items.words import words_of
 from responses_app.protocol.requests.resources import CONTINUABLE
-from responses_app.watch.text import visible
 
 MAX_BEFORE = 40  # of the responses that it goes on from
 MAX_FORKS = 60  # of those that go on from them beside it

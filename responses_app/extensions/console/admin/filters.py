@@ -22,6 +22,8 @@ from django.db import connection, connections
 from django.db.models import CharField, F, Func, Model, QuerySet
 from django.http import HttpRequest
 
+from responses_app.admin.auditing import done
+from responses_app.extensions.console.watch.text import STATUSES, visible
 from responses_app.models import ID_LENGTH, ApiKey, ChainPart, ConversationItem, PublicName, Response
 from responses_app.protocol.api_keys import BY_SESSION
 from responses_app.protocol.items.words import MAX_SEARCH, phrases_of
@@ -29,8 +31,6 @@ from responses_app.resources.audit.chain import plain
 from responses_app.resources.audit.fields import Action
 from responses_app.resources.audit.model import MAX_NAME
 from responses_app.stores.database.words import SearchTooSlow, WordsQuery, find, is_behind
-from responses_app.watch.auditing import done
-from responses_app.watch.text import STATUSES, visible
 
 MAX_VALUES = 200  # that a filter offers
 NEWEST = 20_000  # responses whose projects, models and transports can be chosen

@@ -16,10 +16,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, QuerySet, TextField
 from django.db.models.functions import Cast
 
+from responses_app.extensions.console.watch.text import in_bytes, milliseconds, response_link, visible
 from responses_app.limits.suspects import Stage
 from responses_app.models import Response
 from responses_app.protocol.requests.resources import Status
-from responses_app.watch.text import in_bytes, milliseconds, response_link, visible
 
 if TYPE_CHECKING:
     from responses_app.wiring.site import Site

@@ -19,13 +19,13 @@ from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.views.decorators.http import require_safe
 
-from responses_app.admin.filters import OwnProjectFilter, SearchedById
-from responses_app.admin.lists import MAX_CHANGED, BoundedChangeList, ReadOnlyAdmin, column
+from responses_app.admin.auditing import done_to, viewed
+from responses_app.extensions.console.admin.filters import OwnProjectFilter, SearchedById
+from responses_app.extensions.console.admin.lists import MAX_CHANGED, BoundedChangeList, ReadOnlyAdmin, column
+from responses_app.extensions.console.watch.text import NONE, response_link, short_id, visible
+from responses_app.extensions.console.watch.transcript import Block, PageTranscript, as_dict
 from responses_app.models import Conversation, ConversationItem
 from responses_app.resources.audit.fields import Action
-from responses_app.watch.auditing import done_to, viewed
-from responses_app.watch.text import NONE, response_link, short_id, visible
-from responses_app.watch.transcript import Block, PageTranscript, as_dict
 
 AT_ONCE = 100  # items on a page
 

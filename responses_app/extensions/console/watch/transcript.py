@@ -10,9 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from engine.unanswered import Unanswered
+from responses_app.extensions.console.watch.text import (
+    FOLDED,
+    Clipped,
+    PageRoom,
+    PictureOf,
+    ShownPicture,
+    own_picture,
+    pretty,
+    visible,
+)
 from responses_app.protocol.items.calls import is_output
 from responses_app.protocol.items.multi_agent import CALL, MESSAGE, ROOT, agent_of
-from responses_app.watch.text import FOLDED, Clipped, PageRoom, PictureOf, ShownPicture, own_picture, pretty, visible
 
 
 class ServerCall(NamedTuple):

@@ -16,18 +16,25 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from engine.formats.base import as_tokens
+from responses_app.admin.auditing import viewed
+from responses_app.extensions.console.watch.access import caller_of, page, sees_everything, shows_content
+from responses_app.extensions.console.watch.rollouts.listing import AttemptRow, attempts_of, group_page, kept, list_page
+from responses_app.extensions.console.watch.rollouts.outline import Outline, OutlineStep
+from responses_app.extensions.console.watch.rollouts.page import (
+    PAGE,
+    GenerationRow,
+    Rails,
+    rollout_page,
+    rows_of,
+    without_content,
+)
+from responses_app.extensions.console.watch.rollouts.showing import LEGEND, reward_text
+from responses_app.extensions.console.watch.rollouts.window import Side, TokenReader, generation_page
+from responses_app.extensions.console.watch.text import Places
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.rollouts.placing import common
 from responses_app.protocol.rollouts.requests import can_be_name, rollout_not_found
-from responses_app.watch.access import caller_of, page, sees_everything, shows_content
-from responses_app.watch.auditing import viewed
-from responses_app.watch.rollouts.listing import AttemptRow, attempts_of, group_page, kept, list_page
-from responses_app.watch.rollouts.outline import Outline, OutlineStep
-from responses_app.watch.rollouts.page import PAGE, GenerationRow, Rails, rollout_page, rows_of, without_content
-from responses_app.watch.rollouts.showing import LEGEND, reward_text
-from responses_app.watch.rollouts.window import Side, TokenReader, generation_page
-from responses_app.watch.text import Places
 
 AT_ONCE = 20  # generations whose tokens are compared at once
 MAX_COMPARED = 32 << 20  # bytes of rows that are compared: what is behind them is taken for different

@@ -10,10 +10,8 @@ from typing import Any
 
 from engine.formats.base import ModelFormat
 from engine.types import WeightsSpan
-from responses_app.models import Response
-from responses_app.protocol.rollouts.generations import EngineCall
-from responses_app.watch.rollouts.outline import Outline, OutlineStep, TokenStretch
-from responses_app.watch.rollouts.showing import (
+from responses_app.extensions.console.watch.rollouts.outline import Outline, OutlineStep, TokenStretch
+from responses_app.extensions.console.watch.rollouts.showing import (
     FINISHES,
     MAX_TOPS,
     ShownToken,
@@ -24,7 +22,9 @@ from responses_app.watch.rollouts.showing import (
     texts_of,
     versions,
 )
-from responses_app.watch.text import pretty, visible
+from responses_app.extensions.console.watch.text import pretty, visible
+from responses_app.models import Response
+from responses_app.protocol.rollouts.generations import EngineCall
 from responses_app.wiring.site import get_site
 
 WINDOW = 512  # tokens

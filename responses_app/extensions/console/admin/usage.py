@@ -25,13 +25,13 @@ from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
-from responses_app.admin.charts import Chart, ChartPlan, Series, bar_chart
+from responses_app.extensions.console.admin.charts import Chart, ChartPlan, Series, bar_chart
+from responses_app.extensions.console.watch.text import short_number, visible
 from responses_app.models import ApiKey
 from responses_app.protocol.prices import Price, amount_text
 from responses_app.resources.usage.fields import DAY, SOURCES, Group, UsageQuery, UsageSum
 from responses_app.resources.usage.store import sums
 from responses_app.stores.database.roles import sees_figures
-from responses_app.watch.text import short_number, visible
 
 BY: Mapping[str, str] = {  # what rows can be, and how their column is called
     "project": "Project",

@@ -1,6 +1,6 @@
 """`/watch/…`: the page of one response, which is live while it runs, and of two side by side; JSON for programs.
 
-How two responses are compared comes first, the views stand at the end. Who may watch what: `watch.access`.
+How two responses are compared comes first, the views stand at the end. Who may watch what: `access`.
 """
 
 import json
@@ -15,17 +15,24 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
 
+from responses_app.admin.auditing import viewed
+from responses_app.extensions.console.watch.access import caller_of, page, sees_everything, shows_content
+from responses_app.extensions.console.watch.drawing import trace_of
+from responses_app.extensions.console.watch.family import Branch, ChainTree
+from responses_app.extensions.console.watch.page import (
+    Surroundings,
+    WatchedResponse,
+    response_page,
+    shown_to_clients,
+    summary,
+    tree_of,
+)
+from responses_app.extensions.console.watch.text import PageRoom, visible
+from responses_app.extensions.console.watch.transcript import PageTranscript
 from responses_app.kit.table import can_be_known
 from responses_app.models import PublicName, Response
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
-from responses_app.watch.access import caller_of, page, sees_everything, shows_content
-from responses_app.watch.auditing import viewed
-from responses_app.watch.drawing import trace_of
-from responses_app.watch.family import Branch, ChainTree
-from responses_app.watch.page import Surroundings, WatchedResponse, response_page, shown_to_clients, summary, tree_of
-from responses_app.watch.text import PageRoom, visible
-from responses_app.watch.transcript import PageTranscript
 from responses_app.web.http import error_response, json_response
 
 SETTINGS = (

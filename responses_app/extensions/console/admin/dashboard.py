@@ -23,11 +23,12 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 
-from responses_app.admin.charts import Chart, ChartPlan, Series, bar_chart, line_chart
-from responses_app.admin.filters import KeyFilter, ModelFilter, ProjectFilter, cut, newest_since
-from responses_app.admin.lists import ListOnlyAdmin, column
-from responses_app.admin.panels import errors, here, slowest, stores
-from responses_app.admin.usage import UsageRow, money
+from responses_app.extensions.console.admin.charts import Chart, ChartPlan, Series, bar_chart, line_chart
+from responses_app.extensions.console.admin.filters import KeyFilter, ModelFilter, ProjectFilter, cut, newest_since
+from responses_app.extensions.console.admin.lists import ListOnlyAdmin, column
+from responses_app.extensions.console.admin.panels import errors, here, slowest, stores
+from responses_app.extensions.console.admin.usage import UsageRow, money
+from responses_app.extensions.console.watch.text import ago, milliseconds, short_id, short_number
 from responses_app.models import ApiKey, Response, Worker
 from responses_app.protocol.api_keys import BY_SESSION
 from responses_app.protocol.requests.resources import Status
@@ -36,7 +37,6 @@ from responses_app.resources.usage.store import sums
 from responses_app.stores.database.response_sql import RESPONSES
 from responses_app.stores.database.response_sql import RUNNING as RUNNING_SQL
 from responses_app.stores.database.roles import sees_figures
-from responses_app.watch.text import ago, milliseconds, short_id, short_number
 
 if TYPE_CHECKING:
     from responses_app.wiring.site import Site

@@ -19,14 +19,21 @@ from typing import Any
 
 from django.utils.html import format_html
 
+from responses_app.extensions.console.watch.rollouts.outline import Outline, OutlineStep
+from responses_app.extensions.console.watch.rollouts.showing import (
+    LEGEND,
+    reason_of,
+    reward_text,
+    text_of,
+    versions,
+    whole_reward,
+)
+from responses_app.extensions.console.watch.rollouts.window import TokenReader, generation_page
+from responses_app.extensions.console.watch.text import NONE, Places, ago, in_bytes, milliseconds, moment, visible
 from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import MAIN, EngineCall
 from responses_app.protocol.rollouts.requests import RolloutObject
 from responses_app.stores.database.rollouts.rows import record_of
-from responses_app.watch.rollouts.outline import Outline, OutlineStep
-from responses_app.watch.rollouts.showing import LEGEND, reason_of, reward_text, text_of, versions, whole_reward
-from responses_app.watch.rollouts.window import TokenReader, generation_page
-from responses_app.watch.text import NONE, Places, ago, in_bytes, milliseconds, moment, visible
 from responses_app.wiring.site import get_site
 
 PAGE = 60  # generations of one page

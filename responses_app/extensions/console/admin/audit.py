@@ -16,8 +16,10 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from responses_app.admin.filters import AgeFilter, OwnProjectFilter, ValuesFilter
-from responses_app.admin.lists import ListOnlyAdmin, column
+from responses_app.admin.auditing import actor_of, done
+from responses_app.extensions.console.admin.filters import AgeFilter, OwnProjectFilter, ValuesFilter
+from responses_app.extensions.console.admin.lists import ListOnlyAdmin, column
+from responses_app.extensions.console.watch.text import NONE, moment, visible
 from responses_app.resources.audit.chain import plain
 from responses_app.resources.audit.fields import (
     Action,
@@ -31,8 +33,6 @@ from responses_app.resources.audit.fields import (
 from responses_app.resources.audit.model import MAX_NAME, AuditRow
 from responses_app.resources.audit.store import record
 from responses_app.stores.database.sign_on import by_sign_on
-from responses_app.watch.auditing import actor_of, done
-from responses_app.watch.text import NONE, moment, visible
 
 MAX_EXPORTED = 20_000  # entries of one file: some 8 MB
 
