@@ -11,7 +11,7 @@ from typing import Any
 from docs.extension.tables import code
 from responses_app.management.flags import FLAGS
 from responses_app.protocol.setting import names
-from responses_app.settings.conf import Settings, secret_files, table
+from responses_app.settings.conf import secret_files, settings_class, table
 
 NO_VALUE = "\N{NULL}"  # that no setting takes, but for those that take any text
 ANYTHING = "text"
@@ -21,7 +21,7 @@ DOCS = Path(__file__).parent.parent
 
 def markdown() -> str:
     """Return a heading for each group, and below it a section for each setting: its name, what it takes and is for."""
-    known = {field.name.upper(): field for field in fields(Settings)}
+    known = {field.name.upper(): field for field in fields(settings_class())}
     groups = [
         "\n\n".join([f"## {group}", *(_section(row.name, row.default, row.about, known[row.name]) for row in rows)])
         for group, rows in groupby(table(), key=lambda row: row.group)

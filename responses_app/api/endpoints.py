@@ -1,4 +1,4 @@
-"""All endpoints of the API, by their paths, in the order in which paths are tried; those of extensions last."""
+"""All endpoints of the API, by their paths, in the order in which paths are tried; those of others' extensions last."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,6 @@ from responses_app.api import (
     chat,
     chats,
     completions,
-    containers,
     conversations,
     decisions,
     embeddings,
@@ -31,6 +30,8 @@ from responses_app.resources.vector_stores import endpoints as vector_stores
 from responses_app.resources.webhooks import endpoints as webhooks
 from responses_app.web.endpoint import Endpoint
 
+# By the label of an extension. Those that have a place below stand there, also in the OpenAPI document.
+_BROUGHT = {extension.label: extension.endpoints() for extension in extensions()}
 ENDPOINTS: Sequence[Endpoint] = (
     *responses.ENDPOINTS,
     *chat.ENDPOINTS,
@@ -45,7 +46,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     *files.ENDPOINTS,
     *batches.ENDPOINTS,
     *vector_stores.ENDPOINTS,
-    *containers.ENDPOINTS,
+    *_BROUGHT.pop("containers", ()),
     *skills.ENDPOINTS,
     *rollout_exports.ENDPOINTS,  # before `{rollout_id}`
     *rollouts.ENDPOINTS,
@@ -61,5 +62,5 @@ ENDPOINTS: Sequence[Endpoint] = (
     *setups.ENDPOINTS,
     *openapi.ENDPOINTS,
     *server.ENDPOINTS,
-    *(endpoint for extension in extensions() for endpoint in extension.endpoints()),
+    *(endpoint for endpoints in _BROUGHT.values() for endpoint in endpoints),
 )

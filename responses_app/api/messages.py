@@ -33,6 +33,7 @@ from responses_app.runs.chats import Choices
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.failures import without_answer
 from responses_app.runs.plan.plan import Origin
+from responses_app.tools.base import container_limits
 from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, read_quietly
 from responses_app.web.endpoint import EVENTS, JSON, SEALS, Endpoint, Parameter, text
 from responses_app.web.http import ApiRequest, json_response, read_json, read_line
@@ -129,15 +130,9 @@ async def _line(line: LineRequest) -> LineAnswer:
 async def _begun(asked: MessagesRequest, origin: Origin, *, lists_tools: bool = False) -> MessageReading:
     """Start what a message asks for. Raises `ApiError` for what can be known before anything is said."""
     site = get_site()
-    settings = site.settings
-    asked = replace(
-        asked,
-        lists_tools=lists_tools,
-        # The server of SANDBOX_MCP has no containers that could be named.
-        container_until=None
-        if settings.sandbox_mcp
-        else lambda used: rfc3339(used + int(settings.sandbox_idle_seconds)),
-    )
+    limits = container_limits(site.tools)
+    until = None if limits is None else lambda used: rfc3339(used + int(limits.idle_seconds))
+    asked = replace(asked, lists_tools=lists_tools, container_until=until)
     known = await site.service.known_turns.recall(origin.project, keys_of(turn.seen for turn in asked.turns))
     asked = asked.as_sampled(known.get) if known else asked
     details = EngineDetails()

@@ -76,12 +76,11 @@ async def _examine(seconds: float) -> list[Finding]:
         "address": services.address,
         "keys": machine.exposure,
         "limits": machine.limits,
-        "sandbox": services.sandbox,
+        **{name: look for extension in extensions() for name, look in extension.looks().items()},
         "search": services.search,
         "sign-on": services.sign_on,
         "tools": services.others,
         "extensions": machine.loaded,
-        **{name: look for extension in extensions() for name, look in extension.looks().items()},
     }
     settings: Settings = django_settings.RESPSITE
     doubts = [warning("settings", text, "Mend this setting.") for text in django_settings.RESPSITE_WARNINGS]

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 
 from responses_app import __version__
@@ -55,12 +55,6 @@ def build_parser() -> ArgumentParser:
 def _commands() -> Sequence[Command]:
     return (
         Command("serve", "Migrate the database and serve in the foreground.", add_flags),
-        Command(
-            "sandboxes",
-            "Run containers of the code interpreter for servers: on their own machine, or apart from the web workers.",
-            _sandboxes,
-            f"{HERE}.sandboxes:run",
-        ),
         Command(
             "chat",
             "Chat with a model in the terminal; in a pipe, answer the prompt on standard input.",
@@ -124,19 +118,6 @@ class _Explained(ArgumentParser):
         """Return the help."""
         explain(self)
         return super().format_help()
-
-
-def _sandboxes(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--listen",
-        metavar="ADDRESS",
-        help="where servers find it, as they have it in SANDBOX_HOSTS: HOST:PORT, which needs SANDBOX_SECRET, "
-        "SANDBOX_TLS_CERT and SANDBOX_TLS_KEY, or the path of a Unix socket",
-    )
-    # `respsite serve` starts one with descriptors that it hands on.
-    parser.add_argument("--listener", type=int, help=SUPPRESS)
-    parser.add_argument("--lifeline", type=int, help=SUPPRESS)
-    parser.add_argument("--heartbeat", type=int, help=SUPPRESS)
 
 
 def _chat(parser: ArgumentParser) -> None:

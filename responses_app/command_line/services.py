@@ -1,4 +1,4 @@
-"""What `respsite doctor` finds out about what the server needs: engines, a sandbox, searches, the database, Redis.
+"""What `respsite doctor` finds out about what the server needs: engines, searches, the database, Redis.
 
 Also whether the tables are this version's, what time the database and Redis have, and an address to listen on.
 """
@@ -26,13 +26,8 @@ from responses_app.wiring.engines import embedding_models, make_embeddings, make
 MEND = "Mend this setting: the server does not start so."
 REACH_VLLM = "Check that vLLM runs there (`vllm serve`), what ENGINE_URL, MODELS and EMBEDDINGS_URL name, and its log."
 REACH_LLAMA = "Check that llama-server runs there and has loaded its model, and what ENGINE_URL and MODELS name."
-REACH_HOST = "Check that `respsite sandboxes` runs there, its log, and that SANDBOX_SECRET is the same here and there."
 NO_EVICTION = "Where other programs use it, too, give the server a Redis of its own."
 WRITES = "Let REDIS_URL lead to a Redis that takes writes; until then limits hold in each worker alone."
-INSTALL_SANDBOX = (
-    "Install bubblewrap (apt install bubblewrap), or on a kernel of 6.12 or later: pip install sandlock; "
-    "or set SANDBOX=off."
-)
 
 
 async def engines(settings: Settings, seconds: float) -> list[Finding]:
@@ -89,48 +84,6 @@ async def _started(named: str, engine: BaseEngine | BaseEmbeddings, seconds: flo
         )
     finally:
         await engine.aclose()
-
-
-async def sandbox(settings: Settings, seconds: float) -> list[Finding]:
-    """Try the sandbox as the server does before code first runs: with code that tries to get out."""
-    if settings.sandbox == "off":
-        return [ok("sandbox", "SANDBOX=off: no code interpreter")]
-    if settings.sandbox_mcp:
-        return [ok("sandbox", f"code runs at the MCP server {settings.sandbox_mcp}")]
-    if settings.sandbox_hosts:
-        return await _sandbox_hosts(settings, seconds)
-    from responses_app.tools.sandbox.choosing import choose
-    from responses_app.wiring.sandboxes import plain_python
-
-    choice = await choose(settings.sandbox, settings.sandbox_python or plain_python())
-    if choice.sandbox is None or choice.interpreter is None:
-        return [warning("sandbox", f"the code interpreter is refused. {choice.problem}", INSTALL_SANDBOX)]
-    return [ok("sandbox", f"{choice.sandbox.name} with {choice.interpreter.executable}; {choice.between_calls()}")]
-
-
-async def _sandbox_hosts(settings: Settings, seconds: float) -> list[Finding]:
-    """Ask each host of containers what it has."""
-    from responses_app.tools.sandbox.hosts import RemoteHost
-    from responses_app.tools.sandbox.records import SandboxError
-    from responses_app.wiring.sandboxes import remote_hosts
-
-    async def one(host: RemoteHost) -> Finding:
-        try:
-            async with asyncio.timeout(0.8 * seconds):
-                name = await host.ask("check")
-        except (SandboxError, TimeoutError) as error:
-            return problem("sandbox", f"host {host.address}: {reason_of(error)}", REACH_HOST)
-        finally:
-            room = host.room
-            await host.aclose()
-        assert room is not None, "it has answered"
-        return ok(
-            "sandbox",
-            f"host {host.address}: {name}; {room.started} of {room.most} containers in memory, {room.working} at work, "
-            f"{room.saved} on disk{'; it stops' if room.is_leaving else ''}",
-        )
-
-    return list(await asyncio.gather(*map(one, remote_hosts(settings))))
 
 
 async def search(settings: Settings, seconds: float) -> list[Finding]:

@@ -21,7 +21,7 @@ needs them is imported inside of the methods, which are called once Django is re
 
 from argparse import ArgumentParser
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -85,6 +85,17 @@ class Extension(AppConfig):
     def serving(self, site: Any) -> AbstractAsyncContextManager[object]:
         """Return what is entered before the worker serves, and left once all it served has ended."""
         return nullcontext()
+
+    def beside(self, settings: Any) -> AbstractContextManager[Any]:
+        """Return what `respsite serve` enters before its workers start, and leaves once they have ended.
+
+        `settings` are those of the server; as what it enters it gives those that a worker in this process has.
+        """
+        return nullcontext(settings)
+
+    def figures(self, site: Any) -> Mapping[str, str]:
+        """Return what the dashboard of the admin says of this worker, by the words in front of it."""
+        return {}
 
     def looks(self) -> Mapping[str, Look]:
         """Return what `respsite doctor` looks at, by a name of one or two words."""

@@ -103,8 +103,8 @@ Expire = Callable[..., Awaitable[Collection[str]]]  # `DatabaseRetentions.expire
 class Expiry:
     """Removes what projects keep no longer: every minute, and at once where a retention has changed.
 
-    `expire` removes of the database, `forget` tells the workers of responses that are gone, and `end_containers` ends
-    those of a project that were made until a time. `now` is the store's Unix time.
+    `expire` removes of the database, `forget` tells the workers of responses that are gone, and `expire_tools` has
+    tools remove what they keep of a project that was made until a time. `now` is the store's Unix time.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ class Expiry:
         *,
         expire: Expire,
         forget: Callable[[Collection[str]], Awaitable[None]],
-        end_containers: Callable[[str, float], Awaitable[None]],
+        expire_tools: Callable[[str, float], Awaitable[None]],
         now: Callable[[], float],
     ) -> None:
         self._table = table
         self._expire = expire
         self._forget = forget
-        self._end_containers = end_containers
+        self._expire_tools = expire_tools
         self._now = now
         self._task: asyncio.Task[None] | None = None
 
@@ -140,7 +140,7 @@ class Expiry:
             if gone:
                 logger.info("project %s keeps nothing: %d responses were removed", project, len(gone))
                 await self._forget(gone)
-            await self._end_containers(project, oldest)
+            await self._expire_tools(project, oldest)
 
     async def _keep_expiring(self) -> None:
         clock = asyncio.get_running_loop().time

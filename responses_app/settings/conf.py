@@ -17,6 +17,7 @@ from typing import Any
 from engine.errors import reason_of
 from responses_app.auth.proxies import Network, trusted_proxies
 from responses_app.auth.sign_on.settings import SignOnSettings
+from responses_app.kit.extension import Extension
 from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.events.dialects import OPENAI, PRESETS, Dialect, parse_dialect
 from responses_app.protocol.prices import PriceSettings
@@ -46,16 +47,7 @@ from responses_app.settings.models import EmbeddingSettings, EngineSettings
 from responses_app.settings.order import ORDER
 from responses_app.stores.files import FileSettings
 from responses_app.stores.idempotency import IdempotencySettings
-from responses_app.tools.sandbox.settings import SandboxSettings
-from responses_app.tools.settings import (
-    EgressSettings,
-    ImageSettings,
-    McpSettings,
-    MeaningSettings,
-    PictureSettings,
-    SearchSettings,
-    mcp_tool,
-)
+from responses_app.tools.settings import ImageSettings, MeaningSettings, PictureSettings, SearchSettings
 
 
 def dialect(value: str) -> Dialect:
@@ -121,28 +113,6 @@ def secret(name: str, environ: Mapping[str, str]) -> str:
     return content
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolSettings(McpSettings, SandboxSettings, EgressSettings, SearchSettings):
-    """The settings of tools that may go through MCP servers, and what of them does not fit together."""
-
-    sandbox_mcp: str = setting(
-        "", mcp_tool,
-        "an MCP server of MCP_SERVERS, or one tool of it, that runs the model's code instead of a local sandbox",
-        default_text="unset",
-    )  # fmt: skip
-
-    def problem(self, given: Container[str]) -> str | None:
-        """Return what does not fit together."""
-        if self.search_url and self.search_mcp:
-            return "SEARCH_URL and SEARCH_MCP are both set: one of them is enough."
-        if self.sandbox_mcp and self.sandbox not in ("auto", "off"):
-            return "SANDBOX and SANDBOX_MCP are both set: one of them is enough."
-        for name, value in (("SEARCH_MCP", self.search_mcp), ("SANDBOX_MCP", self.sandbox_mcp)):
-            if value and value.partition(".")[0] not in self.mcp_servers:
-                return f"{name}={value} names no server of MCP_SERVERS."
-        return None
-
-
 class ConfigurationError(Exception):
     """A setting is wrong; the text is one sentence for the operator."""
 
@@ -163,7 +133,7 @@ class Settings(
     MeaningSettings,
     EngineSettings,
     EmbeddingSettings,
-    ToolSettings,
+    SearchSettings,
     ImageSettings,
     PictureSettings,
     WebhookSettings,
@@ -433,13 +403,16 @@ class Settings(
         return self.database_url or f"sqlite:///{Path(self.data_dir).absolute()}/respsite.sqlite3"
 
 
-@cache
 def settings_class(extensions: tuple[str, ...] = (DEFAULT,)) -> type[Settings]:
     """Return the class of all settings, those of these extensions among them.
 
     Raises `ValueError` for an extension that cannot be loaded, or has a setting that is there already.
     """
-    loaded = load(extensions)
+    return _joined(load(extensions))
+
+
+@cache
+def _joined(loaded: Sequence[type[Extension]]) -> type[Settings]:
     known = {each.name: "the server" for each in fields(Settings)}
     for extension in loaded:
         own = {each.name for room in extension.settings for each in fields(room)}

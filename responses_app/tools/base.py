@@ -9,7 +9,7 @@ no item and no event: the machine does (`protocol.output.hosted_items`), so a st
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -42,6 +42,7 @@ class ToolParts:
     stored_items: Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]]  # of a project, by their ids
     now: Callable[[], float]  # the store's Unix time
     retentions: Retentions
+    mcp: "BaseTool | None" = None  # the tool of MCP servers, where there are any
 
 
 class ToolFailed(Exception):
@@ -138,6 +139,13 @@ class ToolList(NamedTuple):
     problem: str | None = None  # what is left out of them, and why
 
 
+class ContainerLimits(NamedTuple):
+    """The limits of the containers of a tool."""
+
+    idle_seconds: float  # without a call or a transfer of files; then one expires
+    file_bytes: int  # of all files in one
+
+
 class BaseTool(ABC):
     """One tool, or several under one namespace.
 
@@ -145,9 +153,10 @@ class BaseTool(ABC):
     """
 
     kinds: ClassVar[Collection[str]]  # the `type`s by which a request's `tools` ask for it
-    max_seconds: float = 120.0  # that one call may take; of a tool that is made late, `wiring.server_tools` says it
+    max_seconds: float = 120.0  # that one call may take; of a tool that is made late, its maker says it
     idle_seconds: float = 120.0  # that one call may take without a report
     max_shown_bytes: int = 4 * 1024 * 1024  # of what a call's item shows, as JSON
+    container_limits: ContainerLimits | None = None  # of a tool with containers that requests can name
 
     async def start(self) -> None:  # noqa: B027 - most tools have nothing to start
         """Get ready. Raises nothing: a tool that cannot be used says so by `problem`."""
@@ -158,6 +167,10 @@ class BaseTool(ABC):
     def problem(self) -> str | None:
         """Return why it cannot be used now, in one sentence that says what to do; None if it can."""
         return None
+
+    def missing(self) -> str:
+        """Return a sentence on what must be installed on this machine before it can be used; "" for nothing."""
+        return ""
 
     def refusal(self, declared: JsonObject) -> str | None:
         """Return why it cannot be used as this request declares it, in one sentence; None if it can."""
@@ -197,3 +210,11 @@ class BaseTool(ABC):
 
     async def forget_response(self, use: ToolUse) -> None:  # noqa: B027 - most tools keep nothing
         """Remove all that it keeps of a response that has ended, whose project keeps nothing. Raises nothing."""
+
+    async def expire(self, project: str, oldest: float) -> None:  # noqa: B027
+        """Remove what it keeps for a project that was made before `oldest`, in Unix seconds. Raises nothing."""
+
+
+def container_limits(tools: Iterable[BaseTool]) -> ContainerLimits | None:
+    """Return the limits of the containers that requests can name; None where no tool has any."""
+    return next((tool.container_limits for tool in tools if tool.container_limits is not None), None)

@@ -14,7 +14,7 @@ It may be a file with that JSON, too, also in the form of other programs (`{"mcp
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -149,6 +149,13 @@ def mcp_tool(value: str) -> str:
     return value.strip()
 
 
+def mcp_problem(name: str, value: str, servers: Container[str]) -> str | None:
+    """Return why a setting that `mcp_tool` has read names no server; None where it does, or is not set."""
+    if value and value.partition(".")[0] not in servers:
+        return f"{name}={value} names no server of MCP_SERVERS."
+    return None
+
+
 def search_url(value: str) -> str:
     """The URL of a search server."""
     kind = DDGS if value.strip().startswith(DDGS) else ""
@@ -161,7 +168,7 @@ def search_url(value: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchSettings(RoomSettings):
+class SearchSettings(McpSettings):
     """The settings of web searches, and of the pages that they open."""
 
     search_url: str = setting(
@@ -181,6 +188,12 @@ class SearchSettings(RoomSettings):
         "hosts in private networks whose pages `web_search` may open: `wiki.internal,10.1.0.0/16`",
         default_text="unset: none",
     )  # fmt: skip
+
+    def problem(self, given: Container[str]) -> str | None:
+        """Return what does not fit together."""
+        if self.search_url and self.search_mcp:
+            return "SEARCH_URL and SEARCH_MCP are both set: one of them is enough."
+        return mcp_problem("SEARCH_MCP", self.search_mcp, self.mcp_servers)
 
 
 def image_url(value: str) -> str:

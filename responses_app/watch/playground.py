@@ -14,12 +14,11 @@ from responses_app.protocol.files import containers
 from responses_app.protocol.items import media
 from responses_app.protocol.requests.server_tools import MAX_STORES
 from responses_app.runs.planning import reading
-from responses_app.settings.conf import Settings
 from responses_app.stores.database.callers import projects_of
 from responses_app.stores.database.roles import sees_figures, session_scopes
+from responses_app.tools.base import container_limits
 from responses_app.web.endpoint import path_not_found
 from responses_app.web.http import error_response
-from responses_app.wiring.server_tools import interpreter_of
 from responses_app.wiring.site import Site, get_site
 
 # Images are what models and their code draw, as data URLs; a blob is a file that the page has chosen or fetched itself.
@@ -55,7 +54,7 @@ def _facts(request: HttpRequest) -> JsonObject:
         "without_permission": "" if is_open or by_session else request.user.get_username(),
         "projects": projects_of(request.user) if by_session else [],
         "tools": sorted({kind for tool in site.tools for kind in tool.kinds}),
-        "sandbox_missing": _sandbox_missing(site.settings),
+        "sandbox_missing": next(filter(None, (tool.missing() for tool in site.tools)), ""),
         "servers": sorted(site.settings.mcp_servers) if is_open or by_session else [],
         "servers_by_url": site.settings.mcp_server_urls,
         "message_bytes": site.settings.websocket_max_message_bytes,
@@ -89,29 +88,18 @@ def _control(name: str) -> JsonObject:
     }
 
 
-def _sandbox_missing(settings: Settings) -> str:
-    """Return what is to be installed before code can run, "" for nothing."""
-    # What another machine has, only that one knows.
-    elsewhere = any("/" not in host for host in settings.sandbox_hosts)
-    if elsewhere or settings.sandbox_mcp or settings.sandbox == "off":
-        return ""
-    from responses_app.tools.sandbox.choosing import missing  # only who looks at the page waits for it
-
-    return missing(settings.sandbox)
-
-
 PART_BYTES = 8 * 1024 * 1024  # what is larger goes in parts of this size; one that is lost is sent again
 
 
 def file_limits(site: Site) -> JsonObject:
     """Return the limits of files by where they go; a place that this server does not have is null."""
     settings = site.settings
-    has_containers = interpreter_of(site.tools) is not None
+    in_containers = container_limits(site.tools)
     return {
         "bytes": settings.file_max_bytes,  # of any file
         "part": PART_BYTES,
         "message": {"count": media.MAX_FILES, "bytes": reading.MAX_BYTES, "characters": media.MAX_TEXT},
         "images": {"count": settings.input_images_max, "bytes": settings.input_image_max_bytes},
-        "code": {"count": containers.MAX_FILES, "bytes": settings.sandbox_disk_bytes} if has_containers else None,
+        "code": {"count": containers.MAX_FILES, "bytes": in_containers.file_bytes} if in_containers else None,
         "store": {"count": settings.vector_store_max_files, "stores": MAX_STORES} if settings.file_search else None,
     }

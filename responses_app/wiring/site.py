@@ -77,7 +77,7 @@ from responses_app.wiring.parts import duty, early, late, part
 from responses_app.wiring.pictures import Pictures
 from responses_app.wiring.reading import JsonReader
 from responses_app.wiring.relay import CANCEL, ENGINE, FOLLOW, FORGET, LOGGED
-from responses_app.wiring.server_tools import document_text, interpreter_of, server_tools, tool_parts
+from responses_app.wiring.server_tools import document_text, server_tools, tool_parts
 from responses_app.wiring.watching import Watch
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class Site(Adapters):
             settings=self.settings,
             worker=self.worker,
             live=self.live_logs,
-            shelf=Shelf(self.tools, self.skills, refuses_unserved=self.settings.unserved_tools == "refuse"),
+            shelf=Shelf(self.tools, self.skills, self.settings),
             rates=self.rates,
             metrics=self.metrics,
             usage=self.usage_book,
@@ -324,7 +324,7 @@ class Site(Adapters):
             self.retentions,
             expire=self.retention_store.expire,
             forget=self.forgetting.everywhere,
-            end_containers=self._end_containers,
+            expire_tools=self._expire_tools,
             now=self.clock,
         )
 
@@ -512,10 +512,9 @@ class Site(Adapters):
         models = self.embeddings.service if endpoint == EMBEDDINGS else self.models
         models.chosen(name, caller.models)
 
-    async def _end_containers(self, project: str, oldest: float) -> None:
-        interpreter = interpreter_of(self.tools)
-        if interpreter is not None and interpreter.made is not None:
-            await interpreter.made.containers.end_older(project, oldest)
+    async def _expire_tools(self, project: str, oldest: float) -> None:
+        for tool in self.tools:
+            await tool.expire(project, oldest)
 
 
 @lru_cache(maxsize=1)

@@ -71,6 +71,7 @@ TOP_LEVEL = {
 INSIDE_OF_RUNS = ("driving", "registry", "queues", "duties")  # parts of `runs` that only wiring knows beside it
 READS_THE_ENVIRONMENT = (
     *("respsite/", "manage.py", "responses_app/management/", "responses_app/command_line/"),
+    *(f"responses_app/extensions/containers/{name}.py" for name in ("command", "keeper")),  # parts of the two above
     "responses_app/tools/sandbox/inside/",  # programs that run in a sandbox, and see nothing of ours
 )
 

@@ -17,7 +17,15 @@ from responses_app.protocol.events.dialects import parse_dialect
 from responses_app.protocol.files.networks import Domain
 from responses_app.protocol.prices import Price
 from responses_app.protocol.tiers import QueueBounds
-from responses_app.settings.conf import RETIRED, ConfigurationError, Settings, from_environ, secret_files, table
+from responses_app.settings.conf import (
+    RETIRED,
+    ConfigurationError,
+    Settings,
+    from_environ,
+    secret_files,
+    settings_class,
+    table,
+)
 from responses_app.tools.network import hosts
 from responses_app.tools.settings import Reachable, ServerAccess
 from tests.kit.forking import run_forked, start_forker
@@ -115,7 +123,7 @@ TEXTS = (
 
 def other_than_its_default(name: str, *values: Any) -> Any:
     """Return the first of some values that the setting does not have by itself."""
-    return next(value for value in values if value != getattr(Settings(), name.lower()))
+    return next(value for value in values if value != getattr(settings_class()(), name.lower()))
 
 
 def rights() -> Iterator[tuple[str, Any]]:
@@ -146,7 +154,7 @@ OTHERS: dict[str, tuple[str, Any, list[str], str]] = {  # a right value and what
 }
 RIGHT: dict[str, tuple[str, Any]] = {
     **{name: (f" {str(value).upper() if name in CHOICES else value} ", value) for name, value in rights()},
-    **{name: ("Off", False) if getattr(Settings(), name.lower()) else ("on", True) for name in SWITCHES},
+    **{name: ("Off", False) if getattr(settings_class()(), name.lower()) else ("on", True) for name in SWITCHES},
     **{name: (raw, value) for name, (raw, value, _, _) in OTHERS.items()},
     **dict.fromkeys(HOSTS, ("Wiki.internal, 10.1.0.0/16", hosts("wiki.internal,10.1.0.0/16"))),
     "ENGINE": ("Demo", "demo"),  # all others need more
@@ -154,6 +162,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "HOST": ("127.0.0.2", "127.0.0.2"),
     "DATABASE_URL": ("postgres://u:p@h/n", "postgres://u:p@h/n"),
     "REDIS_URL": ("redis://h:6379/0", "redis://h:6379/0"),
+    "EXTENSIONS": ("none", ("none",)),
     "FILE_SEARCH_EMBEDDING_MODEL": (" hashing-256 ", "hashing-256"),
     "ALLOWED_ORIGINS": ("HTTP://localhost:3000/, app-1://b", ("http://localhost:3000", "app-1://b")),
     "CSRF_TRUSTED_ORIGINS": ("https://a.example/, https://b.example", ("https://a.example", "https://b.example")),
@@ -218,6 +227,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "MODELS": (["{", "[]", "{}", '{"a": {}, "a": {}}'], "a JSON object of at most 32 models by their names, like"),
     "ENGINE_RPC_METHODS": ([",", "a.b", "_init", "load from"], "names of methods, separated by commas, like load_from"),
     "ENGINE_MAX_QUEUED": (["-1", "flex=5", "1,slow=5", "1,flex", "1,auto=2"], "a whole number of at least 0, and othe"),
+    "EXTENSIONS": ([",", "default,none"], "names of extensions, separated by commas, 'default'"),
     "RESPONSES_DIALECT": (["codex", ",", "openai,nonsense"], "the presets openai, open-responses, "),
     "ENGINE_URL": (
         [*"localhost:8001 http://a,b , dns+https://a file:servers http:// http://a:99999 http://a?b=1".split()],
@@ -308,7 +318,7 @@ def assert_is_one_sentence(text: str) -> None:
 
 def test_every_setting_is_tested_here() -> None:
     assert set(RIGHT) == {row.name for row in table()}
-    strings = {field.name.upper() for field in dataclasses.fields(Settings) if field.type in (str, "str")}
+    strings = {field.name.upper() for field in dataclasses.fields(settings_class()) if field.type in (str, "str")}
     assert set(WRONG) | strings >= set(RIGHT)
 
 
@@ -323,7 +333,7 @@ def test_a_right_value_is_read(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_an_empty_value_counts_as_unset(name: str) -> None:
-    assert read(**{name: " "}) == Settings()
+    assert read(**{name: " "}) == settings_class()()
 
 
 @pytest.mark.parametrize(("name", "raw"), [(name, raw) for name, (values, _) in WRONG.items() for raw in values])

@@ -11,7 +11,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,11 @@ from django.core.management import BaseCommand, CommandParser, call_command
 from django.db import DatabaseError, connection
 
 from engine.errors import reason_of
+from responses_app.kit.extension import extensions
 from responses_app.management.address import base_url, daphne_server
 from responses_app.management.flags import add_flags, explain, start_over
 from responses_app.management.fleet import Fleet
 from responses_app.management.forking import can_fork
-from responses_app.management.sandboxes import SandboxKeeper
 from responses_app.management.supervisor import Supervisor, pace
 from responses_app.management.suspicion import kept_table
 from responses_app.observing.memory import forbid_core_dumps
@@ -66,12 +66,14 @@ class Command(BaseCommand):
             listener = self._prepare(settings.RESPSITE)
         except KeyboardInterrupt:
             raise SystemExit(130) from None
-        with SandboxKeeper(settings.RESPSITE) as keeper:
-            if settings.RESPSITE.workers > 1:
-                self._serve_with_workers(settings.RESPSITE, listener)
+        with ExitStack() as beside:
+            own = settings.RESPSITE
+            for extension in extensions():
+                own = beside.enter_context(extension.beside(own))
+            if own.workers > 1:
+                self._serve_with_workers(own, listener)
             else:
-                # The worker is this process, whose settings are read.
-                settings.RESPSITE = keeper.found_by(settings.RESPSITE)
+                settings.RESPSITE = own  # the worker is this process
                 self._serve()
 
     def _prepare(self, own: Settings) -> socket.socket:

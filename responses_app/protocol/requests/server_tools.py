@@ -276,14 +276,14 @@ SCREENS = ("computer", "computer_use", "computer_use_preview")  # which no model
 # Tools of OpenAI's that agents declare in every request, whoever serves it: they name nothing that is the client's.
 DECLARED_UNASKED = frozenset((*WEB_SEARCH, "image_generation", *SCREENS))
 SHELL_ITEM, SHELL_OUTPUT = "shell_call", "shell_call_output"  # what a call of a shell of this server becomes
-_SETTINGS: Mapping[str, str] = {  # what sets a tool up
-    "shell": "SANDBOX",
-    "mcp": "MCP_SERVERS",
-    "code_interpreter": "SANDBOX or SANDBOX_MCP",
-    "file_search": "FILE_SEARCH",
-    "image_generation": "IMAGE_SERVICE_URL",
-    PROGRAMS: "SANDBOX",
-    **dict.fromkeys(WEB_SEARCH, "SEARCH_URL or SEARCH_MCP"),
+_SETTINGS: Mapping[str, Sequence[str]] = {  # what sets a tool up
+    "shell": ("SANDBOX",),
+    "mcp": ("MCP_SERVERS",),
+    "code_interpreter": ("SANDBOX", "SANDBOX_MCP"),
+    "file_search": ("FILE_SEARCH",),
+    "image_generation": ("IMAGE_SERVICE_URL",),
+    PROGRAMS: ("SANDBOX",),
+    **dict.fromkeys(WEB_SEARCH, ("SEARCH_URL", "SEARCH_MCP")),
 }
 NO_SCREEN = "This model cannot see a screen, so it cannot use a computer."
 _NAMED_BY = {"mcp": "server_label", "namespace": "name"}  # the fields whose value begins the names of several tools
@@ -343,15 +343,19 @@ def item_of(tool: JsonObject) -> str | None:
     return SHELL_ITEM if is_hosted_shell(tool) else ITEMS.get(str(tool["type"]))
 
 
-def server_tool_missing(tool: JsonObject) -> str | None:
-    """Return why a tool cannot be had where nothing is set up for it; None for those that clients run."""
+def server_tool_missing(tool: JsonObject, *, has_setting: Callable[[str], bool] = lambda name: True) -> str | None:
+    """Return why a tool cannot be had where nothing is set up for it; None for those that clients run.
+
+    Without the extension that brings the tool there is no setting for it.
+    """
     kind = str(tool["type"])
     if kind in SCREENS:
         return NO_SCREEN
     if item_of(tool) is None:
         return None
+    settings = " or ".join(filter(has_setting, _SETTINGS[kind])) or "EXTENSIONS"
     return (
-        f"A server has to run the tool '{kind}', and none is set up here (see {_SETTINGS[kind]}). Declare a function "
+        f"A server has to run the tool '{kind}', and none is set up here (see {settings}). Declare a function "
         "and run it in the client."
     )
 

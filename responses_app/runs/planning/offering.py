@@ -22,6 +22,7 @@ from responses_app.protocol.items.tool_search import search_offer
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.server_tools import DECLARED_UNASKED, item_of, private_key, server_tool_missing
 from responses_app.runs.plan.plan import NO_TOOLS, Toolbox, ToolEntry
+from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.planning.history import Context
 from responses_app.tools.base import BaseTool, ToolUse
 
@@ -37,7 +38,7 @@ class Shelf:
 
     tools: Sequence[BaseTool] = ()
     skills: "Skills | None" = None  # that requests may name; None where there are none
-    refuses_unserved: bool = False  # also what would be left out
+    settings: RunSettings | None = None  # all of the server, as errors name them; None: the usual ones
 
     def tool_of(self, kind: str) -> BaseTool | None:
         """Return the tool of a kind; None where there is none."""
@@ -107,7 +108,7 @@ class Shelf:
         for index, problem in unserved.items():
             if index in demanded:
                 raise unsupported_parameter("tool_choice", problem)
-            if self.refuses_unserved:
+            if self.settings is not None and self.settings.unserved_tools == "refuse":
                 raise unsupported_parameter(f"tools[{index}].type", problem)
         return set(unserved)
 
@@ -119,7 +120,9 @@ class Shelf:
 
     def _problem(self, declared: JsonObject, request: CreateRequest) -> str | None:
         """Return why a declared tool of a server cannot be had; None for one that can, and for those of clients."""
-        missing = server_tool_missing(declared)
+        missing = server_tool_missing(
+            declared, has_setting=lambda name: self.settings is None or hasattr(self.settings, name.lower())
+        )
         if missing is None:
             return None
         if not request.shows_server_calls:

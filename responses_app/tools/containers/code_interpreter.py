@@ -271,6 +271,9 @@ class CodeInterpreterTool(BaseTool):
         except (ContainerNotFound, SandboxError) as problem:  # it has ended, or does once it is idle
             logger.info("response %s: its container was not removed: %s", use.response_id, problem)
 
+    async def expire(self, project: str, oldest: float) -> None:
+        await self.containers.end_older(project, oldest)
+
     async def container(self, use: ToolUse) -> ContainerRecord:
         """Return the container of a request: the same one for its offer and for its calls."""
         containers, named = self.containers, use.declared.get("container")

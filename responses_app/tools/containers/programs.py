@@ -54,7 +54,7 @@ def bounded(answer: Answer) -> Answer:
 
 
 class ProgramTool(BaseTool):
-    """Runs programs in containers that `containers` gives; `wiring.server_tools` bounds one with all that it calls."""
+    """Runs programs in containers that `containers` gives; its maker bounds one with all that it calls."""
 
     kinds: ClassVar = (KIND,)
 

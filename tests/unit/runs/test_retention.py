@@ -145,7 +145,7 @@ class Removed:
 
 
 def expiry_of(table: Retentions, removed: Removed) -> Expiry:
-    return Expiry(table, expire=removed.expire, forget=removed.forget, end_containers=removed.end, now=lambda: NOW)
+    return Expiry(table, expire=removed.expire, forget=removed.forget, expire_tools=removed.end, now=lambda: NOW)
 
 
 async def test_each_project_has_its_own_time() -> None:

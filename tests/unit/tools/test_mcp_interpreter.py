@@ -9,11 +9,11 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
 from engine.formats.harmony.encoding import decode_tokens
+from responses_app.extensions.containers.tools import interpreter_of
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.tools.containers.code_interpreter import McpInterpreter
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.settings import ServerAccess
-from responses_app.wiring.server_tools import interpreter_of
 from tests.kit.fakes import ANSWER, FakeEngine, Site
 from tests.kit.mcp_servers import mcp_tool, serving
 from tests.unit.tools.test_mcp_search import tools_by

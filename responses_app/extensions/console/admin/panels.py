@@ -1,4 +1,4 @@
-"""The tables of the dashboard beside its charts: errors, the slowest responses, engines, containers, and the stores.
+"""The tables of the dashboard beside its charts: errors, the slowest responses, engines, and the stores.
 
 Each costs the same whatever there is: it looks at the newest few, or stops to count.
 """
@@ -7,7 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from django.db.models import F, QuerySet, TextField
 from django.db.models.functions import Cast
 
 from responses_app.extensions.console.watch.text import in_bytes, milliseconds, response_link, visible
+from responses_app.kit.extension import extensions
 from responses_app.limits.suspects import Stage
 from responses_app.models import Response
 from responses_app.protocol.requests.resources import Status
@@ -117,7 +118,7 @@ class Here:
 
     engines: Sequence[EngineRow] = ()
     background: int = 0  # responses in the background that wait
-    containers: str = ""  # "" where there is no code interpreter
+    figures: Mapping[str, str] = field(default_factory=dict)  # of extensions, by the words in front of them
     suspects: Sequence["SuspectRow"] = ()  # of all workers of its supervisor
 
 
@@ -140,7 +141,8 @@ def here(site: "Site") -> Here:
     troubles = async_to_sync(ask)()
     waiting = {model.name: model.turns.waiting.total() for model in site.service.models}
     engines = [EngineRow(visible(name), troubles.get(name) or "ok", waiting.get(name, 0)) for name in site.engines]
-    return Here(engines, site.registry.queue.waiting, _containers(site), _suspects(site))
+    figures = {words: text for extension in extensions() for words, text in extension.figures(site).items()}
+    return Here(engines, site.registry.queue.waiting, figures, _suspects(site))
 
 
 def _suspects(site: "Site") -> list[SuspectRow]:
@@ -155,20 +157,6 @@ def _suspects(site: "Site") -> list[SuspectRow]:
         )
         for each in found[:MAX_SUSPECTS]
     ]
-
-
-def _containers(site: "Site") -> str:
-    from responses_app.wiring.server_tools import interpreter_of  # not with each command of respsite manage
-
-    interpreter = interpreter_of(site.tools)
-    if interpreter is None:
-        return ""
-    hosts = () if interpreter.made is None else interpreter.made.containers.hosts
-    rooms = [host.room for host in hosts if host.room is not None]
-    if not rooms:
-        return "none yet"
-    started, most, saved = (sum(getattr(room, name) for room in rooms) for name in ("started", "most", "saved"))
-    return f"{started:,} of at most {most:,} started, {saved:,} saved"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_app.api.containers import content_type_of
+from responses_app.extensions.containers.endpoints import content_type_of
 from responses_app.protocol.setting import KIB, MIB
 from responses_app.tools.containers.code_interpreter import notes_of
 from responses_app.tools.sandbox import disk, seccomp

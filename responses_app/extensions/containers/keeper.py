@@ -20,12 +20,15 @@ import tempfile
 import threading
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.backends.base import restart_pause
-from responses_app.settings.conf import Settings, secret_files, table
-from responses_app.tools.sandbox.settings import SandboxSettings
-from responses_app.tools.settings import EgressSettings
+from responses_app.extensions.containers.settings import ContainerSettings
+from responses_app.settings.conf import secret_files, table
 from responses_app.web.servers.listening import BACKLOG
+
+if TYPE_CHECKING:
+    from responses_app.extensions.containers.settings import ServerSettings
 
 logger = logging.getLogger("respsite.supervisor")
 
@@ -33,46 +36,41 @@ START_SECONDS = 60.0  # for a host to be heard for the first time
 CLOSE_SECONDS = 30.0  # that a host may take behind its grace, to save files
 STEADY_SECONDS = 60.0  # one that has lived so long did not fail at its start
 # Settings that it reads. Not SANDBOX_HOSTS: it has its own containers; and who reaches its socket needs no secret.
-_OF_HOST = {each.name.upper() for kind in (SandboxSettings, EgressSettings) for each in fields(kind)}
-_OF_HOST -= {"SANDBOX_HOSTS", "SANDBOX_SECRET"}
+_OF_HOST = {each.name.upper() for each in fields(ContainerSettings)}
+_OF_HOST -= {"SANDBOX_HOSTS", "SANDBOX_MCP", "SANDBOX_SECRET"}
 _OF_HOST |= {"CORE_DUMPS", "DATA_DIR", "LOG_FORMAT", "LOG_LEVEL", "SHUTDOWN_GRACE_SECONDS"}
 _PROGRAM = "import sys\nfrom responses_app.command_line import main\nsys.exit(main())"
 
 
 class SandboxKeeper:
-    """Keeps a host, as a context: workers that are started inside of it find it by SANDBOX_HOSTS."""
+    """Keeps a host, as a context: workers that are started inside of it find it by SANDBOX_HOSTS.
 
-    def __init__(self, own: Settings) -> None:
+    It gives the settings of a worker in this process, by which that one finds the host.
+    """
+
+    def __init__(self, own: "ServerSettings") -> None:
+        self._own = own
         self._extensions = own.extensions  # whose settings are no host's
         self._grace = own.shutdown_grace_seconds
         self._silence = own.worker_silence_seconds or None  # that a host may be silent; None: for ever
-        # Where somebody else has containers, or nobody may, there is nothing to keep.
-        self._is_needed = own.sandbox != "off" and not own.sandbox_mcp and not own.sandbox_hosts
 
-    def __enter__(self) -> "SandboxKeeper":
-        if self._is_needed:
-            self._folder = Path(tempfile.mkdtemp(prefix="respsite-sandboxes-"))  # mode 0700
-            self._listener = socket.socket(socket.AF_UNIX)
-            self._listener.bind(str(self._folder / "socket"))
-            (self._folder / "socket").chmod(0o600)
-            self._listener.listen(BACKLOG)
-            os.environ["SANDBOX_HOSTS"] = str(self._folder / "socket")
-            self._lifeline, self._own_end = os.pipe()  # nothing is ever written: it ends with this process
-            self._woken, self._wakes = os.pipe()
-            self._stopping = False
-            self._host: subprocess.Popen[bytes] | None = None
-            self._thread = threading.Thread(target=self._keep, name="sandboxes", daemon=True)
-            self._thread.start()
-        return self
-
-    def found_by(self, own: Settings) -> Settings:
-        """Return settings of a worker in this process, by which it finds the host."""
-        return replace(own, sandbox_hosts=(os.environ["SANDBOX_HOSTS"],)) if self._is_needed else own
+    def __enter__(self) -> "ServerSettings":
+        self._folder = Path(tempfile.mkdtemp(prefix="respsite-sandboxes-"))  # mode 0700
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self._folder / "socket"))
+        (self._folder / "socket").chmod(0o600)
+        self._listener.listen(BACKLOG)
+        os.environ["SANDBOX_HOSTS"] = str(self._folder / "socket")
+        self._lifeline, self._own_end = os.pipe()  # nothing is ever written: it ends with this process
+        self._woken, self._wakes = os.pipe()
+        self._stopping = threading.Event()
+        self._host: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._keep, name="sandboxes", daemon=True)
+        self._thread.start()
+        return replace(self._own, sandbox_hosts=(os.environ["SANDBOX_HOSTS"],))
 
     def __exit__(self, *_: object) -> None:
-        if not self._is_needed:
-            return
-        self._stopping = True
+        self._stopping.set()
         os.close(self._own_end)  # it hears the end
         os.close(self._wakes)
         self._thread.join(self._grace + CLOSE_SECONDS)
@@ -88,8 +86,8 @@ class SandboxKeeper:
         """Runs on a thread: start a host whenever somebody connects and there is none."""
         failed = 0
         while True:
-            readable, _, _ = select.select([self._listener, self._woken], [], [])
-            if self._woken in readable or self._stopping:
+            readable, _, _ = select.select([self._listener.fileno(), self._woken], [], [])
+            if self._woken in readable or self._stopping.is_set():
                 return
             began = threading.Event()
             timer = threading.Timer(STEADY_SECONDS, began.set)
@@ -97,7 +95,7 @@ class SandboxKeeper:
             timer.start()
             status = self._live()
             timer.cancel()
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             failed = 0 if began.is_set() else failed + 1
             pause = restart_pause(failed - 1) if failed else 0
@@ -147,7 +145,8 @@ class SandboxKeeper:
 def _environ_of_host(extensions: tuple[str, ...]) -> dict[str, str]:
     """Return the environment without the settings that are not a host's: model's code runs below it, so no secrets."""
     settings = {row.name for row in table(extensions)} | set(secret_files(extensions))
-    return {name: value for name, value in os.environ.items() if name not in settings - _OF_HOST}
+    kept = {name: value for name, value in os.environ.items() if name not in settings - _OF_HOST}
+    return kept | {"EXTENSIONS": "containers"}
 
 
 def _kill_group(process: "subprocess.Popen[bytes]") -> None:

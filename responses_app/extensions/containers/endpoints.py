@@ -10,6 +10,7 @@ from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
 from responses_app.auth.scopes import check_named, files_named, skills_named
+from responses_app.extensions.containers.tools import interpreter_of
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import (
@@ -50,7 +51,6 @@ from responses_app.web.endpoint import BYTES, PAGED, Endpoint, Form, Parameter, 
 from responses_app.web.forms import is_form, sent_form
 from responses_app.web.http import ApiRequest, parse_noting, read_json
 from responses_app.web.transfers import file_answer, form_schema, streamed
-from responses_app.wiring.server_tools import interpreter_of
 from responses_app.wiring.site import get_site
 
 if TYPE_CHECKING:

@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import reason_of
+from responses_app.extensions.containers.settings import ContainerSettings
 from responses_app.kit.clock import id_factory
-from responses_app.settings.conf import Settings
 from responses_app.tools.sandbox.checkpoints import Checkpoints
 from responses_app.tools.sandbox.choosing import choose
 from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.hosts import BaseHost, HostListener, HostServer, OwnHost, RemoteHost
 from responses_app.tools.sandbox.records import SandboxError
-from responses_app.tools.sandbox.settings import SandboxSettings
 
 if TYPE_CHECKING:
+    from responses_app.extensions.containers.settings import ServerSettings
     from responses_app.tools.egress.proxies import ContainerProxies
 
 logger = logging.getLogger("respsite.sandbox")
 
 
-def own_containers(settings: Settings) -> Containers:
+def own_containers(settings: "ServerSettings") -> Containers:
     """Return containers of this process; what was saved by one before it is there."""
     return Containers(
         partial(choose, settings.sandbox, settings.sandbox_python or plain_python()),
@@ -38,13 +38,13 @@ def own_containers(settings: Settings) -> Containers:
     )
 
 
-def _proxies(settings: Settings) -> "ContainerProxies":
+def _proxies(settings: "ServerSettings") -> "ContainerProxies":
     from responses_app.tools.egress.proxies import ContainerProxies
 
     return ContainerProxies(settings)
 
 
-def _checkpoints(settings: Settings) -> Checkpoints | None:
+def _checkpoints(settings: "ServerSettings") -> Checkpoints | None:
     if not settings.sandbox_saved_bytes:
         return None
     folder = Path(settings.data_dir) / "containers"
@@ -60,14 +60,14 @@ def plain_python() -> str:
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
-def hosts_of(settings: Settings) -> Sequence[BaseHost]:
+def hosts_of(settings: "ServerSettings") -> Sequence[BaseHost]:
     """Return who has containers: those of SANDBOX_HOSTS, or this process itself."""
     if not settings.sandbox_hosts:
         return [OwnHost(own_containers(settings))]
     return remote_hosts(settings)
 
 
-def remote_hosts(settings: SandboxSettings) -> list[RemoteHost]:
+def remote_hosts(settings: ContainerSettings) -> list[RemoteHost]:
     """Return the hosts of SANDBOX_HOSTS; nothing is connected yet."""
 
     def tls() -> ssl.SSLContext:
@@ -76,7 +76,7 @@ def remote_hosts(settings: SandboxSettings) -> list[RemoteHost]:
     return [RemoteHost(each, secret=settings.sandbox_secret, tls=tls) for each in settings.sandbox_hosts]
 
 
-async def serve_host(settings: Settings, door: HostListener, *, leaving: asyncio.Event, checks: bool) -> str:
+async def serve_host(settings: "ServerSettings", door: HostListener, *, leaving: asyncio.Event, checks: bool) -> str:
     """Be a host until `leaving` is set. With `checks` the sandbox is tried first: return why there is none, or ""."""
     containers = own_containers(settings)
     if checks:

@@ -10,13 +10,17 @@ import ssl
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from responses_app.command_line.endpoint import CommandFailed
+from responses_app.extensions.containers.making import serve_host
 from responses_app.observing.logs import JsonLogLines, Seldom, TextLines
 from responses_app.observing.memory import forbid_core_dumps
-from responses_app.settings.conf import ConfigurationError, Settings, from_environ
+from responses_app.settings.conf import ConfigurationError, from_environ
 from responses_app.tools.sandbox.hosts import BACKLOG, HostListener
-from responses_app.wiring.sandboxes import serve_host
+
+if TYPE_CHECKING:
+    from responses_app.extensions.containers.settings import ServerSettings
 
 BEAT_SECONDS = 1.0
 
@@ -24,7 +28,7 @@ BEAT_SECONDS = 1.0
 def run(options: Namespace) -> int:
     """Have containers until a signal, or the end of `--lifeline`, says to stop."""
     try:
-        settings, _ = from_environ(os.environ)
+        settings = cast("ServerSettings", from_environ(os.environ)[0])
     except ConfigurationError as error:
         raise CommandFailed(str(error)) from None
     _log(settings)
@@ -35,7 +39,7 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _log(settings: Settings) -> None:
+def _log(settings: "ServerSettings") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLogLines() if settings.log_format == "json" else TextLines())
     handler.addFilter(Seldom())
@@ -43,7 +47,7 @@ def _log(settings: Settings) -> None:
     logging.getLogger("respsite").setLevel(settings.log_level.upper())
 
 
-def _door(settings: Settings, options: Namespace) -> HostListener:
+def _door(settings: "ServerSettings", options: Namespace) -> HostListener:
     if options.listener is not None:
         return HostListener(socket.socket(fileno=options.listener))
     if not options.listen:
@@ -67,7 +71,7 @@ def _door(settings: Settings, options: Namespace) -> HostListener:
     return HostListener(listener, settings.sandbox_secret, _tls(settings))
 
 
-def _tls(settings: Settings) -> ssl.SSLContext:
+def _tls(settings: "ServerSettings") -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
@@ -97,7 +101,7 @@ def _unix(path: Path) -> socket.socket:
     return listener
 
 
-async def _serve(settings: Settings, door: HostListener, options: Namespace) -> str:
+async def _serve(settings: "ServerSettings", door: HostListener, options: Namespace) -> str:
     if not settings.core_dumps:
         forbid_core_dumps()
     loop, leaving = asyncio.get_running_loop(), asyncio.Event()
@@ -140,7 +144,7 @@ async def _beat(descriptor: int) -> None:
         await asyncio.sleep(BEAT_SECONDS)
 
 
-def _renew(settings: Settings, door: HostListener) -> None:
+def _renew(settings: "ServerSettings", door: HostListener) -> None:
     if door.tls is None:
         return
     try:
