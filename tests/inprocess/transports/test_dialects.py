@@ -8,7 +8,7 @@ import pytest
 from tests.inprocess.conftest import Connect
 from tests.kit.clients import Frame, http_client, read_error_answer, read_error_frame, server_sent
 from tests.kit.inprocess import Server
-from tests.kit.scripts import WEATHER, gate, release
+from tests.kit.scripts import WEATHER
 
 HEADER = "Respsite-Dialect"
 OPEN_RESPONSES = {HEADER: "open-responses"}
@@ -39,14 +39,6 @@ async def events_of(answer: httpx.Response) -> list[Frame]:
 
 def types(events: list[Frame]) -> list[str]:
     return [event["type"] for event in events]
-
-
-async def test_a_stream_in_another_dialect(http: httpx.AsyncClient) -> None:
-    plain, other = await stream(http), await stream(http, **OPEN_RESPONSES)
-    assert "response.reasoning_text.delta" in types(plain)
-    assert "response.reasoning_text.done" in types(plain)
-    assert types(other) == types([in_other_names(event) for event in plain])
-    assert [event["sequence_number"] for event in other] == list(range(len(other)))
 
 
 async def test_a_stream_is_picked_up_in_any_dialect(http: httpx.AsyncClient) -> None:
@@ -131,21 +123,6 @@ async def test_a_turn_has_one_id_over_http(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("store", [True, False])
-@pytest.mark.parametrize("bad", ["[no]", "[break]", "[full]", 5])
-async def test_a_leg_that_failed_is_sent_again(server: Server, open_socket: Connect, bad: object, store: bool) -> None:
-    socket = await open_socket(server, additional_headers=CODEX)
-    fields: Frame = {"tools": [WEATHER], "store": store}
-    first = await socket.ask("[weather]", "lane", **fields)
-    for _ in range(2):
-        await socket.create(
-            returned(first, bad) if isinstance(bad, str) else bad, "lane", previous_response_id=first["id"], **fields
-        )
-        assert (await socket.answer("lane"))[-1]["type"] in ("response.failed", "error")
-    again = await socket.ask(returned(first), "lane", previous_response_id=first["id"], **fields)
-    assert (again["id"], again["status"]) == (first["id"], "completed")
-
-
-@pytest.mark.parametrize("store", [True, False])
 async def test_a_turn_has_one_id_over_a_websocket(server: Server, open_socket: Connect, store: bool) -> None:
     socket = await open_socket(server, additional_headers=CODEX)
     fields = {"tools": [WEATHER], "store": store}
@@ -166,24 +143,6 @@ async def test_a_turn_has_one_id_over_a_websocket(server: Server, open_socket: C
     fourth = (await socket.answer("lane"))[-1]["response"]
     assert fourth["id"] != name
     assert fourth["previous_response_id"] == name
-
-
-async def test_a_turn_that_goes_on_twice_at_once_is_a_conflict(server: Server, http: httpx.AsyncClient) -> None:
-    http.headers.update(CODEX)
-    first = (await http.post("/responses", json={"input": "[weather]", "tools": [WEATHER]})).json()
-    more = {"previous_response_id": first["id"], "tools": [WEATHER], "stream": True}
-    body = {**more, "input": returned(first, gate("e1"))}
-    async with http.stream("POST", "/responses", json=body) as running:
-        events = server_sent(running)
-        assert (await anext(events))[0] == "response.created"
-        read_error_answer(
-            await http.post("/responses", json={**body, "stream": False}),
-            status=409,
-            code="previous_response_in_progress",
-            param="previous_response_id",
-        )
-        release(server, "e1")
-        assert [name async for name, _ in events][-2] == "response.completed"
 
 
 async def test_an_unknown_dialect_is_refused(server: Server, http: httpx.AsyncClient, open_socket: Connect) -> None:

@@ -21,7 +21,7 @@ from tests.kit.closed import bearer
 from tests.kit.pairs import Pair
 from tests.kit.scripts import BEGIN, HELLO
 from tests.kit.server import Server, manage
-from tests.kit.stored import locked, stop_beside_its_writes, stored_statuses
+from tests.kit.stored import locked, stop_beside_its_writes
 from tests.wire.transports.conftest import Connect
 
 NUMBERS = " ".join(map(str, range(300)))
@@ -160,30 +160,3 @@ async def test_without_its_database_the_input_comes_back_and_the_lane_goes_on(
     assert came_back(events) == [GIVEN]
     assert "response.failed" in [each["type"] for each in events]
     assert text_of(again) == "Hello there, friend."
-
-
-async def test_another_project_steers_interrupts_and_continues_nothing(
-    house: House, socket: Socket, open_socket: Connect
-) -> None:
-    ended = (await socket.ask("Hello", "a"))["id"]
-    runs = (await begin(socket, "[held]", "a"))[0]["response"]["id"]
-    for worker in (house.one, house.other):
-        stranger = await open_socket(worker, additional_headers=bearer(house.foreign))
-        own = (await begin(stranger, "[held]", "a"))[0]["response"]["id"]
-        for theirs in (ended, runs):
-            await steer(stranger, theirs, "Say what you know.")
-            refused = await stranger.next()
-            assert (refused["type"], refused["error"]["code"]) == ("response.steer.failed", "response_not_found")
-            await stranger.send({"type": "response.interrupt", "response_id": theirs})
-            refused = await stranger.next()
-            assert (refused["type"], refused["error"]["code"]) == ("response.interrupt.failed", "response_not_found")
-            await stranger.send({"type": "response.cancel", "response_id": theirs})
-            assert (await stranger.error())["error"]["message"].startswith("Response")
-            await stranger.create("Go on", "b", previous_response_id=theirs)
-            assert (await stranger.error("b"))["error"]["code"] == "previous_response_not_found"
-        await stranger.send({"type": "response.cancel", "response_id": own})
-        assert (await stranger.answer("a"))[-1]["response"]["id"] == own
-    assert stored_statuses(house.one)[runs] == "in_progress"
-    (house.one.folder / "may-end").touch()
-    done = (await socket.answer("a"))[-1]["response"]
-    assert (done["id"], done["status"], text_of(done)) == (runs, "completed", NUMBERS)

@@ -407,6 +407,21 @@ async def test_what_is_refused_by_a_limit_or_the_store_keeps_no_place() -> None:
     await second.to_the_end()
 
 
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_roll_out_has_its_share_beside_people(background: bool) -> None:
+    site, held = full()
+    if background:
+        site = Site(FakeEngine([[held, ANSWER], ANSWER]), settings=run_settings(background_max_running=1))
+    ids = []
+    for fields in ({}, {}, {"metadata": {"rollout_id": "task-1"}}):
+        ids.append(id_of(await site.begin(input="hi", background=background, **fields)))
+        await asyncio.wait_for(site.engine.waits.wait(), 5)
+    await eventually(lambda: site.registry.queue.waiting + site.turns.waiting.total() == 2)
+    held.set()
+    await idle(site)
+    assert [each.response["id"] for each in site.store.saved] == [ids[0], ids[2], ids[1]], "the last one before people"
+
+
 async def test_a_warm_up_waits_without_a_word_and_not_at_all_where_there_is_nothing_to_warm() -> None:
     site, held = full()
     _, second = await waiting(site, {"generate": False})
