@@ -372,6 +372,12 @@ class TestSeveralServers:
         await eventually(lambda: engine.replicas()["serving"] == 3)
         assert await placed() == moved, "that is where their beginnings are now"
 
+    async def test_attempts_at_one_task_share_a_server(self, pool: OpenPool) -> None:
+        fakes, engine = await pool(3, SHORT, *SCRIPT)
+        for number in range(12):
+            await collect(engine, replace(affine(f"attempt-{number}"), kin="a task"))
+        assert sorted(len(fake.generations) for fake in fakes) == [0, 0, 12]
+
     async def test_a_chain_that_finds_nothing_in_the_cache_goes_where_less_is_done(self, pool: OpenPool) -> None:
         fakes, engine = await pool(2, {"when": "short", "say": HELLO, "cached_tokens": 0}, *SCRIPT)
         for _ in range(2):

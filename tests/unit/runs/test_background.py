@@ -12,8 +12,8 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.steps import StopReason
-from responses_app.protocol.tiers import PRIORITIES, QueueBounds
-from responses_app.runs.queues.turns import BackgroundQueue, FairTurns
+from responses_app.protocol.tiers import QueueBounds
+from responses_app.runs.queues.turns import FairTurns
 from tests.kit.fakes import ANSWER, NOW, FakeEngine, FakeOthers, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event
@@ -59,24 +59,6 @@ async def test_projects_have_equal_shares_and_the_tier_counts_inside_one(gate: a
     await idle(site)
     ended = [each.response["metadata"]["name"] for each in site.store.saved]  # type: ignore[index]
     assert ended == ["first", "other", "soon", "plain", "its flex", "flex"]
-
-
-async def test_flex_waits_a_minute_behind_the_others_and_no_longer() -> None:
-    time = [0.0]
-    queue, order = BackgroundQueue(max_running=1, max_queued=9, now=lambda: time[0]), list[str]()
-
-    async def run(name: str, tier: str) -> None:
-        async with queue.turn("a", tier, PRIORITIES[tier]):
-            order.append(name)
-
-    async with queue.turn("a", "default", 0):
-        tasks = [asyncio.create_task(run("flex", "flex"))]
-        await eventually(lambda: queue.waiting == 1)
-        for time[0], name in ((59.0, "before"), (61.0, "late")):
-            tasks.append(asyncio.create_task(run(name, "default")))
-            await eventually(lambda: queue.waiting == len(tasks))
-    await asyncio.gather(*tasks)
-    assert order == ["before", "flex", "late"]
 
 
 async def test_many_at_once_are_no_more_than_that() -> None:

@@ -7,14 +7,12 @@ import httpx
 import pytest
 
 from engine.formats.harmony.encoding import PICTURE
-from tests.kit.background import begin, until
-from tests.kit.clients import Frame, Socket, http_client, read_error_answer, text_of
+from tests.kit.clients import Frame, http_client, read_error_answer, text_of
 from tests.kit.closed import ClosedServer
-from tests.kit.fixtures import module_server, two_of
-from tests.kit.pictures import animation, data_url, picture, png_head
+from tests.kit.fixtures import module_server
+from tests.kit.pictures import data_url, picture, png_head
 from tests.kit.server import Server
 from tests.kit.stored import stored
-from tests.kit.waiting import eventually
 from tests.kit.web_server import answer, redirect, web_server
 
 LIME, RED, BLUE = picture("#00ff00"), picture("#ff0000"), picture("#0000ff", (20, 10), "JPEG")
@@ -58,18 +56,6 @@ async def test_it_is_seen_again_by_what_continues_it(server: Server, http: httpx
     for response in (third, second, first):
         await http.delete(f"/responses/{response['id']}")
     assert stored(server, counted) == before
-
-
-async def test_over_a_websocket_without_a_store(server: Server) -> None:
-    async with await Socket.open(server.ws_url) as socket:
-        first = await socket.ask([message(image())], store=False)
-        assert text_of(first) == f"Image 1: {SAYS_RED}"
-        for _ in range(2):
-            first = await socket.ask([message(text="describe")], store=False, previous_response_id=first["id"])
-            assert text_of(first) == f"Image 1: {SAYS_RED}"
-        kept = await socket.ask([message(text="describe")], previous_response_id=first["id"])
-    async with http_client(server) as http:
-        assert text_of(await asked(http, previous_response_id=kept["id"])) == f"Image 1: {SAYS_RED}"
 
 
 async def test_by_url_by_file_and_from_the_outputs_of_calls(http: httpx.AsyncClient) -> None:
@@ -130,14 +116,6 @@ async def test_what_cannot_be_shown_is_a_400_in_the_shape_of_each_api(http: http
     assert "'messages[0].content[0]'" in told["error"]["message"]
 
 
-async def test_one_pixel_and_ten_thousand_frames_are_images_and_500_images_too_many(http: httpx.AsyncClient) -> None:
-    response = await asked(http, image(picture(size=(1, 1))), image(animation(10_000)))
-    assert text_of(response) == "Image 1: PNG, 1 × 1, mostly #ff0000. Image 2: PNG, 4 × 4, mostly #ff0000."
-    refused = await http.post("/responses", json={"input": [message(*[image()] * 500)]})
-    told = read_error_answer(refused, status=400, code="invalid_image", param="input[0].content[101]")
-    assert "this server takes 100" in told
-
-
 async def test_in_chats_messages_and_results_of_tools(http: httpx.AsyncClient) -> None:
     part = {"type": "image_url", "image_url": {"url": data_url(RED), "detail": "low"}}
     chat = {"messages": [{"role": "user", "content": [part, {"type": "text", "text": "describe"}]}]}
@@ -180,34 +158,6 @@ async def test_a_model_that_cannot_see(tmp_path_factory: pytest.TempPathFactory,
             assert said.headers["respsite-ignored"] == "input[0].content[1]"
             assert chat.headers["respsite-ignored"] == "messages[0].content[0]"
             assert "mostly" not in text_of(said.json())
-
-
-async def test_another_worker_goes_on_with_the_images_of_one_that_died(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    settings: Any = {"worker_lease_seconds": 1.0, "input_images_allowed_hosts": "127.0.0.1"}
-    folder = tmp_path_factory.mktemp("takeover")
-    first, second = two_of(folder, engine_options={"tokens_per_second": 15}, **settings)
-    with first:
-        async with http_client(first) as http, web_server() as web:
-            web.pages["/red"] = answer(RED)
-            file = (await http.post("/files", files={"file": ("x", BLUE)}, data={"purpose": "vision"})).json()["id"]
-            by_url: Frame = {"type": "input_image", "image_url": web.url("/red")}
-            sent: Any = [message(by_url, {"type": "input_image", "file_id": file}, image(LIME))]
-            response = await begin(http, sent)
-            await until(http, response["id"], "in_progress")
-            await eventually(lambda: stored(first, "SELECT COUNT(*) FROM responses_app_logpart") != [(0,)])
-            await http.delete(f"/files/{file}")
-        # Nothing is left of where two of them came from.
-        first.kill()
-    with second:
-        async with http_client(second) as http:
-            ended = await until(http, response["id"], "completed")
-            says = f"Image 1: {SAYS_RED} Image 2: {SAYS_BLUE} Image 3: PNG, 8 × 8, mostly #00ff00."
-            assert text_of(ended) == says
-            again = await asked(http, previous_response_id=response["id"])
-            assert text_of(again) == says
-    assert "Traceback" not in second.output
 
 
 async def test_nobody_reaches_the_images_of_another_project(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -250,22 +250,3 @@ class TestWorkers:
         async with await Socket.open(two.ws_url, additional_headers=bearer(key)) as socket:
             await socket.create(max_output_tokens=1)
             await socket.until("response.incomplete")
-
-    async def test_without_redis_each_worker_goes_on_and_says_so(
-        self, pair: tuple[ClosedServer, ClosedServer], own_redis_server: RedisServer
-    ) -> None:
-        one, two = pair
-        key = one.new_key("--requests-per-minute", "2")
-        for server in pair:
-            assert post(server, key, max_output_tokens=1).status_code == 200
-        assert post(one, key).status_code == 429
-        own_redis_server.kill()
-        for server in pair:
-            assert [post(server, key, max_output_tokens=1).status_code for _ in range(3)] == [200, 200, 429]
-            ready = await asyncio.to_thread(httpx.get, f"{server.url}/ready", verify=False)
-            assert ready.status_code == 200
-            assert "Redis" in ready.json()["redis"]
-            assert server.output.count("each worker counts connections and limits of keys and projects by itself") == 1
-        own_redis_server.start()
-        await eventually(lambda: all("counted by all workers together again" in each.output for each in pair))
-        assert [post(each, key, max_output_tokens=1).status_code for each in (one, two, one)] == [200, 200, 429]

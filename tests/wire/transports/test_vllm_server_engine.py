@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import AsyncOpenAI, RateLimitError
 
 from engine.formats.harmony.encoding import encode_harmony
 from tests.kit.clients import Socket, http_client, read_error_answer, read_error_frame, server_sent, text_of
@@ -99,52 +98,6 @@ async def test_killed_in_the_middle_and_back(folder: Path, open_socket: Connect)
         await wait_until(server, "/ready", 200)
         assert text_of(await socket.ask("Hi")) == "Hello there."
         assert "not used until it is better" in server.output
-
-
-async def test_one_broken_generation_harms_no_other(folder: Path, open_socket: Connect) -> None:
-    async with FakeVllm(*SCRIPT) as fake, in_front_of(fake, folder) as server:
-        socket = await open_socket(server)
-        await socket.create("[hang]", "other")
-        await socket.until("response.output_text.delta", "other")
-        for fault in ("garbage", "no_reason"):
-            fake.switches.fault, fake.switches.fault_after = fault, 4
-            await socket.create("Hi", "broken")
-            failed = (await socket.answer("broken"))[-1]
-            assert failed["type"] == "response.failed"
-            assert failed["response"]["error"]["code"] == "server_error"
-            assert not [leak for leak in LEAKS if leak in json.dumps(failed["response"]["error"])]
-            fake.switches.fault = None
-            assert text_of(await socket.ask("Hi", "broken")) == "Hello there."
-        fake.switches.fault = "error"
-        assert text_of(await socket.ask("Hi", "broken")) == "Hello there.", "it goes on behind an error of the server's"
-        fake.switches.fault = None
-        fake.switches.refusal = 503, {"Retry-After": "7"}
-        await socket.create("Hi", "broken")
-        failed = (await socket.answer("broken"))[-1]
-        assert failed["response"]["error"]["code"] == "rate_limit_exceeded"
-        assert "in 7s" in failed["response"]["error"]["message"]
-        assert fake.engine.running == 1
-
-
-async def test_an_engine_that_is_full_for_a_moment_is_asked_again(folder: Path, open_socket: Connect) -> None:
-    """By an unmodified SDK, which retries errors and nothing else; and by a chain that its connection alone knows."""
-    async with FakeVllm(*SCRIPT) as fake, in_front_of(fake, folder) as server:
-        socket = await open_socket(server)
-        parent = await socket.ask("Hi", store=False)
-        fake.switches.refusal = 503, {"Retry-After": "1"}
-        await socket.create("And?", store=False, previous_response_id=parent["id"])
-        assert (await socket.answer())[-1]["response"]["error"]["code"] == "rate_limit_exceeded"
-        async with AsyncOpenAI(base_url=server.base_url, api_key="none", max_retries=2) as client:
-            with pytest.raises(RateLimitError) as raised:
-                await client.with_options(max_retries=0).responses.create(input="Hi")
-            assert raised.value.response.headers["retry-after"] == "1"
-            tried = len(fake.generations)
-            asking = asyncio.create_task(client.responses.create(input="Hi"))
-            await eventually(lambda: len(fake.generations) > tried)
-            fake.switches.refusal = None
-            assert (await asking).output_text == "Hello there."
-        child = await socket.ask("And?", store=False, previous_response_id=parent["id"])
-        assert text_of(child) == "Hello there."
 
 
 async def test_who_leaves_aborts_at_vllm(folder: Path) -> None:
