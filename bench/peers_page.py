@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from responses_app.command_line.bench import Figures, short
+from responses_app.extensions.terminal.bench import Figures, short
 
 OWN = "vLLM's own endpoint"
 OURS = "respsite"

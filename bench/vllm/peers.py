@@ -28,8 +28,8 @@ from bench.vllm.cores import load_in_its_place, place_server
 from bench.vllm.servers import Bench, Contender
 from bench.vllm.shapes import small
 from responses_app import __version__
-from responses_app.command_line.bench import APIS, Api, Sample, ask, figures_of
 from responses_app.command_line.endpoint import RemoteServer
+from responses_app.extensions.terminal.bench import APIS, Api, Sample, ask, figures_of
 from tests.kit import pip
 from tests.kit.ending import ended_cleanly
 from tests.kit.programs import secluded

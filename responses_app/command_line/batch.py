@@ -13,8 +13,16 @@ from typing import Any
 import aiohttp
 
 from engine.errors import reason_of
-from responses_app.command_line.connections import body_of, fetch
-from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed, RemoteServer, endpoint_of, session_options
+from responses_app.command_line.endpoint import (
+    FAILED,
+    USAGE,
+    CommandFailed,
+    RemoteServer,
+    body_of,
+    endpoint_of,
+    fetch,
+    session_options,
+)
 from responses_app.management.terminal import errors, printable, progress
 
 ENDED = ("failed", "completed", "expired", "cancelled")

@@ -1,13 +1,20 @@
-"""The server that a command asks: a base URL, as SDKs have it, and a key; and how commands end where that fails."""
+"""The server that a command asks: a base URL, as SDKs have it, and a key; its JSON; how commands end where that fails.
 
+Nothing here loads aiohttp before a request is made.
+"""
+
+import json
 import os
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from engine.errors import reason_of
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
 
 FAILED = 1
 USAGE = 2  # argparse's own
@@ -26,6 +33,8 @@ DEFAULT_URL = "http://127.0.0.1:8000/v1"
 KEY_VARIABLE = "RESPSITE_API_KEY"
 CONNECT_SECONDS = 10.0
 MAX_ERROR_BYTES = 64 * 1024  # of an answer that is not a success, read for its message
+MAX_LINE = 64 * 1024 * 1024  # bytes of an answer, or of an event: it may hold a whole response, with its images
+MAX_NUMBER = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,13 @@ def add_endpoint(parser: ArgumentParser, *, url_flag: bool = True) -> None:
     )  # fmt: skip
 
 
+def whole_number(text: str) -> int:
+    """Return an argument that counts tokens or rows."""
+    if not text.isdecimal() or not 0 < int(text) <= MAX_NUMBER:
+        raise ArgumentTypeError(f"a whole number of at least 1 and at most {MAX_NUMBER}")
+    return int(text)
+
+
 def endpoint_of(url: str | None, variable: str) -> RemoteServer:
     """Return the endpoint. A URL without a path gets `/v1`. Raises `CommandFailed`."""
     chosen = (url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL).rstrip("/")
@@ -104,3 +120,37 @@ def session_options(endpoint: RemoteServer) -> dict[str, Any]:
     # A stream may take as long as it likes.
     timeout = ClientTimeout(total=None, connect=CONNECT_SECONDS)
     return {"headers": endpoint.headers, "timeout": timeout, "trust_env": not endpoint.is_here}
+
+
+async def fetch(
+    session: "ClientSession", endpoint: RemoteServer, path: str, method: str = "GET", **parameters: Any
+) -> dict[str, Any]:
+    """Return the JSON object that a path answers; `parameters` are aiohttp's. Raises `CommandFailed`."""
+    from aiohttp import ClientError
+
+    try:
+        async with session.request(method, f"{endpoint.base_url}{path}", **parameters) as answer:
+            if answer.status != 200:
+                raise endpoint.refused(answer.status, await body_of(answer))
+            raw = bytearray()
+            async for chunk in answer.content.iter_any():
+                raw += chunk
+                if len(raw) > MAX_LINE:
+                    raise CommandFailed(f"{endpoint.base_url}{path} answered with more than {MAX_LINE} bytes.")
+            body = json.loads(raw)
+    except (ClientError, OSError) as error:
+        raise endpoint.unreachable(error) from None
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise CommandFailed(f"{endpoint.base_url}{path} did not answer with a JSON object.")
+    return body
+
+
+async def body_of(answer: "ClientResponse") -> object:
+    """Return the JSON of a short answer, or its text where it is none."""
+    raw = await answer.content.read(MAX_ERROR_BYTES)
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return raw.decode(errors="replace").strip()

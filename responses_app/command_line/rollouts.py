@@ -18,8 +18,15 @@ from urllib.parse import quote
 import aiohttp
 
 from engine.errors import reason_of
-from responses_app.command_line.connections import body_of, fetch
-from responses_app.command_line.endpoint import USAGE, CommandFailed, RemoteServer, endpoint_of, session_options
+from responses_app.command_line.endpoint import (
+    USAGE,
+    CommandFailed,
+    RemoteServer,
+    body_of,
+    endpoint_of,
+    fetch,
+    session_options,
+)
 from responses_app.management.terminal import errors, progress
 
 PAGE = 100  # roll-outs that are asked for at once

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from responses_app.command_line import agent_files, main
-from responses_app.command_line.agents import AGENTS, TargetServer
+from responses_app.command_line import main
 from responses_app.command_line.endpoint import CommandFailed
+from responses_app.extensions.terminal import agent_files
+from responses_app.extensions.terminal.agents import AGENTS, TargetServer
 from tests.unit.test_configure import home_without_agents
 
 FILES = {"codex": ".codex/config.toml", "claude": ".claude/settings.json", "opencode": ".config/opencode/opencode.json"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from responses_app.command_line import main
-from responses_app.command_line.agents import AGENTS
+from responses_app.extensions.terminal.agents import AGENTS
 from tests.kit.closed import ClosedServer
 from tests.kit.home import empty_home  # noqa: F401 - a fixture
 from tests.project.docs.pages import DOCS, blocks_of, text_of

@@ -3,7 +3,7 @@
 import re
 
 from bench.peers_page import APIS, OWN, Measured, page
-from responses_app.command_line.bench import Sample, figures_of
+from responses_app.extensions.terminal.bench import Sample, figures_of
 
 ENVIRONMENT = dict.fromkeys(("day", "respsite", "vLLM", "LiteLLM", "Python", "cores", "model", "tokens", "rounds"), "7")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from responses_app.command_line.agents import AGENTS, TargetServer
+from responses_app.extensions.terminal.agents import AGENTS, TargetServer
 from responses_app.protocol.errors import JsonObject
 from tests.kit.programs import run_program, secluded
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from responses_app.command_line import main
-from responses_app.command_line.agents import AGENTS
+from responses_app.extensions.terminal.agents import AGENTS
 from tests.kit import npm, pip
 from tests.kit.closed import ClosedServer
 from tests.kit.home import empty_home  # noqa: F401 - a fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from responses_app.command_line import main
-from responses_app.command_line.chat import TerminalChat
-from responses_app.command_line.connections import ChatSession
 from responses_app.command_line.endpoint import RemoteServer
+from responses_app.extensions.terminal.chat import TerminalChat
+from responses_app.extensions.terminal.streams import ChatSession
 from tests.kit.server import ROOT, Server, clean_environ, free_port
 from tests.wire.command_line.program import AtTerminal, respsite
 
@@ -119,7 +119,8 @@ def test_errors_say_what_to_do(daphne_server: Server) -> None:
 
 def test_what_needs_no_database_imports_little_of_django() -> None:
     """Only what extensions are declared by, and nothing that an engine needs: help and a chat are there at once."""
-    listed = "import sys, respsite.__main__, responses_app.command_line.parser as p, responses_app.command_line.chat; "
+    listed = "import sys, respsite.__main__, responses_app.extensions.terminal.chat; "
+    listed += "import responses_app.command_line.parser as p; "
     listed += "p.build_parser().format_help(); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", listed], cwd=ROOT, env=clean_environ(), capture_output=True, text=True, check=True

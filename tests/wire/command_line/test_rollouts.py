@@ -9,8 +9,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from responses_app.command_line.bench import percentile
-from responses_app.command_line.replay import seconds_per_token
+from responses_app.extensions.terminal.bench import percentile
+from responses_app.extensions.terminal.replay import seconds_per_token
 from tests.kit.batches import batch_of, content_of, line
 from tests.kit.sdk import sdk_of
 from tests.kit.server import Server, free_port

@@ -21,8 +21,8 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from engine.errors import reason_of
-from responses_app.command_line.agents import CodingAgent, Format
 from responses_app.command_line.endpoint import CommandFailed
+from responses_app.extensions.terminal.agents import CodingAgent, Format
 
 MAX_BYTES = 4 * 1024 * 1024  # of a file; they have some KB
 MAX_BACKUPS = 100  # within one second

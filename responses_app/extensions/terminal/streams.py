@@ -1,4 +1,4 @@
-"""How commands read a server: server-sent events and JSON over HTTP, with bounds, and a WebSocket with several lanes.
+"""How these commands read events of a server: server-sent ones over HTTP, or a WebSocket with several lanes.
 
 `ChatSession` has the lanes of a chat over one connection, whose event loop has a thread of its own: so the person's
 thread can wait for a line, and meanwhile the connection is kept alive and other lanes go on.
@@ -15,14 +15,13 @@ from typing import Any, Protocol, TypeVar
 import aiohttp
 
 from responses_app.command_line.endpoint import (
-    MAX_ERROR_BYTES,
+    MAX_LINE,
     CommandFailed,
     RemoteServer,
+    body_of,
     message_of,
     session_options,
 )
-
-MAX_LINE = 64 * 1024 * 1024  # bytes: an event may hold a whole response, with its images
 
 
 async def events_of(
@@ -44,38 +43,6 @@ async def events_of(
                     yield json.loads(data)
     except (aiohttp.ClientError, OSError) as error:
         raise endpoint.unreachable(error) from None
-
-
-async def fetch(
-    session: aiohttp.ClientSession, endpoint: RemoteServer, path: str, method: str = "GET", **asked: Any
-) -> dict[str, Any]:
-    """Return the JSON object that a path answers; `asked` are aiohttp's parameters. Raises `CommandFailed`."""
-    try:
-        async with session.request(method, f"{endpoint.base_url}{path}", **asked) as answer:
-            if answer.status != 200:
-                raise endpoint.refused(answer.status, await body_of(answer))
-            raw = bytearray()
-            async for chunk in answer.content.iter_any():
-                raw += chunk
-                if len(raw) > MAX_LINE:
-                    raise CommandFailed(f"{endpoint.base_url}{path} answered with more than {MAX_LINE} bytes.")
-            body = json.loads(raw)
-    except (aiohttp.ClientError, OSError) as error:
-        raise endpoint.unreachable(error) from None
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise CommandFailed(f"{endpoint.base_url}{path} did not answer with a JSON object.")
-    return body
-
-
-async def body_of(answer: aiohttp.ClientResponse) -> object:
-    """Return the JSON of a short answer, or its text where it is none."""
-    raw = await answer.content.read(MAX_ERROR_BYTES)
-    try:
-        return json.loads(raw)
-    except ValueError:
-        return raw.decode(errors="replace").strip()
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

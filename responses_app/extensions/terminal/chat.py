@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import reason_of
-from responses_app.command_line.connections import DEFAULT, ChatSession
 from responses_app.command_line.endpoint import FAILED, INTERRUPTED, USAGE, CommandFailed, endpoint_of, message_of
-from responses_app.command_line.showing import FIGURES, TOOL, TROUBLE, Plain, Vivid
+from responses_app.extensions.terminal.showing import FIGURES, TOOL, TROUBLE, Plain, Vivid
+from responses_app.extensions.terminal.streams import DEFAULT, ChatSession
 from responses_app.management.terminal import console, errors, is_conversation, printable
 from responses_app.observing.logs import as_one_line
 

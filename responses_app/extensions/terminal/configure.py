@@ -17,16 +17,17 @@ from urllib.parse import urlsplit
 from rich.table import Table
 from rich.text import Text
 
-from responses_app.command_line.agents import AGENTS, CodingAgent, TargetServer
 from responses_app.command_line.endpoint import (
     KEY_VARIABLE,
+    MAX_NUMBER,
     USAGE,
     CommandFailed,
     RemoteServer,
     endpoint_of,
+    fetch,
     session_options,
 )
-from responses_app.command_line.parser import MAX_CONTEXT
+from responses_app.extensions.terminal.agents import AGENTS, CodingAgent, TargetServer
 from responses_app.management.terminal import console, errors, printable
 from responses_app.observing.logs import as_one_line
 
@@ -113,13 +114,11 @@ def _generates(model: Mapping[str, Any]) -> bool:
 
 def _length(value: object) -> int | None:
     """Return a model's length, None where it is not said as a number: vLLM takes texts, too, such as 128k."""
-    return value if isinstance(value, int) and 1 < value <= MAX_CONTEXT else None
+    return value if isinstance(value, int) and 1 < value <= MAX_NUMBER else None
 
 
 async def _asked(server: RemoteServer) -> list[Mapping[str, Any]]:
     import aiohttp
-
-    from responses_app.command_line.connections import fetch
 
     try:
         async with asyncio.timeout(ASK_SECONDS), aiohttp.ClientSession(**session_options(server)) as session:
@@ -144,7 +143,7 @@ def _check(what: str, text: str, most: int) -> None:
 
 
 def _write(agent: CodingAgent, text: str, *, command: str) -> None:
-    from responses_app.command_line.agent_files import place_of, write
+    from responses_app.extensions.terminal.agent_files import place_of, write
 
     place = place_of(agent, os.environ)
     if place is None:
@@ -205,7 +204,7 @@ def _list() -> None:
 
 def _shown_place(agent: CodingAgent) -> str:
     """Return where an agent's file is, as a person writes it; nothing is written there now, so no home need be."""
-    from responses_app.command_line.agent_files import place_of
+    from responses_app.extensions.terminal.agent_files import place_of
 
     if agent.place is None:
         return "its environment"

@@ -13,9 +13,9 @@ from typing import Any
 
 import aiohttp
 
-from responses_app.command_line.connections import TERMINAL, EventView, events_of, fetch
-from responses_app.command_line.endpoint import FAILED, CommandFailed, RemoteServer, endpoint_of, session_options
-from responses_app.command_line.showing import Plain, Vivid
+from responses_app.command_line.endpoint import FAILED, CommandFailed, RemoteServer, endpoint_of, fetch, session_options
+from responses_app.extensions.terminal.showing import Plain, Vivid
+from responses_app.extensions.terminal.streams import TERMINAL, EventView, events_of
 from responses_app.management.terminal import console
 from responses_app.protocol.json_text import one_line
 

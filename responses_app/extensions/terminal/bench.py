@@ -24,7 +24,6 @@ from rich.text import Text
 
 from engine.errors import reason_of
 from responses_app import __version__
-from responses_app.command_line.connections import events_of
 from responses_app.command_line.endpoint import (
     FAILED,
     USAGE,
@@ -34,6 +33,7 @@ from responses_app.command_line.endpoint import (
     message_of,
     session_options,
 )
+from responses_app.extensions.terminal.streams import events_of
 from responses_app.management.terminal import console, errors, printable, progress
 
 Event = Mapping[str, Any]
