@@ -18,16 +18,6 @@ from responses_app.protocol.messages.blocks import MESSAGES as MESSAGES_OF_ANTHR
 from responses_app.protocol.messages.request import CountFields, MessagesFields
 from responses_app.protocol.messages.tools import TOOLS as TOOLS_OF_ANTHROPIC
 from responses_app.protocol.messages.tools import MessagesMcpServer
-from responses_app.protocol.organization import (
-    KeyChanges,
-    NewAdminKey,
-    NewProject,
-    NewRetention,
-    NewServiceAccount,
-    NewSpendLimit,
-    ProjectChanges,
-    ServiceAccountChanges,
-)
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, FORMATS, KNOWN_INCLUDES, Fields
 from responses_app.protocol.requests.requests import CompactFields
 from responses_app.protocol.requests.server_tools import WEB_SEARCH, FileSearch, ImageGeneration, McpServer, WebSearch
@@ -37,6 +27,16 @@ from responses_app.protocol.stateless.completions import CompletionFields
 from responses_app.protocol.stateless.decisions import DecisionFields
 from responses_app.protocol.stateless.embeddings import EmbeddingFields
 from responses_app.resources.batches.fields import NewBatch, NewMessageBatch
+from responses_app.resources.projects.fields import (
+    KeyChanges,
+    NewAdminKey,
+    NewProject,
+    NewRetention,
+    NewServiceAccount,
+    NewSpendLimit,
+    ProjectChanges,
+    ServiceAccountChanges,
+)
 from responses_app.resources.vector_stores.fields import (
     NewVectorStore,
     NewVectorStoreBatch,

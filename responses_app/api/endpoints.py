@@ -19,10 +19,10 @@ from responses_app.api import (
     rollouts,
     server,
 )
-from responses_app.api.organization import admin_keys, data_retention, keys, projects, spend_limits
 from responses_app.kit.extension import extensions
 from responses_app.resources.audit import endpoints as audit_logs
 from responses_app.resources.batches import endpoints as batches
+from responses_app.resources.projects import endpoints as projects
 from responses_app.resources.setups import endpoints as setups
 from responses_app.resources.skills import endpoints as skills
 from responses_app.resources.usage import endpoints as usage
@@ -52,11 +52,8 @@ ENDPOINTS: Sequence[Endpoint] = (
     *rollouts.ENDPOINTS,
     *webhooks.ENDPOINTS,
     *projects.ENDPOINTS,
-    *keys.ENDPOINTS,
-    *admin_keys.ENDPOINTS,
-    *data_retention.ENDPOINTS,
     *audit_logs.ENDPOINTS,
-    *spend_limits.ENDPOINTS,
+    *projects.SPEND_LIMITS,
     *usage.ENDPOINTS,
     *chats.ENDPOINTS,
     *setups.ENDPOINTS,

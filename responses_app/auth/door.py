@@ -38,7 +38,7 @@ from responses_app.protocol.errors import ApiError, overloaded
 from responses_app.stores.callers import SessionPass
 
 if TYPE_CHECKING:
-    from responses_app.stores.database.callers import DatabaseStaff
+    from responses_app.resources.projects.callers import Staff
 
 CHECK_SECONDS = REFRESH_SECONDS  # between two looks
 
@@ -59,7 +59,7 @@ class SessionWatch:
     can end a session, and what is open goes on.
     """
 
-    def __init__(self, staff: "DatabaseStaff") -> None:
+    def __init__(self, staff: "Staff") -> None:
         self._staff = staff
         self._watched: dict[SessionPass, _Watched] = {}
         self._count = 0  # watchers there ever were: the next one's number
@@ -237,9 +237,7 @@ class Door:
     `shows_first` is whether the first key is made and printed where none is there yet: a person reads what is printed.
     """
 
-    def __init__(
-        self, mode: str, keys: KeyRing, staff: "DatabaseStaff", *, is_exposed: bool, shows_first: bool = True
-    ) -> None:
+    def __init__(self, mode: str, keys: KeyRing, staff: "Staff", *, is_exposed: bool, shows_first: bool = True) -> None:
         self._shows_first = shows_first
         self.mode = mode
         self.keys = keys

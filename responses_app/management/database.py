@@ -10,11 +10,11 @@ from django.core.management import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 
 from responses_app.kit.causes import cause_of
-from responses_app.models import AdminKey, ApiKey, Project
 from responses_app.protocol.api_keys import START, digest_of
 from responses_app.protocol.rate_limits import MOST
 from responses_app.resources.audit.chain import append
 from responses_app.resources.audit.fields import Action, Actor, ActorKind, AuditEntry
+from responses_app.resources.projects.model import AdminKey, ApiKey, Project
 
 
 class DatabaseCommand(BaseCommand):

@@ -1,4 +1,4 @@
-"""What is kept of responses, conversations and files, and who may come in.
+"""What is kept of responses, conversations and files.
 
 A `Response` is what clients retrieve. A `ChainPart` is its part of a chain, a row of its own: forks share the parts
 before them, and nothing is copied per turn. A `SampledItem` is an output item with the tokens it was sampled as, found
@@ -8,7 +8,6 @@ No foreign key is a constraint of the database: a part outlives its response, wh
 indexes are declared in `Meta`, since Django gives an indexed text column a second index on PostgreSQL, for LIKE.
 """
 
-from datetime import datetime
 from typing import ClassVar
 
 from django.db import models
@@ -28,6 +27,7 @@ from responses_app.models import words as word_models  # noqa: F401
 from responses_app.protocol.requests.resources import RUNNING
 from responses_app.resources.audit import model as audit_models  # noqa: F401
 from responses_app.resources.batches import model as batch_models  # noqa: F401
+from responses_app.resources.projects import model as project_models  # noqa: F401
 from responses_app.resources.setups import model as setup_models  # noqa: F401
 from responses_app.resources.skills import model as skill_models  # noqa: F401
 from responses_app.resources.usage import model as usage_models  # noqa: F401
@@ -352,99 +352,3 @@ class Worker(WithId):
     connections = models.PositiveIntegerField(default=0)  # WebSockets that are open
     in_flight = models.PositiveIntegerField(default=0)  # responses that run
     kept = OfNoProject("a process serves all projects")
-
-
-class LimitColumns(models.Model):
-    """How much may be asked for; None: as much as anybody likes."""
-
-    requests_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
-    input_tokens_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
-    output_tokens_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
-    tokens_per_day = models.PositiveBigIntegerField(null=True, blank=True)
-    concurrent_responses = models.PositiveIntegerField(null=True, blank=True)
-    websockets = models.PositiveIntegerField(null=True, blank=True)
-    monthly_spend_cents = models.PositiveBigIntegerField(null=True, blank=True)
-
-    class Meta:
-        abstract = True
-
-
-class Project(LimitColumns):
-    """Those who share what is stored. Its limits count all its keys together."""
-
-    name = models.CharField(primary_key=True, max_length=ID_LENGTH)
-    created_at = models.DateTimeField()
-    title = models.CharField(max_length=256, default="", db_default="")  # another name for people; empty for none
-    archived_at = models.DateTimeField(null=True)  # from then on its keys open no more
-    retention_hours = models.IntegerField(null=True)  # how long it keeps what it stores: see `protocol.retention`
-    kept = Kept(shown=(280, "projects"), project="name", stays="it holds what is kept, and is none of it", erased=1)
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class Organization(models.Model):
-    """What holds for all projects together: one row, or none."""
-
-    id = models.CharField(primary_key=True, max_length=ID_LENGTH)  # `protocol.organization.ORGANIZATION`
-    monthly_spend_cents = models.PositiveBigIntegerField(null=True)
-    kept = OfNoProject("it is for all projects together")
-
-    def __str__(self) -> str:
-        return str(self.pk)
-
-
-class KeyColumns(models.Model):
-    """A key, see `protocol.api_keys`."""
-
-    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
-    name = models.CharField(max_length=100, blank=True, default="")
-    digest = models.CharField(max_length=64)  # of the secret, which is not kept
-    prefix = models.CharField(max_length=16)  # the secret's beginning, by which people tell keys apart
-    created_at = models.DateTimeField()
-    expires_at = models.DateTimeField(null=True, blank=True)
-    # A revoked key stays, so that it can be seen who had one
-    revoked_at = models.DateTimeField(null=True, blank=True)
-    last_used_at = models.DateTimeField(null=True, blank=True)
-
-    class Meta:
-        abstract = True
-
-    def __str__(self) -> str:
-        return f"{self.prefix}… {self.name}".rstrip()
-
-    def state(self, now: datetime) -> str:
-        """Return whether it opens: good, expired or revoked."""
-        if self.revoked_at is not None:
-            return "revoked"
-        return "expired" if self.expires_at is not None and self.expires_at <= now else "good"
-
-
-class ApiKey(KeyColumns, LimitColumns):
-    """A key of a project."""
-
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="keys", db_index=False)
-    scopes = JSONTextField(default=list)  # none mean all
-    allowed_models = JSONTextField(default=list)  # none mean all
-    kept = Kept(
-        shown=(270, "API keys"),
-        stays="who may come in is not content",
-        erased=1,
-        line=Line(120, "api_key", "id name prefix created_at", by="created_at"),
-    )
-
-    class Meta:
-        verbose_name = "API key"
-        indexes: ClassVar = [models.Index(fields=["project", "created_at"], name="apikey_project_created")]
-        constraints: ClassVar = [models.UniqueConstraint(fields=["digest"], name="apikey_digest")]
-
-
-class AdminKey(KeyColumns):
-    """A key that manages projects and their keys, and is of no project."""
-
-    project_id: ClassVar = ""
-    kept = OfNoProject("it opens all projects")
-
-    class Meta:
-        verbose_name = "admin key"
-        constraints: ClassVar = [models.UniqueConstraint(fields=["digest"], name="adminkey_digest")]

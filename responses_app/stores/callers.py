@@ -1,7 +1,7 @@
 """The contract of what finds callers by their API keys, and what is known of those who come in by a session."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from responses_app.protocol.api_keys import KeyRecord
@@ -12,7 +12,7 @@ class BaseKeyStore(ABC):
     """Finds keys by their digests. One object serves one worker process."""
 
     @abstractmethod
-    async def find(self, digests: Collection[str]) -> Mapping[str, KeyRecord]:
+    async def find(self, digests: Sequence[str]) -> Mapping[str, KeyRecord]:
         """Return the keys that are kept under these digests, revoked and expired ones too. Raises `StoreError`."""
 
     @abstractmethod
@@ -24,7 +24,7 @@ class BaseKeyStore(ABC):
         """Return whose limits hold for who asks in a project without a key of it. Raises `StoreError`."""
 
     @abstractmethod
-    async def note_use(self, key_ids: Collection[str], at: float) -> None:
+    async def note_use(self, key_ids: Sequence[str], at: float) -> None:
         """Keep when keys were used last, in Unix seconds. Raises `StoreError`."""
 
     @abstractmethod

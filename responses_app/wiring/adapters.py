@@ -33,12 +33,12 @@ from responses_app.wiring.relay import Relay
 if TYPE_CHECKING:
     from responses_app.resources.audit.store import AuditTrail
     from responses_app.resources.batches.store import Batches
+    from responses_app.resources.projects.store import Projects
     from responses_app.resources.setups.store import Setups
     from responses_app.resources.skills.store import Skills
     from responses_app.resources.usage.store import UsageStore
     from responses_app.resources.webhooks.store import Webhooks
     from responses_app.stores.database.files.uploads import DatabaseUploads
-    from responses_app.stores.database.organization import DatabaseOrganization
     from responses_app.stores.database.rollouts.store import DatabaseRollouts
     from responses_app.stores.database.transfer.retention import DatabaseRetentions
     from responses_app.stores.database.words import DatabaseWords
@@ -92,7 +92,7 @@ class Adapters(Parts):
     @duty
     def spending(self) -> Spending:  # what those have spent who may not spend more than so much
         prices, currency = self.settings.prices, self.settings.prices_currency
-        limit_of_all = self.organization.organization_spend_limit
+        limit_of_all = self.projects.organization_spend_limit
         return Spending(self.usage.sums, limit_of_all, prices=prices, currency=currency, now=self.clock)
 
     # Stores. Each has threads of its own, so that a slow one keeps nobody else waiting; those that are asked seldom
@@ -231,10 +231,10 @@ class Adapters(Parts):
         return UsageStore(now=self.clock, shared=self.shared)
 
     @part
-    def organization(self) -> "DatabaseOrganization":  # projects and their keys, for who manages them
-        from responses_app.stores.database.organization import DatabaseOrganization
+    def projects(self) -> "Projects":  # projects and their keys, for who manages them
+        from responses_app.resources.projects.store import Projects
 
-        return DatabaseOrganization(now=self.clock, shared=self.shared)
+        return Projects(now=self.clock, shared=self.shared)
 
     @part
     def audit(self) -> "AuditTrail":  # of what users of the admin do over the API
@@ -262,10 +262,10 @@ class Adapters(Parts):
 
     @part
     def door(self) -> Door:  # who may come in
-        from responses_app.stores.database.callers import DatabaseKeyStore, DatabaseStaff
+        from responses_app.resources.projects.callers import KeyStore, Staff
 
-        keys = KeyRing(DatabaseKeyStore(timeout=self._timeout), now=self.clock)
-        staff, exposed = DatabaseStaff(shared=self.shared), self.settings.serves_others
+        keys = KeyRing(KeyStore(timeout=self._timeout), now=self.clock)
+        staff, exposed = Staff(shared=self.shared), self.settings.serves_others
         # Lines that are JSON are for programs, which keep them.
         return Door(self.settings.auth, keys, staff, is_exposed=exposed, shows_first=self.settings.log_format == "line")
 

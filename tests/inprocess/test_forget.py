@@ -7,8 +7,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from responses_app.management.commands import forget
-from responses_app.models import ApiKey, Conversation, FilePart, Project, StoredFile
-from responses_app.stores.database.callers import create_key
+from responses_app.models import Conversation, FilePart, StoredFile
+from responses_app.resources.projects.callers import create_key
+from responses_app.resources.projects.model import ApiKey, Project
 
 pytestmark = pytest.mark.django_db
 

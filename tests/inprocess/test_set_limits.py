@@ -7,9 +7,9 @@ import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
 
-from responses_app.models import ApiKey, Project
 from responses_app.protocol.prices import prices
-from responses_app.stores.database.callers import create_key
+from responses_app.resources.projects.callers import create_key
+from responses_app.resources.projects.model import ApiKey, Project
 
 pytestmark = pytest.mark.django_db
 

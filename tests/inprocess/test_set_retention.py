@@ -7,9 +7,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from responses_app.management.commands import set_retention as command
-from responses_app.models import Project
 from responses_app.resources.audit.model import AuditRow
-from responses_app.stores.database.callers import create_key
+from responses_app.resources.projects.callers import create_key
+from responses_app.resources.projects.model import Project
 
 pytestmark = pytest.mark.django_db
 

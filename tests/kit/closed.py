@@ -13,7 +13,7 @@ from tests.kit.forking import fork
 from tests.kit.server import ROOT, START_SECONDS, Server, manage, server_environ
 
 SOME_KEYS = """
-from responses_app.stores.database.callers import create_key, revoke_keys
+from responses_app.resources.projects.callers import create_key, revoke_keys
 good, revoked, limited = create_key("p"), create_key("p"), create_key("p", concurrent_responses=0)
 revoke_keys([revoked[1].pk])
 print(good[0], revoked[0], limited[0])

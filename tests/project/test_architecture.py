@@ -48,7 +48,7 @@ ABOVE = {
     "removal": "models",
     "records": "stores",
     "bundles": "models",
-    **dict.fromkeys(("store", "work", "search", "nearest"), "stores"),
+    **dict.fromkeys(("store", "callers", "work", "search", "nearest"), "stores"),
     "settings": "tools",
     "sender": "tools",
     "handlers": "runs",

@@ -12,10 +12,10 @@ from django.db import transaction
 from responses_app.management.database import DatabaseCommand, check_can_be_spent, limit_number, note
 from responses_app.models import ID_LENGTH
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in, unknown_scopes
-from responses_app.protocol.organization import Unchangeable
 from responses_app.protocol.rate_limits import LIMITS
 from responses_app.resources.audit.fields import Action
-from responses_app.stores.database.callers import create_admin_key, create_key
+from responses_app.resources.projects.callers import create_admin_key, create_key
+from responses_app.resources.projects.fields import Unchangeable
 
 _PERIODS = {"h": "hours", "d": "days", "w": "weeks"}
 

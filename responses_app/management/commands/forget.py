@@ -16,10 +16,10 @@ from engine.errors import reason_of
 from responses_app.auth.keyring import MAX_AGE_SECONDS
 from responses_app.management.database import DatabaseCommand, note
 from responses_app.management.terminal import progress
-from responses_app.models import ApiKey
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from responses_app.resources.audit.fields import Action
-from responses_app.stores.database.callers import revoke_keys
+from responses_app.resources.projects.callers import revoke_keys
+from responses_app.resources.projects.model import ApiKey
 from responses_app.stores.database.transfer.erasure import Subject, count, erase, lines
 from responses_app.wiring.relay import Relay
 

@@ -58,7 +58,7 @@ MODULES = (
     "responses_app.resources.skills.store",
     "responses_app.stores.database.files.uploads",
     "responses_app.stores.database.idempotency",
-    "responses_app.stores.database.organization",
+    "responses_app.resources.projects.store",
     "responses_app.stores.database.responses.chats",
     "responses_app.stores.database.responses.kept_chats",
     "responses_app.stores.database.responses.store",

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management import CommandParser
 
 from responses_app.management.database import DatabaseCommand
-from responses_app.models import AdminKey, ApiKey
+from responses_app.resources.projects.model import AdminKey, ApiKey
 
 MAX_LISTED = 10_000
 

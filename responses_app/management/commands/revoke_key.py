@@ -7,7 +7,7 @@ from django.db import transaction
 
 from responses_app.management.database import DatabaseCommand, key_named, note
 from responses_app.resources.audit.fields import Action
-from responses_app.stores.database.callers import revoke_keys
+from responses_app.resources.projects.callers import revoke_keys
 
 
 class Command(DatabaseCommand):

@@ -15,10 +15,10 @@ from responses_app.management.database import (
     note,
     project_named,
 )
-from responses_app.models import ApiKey, Organization, Project
-from responses_app.protocol.organization import ORGANIZATION
 from responses_app.protocol.rate_limits import LIMITS
 from responses_app.resources.audit.fields import Action
+from responses_app.resources.projects.fields import ORGANIZATION
+from responses_app.resources.projects.model import ApiKey, Organization, Project
 
 _NONE = "none"
 SPENDING = "monthly_spend_cents"  # the limit that needs prices

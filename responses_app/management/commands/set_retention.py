@@ -11,10 +11,10 @@ from django.core.management import CommandError, CommandParser
 from django.db import connections, transaction
 
 from responses_app.management.database import DatabaseCommand, note, project_named
-from responses_app.models import Project
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from responses_app.protocol.retention import NEVER, oldest, parse_retention, written
 from responses_app.resources.audit.fields import Action
+from responses_app.resources.projects.model import Project
 from responses_app.runs.retention import AGAIN_SECONDS
 from responses_app.stores.database.responses.rows import database_time
 from responses_app.stores.database.transfer.erasure import Subject, count, erase_past

@@ -17,7 +17,6 @@ from django.db import DatabaseError, connections
 from responses_app.kit.clock import utc
 from responses_app.kit.errors import StoreError
 from responses_app.kit.table import Store, part_of, reads
-from responses_app.models import Project
 from responses_app.protocol.api_keys import Caller
 from responses_app.resources.audit.chain import append
 from responses_app.resources.audit.fields import (
@@ -31,6 +30,7 @@ from responses_app.resources.audit.fields import (
     as_json,
 )
 from responses_app.resources.audit.model import AuditRow
+from responses_app.resources.projects.model import Project
 
 logger = logging.getLogger("respsite.audit")
 

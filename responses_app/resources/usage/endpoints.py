@@ -25,15 +25,7 @@ from responses_app.resources.usage.fields import (
     UsageSum,
     generated,
 )
-from responses_app.resources.usage.queries import (
-    API_SOURCE,
-    Kind,
-    UsageQuestion,
-    Width,
-    page_of,
-    question_of,
-    whose,
-)
+from responses_app.resources.usage.queries import API_SOURCE, Kind, UsageQuestion, Width, page_of, question_of, whose
 from responses_app.web.http import ApiRequest
 from responses_app.web.organization import organization
 from responses_app.wiring.site import get_site

@@ -8,8 +8,8 @@ from django.db.backends.utils import CursorWrapper
 from responses_app.kit.columns import json_text
 from responses_app.kit.kept import writes_lines
 from responses_app.kit.sql import Writing, columns, placeholders
-from responses_app.models import Project
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
+from responses_app.resources.projects.model import Project
 from responses_app.resources.usage.fields import TOKENS, WHOSE, UsageEntry
 from responses_app.resources.usage.model import Usage
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from responses_app.models import Project
+from responses_app.resources.projects.model import Project
 from responses_app.resources.usage.fields import Group, UsageEntry, UsageQuery, UsageSum, UsedTokens
 from responses_app.resources.usage.model import Usage
 from responses_app.resources.usage.store import UsageStore

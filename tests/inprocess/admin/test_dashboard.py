@@ -29,8 +29,8 @@ from responses_app.extensions.console.admin.dashboard import PERIODS, STEPS, Bin
 from responses_app.limits.suspects import Stage, name_of
 from responses_app.models import Response, Worker
 from responses_app.protocol.prices import prices
+from responses_app.resources.projects.callers import create_key
 from responses_app.resources.usage.model import Usage
-from responses_app.stores.database.callers import create_key
 from responses_app.wiring.site import get_site
 from tests.inprocess.admin import samples
 from tests.inprocess.admin.conftest import ClientWith

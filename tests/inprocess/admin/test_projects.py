@@ -9,10 +9,10 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from responses_app.extensions.console.admin.projects import LimitsForm
-from responses_app.models import ApiKey, Project
 from responses_app.protocol.api_keys import digest_of
 from responses_app.resources.audit.model import AuditRow
-from responses_app.stores.database.callers import create_key
+from responses_app.resources.projects.callers import create_key
+from responses_app.resources.projects.model import ApiKey, Project
 from tests.inprocess.admin.conftest import ClientWith
 
 LIST = "/admin/responses_app/project/"

@@ -13,9 +13,10 @@ from django.db import connection
 from django.test import Client
 
 from responses_app.extensions.console.admin import filters
-from responses_app.models import ApiKey, Project, Response
+from responses_app.models import Response
 from responses_app.protocol.prices import prices
 from responses_app.resources.audit.model import AuditRow
+from responses_app.resources.projects.model import ApiKey, Project
 from responses_app.stores.database.words import SearchTooSlow, read_some
 from tests.inprocess.admin import samples
 from tests.inprocess.admin.conftest import ClientWith

@@ -15,8 +15,8 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from responses_app.extensions.console.admin.usage import BY, MAX_DAYS, UsageRow, UsageView, harmless, table
-from responses_app.models import ApiKey, Project
 from responses_app.protocol.prices import prices
+from responses_app.resources.projects.model import ApiKey, Project
 from responses_app.resources.usage.model import Usage
 
 TODAY = date(2026, 11, 27)

@@ -33,7 +33,7 @@ WEBHOOK = {"name": "w", "url": "https://93.184.216.34/", "event_types": ["respon
 _ROWS = f"""
 from django.contrib.auth.models import Group
 from responses_app.models import Conversation
-from responses_app.stores.database.callers import create_admin_key
+from responses_app.resources.projects.callers import create_admin_key
 Conversation.objects.update(title="Title {MARKER}")
 Group.objects.create(name="kitchen")
 create_admin_key("planted", None)

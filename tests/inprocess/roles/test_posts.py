@@ -70,10 +70,10 @@ RUNNING = make("responses", {"input": "count to 9000", "background": True})
 CONVERSATION = make("conversations", {"metadata": ASKED["metadata"]})
 WEBHOOK = {"name": "w", "url": "https://93.184.216.34/", "event_types": ["response.failed"]}
 KEY = newest(
-    "from responses_app.stores.database.callers import create_key as c; c('default')", "responses_app_apikey", "true"
+    "from responses_app.resources.projects.callers import create_key as c; c('default')", "responses_app_apikey", "true"
 )
 ADMIN_KEY = newest(
-    "from responses_app.stores.database.callers import create_admin_key as c; c('x', None)",
+    "from responses_app.resources.projects.callers import create_admin_key as c; c('x', None)",
     "responses_app_adminkey",
     "true",
 )
@@ -202,17 +202,26 @@ FORMS: Mapping[str, Form] = {
     ),
     "create a key": Form(
         "responses_app/apikey/add/", {"project": "made", "name": "made"}, OPERATES,
-        after("from responses_app.models import ApiKey as K; K.objects.filter(name='made').delete()", "project"),
+        after(
+            "from responses_app.resources.projects.model import ApiKey as K; K.objects.filter(name='made').delete()",
+            "project",
+        ),
         lambda house, _, __: bool(stored(house.server, "SELECT 1 FROM responses_app_apikey WHERE name = 'made'")),
     ),
     "change limits": Form(
         "responses_app/project/{}/change/", {"websockets": "7000"}, OPERATES,
-        after("from responses_app.models import Project as P; P.objects.update(websockets=None)", "project"),
+        after(
+            "from responses_app.resources.projects.model import Project as P; P.objects.update(websockets=None)",
+            "project",
+        ),
         has("project", "websockets = 7000"),
     ),
     "change limits in the list": Form(
         "responses_app/project/", IN_THE_LIST, OPERATES,
-        after("from responses_app.models import Project as P; P.objects.update(websockets=None)", "project"),
+        after(
+            "from responses_app.resources.projects.model import Project as P; P.objects.update(websockets=None)",
+            "project",
+        ),
         has("project", "websockets = 7000"),
     ),
     "add a user": Form(

@@ -94,7 +94,7 @@ def test_a_key_that_has_expired_opens_no_more(closed: ClosedServer) -> None:
     closed.manage(
         "shell",
         "-c",
-        "from responses_app.models import ApiKey; from datetime import datetime, UTC; "
+        "from responses_app.resources.projects.model import ApiKey; from datetime import datetime, UTC; "
         f"ApiKey.objects.filter(prefix={key[:9]!r}).update(expires_at=datetime.fromtimestamp({until}, UTC))",
     )
     assert post(closed, key).status_code == 200 or time.time() >= until

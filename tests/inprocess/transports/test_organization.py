@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 
 from responses_app.api.endpoints import ENDPOINTS
 from responses_app.protocol.api_keys import MANAGES, Area
-from responses_app.protocol.organization import MAX_KEY_SECONDS
+from responses_app.resources.projects.fields import MAX_KEY_SECONDS
 from responses_app.web.endpoint import Endpoint
 from tests.kit.clients import Socket
 from tests.kit.closed import bearer, post
@@ -293,8 +293,8 @@ def test_an_open_server_asks_for_an_admin_key_all_the_same(tmp_path_factory: pyt
 # Whether there are its responses, and why the command line makes no key of it.
 LOOK_AT_IT = """
 from responses_app.models import Response
-from responses_app.protocol.organization import Unchangeable
-from responses_app.stores.database.callers import create_key
+from responses_app.resources.projects.fields import Unchangeable
+from responses_app.resources.projects.callers import create_key
 print(Response.objects.filter(project="going").exists())
 try:
     create_key("going")

@@ -19,7 +19,7 @@ pytestmark = [needs_chromium]
 
 FILL = """
 from datetime import UTC, datetime
-from responses_app.models import Project
+from responses_app.resources.projects.model import Project
 from tests.inprocess.admin import samples
 Project.objects.create(name="team", created_at=datetime.now(UTC))
 samples.many(200)

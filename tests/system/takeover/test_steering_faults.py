@@ -33,7 +33,7 @@ SCRIPT = [
 ]
 HELD = {"when": "[held]", "say": f"{THOUGHT}{BEGIN}{NUMBERS}<|return|>", "hang_after": 100}
 KEYS = """
-from responses_app.stores.database.callers import create_key
+from responses_app.resources.projects.callers import create_key
 print(*(create_key(project)[0] for project in ("own", "foreign")))
 """
 LEASE = 3.0  # WORKER_LEASE_SECONDS: a busy machine lets no worker stand still for so long

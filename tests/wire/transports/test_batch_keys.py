@@ -14,7 +14,7 @@ from tests.kit.server import Server
 
 LINES = 20
 DELETE = """
-from responses_app.models import ApiKey
+from responses_app.resources.projects.model import ApiKey
 print(ApiKey.objects.filter(name="batches").delete()[0])
 """
 # A batch of the key that is gone, whose input nobody has read yet.

@@ -29,9 +29,10 @@ from responses_app.extensions.console.admin.lists import ListOnlyAdmin, column
 from responses_app.extensions.console.admin.panels import errors, here, slowest, stores
 from responses_app.extensions.console.admin.usage import UsageRow, money
 from responses_app.extensions.console.watch.text import ago, milliseconds, short_id, short_number
-from responses_app.models import ApiKey, Response, Worker
+from responses_app.models import Response, Worker
 from responses_app.protocol.api_keys import BY_SESSION
 from responses_app.protocol.requests.resources import Status
+from responses_app.resources.projects.model import ApiKey
 from responses_app.resources.usage.fields import UsageQuery
 from responses_app.resources.usage.store import sums
 from responses_app.stores.database.response_sql import RESPONSES

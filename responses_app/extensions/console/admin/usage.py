@@ -27,8 +27,8 @@ from django.template.response import TemplateResponse
 
 from responses_app.extensions.console.admin.charts import Chart, ChartPlan, Series, bar_chart
 from responses_app.extensions.console.watch.text import short_number, visible
-from responses_app.models import ApiKey
 from responses_app.protocol.prices import Price, amount_text
+from responses_app.resources.projects.model import ApiKey
 from responses_app.resources.usage.fields import DAY, SOURCES, Group, UsageQuery, UsageSum
 from responses_app.resources.usage.store import sums
 from responses_app.stores.database.roles import sees_figures

@@ -23,12 +23,7 @@ from responses_app.kit.table import Store, can_be_known
 from responses_app.kit.threads import DatabaseReaders
 from responses_app.models import StoredFile, Upload, UploadPart
 from responses_app.protocol.files.files import MAX_PARTS
-from responses_app.stores.database.files.rows import (
-    check_limits,
-    record_of,
-    remove_parts,
-    row_of,
-)
+from responses_app.stores.database.files.rows import check_limits, record_of, remove_parts, row_of
 from responses_app.stores.files import (
     TIMES_STORED,
     UNLIMITED,

@@ -10,7 +10,8 @@ from responses_app.kit.kept import remove_some
 from responses_app.kit.places import forget_places
 from responses_app.kit.polling import Question
 from responses_app.kit.table import Store
-from responses_app.models import Project, Response
+from responses_app.models import Response
+from responses_app.resources.projects.model import Project
 from responses_app.stores.database.transfer.erasure import dated_models, past
 
 MAX_STEPS = 100  # of one kind of things and one project

@@ -1,1 +1,0 @@
-"""The organization, `/v1/organization`: what only admin keys open."""
