@@ -31,6 +31,9 @@ class TestAtOnce:
                 statements.clear()
                 assert await read(last.project, response_id) is not None
                 assert len(reads(statements)) == 1
+            statements.clear()
+            assert await store.sampled_items(last.project, ["msg_1", "msg_2"]) == {}
+            assert len(reads(statements)) == 1
 
     async def test_fifty_responses_are_few_statements(self, open_store: OpenStore, alias: str) -> None:
         with queries(alias) as statements:

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -15,13 +14,13 @@ from django.db import connections
 from django.db.models.expressions import RawSQL
 
 from responses_app.kit.errors import StoreError
-from responses_app.models import ChainPart, Response, SampledItem, json_text
+from responses_app.models import ChainPart, Response, json_text
 from responses_app.stores.base import NameTaken
 from responses_app.stores.database.responses.lookups import _LOG_SINCE
 from responses_app.stores.database.responses.rows import pack, time_value, unpack
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.contracts.adapters.conftest import OpenDatabase, migrate
-from tests.contracts.adapters.stores import queries, reads
+from tests.contracts.adapters.stores import queries
 from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, new_id, present, same_chain, sampled_text
 from tests.contracts.store_claims import ClaimsContract
 from tests.contracts.store_life import LifeContract, OpenStore, reclaimed
@@ -103,35 +102,6 @@ class TestOnBoth:
             kept = wanted[answers.index(None)]
             assert await another.newest_leg(project, name) == leg_of(kept)
 
-    async def test_items_are_one_query(self, open_store: OpenStore, alias: str) -> None:
-        with queries(alias) as statements:
-            store = await open_store()
-            items = {item.id: item for item in (sampled_text(f"Item {number}.") for number in range(100))}
-            stored = Turn().saying(sampled=items.values())
-            await store.save(stored)
-            statements.clear()
-            assert await store.sampled_items(stored.project, list(items)) == items
-            assert len(reads(statements)) == 1
-
-    async def test_many_saves_are_few_statements(self, open_store: OpenStore, alias: str) -> None:
-        with queries(alias) as statements:
-            store = await open_store()
-            first = Turn().saying(*exchange(0))
-            await store.save(first)
-            statements.clear()
-            turns = [Turn().after(first) for _ in range(50)]
-            entered, left = threading.Event(), threading.Event()
-            held = asyncio.create_task(store._do(lambda *_: (entered.set(), left.wait())))
-            await asyncio.to_thread(entered.wait)  # a transaction of its own
-            saves = [
-                asyncio.create_task(store.save(turn.saying(*exchange(1), sampled=[sampled_text("Yes.")])))
-                for turn in turns
-            ]
-            await asyncio.sleep(0)  # each of them is on its way
-            left.set()
-            await asyncio.gather(held, *saves)
-            assert len(statements) <= 2 * 4  # the first save by itself, then all others: a look at parents, 3 tables
-
     async def test_a_chain_whose_part_is_lost_cannot_be_continued(
         self, store: DatabaseResponseStore, alias: str, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -144,17 +114,6 @@ class TestOnBoth:
         assert await store.chain(third.project, str(third.response["id"])) is None
         assert f"part {second.response['id']} of its chain is lost" in caplog.text
         assert await same_chain(store, first)
-
-    async def test_a_chain_goes_on_without_its_deleted_ancestor(self, store: DatabaseResponseStore, alias: str) -> None:
-        item = sampled_text("Answer 0.")
-        first = Turn().saying(*exchange(0), sampled=[item])
-        second = Turn().after(first).saying(*exchange(1))
-        await store.save(first)
-        await store.save(second)
-        await asyncio.to_thread(delete_response, alias, str(first.response["id"]))
-        assert await store.chain(first.project, str(first.response["id"])) is None
-        assert await store.sampled_items(first.project, [item.id]) == {}
-        assert await same_chain(store, second)
 
     async def test_a_response_that_is_not_json_fails_alone(
         self, store: DatabaseResponseStore, caplog: pytest.LogCaptureFixture
@@ -349,12 +308,6 @@ def damage(alias: str, response_id: str, body: str) -> None:
 
 def forget_part(alias: str, part_id: str) -> None:
     assert ChainPart.objects.using(alias).filter(pk=part_id).delete()[0] == 1
-    connections[alias].close()
-
-
-def delete_response(alias: str, response_id: str) -> None:
-    Response.objects.using(alias).get(pk=response_id).delete()
-    assert not SampledItem.objects.using(alias).filter(response_id=response_id).exists()
     connections[alias].close()
 
 

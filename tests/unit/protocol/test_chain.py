@@ -19,7 +19,7 @@ from engine.formats.harmony.prompt import (
     render_tool_output,
 )
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.prompt.chain import ChainLink, drop_oldest, link_of, new_link, rewritten, with_states
+from responses_app.protocol.prompt.chain import ChainLink, drop_oldest, new_link, rewritten, with_states
 from responses_app.protocol.prompt.prompt import PromptWriter
 from responses_app.protocol.prompt.rendering import render_items
 from responses_app.protocol.requests.requests import CreateRequest, parse_create
@@ -107,11 +107,6 @@ def test_a_link_that_is_rewritten_weighs_what_its_tokens_weigh() -> None:
     assert twice.total_bytes == link.total_bytes + 2 * 4 * 1000, "as they are, and once its thoughts are dropped"
 
 
-def test_the_date_is_the_first_links() -> None:
-    first = new_link(None, response_id="a", started_on="2026-01-01", messages=[])
-    assert new_link(first, response_id="b", started_on="2026-02-02", messages=[]).started_on == "2026-01-01"
-
-
 def test_calls_are_found_in_the_whole_chain_and_the_latest_wins() -> None:
     def call(call_id: str, name: str) -> dict[str, object]:
         return {"type": "function_call", "call_id": call_id, "name": name, "arguments": "{}"}
@@ -156,14 +151,6 @@ def test_total_bytes_count_the_tokens_their_copy_without_thoughts_and_the_calls(
     assert empty + len("1f") < with_call < empty + 1000
     second = chain([message(U, *range(500))], parent=chain([message(U, *range(1000))]))
     assert second.total_bytes == 2 * empty + 4 * 1500, "and all before it"
-
-
-def test_a_first_link_may_stand_for_several_and_keeps_the_name_of_the_first() -> None:
-    own = chain([message(U, 1)]).own
-    alone = link_of(None, response_id="resp_b", started_on=DAY, own=own, calls={})
-    several = link_of(None, response_id="resp_b", started_on=DAY, own=own, calls={}, root_id="resp_a")
-    assert (alone.root_id, several.root_id) == ("resp_b", "resp_a")
-    assert link_of(several, response_id="resp_c", started_on=DAY, own=own, calls={}).root_id == "resp_a"
 
 
 # --- against a naive implementation ---

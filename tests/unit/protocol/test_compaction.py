@@ -92,12 +92,6 @@ def message(text: str) -> InputItem:
     return parse_create({"input": text}).input[0]
 
 
-def test_a_compaction_is_read_as_what_was_sealed() -> None:
-    kept = [render_text("user", "two")]
-    opened = OpenedCompaction(Compacted("S", kept))
-    assert render(opened, message("three")) == [summary_message(HARMONY, "S"), *kept, render_text("user", "three")]
-
-
 @pytest.mark.parametrize("replaces_all", [True, False])
 def test_what_a_client_sends_before_it_is_read_unless_it_is_in_there(replaces_all: bool) -> None:
     opened = OpenedCompaction(Compacted("S", (), replaces_all))
@@ -180,11 +174,6 @@ def test_what_is_wrong_is_named(fields: dict[str, object], param: str, code: str
 )
 def test_thresholds(entries: object, threshold: int | None) -> None:
     assert parse_create({"input": "hi", "context_management": entries}).compact_threshold(10_000) == threshold
-
-
-def test_a_request_is_read_again_as_it_was() -> None:
-    request = parse_create({"input": "hi", "context_management": [{"type": "compaction", "compact_threshold": 2000}]})
-    assert parse_create(request.as_json()).context_management == request.context_management
 
 
 class TestCompact:

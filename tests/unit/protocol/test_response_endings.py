@@ -55,11 +55,6 @@ STOPPED = Sampled((), STOP)
 
 
 class TestBeginnings:
-    def test_one_that_starts_at_once(self) -> None:
-        driver, command = told(RunStarted(budget=7))
-        assert types_of(driver) == ["created", "in_progress"]
-        assert command == driver.machine.due == Generate(0, budget=7)
-
     def test_a_warm_up_says_one_event_and_is_done_once_the_prompt_is_there(self) -> None:
         driver, command = told(RunStarted(Mode.WARM_UP))
         assert types_of(driver) == ["created"]
@@ -98,11 +93,6 @@ class TestDue:
         assert isinstance(due, Generate)
         assert list(due.sampled) == encode_harmony(HALF)
         assert due.budget == 50 - count(HALF)
-
-    def test_any_other_command_stands_as_it_was_given(self) -> None:
-        driver, command = told(RunStarted(), *turn(PYTHON), hosted=True)
-        assert driver.machine.due == command
-        assert is_call(command, "python", "1+1")
 
 
 # How a response ends, by what was said to it behind its start, and the items that it leaves.
@@ -383,11 +373,6 @@ class TestOneCall:
             assert [item["type"] for item in driver.items] == ["function_call"]
             assert driver.machine.turns[0].output_tokens == count(FIRST_CALL)
 
-    @pytest.mark.parametrize("hosted", [True, False])
-    def test_otherwise_there_may_be_more(self, hosted: bool) -> None:
-        driver, _ = told(RunStarted(), *turn(f"{FIRST_CALL}<|start|>assistant{CALL}"), hosted=hosted)
-        assert len(driver.items) == 2
-
     def test_a_call_that_the_model_ends_itself_is_read_to_the_end_of_its_turn(self) -> None:
         """The engine says how it ended, and what came from its cache, with its last chunk."""
         driver, command = told(RunStarted(), TurnBegan(9), sampled(CALL), one_call=True)
@@ -424,20 +409,9 @@ class TestCompaction:
         assert [item["type"] for item in driver.items] == ["compaction"]
         assert driver.items[0]["encrypted_content"] == "sealed"
 
-    def test_without_an_answer_it_is_incomplete(self) -> None:
-        driver, _ = told(RunStarted(Mode.COMPACT_AND_ANSWER), *turn(ANSWER), Sealed("sealed"))
-        driver.tell(TurnBegan(9))
-        assert ending_of(driver.tell(Sampled((), STOP))) == ("incomplete", None)
-
     @pytest.mark.parametrize("text", ["", "<|channel|>final<|message|> \n<|return|>"])
     def test_without_a_summary_it_fails_and_says_so(self, text: str) -> None:
         driver, command = told(RunStarted(Mode.COMPACT), *turn(text))
         assert ending_of(command) == ("failed", None)
         assert "summary" in command.ending.error["message"]  # type: ignore[union-attr]
         assert driver.items == []
-
-    def test_thoughts_are_the_summary_only_where_there_is_no_answer(self) -> None:
-        _, command = told(RunStarted(Mode.COMPACT), *turn(f"{THOUGHT}{ANSWER}"))
-        assert command == Seal("Hello.")
-        _, command = told(RunStarted(Mode.COMPACT), *turn(THOUGHT.removesuffix("<|start|>assistant")))
-        assert command == Seal("Hm.")

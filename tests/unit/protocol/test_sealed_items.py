@@ -130,12 +130,6 @@ def test_an_answer_that_was_cut_is_carried_as_one_that_was_not() -> None:
     assert tokens_of(read(driver.items)) == sampled(driver)
 
 
-def test_nothing_is_sealed_for_whom_asked_for_nothing() -> None:
-    driver = said([*THOUGHT, *NEXT, *OTHER_ORDER, CALL], asked=OutputOptions())
-    assert not any("encrypted_content" in item for item in driver.items)
-    assert [item["type"] for item in driver.items] == ["reasoning", "function_call"]
-
-
 def test_what_the_model_read_and_no_item_shows_comes_back_too() -> None:
     unknown = [*encode_harmony("<|channel|>commentary to=browser.open code<|message|>1+1"), CALL]
     driver = said(unknown, [*FINAL, *encode_text("So be it."), RETURN])
@@ -162,10 +156,6 @@ class TestChangedItems:
     def test_another_thought_is_what_it_says(self) -> None:
         changed = {**self.REASONING, "content": [{"type": "reasoning_text", "text": "Something else."}]}
         assert tokens_of(read([changed])) == tokens_of([HARMONY.said(ItemKind.REASONING, "Something else.")])
-
-    def test_another_answer_is_what_it_says(self) -> None:
-        changed = {**self.ANSWER, "content": "Something else."}
-        assert "Something else." in text(read([self.REASONING, changed, self.LAST])[1])
 
     def test_an_answer_that_is_gone_is_gone(self) -> None:
         assert len(read([self.REASONING, self.LAST])) == 1
@@ -228,11 +218,6 @@ class TestBrokenSeals:
         assert (error.status, error.code) == (400, "invalid_encrypted_content")
         assert error.param == "input[1].encrypted_content"
         assert "leave 'encrypted_content' out" in error.message
-
-    @pytest.mark.parametrize("value", [None, ""])
-    def test_without_a_seal_the_text_is_read(self, value: str | None) -> None:
-        (message,) = read([{**self.THOUGHT, "encrypted_content": value}])
-        assert message == HARMONY.said(ItemKind.REASONING, "I look it up.")
 
     @pytest.mark.parametrize("why", BROKEN)
     def test_in_a_conversation_what_shows_is_read_or_a_note(self, why: str) -> None:

@@ -73,11 +73,6 @@ class TestFrames:
         assert codes(commands) == [(400, "invalid_stream_id", None)]
         assert frames(commands)[0]["error"]["param"] == "stream_id"  # type: ignore[index]
 
-    @pytest.mark.parametrize("lane", ["a", "x" * 256, "A-z_0.9", "..."])
-    def test_a_lane_with_a_name(self, lane: str) -> None:
-        [begun] = started(session().receive(*create(lane)))
-        assert begun.lane == lane
-
 
 class TestForgetting:
     def test_what_is_deleted_is_forgotten_in_every_lane(self, connection: WebSocketSession) -> None:
@@ -123,11 +118,6 @@ class TestLanes:
         assert connection.receive(*create("a")) == []
         assert [begun.lane for begun in started(connection.ended(running[1], Status.COMPLETED, link("r")))] == ["c"]
 
-    def test_a_busy_lane_holds_up_no_other(self, connection: WebSocketSession) -> None:
-        connection.receive(*create("a"))
-        connection.receive(*create("a"))
-        assert [begun.lane for begun in started(connection.receive(*create("b")))] == ["b"]
-
     def test_sixteen_in_flight_by_default(self) -> None:
         connection = WebSocketSession(SessionSettings(), opened=0, new_id=str)
         begun = [create for n in range(32) for create in started(connection.receive(*create_on(n)))]
@@ -158,12 +148,6 @@ class TestLanes:
         assert connection.receive(*create("a", size=600)) == []
         assert codes(connection.receive(*create("a", size=600))) == [(429, "rate_limit_exceeded", "a")]
         assert connection.receive(*create("a", size=400)) == []
-
-    def test_a_queued_create_that_was_refused_is_not_started_later(self) -> None:
-        connection = session(websocket_max_queued=0)
-        [begun] = started(connection.receive(*create()))
-        assert codes(connection.receive(*create())) == [(429, "rate_limit_exceeded", None)]
-        assert connection.ended(begun, Status.COMPLETED, None) == []
 
     def test_a_refused_create_lets_the_next_begin(self, connection: WebSocketSession) -> None:
         [first] = started(connection.receive(*create("a", n=1)))
@@ -219,16 +203,6 @@ class TestParents:
             its_link = replace(link(f"resp_{leg}"), public=PublicId("resp_all", leg))
             connection.ended(begun, Status.COMPLETED, its_link)
         assert connection.recall("resp_all").response_id == "resp_3"  # type: ignore[union-attr]
-
-    def test_an_unknown_parent_is_left_to_the_store(self) -> None:
-        [begun] = started(session().receive(*create(previous_response_id="resp_9")))
-        assert begun.parent is None
-        assert begun.previous_response_id == "resp_9"
-
-    @pytest.mark.parametrize("value", [None, 7, ["resp_1"]])
-    def test_a_parent_that_is_not_an_id_is_left_to_validation(self, value: object) -> None:
-        [begun] = started(session().receive(*create(previous_response_id=value)))
-        assert begun.previous_response_id is None
 
     @pytest.mark.parametrize("by_frame", [True, False])
     @pytest.mark.parametrize(
@@ -417,10 +391,6 @@ class TestLifetime:
         [a] = started(connection.receive(*create("a")))
         assert connection.tick(5000) == [CancelRuns()]
         assert [type(command) for command in connection.ended(a, Status.CANCELLED, None)] == [Send, Close]
-
-    def test_an_idle_connection_that_is_looked_at_long_after_its_end_only_closes(self) -> None:
-        commands = session().tick(5000)
-        assert [type(command) for command in commands] == [Send, Close], "there is nothing to cancel"
 
 
 class TestLeaving:

@@ -1,4 +1,4 @@
-"""`ResponseStream`: what may come when, and what each kind of item looks like while it is written."""
+"""`ResponseStream`: what may come when."""
 
 from collections.abc import Callable
 
@@ -22,15 +22,6 @@ def started(hosted: bool = False) -> ResponseStream:
     stream = machine(PLAIN, hosted=hosted).stream
     stream.start()
     return stream
-
-
-def item_of(kind: ItemKind, name: str | None = None, text: str = "ab", end: ItemEnded = END) -> dict[str, object]:
-    stream = started()
-    stream.receive(ItemStarted(kind, name))
-    stream.receive(Text(text))
-    stream.receive(end)
-    [item] = stream.output
-    return item
 
 
 BEFORE_THE_START: list[Callable[[ResponseStream], object]] = [
@@ -91,15 +82,3 @@ class TestOrder:
         for wrong in (*WHILE_NOTHING_IS_OPEN, lambda stream: stream.finish(DONE), BEFORE_THE_START[0]):
             with pytest.raises(LocalProtocolError):
                 wrong(stream)
-
-
-class TestItems:
-    def test_a_thought(self) -> None:
-        item = item_of(ItemKind.REASONING)
-        content = [{"type": "reasoning_text", "text": "ab"}]
-        assert item == {"id": item["id"], "type": "reasoning", "status": "completed", "summary": [], "content": content}
-
-    def test_a_call(self) -> None:
-        item = item_of(ItemKind.CALL, "f")
-        assert (item["type"], item["name"], item["arguments"]) == ("function_call", "f", "ab")
-        assert item["call_id"] != item["id"]

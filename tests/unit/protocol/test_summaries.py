@@ -11,7 +11,6 @@ from responses_app.protocol.output.builders import MAX_SENTENCES, first_sentence
 from responses_app.protocol.response.steps import (
     Command,
     Generate,
-    Mode,
     OutputOptions,
     RunStarted,
     Sampled,
@@ -169,17 +168,6 @@ def test_a_response_has_so_many_turns_for_summaries_and_no_more() -> None:
     assert [summary_of(driver, place) for place in range(MAX_ASIDES)] == ["So."] * MAX_ASIDES
     assert summary_of(driver, MAX_ASIDES) == first_sentences(SENTENCE * 30)
     assert_laws(driver.seen)
-
-
-def test_no_summary_is_summed_up() -> None:
-    driver = played(RunStarted(Mode.COMPACT), [[sampled(f"{LONG}{NEXT}{ANSWER}", FinishReason.STOP)]])
-    assert [item["type"] for item in driver.items] == ["compaction"]
-
-
-def test_a_call_of_a_tool_that_is_not_there_is_no_thought() -> None:
-    call = f"<|channel|>commentary to=browser.open code<|message|>{SENTENCE * 30}<|call|>"
-    driver = played(RunStarted(), [[sampled(call, FinishReason.STOP)], [sampled(ANSWER, FinishReason.STOP)]])
-    assert driver.items[0]["summary"] == []
 
 
 class TestStops:

@@ -10,7 +10,6 @@ from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
 from responses_app.protocol.output.stream import LocalProtocolError
-from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.steps import (
     Await,
     Command,
@@ -35,7 +34,6 @@ from tests.unit.protocol.machines import (
     CALL,
     FIRST_CALL,
     HALF,
-    THOUGHT,
     Driver,
     ending_of,
     machine,
@@ -45,7 +43,6 @@ from tests.unit.protocol.machines import (
     types_of,
 )
 
-LENGTH = FinishReason.LENGTH
 TWO_CALLS = f"{FIRST_CALL}<|start|>assistant{CALL}"
 BEGAN = WaitBegan(AT + 300.0)
 
@@ -72,13 +69,6 @@ def said(command: Command | None) -> str:
 
 
 class TestOneCall:
-    def test_it_waits_in_progress_and_says_nothing(self) -> None:
-        driver, calls = waiting(THOUGHT + CALL)
-        [call] = [item for item in driver.items if item["type"] == "function_call"]
-        assert calls == (call["call_id"],)
-        assert driver.machine.status is Status.IN_PROGRESS
-        assert types_of(driver)[-1] == "output_item.done"
-
     def test_the_output_is_an_item_and_the_model_reads_it(self) -> None:
         driver, (call_id,) = waiting(CALL)
         command = driver.tell(output(call_id))
@@ -99,15 +89,6 @@ class TestOneCall:
         assert_laws(driver.seen)
         usage = driver.seen[-1]["response"]["usage"]["output_tokens_details"]  # type: ignore[index]
         assert usage["tool_output_tokens"] > 0
-
-    def test_without_the_mode_the_response_ends_with_its_calls(self) -> None:
-        driver, command = told(RunStarted(), *turn(CALL))
-        assert ending_of(command) == ("completed", None)
-        assert not driver.machine.takes_outputs
-
-    def test_a_turn_that_was_cut_does_not_wait(self) -> None:
-        _, command = told(RunStarted(waits=True), *turn(FIRST_CALL + "<|start|>assistant" + HALF, LENGTH))
-        assert ending_of(command) == ("incomplete", "max_output_tokens")
 
     def test_no_tokens_are_left_when_the_output_comes(self) -> None:
         driver, command = told(RunStarted(budget=len(sampled(CALL).token_ids), waits=True), *turn(CALL))
@@ -163,15 +144,6 @@ class TestEnds:
         assert isinstance(driver.machine.due, Await)
         assert ending_of(driver.tell(output(call_id))) == ("incomplete", "steered")
         assert [item["type"] for item in driver.items] == ["function_call", "function_call_output"]
-
-    def test_after_the_end_nothing_is_taken(self) -> None:
-        driver, (call_id,) = waiting(CALL)
-        driver.tell(TimedOut(300.0))
-        assert driver.tell(output(call_id)) is None
-        driver.tell(Ended(AT))
-        assert driver.tell(output(call_id)) is None
-        assert driver.tell(TimedOut(300.0)) is None
-        assert types_of(driver)[-1] == "failed"
 
 
 class TestBugs:

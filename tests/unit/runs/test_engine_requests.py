@@ -196,13 +196,6 @@ async def test_a_warm_up_survives_an_engine_that_does_not() -> None:
     assert (await site.ask(input="and?", previous_response_id=warm["id"]))["status"] == "completed"
 
 
-async def test_a_warm_up_asks_nothing_of_an_engine_that_cannot_prefill() -> None:
-    engine = FakeEngine()
-    engine.supports_prefill = False
-    await Site(engine).ask(input="hi", generate=False)
-    assert engine.requests == []
-
-
 @pytest.mark.parametrize(
     ("fields", "top"),
     [({"include": INCLUDE}, 0), ({"include": INCLUDE, "top_logprobs": 2}, 2), ({"top_logprobs": 3}, 3)],

@@ -135,12 +135,6 @@ def test_a_text_is_known_without_what_was_thought_before_it(turns: KnownTurns) -
     assert read(turns, USER, with_thought, USER) == [None, None, [FINAL], None]
 
 
-def test_a_text_is_known_without_thoughts_of_any_kind(turns: KnownTurns) -> None:
-    """Models with chat templates think in messages of the kind that preambles are of, too."""
-    remember(turns, {"content": "OK."}, SAID, FINAL)
-    assert read(turns, USER, {"role": "assistant", "content": "OK."}, USER) == [None, [FINAL], None]
-
-
 @pytest.mark.parametrize(("said", "texts"), [((SAID, FINAL), 2), ((FINAL, SAID, FINAL), 2), ((SAID,), 1), ((), 0)])
 def test_a_text_that_is_not_one_answer_is_not_remembered(said: tuple[RenderedMessage, ...], texts: int) -> None:
     turns = known()

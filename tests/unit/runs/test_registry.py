@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from engine.types import FinishReason
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.steps import StopReason
@@ -85,11 +84,6 @@ async def test_a_slow_reader_does_not_end_the_run_of_another() -> None:
     with pytest.raises(ReaderTooSlow):
         slow.take()
     assert events[-1]["response"]["status"] == "completed"
-
-
-async def test_an_engine_that_aborts_by_itself_cancels() -> None:
-    site = Site(FakeEngine([[HALF, FinishReason.ABORT]]))
-    assert (await site.ask(input="hi"))["status"] == "cancelled"
 
 
 GRACE = 30.0

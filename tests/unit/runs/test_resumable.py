@@ -169,12 +169,6 @@ async def test_a_response_deleted_while_it_runs_is_not_stored() -> None:
     assert await site.store.response("default", reading.run.response_id) is None
 
 
-async def test_what_is_not_stored_is_not_found_by_its_id_while_it_runs() -> None:
-    site = site_of(engine=says_half())
-    reading = await half_said(site, transport="sse", store=False)
-    assert (await refused(site.follow(reading.run.response_id))).status == 404
-
-
 async def test_a_stream_that_is_forgotten_while_the_store_is_asked_is_read_from_its_log(
     monkeypatch: pytest.MonkeyPatch, site: Site
 ) -> None:

@@ -131,10 +131,6 @@ class TestUnknownTools:
         assert details["tool_output_tokens_per_turn"] == [0, len(told.tokens) + len(generation_start())]
         assert usage["input_tokens_details"]["input_tokens_per_turn"] == [len(first), len(second)]
 
-    async def test_a_last_chunk_without_tokens_makes_no_difference(self) -> None:
-        site = Site(FakeEngine([[CALL_UNKNOWN, FinishReason.STOP], ANSWER]))
-        assert len((await site.ask(input="hi"))["output"]) == 2
-
     async def test_tools_are_not_there_when_calls_are_forbidden(self) -> None:
         site = Site(FakeEngine([CALL_F, ANSWER]))
         response = await site.ask(input="hi", tools=[TOOL_F], tool_choice="none")

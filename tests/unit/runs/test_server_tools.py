@@ -111,15 +111,6 @@ async def test_when_it_fails_the_model_is_told_and_goes_on(tool: Shell, told: st
     assert tool.ended.is_set()
 
 
-async def test_one_that_was_not_asked_for_is_not_there() -> None:
-    site = site_with(Shell())
-    events = await (await site.begin(input="hi")).to_the_end()
-    assert [event["item"]["type"] for event in events if event["type"] == "response.output_item.done"] == [  # type: ignore[index]
-        "reasoning",
-        "message",
-    ]
-
-
 # What is declared, and what a request may have.
 
 
@@ -347,9 +338,3 @@ async def test_a_search_that_nothing_runs_is_an_item_that_has_failed(declared: s
     again = [{"role": "user", "content": "hi"}, item, message, {"role": "user", "content": "And?"}]
     await site.ask(input=again, tools=tools)
     assert '"message":"Nothing searches the web here' in decode_tokens(site.engine.requests[2].prompt_token_ids)
-
-
-async def test_one_that_was_not_declared_is_a_thought() -> None:
-    site = Site(FakeEngine([["<|channel|>commentary to=browser.search code<|message|>{}<|call|>"], [ANSWER]]))
-    response = await site.ask(input="hi")
-    assert [item["type"] for item in response["output"]] == ["reasoning", "message"]

@@ -103,10 +103,6 @@ class TestChains:
         begun = render_text("developer", "Be brief.").tokens
         assert site.engine.prompts[0][-len(user("hi")) - 2 - len(begun) :] == [*begun, *user("hi"), *generation_start()]
 
-    async def test_a_warm_up_without_input(self) -> None:
-        response = await Site().ask(generate=False)
-        assert response["status"] == "completed"
-
 
 def output_of(response: JsonObject) -> JsonObject:
     """Return an output for the call that a response ends with."""
@@ -318,10 +314,6 @@ class TestAccepted:
             assert (await site.refusal(input="long " * 100)).status == 503
         assert [stored.input_items for stored in site.service.unsaved] == [(), ()]
         assert "long" not in str(list(site.service.unsaved))
-
-    async def test_what_is_not_stored_waits_for_nothing(self, site: Site) -> None:
-        Held(site.store, "accept")
-        assert (await site.ask(input="hi", store=False))["status"] == "completed"
 
     async def test_one_that_cannot_be_kept_is_refused(self, site: Site) -> None:
         site.store.failure = StoreError("no route to /secret")

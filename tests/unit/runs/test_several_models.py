@@ -63,12 +63,6 @@ async def test_a_request_reaches_the_model_it_names(name: str | None, called: st
     assert two.used() == ((1, 0) if called == "fake" else (0, 1))
 
 
-async def test_a_model_that_is_not_there() -> None:
-    error = await refused(Two().site.ask(input="hi", model="large"))
-    assert (error.status, error.code) == (404, "model_not_found")
-    assert "fake, small" in error.message
-
-
 @pytest.mark.parametrize("may", ["small", "mini"])
 async def test_a_key_for_a_model_opens_all_its_names_and_no_other_model(may: str) -> None:
     two = Two()

@@ -59,9 +59,6 @@ class TestLearning:
         assert waits.expected("p", ["lint", "tests"]) == 30.0
         assert waits.expected("p", ["unknown"]) == waits.expected("p", []) == 30.0
 
-    def test_projects_learn_for_themselves(self) -> None:
-        assert taught({"tests": 30.0}, "p").expected("q", ["tests"]) is None
-
     def test_what_took_too_long_was_no_tool(self) -> None:
         assert taught({"tests": MAX_SECONDS + 1}).expected("p", ["tests"]) is None
         assert taught({"tests": -1.0}).expected("p", ["tests"]) is None

@@ -55,16 +55,6 @@ def test_a_stream_has_the_events_of_openai(client: OpenAI) -> None:
     assert "outputs" not in completed.to_dict()
 
 
-def test_a_client_that_leaves_stops_its_code(server: Server, client: OpenAI) -> None:
-    stream = client.responses.create(input="python: while True: pass", stream=True, **ASKED)
-    for event in stream:
-        if event.type == "response.code_interpreter_call.interpreting":
-            break
-    stream.close()
-    again = client.responses.create(input="python: 1 + 1", **ASKED)
-    assert call_of(again).outputs[0].logs == "2\n"
-
-
 def test_containers_and_their_files(client: OpenAI) -> None:
     made: Any = client.containers.create(name="mine", expires_after={"anchor": "last_active_at", "minutes": 5})
     assert (made.name, made.status, made.memory_limit) == ("mine", "running", "1g")

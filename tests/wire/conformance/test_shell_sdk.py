@@ -127,18 +127,6 @@ def test_the_items_can_be_sent_again(client: OpenAI) -> None:
     assert called(again)[1].output[0].stdout == "kept\n"  # in the container that the items name
 
 
-def test_commands_are_stopped_in_time(client: OpenAI) -> None:
-    """The demo engine forces the arguments that a forced call has: its own are enough for a command that waits."""
-    with client.responses.create(input="shell: yes", stream=True, **ASKED) as stream:
-        events = list(stream)
-    assert_laws([event.to_dict() for event in events])
-    ended: Any = events[-1]
-    _, output = called(ended.response)
-    assert (output.status, output.output[0].outcome.exit_code) == ("incomplete", 137)
-    assert "characters left out" in output.output[0].stdout
-    assert len(output.output[0].stdout) < 70_000
-
-
 def test_what_a_shell_does_not_take(client: OpenAI) -> None:
     allowlist = {"type": "allowlist", "allowed_domains": ["example.com"]}
     unnamed: dict[str, Any] = {"type": "container_auto", "skills": [{"type": "skill_reference"}]}
@@ -153,10 +141,3 @@ def test_what_a_shell_does_not_take(client: OpenAI) -> None:
         with pytest.raises(openai.BadRequestError) as caught:
             client.responses.create(model="demo", input="x", tools=[{"type": "shell", "environment": environment}])
         assert caught.value.param == param
-
-
-def test_a_shell_can_be_chosen(client: OpenAI) -> None:
-    chosen = client.responses.create(input="say 'echo chosen'", tool_choice={"type": "shell"}, **ASKED)
-    assert called(chosen)[1].output[0].stdout == "chosen\n"
-    none = client.responses.create(input="shell: echo x", tool_choice="none", **ASKED)
-    assert [item.type for item in none.output if item.type.startswith("shell")] == []

@@ -96,60 +96,6 @@ def test_a_secret_reaches_its_host_and_nobody_else(client: OpenAI, server: Serve
     assert VALUE not in httpx.get(f"{server.base_url}/responses/{asked.id}/input_items").text
 
 
-def test_a_program_of_python_finds_the_proxy_too(client: OpenAI, hosts: Hosts) -> None:
-    tool: Any = {"type": "code_interpreter", "container": {"type": "auto", "network_policy": policy(hosts)}}
-    code = (
-        "python: import os, urllib.request as u\nos.environ.pop('NO_PROXY'), os.environ.pop('no_proxy')\n"
-        f"r = u.Request('https://localhost:{hosts.https.port}/python', headers={{'X-Token': os.environ['API_KEY']}})\n"
-        "print(u.urlopen(r).status)"
-    )
-    outputs: Any = ["code_interpreter_call.outputs"]
-    asked = client.responses.create(model="demo", input=code, tools=[tool], include=outputs)
-    (call,) = (item for item in asked.output if item.type == "code_interpreter_call")
-    assert call.outputs is not None
-    assert [each.to_dict()["logs"] for each in call.outputs] == ["200\n"]
-    assert (hosts.https.asked[-1]["path"], hosts.https.asked[-1]["headers"]["X-Token"]) == ("/python", VALUE)
-
-
-def test_what_the_request_does_not_allow_is_refused(client: OpenAI, hosts: Hosts) -> None:
-    network = {"type": "allowlist", "allowed_domains": [f"localhost:{hosts.https.port}"]}
-    asked = client.responses.create(model="demo", input=curl("http://www.example.com/"), tools=[shell(network)])
-    assert "The host 'www.example.com:80' may not be reached" in ran(asked)[1].stdout
-    asked = client.responses.create(model="demo", input=curl("https://www.example.com/"), tools=[shell(network)])
-    assert "CONNECT tunnel failed, response 403" in ran(asked)[1].stderr
-    before = len(hosts.http.asked)
-    url = f"http://127.0.0.1:{hosts.http.port}/"
-    asked = client.responses.create(model="demo", input=curl(url), tools=[shell(network)])
-    assert "may not be reached" in ran(asked)[1].stdout
-    asked = client.responses.create(model="demo", input=curl(url, "--noproxy '*'"), tools=[shell(network)])
-    assert ran(asked)[1].outcome.exit_code == 7, "no way but the proxy"
-    assert len(hosts.http.asked) == before
-
-
-def test_a_chain_has_a_container_for_each_policy(client: OpenAI, hosts: Hosts) -> None:
-    url = f"https://localhost:{hosts.https.port}/"
-    first = client.responses.create(model="demo", input="shell: echo 1 > kept", tools=[shell(policy(hosts))])
-    container, _ = ran(first)
-    ask: Any = {"model": "demo", "previous_response_id": first.id}
-    again = client.responses.create(input=curl(url), tools=[shell(policy(hosts, value="another value"))], **ask)
-    assert ran(again)[0] == container
-    assert hosts.https.asked[-1]["headers"]["X-Token"] == "another value", "of the newest request"
-    ask["previous_response_id"] = again.id
-    plain: Any = {"type": "shell", "environment": {"type": "container_auto"}}
-    closed = client.responses.create(input="shell: ls; env | grep -ci proxy", tools=[plain], **ask)
-    assert ran(closed)[0] != container
-    assert ran(closed)[1].stdout == "0\n", "neither its files nor its network"
-    wider = client.responses.create(input="shell: ls", tools=[shell(policy(hosts, "www.example.com"))], **ask)
-    assert ran(wider)[0] not in (container, ran(closed)[0])
-    back = client.responses.create(input="shell: cat kept", tools=[shell(policy(hosts))], **ask)
-    assert ran(back) == (container, ran(back)[1])
-    assert ran(back)[1].stdout == "1\n"
-    code: Any = {"type": "code_interpreter", "container": {"type": "auto", "network_policy": policy(hosts)}}
-    both = client.responses.create(input="python: print(open('kept').read())", tools=[code, plain], **ask)
-    (call,) = (item for item in both.output if item.type == "code_interpreter_call")
-    assert call.container_id == container
-
-
 def test_a_container_of_the_api_keeps_its_policy(client: OpenAI, server: Server, hosts: Hosts) -> None:
     made = client.containers.create(name="mine", network_policy=policy(hosts))  # type: ignore[arg-type]
     shown = {"type": "allowlist", "allowed_domains": policy(hosts)["allowed_domains"]}
