@@ -6,7 +6,6 @@ import orjson
 
 from docs.extension.tables import code, plain, table
 from engine.sampling import SAMPLED, MessagesSampling, TokenSampling, bounds_of, carried, kind_of
-from responses_app.api.conversation_requests import AddedItems, ConversationFields, NewConversationFields
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
 from responses_app.protocol.chat.stored import ChatCompletionChanges
@@ -27,6 +26,7 @@ from responses_app.protocol.stateless.completions import CompletionFields
 from responses_app.protocol.stateless.decisions import DecisionFields
 from responses_app.protocol.stateless.embeddings import EmbeddingFields
 from responses_app.resources.batches.fields import NewBatch, NewMessageBatch
+from responses_app.resources.conversations.fields import AddedItems, ConversationFields, NewConversationFields
 from responses_app.resources.projects.fields import (
     KeyChanges,
     NewAdminKey,

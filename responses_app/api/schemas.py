@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from responses_app.api.conversation_requests import MAX_ITEMS, ConversationFields
 from responses_app.protocol.chat.encoder import ChatCompletionChunk
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
@@ -31,6 +30,7 @@ from responses_app.protocol.requests.tools import CLIENT_TOOLS, Custom, Function
 from responses_app.protocol.stateless.completions import MAX_CHOICES, CompletionFields
 from responses_app.protocol.stateless.decisions import DecisionFields
 from responses_app.protocol.stateless.embeddings import MAX_INPUTS, MAX_TOKEN_ID, EmbeddingFields
+from responses_app.resources.conversations.fields import MAX_ITEMS, ConversationFields
 from responses_app.web.endpoint import INCLUDE, Endpoint, Schema
 
 _TEMPLATE = "#/components/schemas/{model}"

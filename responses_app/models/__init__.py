@@ -27,6 +27,7 @@ from responses_app.models import words as word_models  # noqa: F401
 from responses_app.protocol.requests.resources import RUNNING
 from responses_app.resources.audit import model as audit_models  # noqa: F401
 from responses_app.resources.batches import model as batch_models  # noqa: F401
+from responses_app.resources.conversations import model as conversation_models  # noqa: F401
 from responses_app.resources.projects import model as project_models  # noqa: F401
 from responses_app.resources.setups import model as setup_models  # noqa: F401
 from responses_app.resources.skills import model as skill_models  # noqa: F401
@@ -229,55 +230,6 @@ class LogPart(models.Model):
 
     def __str__(self) -> str:
         return f"{self.response_id} {self.position}"
-
-
-class Conversation(WithId):
-    """Items that responses read and append to."""
-
-    project = models.CharField(max_length=64, default="default")
-    created_at = models.DateTimeField()
-    title = models.TextField(default="")
-    status = models.TextField(default="")
-    metadata = JSONTextField(default=dict)
-    # The response whose chain holds the items up to `head_position`. Empty where none does (items were deleted, or
-    # two responses ran at once): then the next response renders all items anew.
-    head = models.CharField(max_length=ID_LENGTH, default="")
-    head_position = models.PositiveBigIntegerField(default=0)
-    next_position = models.PositiveBigIntegerField(default=1)  # that the next item gets
-    version = models.PositiveBigIntegerField(default=0)  # counts all changes
-    kept = Kept(
-        shown=(20, "conversations"),
-        key="",
-        dated="created_at",
-        line=Line(30, "conversation", "id title metadata", by="created_at id"),
-    )
-
-    class Meta:
-        indexes: ClassVar = [models.Index(fields=["project", "created_at"], name="conversation_project_created")]
-
-
-class ConversationItem(models.Model):
-    """An item of a conversation, in the order of `position`."""
-
-    conversation = models.ForeignKey(
-        Conversation, on_delete=models.CASCADE, related_name="items", db_constraint=False, db_index=False
-    )
-    item_id = models.CharField(max_length=ID_LENGTH)
-    position = models.PositiveBigIntegerField()
-    created_at = models.DateTimeField()
-    item = JSONTextField()
-    response_id = models.CharField(max_length=ID_LENGTH, default="")  # with which it came; empty for none
-    kept = Kept(shown=(30, "conversation items"), project="conversation__project", owner="Conversation")
-
-    class Meta:
-        constraints: ClassVar = [
-            # The item first: requests refer to items without their conversation.
-            models.UniqueConstraint(fields=["item_id", "conversation"], name="conversationitem_id"),
-            models.UniqueConstraint(fields=["conversation", "position"], name="conversationitem_position"),
-        ]
-
-    def __str__(self) -> str:
-        return self.item_id
 
 
 class StoredFile(WithId):

@@ -14,6 +14,7 @@ from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.setting import RoomSettings, seconds, setting, whole
+from responses_app.resources.conversations.fields import ConversationAppend
 from responses_app.resources.webhooks.messages import WebhookMessage
 
 
@@ -47,18 +48,6 @@ class AcceptedResponse:
     public: PublicId | None = None  # what clients call it; None for its own id
     suspicion: Stage = Stage.INNOCENT  # of one that is taken over, and was running where workers died
     request_name: str = ""  # of the request that made it, by which that is known again; "" where it has none
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationAppend:
-    """What a response adds to its conversation: its input and its output, each item with an id.
-
-    Where no change came since `read_version`, whose items the response read, it becomes the conversation's head.
-    """
-
-    conversation_id: str  # of the same project
-    items: tuple[JsonObject, ...]  # in their order
-    read_version: int  # of the conversation, when its items were read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from responses_app.kit.errors import StoreError
 from responses_app.protocol.chat.stored import ChatForm, ChatQuery
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.resources import ResponseObject
+from responses_app.resources.conversations.fields import ConversationEntry, ConversationRecord
 from responses_app.stores.base import BaseResponseStore
 from responses_app.stores.files import BaseFileStore
 from responses_app.stores.kept_chats import BaseKeptChats
@@ -89,33 +89,6 @@ class BaseChatStore(ABC):
     @abstractmethod
     async def aclose(self) -> None:
         """Let go of everything. Safe to call twice."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationRecord:
-    """A conversation without its items."""
-
-    id: str  # "conv_…"
-    created_at: int  # Unix seconds
-    metadata: Mapping[str, str]
-    title: str = ""
-    status: str = ""
-    head: str = ""  # the response whose chain has the items up to `head_position`; "" for none
-    head_position: int = 0  # 0 where there is no head
-    version: int = 0  # counts all changes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationEntry:
-    """An item of a conversation, and where it stands."""
-
-    position: int  # from 1 on; not without gaps, where items were deleted
-    item: JsonObject
-    created_at: int  # Unix seconds
-
-
-class ConversationFull(StoreError):
-    """A project has as many conversations as it may have."""
 
 
 class BaseConversationStore(ABC):

@@ -175,7 +175,7 @@ class Adapters(Parts):
 
     @part
     def conversations(self) -> BaseConversationStore:
-        from responses_app.stores.database.conversations import DatabaseConversationStore
+        from responses_app.resources.conversations.store import DatabaseConversationStore
 
         most = self.settings.conversations_max_entries
         return DatabaseConversationStore(

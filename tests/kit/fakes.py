@@ -26,6 +26,7 @@ from responses_app.protocol.items.media import ReadDocument
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.sealing import Sealer
+from responses_app.resources.conversations.fields import ConversationEntry, ConversationRecord
 from responses_app.resources.usage.fields import UsageEntry
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.driving.run import Run
@@ -52,13 +53,7 @@ from responses_app.stores.files import BaseFileStore
 from responses_app.stores.nothing import NoChatStore, NoKeptChats
 from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.rollouts import BaseRolloutStore
-from responses_app.stores.stores import (
-    BaseApprovalStore,
-    BaseConversationStore,
-    ConversationEntry,
-    ConversationRecord,
-    Stores,
-)
+from responses_app.stores.stores import BaseApprovalStore, BaseConversationStore, Stores
 from responses_app.tools.base import BaseTool
 from responses_app.tools.settings import PictureSettings
 from tests.kit.laws import assert_laws, counting_ids

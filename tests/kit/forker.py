@@ -47,7 +47,7 @@ MODULES = (
     ),
     # All of `responses_app.api.endpoints` that can be had without settings.
     *(f"responses_app.api.{name}" for name in ("responses", "engine", "models", "chats")),
-    *(f"responses_app.api.{name}" for name in ("messages", "conversations", "completions", "openapi")),
+    *(f"responses_app.api.{name}" for name in ("messages", "completions", "openapi")),
     *("responses_app.api.rollout_exports", "responses_app.extensions.containers.endpoints"),
     *(f"responses_app.resources.{name}.endpoints" for name in ("audit", "projects", "skills", "usage")),
 )

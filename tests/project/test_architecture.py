@@ -45,6 +45,7 @@ ABOVE = {
     "outbox": "models",  # other stores call these three
     "chain": "models",
     "keeping": "models",
+    "appending": "models",
     "removal": "models",
     "records": "stores",
     "bundles": "models",

@@ -22,6 +22,7 @@ from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Await, Ended
 from responses_app.protocol.rollouts.generations import NOWHERE, RecordedResponse
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
+from responses_app.resources.conversations.fields import ConversationAppend
 from responses_app.resources.usage.fields import UsedTokens
 from responses_app.resources.webhooks.messages import message_of_wait
 from responses_app.runs.driving.unsaved import UnsavedEnd, UnsavedEnds
@@ -31,15 +32,7 @@ from responses_app.runs.plan.failures import failure, unanswered
 from responses_app.runs.plan.pictures import NAMED_PICTURES
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.plan.recorders import ROLLOUT, as_fields
-from responses_app.stores.base import (
-    AcceptedResponse,
-    Claim,
-    ClaimLost,
-    ConversationAppend,
-    NameTaken,
-    ParentGone,
-    StoredResponse,
-)
+from responses_app.stores.base import AcceptedResponse, Claim, ClaimLost, NameTaken, ParentGone, StoredResponse
 from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")

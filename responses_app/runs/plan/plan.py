@@ -26,8 +26,8 @@ from responses_app.protocol.rollouts.recording import Recorder
 from responses_app.protocol.rollouts.weights import WeightsWanted
 from responses_app.protocol.sessions import NO_HARNESS, HarnessSession
 from responses_app.protocol.tiers import BEHIND_ALL, ServiceTier
+from responses_app.resources.conversations.fields import ConversationRecord
 from responses_app.runs.plan.pictures import ShownPictures
-from responses_app.stores.stores import ConversationRecord
 from responses_app.tools.base import BaseTool, ToolUse
 
 BEHIND_SHARE = 0.75  # of its window a response that may take hours lets all others go first

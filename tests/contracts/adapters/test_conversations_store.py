@@ -9,11 +9,12 @@ import pytest
 from django.db import OperationalError, connections, transaction
 
 from responses_app.kit.errors import StoreError, UnknownCursor
-from responses_app.models import ConversationItem
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.base import ConversationAppend
-from responses_app.stores.database.conversations import DatabaseConversationStore, append_response
-from responses_app.stores.stores import BaseConversationStore, ConversationEntry, ConversationFull, ConversationRecord
+from responses_app.resources.conversations.appending import append_response
+from responses_app.resources.conversations.fields import ConversationAppend, ConversationEntry, ConversationRecord
+from responses_app.resources.conversations.model import ConversationItem
+from responses_app.resources.conversations.store import ConversationFull, DatabaseConversationStore
+from responses_app.stores.stores import BaseConversationStore
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id, present
 
 PROJECT = "default"

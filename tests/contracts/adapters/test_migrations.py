@@ -13,7 +13,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 
 from responses_app.management.commands.migrate import LOCK
-from responses_app.models import Conversation
+from responses_app.resources.conversations.model import Conversation
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.contracts.adapters.conftest import OpenDatabase
 from tests.contracts.store import Turn, exchange, same_chain, sampled_text

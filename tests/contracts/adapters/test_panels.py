@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from responses_app.extensions.console.admin import panels
-from responses_app.models import Conversation
+from responses_app.resources.conversations.model import Conversation
 from tests.contracts.adapters.stores import within
 
 

@@ -11,13 +11,13 @@ import pytest
 from django.db import connections
 
 from responses_app.protocol.ids import PublicId
-from responses_app.stores.base import ConversationAppend, LogAppend, RetentionSettings, WorkerState
-from responses_app.stores.database.conversations import DatabaseConversationStore
+from responses_app.resources.conversations.fields import ConversationAppend, ConversationRecord
+from responses_app.resources.conversations.store import DatabaseConversationStore
+from responses_app.stores.base import LogAppend, RetentionSettings, WorkerState
 from responses_app.stores.database.responses.chats import DatabaseChatStore
 from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.kept_chats import ChatsQuery
-from responses_app.stores.stores import ConversationRecord
 from tests.contracts.adapters.stores import queries
 from tests.contracts.adapters.test_chat_store import choices, name
 from tests.contracts.store import GONE, INPUT, Turn, exchange, sampled_text, save_all

@@ -10,7 +10,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connections
 
-from responses_app.models import ChainPart, Conversation, Response, SampledItem
+from responses_app.models import ChainPart, Response, SampledItem
+from responses_app.resources.conversations.model import Conversation
 from responses_app.stores.base import BaseResponseStore, Purged, RetentionSettings, StoredResponse, WorkerState
 from responses_app.stores.database.responses import removal
 from responses_app.stores.database.responses.removal import purge

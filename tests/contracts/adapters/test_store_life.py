@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from engine.formats.base import MessageKind
 from responses_app.kit.clock import StoreClock, own_clock
 from responses_app.kit.errors import StoreError
-from responses_app.models import BriefResponse, ChainPart, Conversation, ConversationItem, Response, SampledItem, Worker
+from responses_app.models import BriefResponse, ChainPart, Response, SampledItem, Worker
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.prompt.chain import ChainLink, drop_oldest, new_link
-from responses_app.stores.base import Claim, ConversationAppend, RetentionSettings, StoredResponse, WorkerState
+from responses_app.resources.conversations.fields import ConversationAppend
+from responses_app.resources.conversations.model import Conversation, ConversationItem
+from responses_app.stores.base import Claim, RetentionSettings, StoredResponse, WorkerState
 from responses_app.stores.database.responses.lookups import PART_COLUMNS, chain_of
 from responses_app.stores.database.responses.orphans import reclaim
 from responses_app.stores.database.responses.removal import purge, remove, remove_one

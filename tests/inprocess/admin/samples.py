@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from responses_app.models import ChainPart, Conversation, ConversationItem, Response, Worker
+from responses_app.models import ChainPart, Response, Worker
+from responses_app.resources.conversations.model import Conversation, ConversationItem
 
 Item = dict[str, Any]
 

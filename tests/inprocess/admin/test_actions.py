@@ -8,7 +8,8 @@ from django.test import Client
 
 from responses_app.extensions.console.admin import responses
 from responses_app.extensions.console.admin.responses import Cancelled
-from responses_app.models import ChainPart, Conversation, ConversationItem, Response, SampledItem
+from responses_app.models import ChainPart, Response, SampledItem
+from responses_app.resources.conversations.model import Conversation, ConversationItem
 from tests.inprocess.admin import samples
 from tests.inprocess.admin.conftest import ClientWith
 

@@ -10,8 +10,9 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from responses_app.extensions.console.admin import lists
-from responses_app.models import Conversation, ConversationItem, PublicName, Response, StoredFile
+from responses_app.models import PublicName, Response, StoredFile
 from responses_app.resources.batches.model import Batch
+from responses_app.resources.conversations.model import Conversation, ConversationItem
 from tests.inprocess.admin import samples
 
 LIST = "/admin/responses_app/response/"

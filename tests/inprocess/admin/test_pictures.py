@@ -10,7 +10,7 @@ from responses_app.extensions.console.watch.family import asked_of
 from responses_app.extensions.console.watch.page import LIVE_PICTURES
 from responses_app.extensions.console.watch.text import MAX_PICTURES, PageRoom
 from responses_app.extensions.console.watch.transcript import Block, PageTranscript
-from responses_app.models import Conversation, ConversationItem
+from responses_app.resources.conversations.model import Conversation, ConversationItem
 from tests.inprocess.admin import samples
 
 PNG = "data:image/png;base64,iVBORw0KGgo="

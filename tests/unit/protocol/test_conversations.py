@@ -7,7 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_app.api.conversation_requests import (
+from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.items.items import PASSED_THROUGH
+from responses_app.protocol.items.resources import identified, item_resource
+from responses_app.resources.conversations.fields import (
+    ConversationRecord,
     conversation_object,
     item_object,
     parse_added_items,
@@ -16,10 +20,6 @@ from responses_app.api.conversation_requests import (
     references,
     resolved,
 )
-from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.items.items import PASSED_THROUGH
-from responses_app.protocol.items.resources import identified, item_resource
-from responses_app.stores.stores import ConversationRecord
 from tests.kit.laws import counting_ids
 from tests.kit.oracle import validate_conversation, validate_conversation_item
 

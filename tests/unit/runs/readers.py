@@ -9,9 +9,9 @@ import pytest
 from engine.types import TurnRules
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.resources.conversations.fields import ConversationEntry, ConversationRecord
 from responses_app.runs.driving.run import Run
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.stores.stores import ConversationEntry, ConversationRecord
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually

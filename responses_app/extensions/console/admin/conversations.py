@@ -24,8 +24,8 @@ from responses_app.extensions.console.admin.filters import OwnProjectFilter, Sea
 from responses_app.extensions.console.admin.lists import MAX_CHANGED, BoundedChangeList, ReadOnlyAdmin, column
 from responses_app.extensions.console.watch.text import NONE, response_link, short_id, visible
 from responses_app.extensions.console.watch.transcript import Block, PageTranscript, as_dict
-from responses_app.models import Conversation, ConversationItem
 from responses_app.resources.audit.fields import Action
+from responses_app.resources.conversations.model import Conversation, ConversationItem
 
 AT_ONCE = 100  # items on a page
 

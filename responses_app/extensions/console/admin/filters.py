@@ -24,12 +24,13 @@ from django.http import HttpRequest
 
 from responses_app.admin.auditing import done
 from responses_app.extensions.console.watch.text import STATUSES, visible
-from responses_app.models import ID_LENGTH, ChainPart, ConversationItem, PublicName, Response
+from responses_app.models import ID_LENGTH, ChainPart, PublicName, Response
 from responses_app.protocol.api_keys import BY_SESSION
 from responses_app.protocol.items.words import MAX_SEARCH, phrases_of
 from responses_app.resources.audit.chain import plain
 from responses_app.resources.audit.fields import Action
 from responses_app.resources.audit.model import MAX_NAME
+from responses_app.resources.conversations.model import ConversationItem
 from responses_app.resources.projects.model import ApiKey
 from responses_app.stores.database.words import SearchTooSlow, WordsQuery, find, is_behind
 

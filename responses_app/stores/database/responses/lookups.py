@@ -18,12 +18,13 @@ from django.db.backends.utils import CursorWrapper
 
 from engine import orjson
 from responses_app.kit.sql import in_parts, placeholders
-from responses_app.models import ChainPart, Conversation, ConversationItem, Response
+from responses_app.models import ChainPart, Response
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import Leg, TurnLeg
 from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink, LinkTokens, link_of
 from responses_app.protocol.requests.resources import ResponseObject
+from responses_app.resources.conversations.model import Conversation, ConversationItem
 from responses_app.stores.base import LogNews, StoredLog
 from responses_app.stores.database.response_sql import BRIEF, LOGS, NAMES, PARTS, RESPONSES, SAMPLED
 from responses_app.stores.database.responses.rows import read_calls, response_of, sampled_item, time_value, unpack

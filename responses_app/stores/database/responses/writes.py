@@ -55,12 +55,12 @@ from responses_app.kit.sql import Row, Writing, for_update, in_parts, placeholde
 from responses_app.limits.suspects import Stage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.rollouts.generations import RecordedResponse
+from responses_app.resources.conversations.appending import append_response
 from responses_app.resources.usage.fields import entry_of
 from responses_app.resources.usage.keeping import keep_entries
 from responses_app.resources.webhooks.messages import messages_of_response
 from responses_app.resources.webhooks.outbox import Told, tell
 from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoredResponse
-from responses_app.stores.database.conversations import append_response
 from responses_app.stores.database.response_sql import (
     BEGIN_RESPONSE,
     CHANGE_RESPONSE,

@@ -26,7 +26,7 @@ from responses_app.resources.skills import keeping as skills  # noqa: F401
 # All of these register how their rows are removed and written.
 from responses_app.resources.usage import keeping as usage  # noqa: F401
 from responses_app.resources.vector_stores import removal as vector_stores  # noqa: F401
-from responses_app.stores.database import conversations, idempotency, pictures  # noqa: F401
+from responses_app.stores.database import idempotency, pictures  # noqa: F401
 from responses_app.stores.database.chunks import read_in_chunks
 from responses_app.stores.database.files import uploads  # noqa: F401
 from responses_app.stores.database.responses import removal  # noqa: F401

@@ -19,20 +19,13 @@ from engine import orjson
 from responses_app import __version__
 from responses_app.kit.columns import JSONTextField
 from responses_app.kit.kept import Line, kept_models
-from responses_app.models import (
-    BriefResponse,
-    ChainPart,
-    ChatChoice,
-    Conversation,
-    ConversationItem,
-    Response,
-    json_text,
-)
+from responses_app.models import BriefResponse, ChainPart, ChatChoice, Response, json_text
 from responses_app.models.pictures import Picture, PictureUse
 from responses_app.protocol.chat.completion import stored_completion
 from responses_app.protocol.chat.stored import ChatForm, stored_messages
 from responses_app.protocol.json_text import one_line
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject
+from responses_app.resources.conversations.model import Conversation, ConversationItem
 from responses_app.stores.database.pictures import picture_id
 from responses_app.stores.database.transfer import AT_ONCE, BYTES_AT_ONCE, FORMAT, VERSION
 

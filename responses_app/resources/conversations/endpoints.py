@@ -2,12 +2,20 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
 
-from typing_extensions import TypedDict
-
-from responses_app.api.conversation_requests import (
+from responses_app.auth.scopes import check_named, named_by_conversation
+from responses_app.kit.errors import UnknownCursor
+from responses_app.protocol import ids
+from responses_app.protocol.api_keys import Area, Caller
+from responses_app.protocol.errors import JsonObject, conversation_not_found
+from responses_app.protocol.fields import missing
+from responses_app.protocol.items.resources import Item, identified, with_included
+from responses_app.protocol.requests.pages import ItemList, list_page, parse_list_query, unknown_cursor
+from responses_app.resources.conversations.fields import (
     Conversation,
+    ConversationEntry,
+    ConversationRecord,
+    DeletedConversation,
     conversation_object,
     item_not_found,
     item_object,
@@ -18,28 +26,11 @@ from responses_app.api.conversation_requests import (
     resolved,
     too_many_conversations,
 )
-from responses_app.auth.scopes import check_named, named_by_conversation
-from responses_app.kit.errors import UnknownCursor
-from responses_app.protocol import ids
-from responses_app.protocol.api_keys import Area, Caller
-from responses_app.protocol.errors import JsonObject, conversation_not_found
-from responses_app.protocol.fields import missing
-from responses_app.protocol.items.resources import Item, identified, with_included
-from responses_app.protocol.requests.pages import ItemList, list_page, parse_list_query, unknown_cursor
+from responses_app.resources.conversations.store import ConversationFull
 from responses_app.runs.plan.sessions import session_of_conversation
-from responses_app.stores.stores import ConversationEntry, ConversationFull, ConversationRecord
 from responses_app.web.endpoint import INCLUDE, JSON, PAGED, Endpoint, Parameter, Refusals, text
 from responses_app.web.http import ApiRequest, include_of, or_raise, read_json
 from responses_app.wiring.site import get_site
-
-
-class DeletedConversation(TypedDict):
-    """A conversation is gone."""
-
-    id: str
-    object: Literal["conversation.deleted"]
-    deleted: Literal[True]
-
 
 REFUSALS: Refusals = {
     ConversationFull: lambda *_: too_many_conversations(get_site().settings.conversations_max_entries),

@@ -5,100 +5,36 @@ contiguous and in the order of the changes. Every change may be executed twice: 
 again. What writes rows runs inside a transaction, on a writer's thread, that of responses too.
 """
 
-import hashlib
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from django.db import connections, transaction
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from responses_app.kit.clock import unix, utc
-from responses_app.kit.errors import UnknownCursor
-from responses_app.kit.kept import removes, writes_lines
+from responses_app.kit.errors import StoreError, UnknownCursor
 from responses_app.kit.places import leave, place_of
 from responses_app.kit.retention import Retentions
-from responses_app.kit.sql import in_parts, one_at_a_time
+from responses_app.kit.sql import one_at_a_time
 from responses_app.kit.table import can_be_known, part_of
 from responses_app.kit.threads import DatabaseReaders
 from responses_app.kit.writer import CoalescingWriter
-from responses_app.models import Conversation, ConversationItem, json_text
-from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.resources import PREFIXES
-from responses_app.stores.base import ConversationAppend
-from responses_app.stores.stores import BaseConversationStore, ConversationEntry, ConversationFull, ConversationRecord
+from responses_app.resources.conversations.appending import insert_items, locked
+from responses_app.resources.conversations.fields import ConversationEntry, ConversationRecord
+from responses_app.resources.conversations.model import Conversation, ConversationItem
+from responses_app.stores.stores import BaseConversationStore
+
+Result = TypeVar("Result")
 
 
-def locked(using: str, conversation_id: str, mine: Mapping[str, object]) -> Conversation | None:
-    """Return a conversation that nobody else changes until this transaction ends, None if there is none.
-
-    `mine` is what the rows have that may be meant: their project, and perhaps more.
-    """
-    rows = Conversation.objects.using(using).select_for_update().filter(pk=conversation_id, **mine)
-    return next(iter(rows), None)
-
-
-def append_response(using: str, project: str, append: ConversationAppend, *, response_id: str, at: datetime) -> None:
-    """Append what a response was asked and said; once, however often this is called.
-
-    The response becomes the conversation's head if it read all that came before, else there is no head any more. A
-    conversation that is gone is not an error. Where one transaction appends to several conversations, it has to do so
-    in the order of their ids: another process might wait for their locks the other way round.
-    """
-    conversation = locked(using, append.conversation_id, {"project": project})
-    if conversation is None or _was_appended(using, append, response_id):
-        return
-    insert_items(using, conversation, append.items, seed=response_id, at=at, response_id=response_id)
-    read_all = conversation.version == append.read_version
-    conversation.version += 1
-    conversation.head = response_id if read_all else ""
-    # Positions begin with 1, so 0 means that the head covers nothing.
-    conversation.head_position = conversation.next_position - 1 if read_all else 0
-    conversation.save(using=using, update_fields=["version", "head", "head_position", "next_position"])
-
-
-def insert_items(
-    using: str,
-    conversation: Conversation,
-    items: Sequence[JsonObject],
-    *,
-    seed: str,
-    at: datetime,
-    response_id: str = "",
-) -> list[ConversationItem]:
-    """Put items behind all others, and return their rows; the caller saves the conversation's `next_position`.
-
-    An id that the conversation has already, or that is not an id, is replaced by one made of `seed`, which no other
-    append has: executed again, this makes the same ids.
-    """
-    conversation_id = conversation.pk
-    taken = _taken(using, conversation_id, (str(item.get("id") or "") for item in items))
-    rows = []
-    for index, item in enumerate(items):
-        item_id = str(item.get("id") or "")
-        if item_id in taken or not can_be_known(item_id):
-            item_id = _made_id(conversation_id, seed, index, item)
-        # Two items of one append may have the same id, too.
-        taken.add(item_id)
-        rows.append(
-            ConversationItem(
-                conversation_id=conversation_id,
-                item_id=item_id,
-                position=conversation.next_position + index,
-                created_at=at,
-                item={**item, "id": item_id},
-                response_id=response_id,
-            )
-        )
-    ConversationItem.objects.using(using).bulk_create(rows)
-    conversation.next_position += len(rows)
-    return rows
+CREATION_LOCK = 0x72657370  # the space of the locks of projects
 
 
 def conversation_row(project: str, record: ConversationRecord) -> Conversation:
@@ -132,32 +68,8 @@ def entry_of(row: ConversationItem) -> ConversationEntry:
     return ConversationEntry(position=row.position, item=row.item, created_at=unix(row.created_at))
 
 
-def _was_appended(using: str, append: ConversationAppend, response_id: str) -> bool:
-    """Whether this very append was committed before; asked by ids, which have an index."""
-    own = [item_id for item in append.items if can_be_known(item_id := str(item.get("id") or ""))]
-    made = [_made_id(append.conversation_id, response_id, index, item) for index, item in enumerate(append.items)]
-    # Any one of its rows will do: they were all written in one transaction.
-    rows = ConversationItem.objects.using(using).filter(conversation_id=append.conversation_id, response_id=response_id)
-    return any(rows.filter(item_id__in=part).exists() for part in in_parts([*own, *made]))
-
-
-def _taken(using: str, conversation_id: str, item_ids: Iterable[str]) -> set[str]:
-    """Return which of these ids the conversation has already."""
-    known_ids = [item_id for item_id in item_ids if can_be_known(item_id)]
-    rows = ConversationItem.objects.using(using).filter(conversation_id=conversation_id)
-    known = rows.values_list("item_id", flat=True)
-    return {item_id for part in in_parts(known_ids) for item_id in known.filter(item_id__in=part)}
-
-
-def _made_id(conversation_id: str, seed: str, index: int, item: JsonObject) -> str:
-    origin = f"{conversation_id} {seed} {index}".encode()
-    return PREFIXES.get(str(item.get("type")), ids.ITEM) + hashlib.blake2b(origin, digest_size=16).hexdigest()
-
-
-Result = TypeVar("Result")
-
-
-CREATION_LOCK = 0x72657370  # the space of the locks of projects
+class ConversationFull(StoreError):
+    """A project has as many conversations as it may have."""
 
 
 @dataclass(slots=True, eq=False)
@@ -374,17 +286,3 @@ def _items(
     items = ConversationItem.objects.using(connection.alias)
     of_mine = {f"conversation__{name}": value for name, value in mine.items()}
     return items.filter(conversation_id=conversation_id, **of_mine)
-
-
-@removes(Conversation, at_once=50)
-def _remove_with_items(rows: "QuerySet[Conversation]", ids: Sequence[str]) -> None:
-    with transaction.atomic(using=rows.db):
-        locked = list(rows.select_for_update().order_by("pk").values_list("pk", flat=True))
-        ConversationItem.objects.using(rows.db).filter(conversation_id__in=locked).delete()
-        rows.filter(pk__in=locked).delete()
-
-
-@writes_lines(Conversation)
-def _lines(row: Conversation, head: Mapping[str, Any], using: str) -> Iterator[str]:
-    items = ConversationItem.objects.using(using).filter(conversation=row).order_by("position")
-    yield json_text({**head, "items": [each.item for each in items.iterator(chunk_size=200)]})

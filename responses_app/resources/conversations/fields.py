@@ -24,7 +24,6 @@ from responses_app.protocol.fields import (
 from responses_app.protocol.items.items import parse_items
 from responses_app.protocol.items.resources import item_resource
 from responses_app.protocol.json_text import json_size
-from responses_app.stores.stores import ConversationRecord
 
 MAX_ITEMS = 20  # that one request may add
 ITEM_STATUSES = ("in_progress", "completed", "incomplete")
@@ -51,6 +50,41 @@ class AddedItems(ClientModel):
     """A body that adds items."""
 
     beside: ClassVar = ("items",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationRecord:
+    """A conversation without its items."""
+
+    id: str  # "conv_…"
+    created_at: int  # Unix seconds
+    metadata: Mapping[str, str]
+    title: str = ""
+    status: str = ""
+    head: str = ""  # the response whose chain has the items up to `head_position`; "" for none
+    head_position: int = 0  # 0 where there is no head
+    version: int = 0  # counts all changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationEntry:
+    """An item of a conversation, and where it stands."""
+
+    position: int  # from 1 on; not without gaps, where items were deleted
+    item: JsonObject
+    created_at: int  # Unix seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationAppend:
+    """What a response adds to its conversation: its input and its output, each item with an id.
+
+    Where no change came since `read_version`, whose items the response read, it becomes the conversation's head.
+    """
+
+    conversation_id: str  # of the same project
+    items: tuple[JsonObject, ...]  # in their order
+    read_version: int  # of the conversation, when its items were read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +152,14 @@ class Conversation(TypedDict):
     metadata: dict[str, str]
     title: str | None
     status: str | None
+
+
+class DeletedConversation(TypedDict):
+    """A conversation is gone."""
+
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
 
 
 def conversation_object(record: ConversationRecord) -> Conversation:
