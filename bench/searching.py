@@ -109,16 +109,15 @@ def chunk(random_: random.Random) -> str:
 async def _searched(alias: str) -> tuple[float, list[float], list[float]]:
     """Return how many seconds it took to fill a store, and milliseconds of each search, and of the yardstick."""
     from responses_app.kit.clock import utc
+    from responses_app.resources.files.fields import NewFile
+    from responses_app.resources.files.store import Files
     from responses_app.resources.vector_stores.fields import NewStoreFile, Search
     from responses_app.resources.vector_stores.model import VectorStore
     from responses_app.resources.vector_stores.store import VectorStores
-    from responses_app.stores.database.files.files import DatabaseFileStore
-    from responses_app.stores.files import FileRecord
 
     chance, now = random.Random(1), int(time.time())
-    files, stores = DatabaseFileStore(using=alias), VectorStores(using=alias)
-    record = FileRecord(id="file-1", filename="a.txt", purpose="assistants", bytes=1, created_at=now)
-    await files.create("default", record, [b"x"])
+    files, stores = Files(using=alias), VectorStores(using=alias)
+    await files.create("default", "file-1", NewFile(filename="a.txt", purpose="assistants", bytes=1), [b"x"])
     store = VectorStore(id="vs_1", project="default", created_at=utc(now), last_active_at=utc(now))
     await stores.create(store, [NewStoreFile(file_id="file-1", filename="a.txt")])
     pending = await stores.claim("bench", lease_seconds=600)
@@ -171,20 +170,20 @@ async def _searched_by_meaning(alias: str, count: int) -> tuple[list[float], lis
     import numpy as np
 
     from responses_app.kit.clock import utc
+    from responses_app.resources.files.fields import NewFile
+    from responses_app.resources.files.store import Files
     from responses_app.resources.vector_stores.fields import Meaning, NewStoreFile, Search
     from responses_app.resources.vector_stores.model import VectorStore
     from responses_app.resources.vector_stores.store import VectorStores
-    from responses_app.stores.database.files.files import DatabaseFileStore
-    from responses_app.stores.files import FileRecord
 
     chance, numbers, now = random.Random(1), np.random.default_rng(1), int(time.time())
-    files, stores = DatabaseFileStore(using=alias), VectorStores(using=alias)
+    files, stores = Files(using=alias), VectorStores(using=alias)
     store = VectorStore(id="vs_1", project="default", created_at=utc(now), last_active_at=utc(now))
     await stores.create(store)
     for number, first in enumerate(range(0, count, CHUNKS_OF_A_FILE)):
-        record = FileRecord(id=f"file-{number}", filename="a.txt", purpose="assistants", bytes=1, created_at=now)
-        await files.create("default", record, [b"x"])
-        await stores.add("default", "vs_1", [NewStoreFile(file_id=record.id, filename="a.txt")])
+        file = NewFile(filename="a.txt", purpose="assistants", bytes=1)
+        await files.create("default", f"file-{number}", file, [b"x"])
+        await stores.add("default", "vs_1", [NewStoreFile(file_id=f"file-{number}", filename="a.txt")])
         pending = await stores.claim("bench", lease_seconds=600)
         assert pending is not None
         assert await stores.keep(pending, [chunk(chance) for _ in range(min(CHUNKS_OF_A_FILE, count - first))])

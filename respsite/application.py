@@ -8,7 +8,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 
 from responses_app.auth.proxies import TrustedProxies
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.files.files import FileBounds
+from responses_app.resources.files.fields import FileBounds
 from responses_app.routing import websocket_urlpatterns
 from responses_app.settings.conf import Settings
 from responses_app.web.bodies import Application, Bodies, BodyRules

@@ -11,7 +11,6 @@ from responses_app.protocol.chat.request import ChatFields
 from responses_app.protocol.chat.stored import ChatCompletionChanges
 from responses_app.protocol.fields import ClientModel, carried_out, inner_models
 from responses_app.protocol.files.containers import AutoShell, CodeInterpreter, CopiedFile, NewContainer, ReferenceShell
-from responses_app.protocol.files.files import CompletedUpload, NewUpload, UploadFields
 from responses_app.protocol.items.items import MODELS, PASSED_THROUGH, REFUSED_ITEMS
 from responses_app.protocol.messages.blocks import MESSAGES as MESSAGES_OF_ANTHROPIC
 from responses_app.protocol.messages.request import CountFields, MessagesFields
@@ -27,6 +26,7 @@ from responses_app.protocol.stateless.decisions import DecisionFields
 from responses_app.protocol.stateless.embeddings import EmbeddingFields
 from responses_app.resources.batches.fields import NewBatch, NewMessageBatch
 from responses_app.resources.conversations.fields import AddedItems, ConversationFields, NewConversationFields
+from responses_app.resources.files.fields import CompletedUpload, NewUpload, UploadFields
 from responses_app.resources.projects.fields import (
     KeyChanges,
     NewAdminKey,

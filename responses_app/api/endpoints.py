@@ -9,7 +9,6 @@ from responses_app.api import (
     decisions,
     embeddings,
     engine,
-    files,
     messages,
     models,
     openapi,
@@ -22,6 +21,7 @@ from responses_app.kit.extension import extensions
 from responses_app.resources.audit import endpoints as audit_logs
 from responses_app.resources.batches import endpoints as batches
 from responses_app.resources.conversations import endpoints as conversations
+from responses_app.resources.files import endpoints as files
 from responses_app.resources.projects import endpoints as projects
 from responses_app.resources.setups import endpoints as setups
 from responses_app.resources.skills import endpoints as skills

@@ -26,8 +26,9 @@ from responses_app.runs.driving.tool_calls import NotPermitted
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.failures import store_errors
 from responses_app.runs.plan.plan import RunPlan
+from responses_app.runs.plan.stores import Stores
 from responses_app.runs.registry.registry import RunRegistry
-from responses_app.stores.stores import ApprovalHolder, Stores
+from responses_app.stores.stores import ApprovalHolder
 
 logger = logging.getLogger("respsite.runs")
 

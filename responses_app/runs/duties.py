@@ -27,6 +27,7 @@ from responses_app.protocol.requests.resources import ResponseObject, as_failed
 from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.settings import RunSettings
+from responses_app.runs.plan.stores import Stores
 from responses_app.runs.registry.registry import POLL_SECONDS, Forgetting, RunRegistry
 from responses_app.runs.service import ResponseService
 from responses_app.stores.base import (
@@ -37,7 +38,6 @@ from responses_app.stores.base import (
     StoredResponse,
     WorkerState,
 )
-from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")
 

@@ -53,6 +53,7 @@ from responses_app.runs.plan.plan import Origin, RunPlan
 from responses_app.runs.plan.recorders import of_fields, record
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
+from responses_app.runs.plan.stores import Stores
 from responses_app.runs.planning.grammars import check_grammar
 from responses_app.runs.planning.history import History, Recall, with_known_turns
 from responses_app.runs.planning.offering import Shelf, with_fixed_versions
@@ -63,7 +64,7 @@ from responses_app.runs.retention import RetentionWatch
 from responses_app.runs.rollouts import Rollouts
 from responses_app.stores.base import AcceptedResponse, Claim
 from responses_app.stores.callers import BaseKeyStore
-from responses_app.stores.stores import BaseSharedTurns, Stores
+from responses_app.stores.stores import BaseSharedTurns
 
 logger = logging.getLogger("respsite.runs")
 

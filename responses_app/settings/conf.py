@@ -38,6 +38,7 @@ from responses_app.protocol.setting import (
 )
 from responses_app.protocol.transport import HeaderSettings
 from responses_app.resources.batches.settings import BatchSettings
+from responses_app.resources.files.fields import FileSettings
 from responses_app.resources.skills.fields import SkillSettings
 from responses_app.resources.vector_stores.settings import VectorStoreSettings
 from responses_app.resources.webhooks.settings import WebhookSettings
@@ -45,7 +46,6 @@ from responses_app.runs.plan.settings import RunSettings
 from responses_app.settings.extensions import DEFAULT, chosen, extension_names, load
 from responses_app.settings.models import EmbeddingSettings, EngineSettings
 from responses_app.settings.order import ORDER
-from responses_app.stores.files import FileSettings
 from responses_app.stores.idempotency import IdempotencySettings
 from responses_app.tools.settings import ImageSettings, MeaningSettings, PictureSettings, SearchSettings
 

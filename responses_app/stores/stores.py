@@ -1,4 +1,4 @@
-"""`Stores`: where a process keeps things, handed around as one; the contracts of chats, conversations and approvals.
+"""The contracts of chats, conversations, approvals and shared turns.
 
 `tests/contracts/adapters/` tests every implementation.
 
@@ -17,11 +17,6 @@ from responses_app.protocol.chat.stored import ChatForm, ChatQuery
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.resources.conversations.fields import ConversationEntry, ConversationRecord
-from responses_app.stores.base import BaseResponseStore
-from responses_app.stores.files import BaseFileStore
-from responses_app.stores.kept_chats import BaseKeptChats
-from responses_app.stores.pictures import BasePictureStore
-from responses_app.stores.rollouts import BaseRolloutStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +145,6 @@ class BaseConversationStore(ABC):
     @abstractmethod
     async def remove(self, project: str, conversation_id: str, item_id: str) -> bool:
         """Forget one item; return whether there was one. The conversation's head goes with an item it covers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stores:
-    """Where responses, what they are as chat completions, conversations, files, pictures and roll-outs are kept."""
-
-    responses: BaseResponseStore
-    chats: BaseChatStore
-    kept_chats: BaseKeptChats
-    conversations: BaseConversationStore
-    files: BaseFileStore
-    approvals: BaseApprovalStore
-    pictures: BasePictureStore
-    rollouts: BaseRolloutStore
 
 
 class BaseSharedTurns(ABC):

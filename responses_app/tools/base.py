@@ -17,9 +17,9 @@ from engine import orjson
 from responses_app.kit.retention import Retentions
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer
-from responses_app.stores.files import BaseFileStore
 
 if TYPE_CHECKING:
+    from responses_app.resources.files.store import Files
     from responses_app.resources.skills.store import Skills
 
 
@@ -37,7 +37,7 @@ class ToolParts:
     """What tools are made of: parts of the server that they may use."""
 
     settings: Any  # all of them; an instance of each class of settings that there is
-    files: BaseFileStore
+    files: "Files"
     skills: "Skills"
     stored_items: Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]]  # of a project, by their ids
     now: Callable[[], float]  # the store's Unix time

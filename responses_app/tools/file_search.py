@@ -25,13 +25,14 @@ from responses_app.protocol.files.fusion import Weights
 from responses_app.protocol.files.searches import MAX_QUERY, Chunking, Filter
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.requests.server_tools import FOUND, FoundFiles
+from responses_app.resources.files.fields import FileGone
 from responses_app.resources.vector_stores.fields import MAX_QUERIES, Hit, Search, store_expired, store_not_found
-from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.base import BaseTool, Finish, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
 from responses_app.tools.meaning import ChunkEmbedder, QueryVectors
 from responses_app.tools.reading.processes import READ_SECONDS, DocumentReader, ReadFailed
 
 if TYPE_CHECKING:
+    from responses_app.resources.files.store import Files
     from responses_app.resources.vector_stores.store import VectorStores
     from responses_app.resources.vector_stores.work import FileToRead
 
@@ -51,7 +52,7 @@ class Indexer:
     def __init__(
         self,
         stores: "VectorStores",
-        files: BaseFileStore,
+        files: "Files",
         reader: DocumentReader,
         *,
         worker: str,

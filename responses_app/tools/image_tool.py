@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from engine import orjson
 from engine.formats.base import FunctionTool, ToolNamespace
@@ -23,7 +23,7 @@ from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.requests.server_tools import ITEMS, SentImage, newest_images, sent_image, sent_images
-from responses_app.stores.files import BaseFileStore, FileGone
+from responses_app.resources.files.fields import FileGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolImage, ToolResult, ToolUse, json_object
 from responses_app.tools.image_service import (
     ImageFailed,
@@ -36,6 +36,9 @@ from responses_app.tools.image_service import (
     too_large,
 )
 from responses_app.tools.settings import ImageSettings
+
+if TYPE_CHECKING:
+    from responses_app.resources.files.store import Files
 
 MAX_BEGIN_WITH = 4  # images of one message that an edit begins with
 MAX_KEPT_BYTES = 64 * 1024 * 1024  # of the images of a process, the newest
@@ -50,7 +53,7 @@ class EarlierImages:
     `stored` finds stored items, `files` are those of clients, `settings` bound an image.
     """
 
-    def __init__(self, stored: FindItems, files: BaseFileStore, settings: ImageSettings) -> None:
+    def __init__(self, stored: FindItems, files: "Files", settings: ImageSettings) -> None:
         self._stored = stored
         self._files = files
         self._max_bytes = settings.image_max_bytes

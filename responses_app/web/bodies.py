@@ -17,7 +17,6 @@ from email.utils import formatdate
 from typing import Any
 
 from responses_app.protocol.errors import ApiError, not_an_object
-from responses_app.protocol.files.files import MAX_PART_BYTES, file_too_large, part_too_large
 from responses_app.protocol.transport import (
     CHUNKED,
     FORM_TYPE,
@@ -31,6 +30,7 @@ from responses_app.protocol.transport import (
     unknown_coding,
     unsupported_media_type,
 )
+from responses_app.resources.files.fields import MAX_PART_BYTES, file_too_large, part_too_large
 from responses_app.resources.skills.fields import skill_too_large
 from responses_app.web.endpoint import Endpoint, Form, Size, find, is_api_path
 from responses_app.web.http import NotServed, error_response

@@ -17,28 +17,28 @@ from responses_app.kit.threads import DatabaseReaders
 from responses_app.limits.ledger import BaseLedger
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import ConnectionLimit, Rates
+from responses_app.runs.plan.stores import Stores
 from responses_app.runs.spending import Spending
 from responses_app.settings.conf import Settings
 from responses_app.stores.base import BaseResponseStore
 from responses_app.stores.engines import BaseEngineStore
-from responses_app.stores.files import BaseFileStore
 from responses_app.stores.idempotency import BaseIdempotencyStore
 from responses_app.stores.kept_chats import BaseKeptChats
 from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore
 from responses_app.stores.pictures import BasePictureStore
-from responses_app.stores.stores import BaseApprovalStore, BaseChatStore, BaseConversationStore, BaseSharedTurns, Stores
+from responses_app.stores.stores import BaseApprovalStore, BaseChatStore, BaseConversationStore, BaseSharedTurns
 from responses_app.wiring.parts import Made, Parts, duty, part
 from responses_app.wiring.relay import Relay
 
 if TYPE_CHECKING:
     from responses_app.resources.audit.store import AuditTrail
     from responses_app.resources.batches.store import Batches
+    from responses_app.resources.files.store import Files, Uploads
     from responses_app.resources.projects.store import Projects
     from responses_app.resources.setups.store import Setups
     from responses_app.resources.skills.store import Skills
     from responses_app.resources.usage.store import UsageStore
     from responses_app.resources.webhooks.store import Webhooks
-    from responses_app.stores.database.files.uploads import DatabaseUploads
     from responses_app.stores.database.rollouts.store import DatabaseRollouts
     from responses_app.stores.database.transfer.retention import DatabaseRetentions
     from responses_app.stores.database.words import DatabaseWords
@@ -183,16 +183,16 @@ class Adapters(Parts):
         )
 
     @part
-    def files(self) -> BaseFileStore:
-        from responses_app.stores.database.files.files import DatabaseFileStore
+    def files(self) -> "Files":
+        from responses_app.resources.files.store import Files
 
-        return self._own(DatabaseFileStore)
+        return self._own(Files)
 
     @part
-    def uploads(self) -> "DatabaseUploads":  # of files that come in parts
-        from responses_app.stores.database.files.uploads import DatabaseUploads
+    def uploads(self) -> "Uploads":  # of files that come in parts
+        from responses_app.resources.files.store import Uploads
 
-        return self._own(DatabaseUploads)
+        return self._own(Uploads)
 
     @part
     def skills(self) -> "Skills":

@@ -311,6 +311,7 @@ class Site(Adapters):
         upkeep.purges += (
             self.service.known_turns.purge,
             TrimmedMemory(is_busy=lambda: self.registry.busy).trim,
+            self.uploads.purge,
             self.skills.purge,
             self.idempotency_store.purge,
             self.usage.fold,

@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.management import CommandError, call_command
 
+from responses_app.kit.pieces import FilePart
 from responses_app.management.commands import forget
-from responses_app.models import FilePart, StoredFile
 from responses_app.resources.conversations.model import Conversation
+from responses_app.resources.files.model import StoredFile
 from responses_app.resources.projects.callers import create_key
 from responses_app.resources.projects.model import ApiKey, Project
 

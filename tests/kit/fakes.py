@@ -41,6 +41,7 @@ from responses_app.runs.plan.pictures import PictureShelf
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
+from responses_app.runs.plan.stores import Stores
 from responses_app.runs.planning.history import History
 from responses_app.runs.planning.offering import Shelf
 from responses_app.runs.planning.pictures import Fetch, PictureReading, Read, no_fetch, no_pictures
@@ -49,15 +50,13 @@ from responses_app.runs.queues.turns import FairTurns
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.runs.service import ResponseService
 from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse
-from responses_app.stores.files import BaseFileStore
 from responses_app.stores.nothing import NoChatStore, NoKeptChats
 from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.rollouts import BaseRolloutStore
-from responses_app.stores.stores import BaseApprovalStore, BaseConversationStore, Stores
+from responses_app.stores.stores import BaseApprovalStore, BaseConversationStore
 from responses_app.tools.base import BaseTool
 from responses_app.tools.settings import PictureSettings
 from tests.kit.laws import assert_laws, counting_ids
-from tests.kit.memory_files import MemoryFileStore
 from tests.kit.memory_pictures import MemoryPictureStore
 from tests.kit.memory_rollouts import MemoryRollouts
 from tests.kit.memory_stores import MemoryApprovalStore, MemoryResponseStore
@@ -270,7 +269,7 @@ class Site:
     rates: Rates = field(default_factory=lambda: Rates(MemoryLedger()))
     metrics: Metrics = field(default_factory=Metrics)
     new_id: Callable[[str], str] = field(default_factory=counting_ids)
-    files: BaseFileStore = field(default_factory=MemoryFileStore)
+    files: Any = None  # who names one brings the store
     approvals: BaseApprovalStore = field(default_factory=MemoryApprovalStore)
     skills: Any = None  # who asks for one brings the store
     pictures: BasePictureStore = field(default_factory=MemoryPictureStore)

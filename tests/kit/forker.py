@@ -49,7 +49,7 @@ MODULES = (
     *(f"responses_app.api.{name}" for name in ("responses", "engine", "models", "chats")),
     *(f"responses_app.api.{name}" for name in ("messages", "completions", "openapi")),
     *("responses_app.api.rollout_exports", "responses_app.extensions.containers.endpoints"),
-    *(f"responses_app.resources.{name}.endpoints" for name in ("audit", "projects", "skills", "usage")),
+    *(f"responses_app.resources.{name}.endpoints" for name in ("audit", "files", "projects", "skills", "usage")),
 )
 MAX_ORDER = 1024 * 1024  # bytes
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.files import BaseFileStore
+from responses_app.resources.files.store import Files
 from responses_app.tools.image_service import ImageService
 from responses_app.tools.image_tool import EarlierImages, FindItems, ImageTool
 from responses_app.tools.settings import ImageSettings
-from tests.kit.memory_files import MemoryFileStore
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -75,7 +74,7 @@ def image_tool(
     images: ImageServer,
     *,
     stored: FindItems | None = None,
-    files: BaseFileStore | None = None,
+    files: Files | None = None,
     seconds: float = 20.0,
     max_bytes: int = 64 * 1024,
 ) -> ImageTool:
@@ -90,7 +89,7 @@ def image_tool(
         image_service_seconds=seconds,
         image_max_bytes=max_bytes,
     )
-    earlier = EarlierImages(stored or nothing, files or MemoryFileStore(), settings)
+    earlier = EarlierImages(stored or nothing, files, settings)  # type: ignore[arg-type]
     return ImageTool(ImageService(settings), earlier)
 
 

@@ -26,7 +26,6 @@ from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.settings import SandboxSettings
 from responses_app.tools.sandbox.sharing import SharedContainers
 from responses_app.tools.sandbox.watching import Cgroups
-from tests.kit.memory_files import MemoryFileStore
 from tests.kit.server import ROOT, clean_environ, free_port
 
 SMALL = SandboxSettings(
@@ -60,7 +59,7 @@ def interpreter(
     """Return a tool that has its containers in this process; without `new_id` its ids are numbers."""
     numbers = count(1)
     containers = shared(Containers(choose, settings, new_id=new_id or (lambda prefix: f"{prefix}{next(numbers)}")))
-    return CodeInterpreterTool(containers=containers, settings=settings, files=MemoryFileStore(), skills=skills)
+    return CodeInterpreterTool(containers=containers, settings=settings, files=None, skills=skills)
 
 
 @asynccontextmanager

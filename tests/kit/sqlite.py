@@ -2,7 +2,7 @@
 
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from pytest_django.plugin import DjangoDbBlocker
 
+from responses_app.resources.files.store import Files
 from respsite.settings import database
 from tests.kit.databases import migrated_file
 from tests.kit.server import manage
@@ -53,3 +54,11 @@ def sqlite_alias(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator
     file = shutil.copy(migrated_file(manage), tmp_path / "store.sqlite3")
     with known_to_django(f"sqlite:///{file}", django_db_blocker) as alias:
         yield alias
+
+
+@pytest.fixture
+async def files(sqlite_alias: str) -> AsyncIterator[Files]:
+    """The store of files."""
+    store = Files(using=sqlite_alias)
+    yield store
+    await store.aclose()

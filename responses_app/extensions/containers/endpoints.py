@@ -29,10 +29,10 @@ from responses_app.protocol.files.containers import (
     parse_copied,
     too_many_containers,
 )
-from responses_app.protocol.files.files import file_not_found, name_on_disk
+from responses_app.protocol.files.files import name_on_disk
 from responses_app.protocol.requests.pages import page_behind, parse_list_query
+from responses_app.resources.files.fields import PIECE_BYTES, file_not_found
 from responses_app.resources.skills.fields import SkillGone, skill_not_found
-from responses_app.stores.files import PIECE_BYTES
 from responses_app.tools.egress.base import NetworkRecord
 from responses_app.tools.egress.policy import policy_of
 from responses_app.tools.sandbox.records import ContainerFileRecord as FileRecord

@@ -17,9 +17,9 @@ from responses_app.kit.retention import Retentions
 from responses_app.management.database import DatabaseCommand, note
 from responses_app.management.terminal import progress
 from responses_app.resources.audit.fields import Action
+from responses_app.resources.files.keeping import files_to_purge, remove_files
 from responses_app.resources.projects.model import Project
 from responses_app.stores.base import Purged, RetentionSettings
-from responses_app.stores.database.files.rows import files_to_purge, remove_files
 from responses_app.stores.database.responses.removal import MAX_PLANNED, MAX_RESPONSES, purge
 from responses_app.stores.database.responses.rows import database_time
 from responses_app.wiring.relay import Relay

@@ -35,10 +35,10 @@ from responses_app.resources.batches.lines import (
 )
 from responses_app.resources.batches.model import CANCELLING, COMPLETED, FAILED, IN_PROGRESS, VALIDATING, Batch
 from responses_app.resources.batches.runner import BatchContext, KeyGone, LineRunner
+from responses_app.resources.files.fields import PIECE_BYTES, FileGone, NewFile
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.queues.turns import FairTurns
 from responses_app.stores.base import ClaimLost
-from responses_app.stores.files import PIECE_BYTES, FileGone, FileRecord
 
 logger = logging.getLogger("respsite.runs")
 
@@ -216,18 +216,12 @@ class ClaimedBatch:
         # Of lines that were never begun nothing is kept: what is said of them is made here.
         async for line in self._lines(row, [each for each in outcomes if each in NOT_RUN]):
             size += len(line)
-        now = int(context.now())
-        file = FileRecord(
-            id=file_id,
-            filename=f"{row.pk}_{kind}.jsonl",
-            purpose=OUTPUT_PURPOSE,
-            bytes=size,
-            created_at=now,
-            expires_at=None if row.output_seconds is None else now + row.output_seconds,
-        )
+        name = f"{row.pk}_{kind}.jsonl"
+        file = NewFile(filename=name, purpose=OUTPUT_PURPOSE, bytes=size, seconds=row.output_seconds)
         self._written.append(file_id)
         try:
-            await context.files.create(row.project, file, _pieces(self._lines(row, outcomes)), over_limits=True)
+            pieces = _pieces(self._lines(row, outcomes))
+            await context.files.create(row.project, file_id, file, pieces, over_limits=True)
         except ValueError:
             # Lines have gone while they were read. That is so where another worker has ended the batch: then this
             # raises `ClaimLost`, and else something is broken.

@@ -17,7 +17,6 @@ from responses_app.kit.errors import StoreError
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import invalid_request, invalid_value
 from responses_app.protocol.fields import whole_number
-from responses_app.protocol.files.files import BATCH_PURPOSE, file_not_found
 from responses_app.protocol.ids import BATCH, MESSAGE_BATCH
 from responses_app.protocol.messages.errors import MessagesErrorAnswer, check_version
 from responses_app.protocol.requests.pages import Query, page_of, parse_cursor, parse_list_query
@@ -45,6 +44,7 @@ from responses_app.resources.batches.fields import (
 )
 from responses_app.resources.batches.lines import CANCELLED, ERRORED, EXPIRED, SUCCEEDED, NewLine, message_not_run_line
 from responses_app.resources.batches.store import TooManyBatches
+from responses_app.resources.files.fields import BATCH_PURPOSE, file_not_found
 from responses_app.web.endpoint import PAGED, Endpoint, Parameter, Refusals, in_batches, limit_of, text
 from responses_app.web.http import ApiRequest, or_raise, read_json
 from responses_app.web.transfers import streamed

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from engine import orjson
 from responses_app.kit.clock import unix
@@ -39,7 +39,9 @@ from responses_app.resources.batches.store import Batches, DoneLine
 from responses_app.runs.queues.turns import FairTurns, TurnPlace
 from responses_app.stores.base import ClaimLost
 from responses_app.stores.callers import BaseKeyStore
-from responses_app.stores.files import BaseFileStore
+
+if TYPE_CHECKING:
+    from responses_app.resources.files.store import Files
 
 logger = logging.getLogger("respsite.runs")
 
@@ -69,7 +71,7 @@ class BatchContext:
     """What the work on batches needs of the rest of the server."""
 
     store: Batches
-    files: BaseFileStore
+    files: "Files"
     keys: BaseKeyStore
     settings: BatchSettings
     max_line_bytes: int

@@ -11,11 +11,10 @@ from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.fields import validate
-from responses_app.protocol.files.files import files_full
 from responses_app.protocol.requests.pages import page_of, parse_list_query
+from responses_app.resources.files.fields import PIECE_BYTES, FilesFull, files_full
 from responses_app.resources.skills import fields
 from responses_app.resources.skills.bundles import BadBundle, Bundle, SentFile, read_folder, read_zip
-from responses_app.stores.files import PIECE_BYTES, FilesFull
 from responses_app.web.endpoint import BYTES, PAGED, Endpoint, Form, Refusals, Size, text
 from responses_app.web.forms import SentForm, sent_form
 from responses_app.web.http import ApiRequest, parse_noting, read_json

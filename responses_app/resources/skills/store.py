@@ -19,6 +19,8 @@ from responses_app.kit.sql import one_at_a_time
 from responses_app.kit.table import Store, can_be_known, part_of, reads, writes
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files.skills import LATEST, VERSION
+from responses_app.resources.files.fields import PIECE_BYTES, UNLIMITED, FileSettings
+from responses_app.resources.files.keeping import CREATION_LOCK, check_room
 from responses_app.resources.skills.bundles import Bundle
 from responses_app.resources.skills.fields import (
     DefaultInUse,
@@ -30,8 +32,6 @@ from responses_app.resources.skills.fields import (
 )
 from responses_app.resources.skills.keeping import remove_some_of_version
 from responses_app.resources.skills.model import Skill, SkillVersion
-from responses_app.stores.database.files.rows import CREATION_LOCK, check_room
-from responses_app.stores.files import PIECE_BYTES, UNLIMITED, FileSettings
 
 logger = logging.getLogger("respsite.stores")
 

@@ -8,8 +8,8 @@ from responses_app.auth.scopes import Named, check_named
 from responses_app.kit.clock import utc
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area, Caller
-from responses_app.protocol.files.files import file_not_found
 from responses_app.protocol.requests.pages import page_of, parse_list_query
+from responses_app.resources.files.fields import file_not_found
 from responses_app.resources.vector_stores import model
 from responses_app.resources.vector_stores.fields import (
     STATUSES,

@@ -10,7 +10,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from responses_app.kit.columns import json_text
 from responses_app.kit.kept import removes, writes_lines
 from responses_app.kit.places import leave
-from responses_app.models import StoredFile
+from responses_app.resources.files.model import StoredFile
 from responses_app.resources.vector_stores.model import (
     IN_WORK,
     PENDING,

@@ -12,9 +12,9 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
 from responses_app.kit.places import place_of
 from responses_app.kit.sql import in_parts, one_at_a_time
 from responses_app.kit.table import assign, can_be_known, part_of, reads, writes
-from responses_app.models import StoredFile
 from responses_app.protocol.files.searches import Value
 from responses_app.protocol.requests.pages import ListQuery
+from responses_app.resources.files.model import StoredFile
 from responses_app.resources.vector_stores.fields import (
     CountedBatch,
     CountedStore,

@@ -32,8 +32,8 @@ from responses_app.runs.plan.failures import failure, unanswered
 from responses_app.runs.plan.pictures import NAMED_PICTURES
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.plan.recorders import ROLLOUT, as_fields
+from responses_app.runs.plan.stores import Stores
 from responses_app.stores.base import AcceptedResponse, Claim, ClaimLost, NameTaken, ParentGone, StoredResponse
-from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")
 

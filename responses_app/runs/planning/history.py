@@ -54,9 +54,9 @@ from responses_app.resources.conversations.fields import ConversationRecord
 from responses_app.runs.plan.pictures import ShownPictures
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import Tell
+from responses_app.runs.plan.stores import Stores
 from responses_app.runs.planning.pictures import PictureReading
 from responses_app.runs.planning.reading import FileReading, Unsealing, is_sealed, no_reader
-from responses_app.stores.stores import Stores
 
 LONG_INPUT = 20_000  # bytes of JSON; so much is opened and rendered in 5 ms at most
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from responses_app.protocol.errors import ApiError, invalid_request, overloaded
 from responses_app.protocol.items.media import (
@@ -31,12 +32,15 @@ from responses_app.protocol.items.media import (
 )
 from responses_app.protocol.pictures import PictureUnreadable, ReadPicture, StoredPicture
 from responses_app.protocol.prompt.rendering import Items
+from responses_app.resources.files.fields import FileGone
 from responses_app.runs.plan.failures import invalid_image, too_many_images
 from responses_app.runs.plan.pictures import PictureShelf, ShownPictures
-from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.network import NetworkError
 from responses_app.tools.places import SharedPlaces
 from responses_app.tools.settings import PictureSettings
+
+if TYPE_CHECKING:
+    from responses_app.resources.files.store import Files
 
 logger = logging.getLogger("respsite.runs")
 
@@ -91,7 +95,7 @@ class PictureReading:
     def __init__(
         self,
         shelf: PictureShelf,
-        files: BaseFileStore,
+        files: "Files",
         *,
         read: Read = no_pictures,
         fetch: Fetch = no_fetch,

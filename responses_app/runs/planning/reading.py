@@ -6,6 +6,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from responses_app.protocol.errors import invalid_encrypted_content
 from responses_app.protocol.items import compaction
@@ -38,7 +39,10 @@ from responses_app.protocol.prompt import sealed_items
 from responses_app.protocol.prompt.rendering import Items
 from responses_app.protocol.prompt.sealed_items import SealedOthers, read_seal, with_exact_tokens
 from responses_app.protocol.sealing import SealBroken, Sealer
-from responses_app.stores.files import BaseFileStore, FileGone
+from responses_app.resources.files.fields import FileGone
+
+if TYPE_CHECKING:
+    from responses_app.resources.files.store import Files
 
 logger = logging.getLogger("respsite.runs")
 
@@ -58,7 +62,7 @@ async def no_reader(name: str, content: bytes) -> str:
 class FileReading:
     """The reader of files in `files`; what is not plain text is read by `read_document`."""
 
-    def __init__(self, files: BaseFileStore, read_document: ReadDocument) -> None:
+    def __init__(self, files: "Files", read_document: ReadDocument) -> None:
         self._files = files
         self._read_document = read_document
         self._texts: OrderedDict[tuple[str, bytes], str] = OrderedDict()  # by project and content, the latest last

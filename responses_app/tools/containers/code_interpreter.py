@@ -28,15 +28,14 @@ from responses_app.protocol.errors import (
     unsupported_parameter,
 )
 from responses_app.protocol.files.containers import MemoryLimit
-from responses_app.protocol.files.files import file_not_found
 from responses_app.protocol.files.skills import skills_in
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.output.citations import state_of
 from responses_app.protocol.requests.create_fields import FILE_OUTPUTS
 from responses_app.protocol.requests.server_tools import SHELL_ITEM
 from responses_app.protocol.setting import MIB
+from responses_app.resources.files.fields import file_not_found
 from responses_app.resources.skills.fields import SkillGone
-from responses_app.stores.files import BaseFileStore
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolImage, ToolResult, ToolUse
 from responses_app.tools.containers.contents import (
     GivenFile,
@@ -86,6 +85,7 @@ _ABOUT = (
 )
 
 if TYPE_CHECKING:
+    from responses_app.resources.files.store import Files
     from responses_app.resources.skills.store import Skills
 _OFFLINE = " Internet access for this session is disabled."
 _FILES = "\nFiles of the user in '/mnt/data': {names}"
@@ -114,7 +114,7 @@ class CodeInterpreterTool(BaseTool):
         *,
         containers: SharedContainers,
         settings: SandboxSettings,
-        files: BaseFileStore,
+        files: "Files",
         skills: "Skills",
     ) -> None:
         self._settings = settings

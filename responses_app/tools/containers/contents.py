@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files.files import name_in_container
 from responses_app.protocol.files.skills import MANIFEST, MAX_SKILLS, ToldSkill, folder_of, told
+from responses_app.resources.files.fields import FileGone
 from responses_app.resources.skills.bundles import BadBundle, one_line, read_zip
 from responses_app.resources.skills.fields import invalid_skill
-from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.base import ToolUse
 from responses_app.tools.egress.base import NetworkRecord
 from responses_app.tools.egress.policy import EgressPolicy
@@ -31,6 +31,7 @@ from responses_app.tools.sandbox.sharing import SharedContainers
 from responses_app.tools.sandbox.skills import MountedSkill
 
 if TYPE_CHECKING:
+    from responses_app.resources.files.store import Files
     from responses_app.resources.skills.store import Skills
 
 COPIED = "copied"  # in a chain's state: [[file id, path], …]
@@ -48,7 +49,7 @@ class GivenFile:
 class GivenFiles:
     """Copies files of the Files API into containers. A file of more than `max_bytes` does not fit into a container."""
 
-    def __init__(self, files: BaseFileStore, containers: SharedContainers, *, max_bytes: int) -> None:
+    def __init__(self, files: "Files", containers: SharedContainers, *, max_bytes: int) -> None:
         self._files = files
         self._containers = containers
         self._max_bytes = max_bytes

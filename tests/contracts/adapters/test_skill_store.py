@@ -10,14 +10,14 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.kit import pieces
 from responses_app.kit.clock import unix
-from responses_app.models import FilePart
+from responses_app.kit.pieces import FilePart
+from responses_app.resources.files.fields import PIECE_BYTES, FilesFull
+from responses_app.resources.files.store import Files
 from responses_app.resources.skills.bundles import Bundle
 from responses_app.resources.skills.fields import DefaultInUse, SkillGone, SkillSettings, SkillsFull
 from responses_app.resources.skills.model import Skill, SkillVersion
 from responses_app.resources.skills.store import Skills
-from responses_app.stores.database.files.files import DatabaseFileStore
 from responses_app.stores.database.transfer.erasure import Subject, count, erase, lines
-from responses_app.stores.files import PIECE_BYTES, FilesFull
 from tests.contracts.adapters.stores import within
 from tests.contracts.files import LIMITS as OF_FILES
 from tests.contracts.files import Hands, kept
@@ -55,8 +55,8 @@ class TestInDatabases:
         await skills.aclose()
 
     @pytest.fixture
-    async def files(self, alias: str, hands: Hands) -> AsyncIterator[DatabaseFileStore]:
-        store = DatabaseFileStore(using=alias, settings=OF_FILES, now=hands)
+    async def files(self, alias: str, hands: Hands) -> AsyncIterator[Files]:
+        store = Files(using=alias, settings=OF_FILES, now=hands)
         yield store
         await store.aclose()
 
@@ -184,7 +184,7 @@ class TestInDatabases:
         assert await skills.purge() == 1
         assert await left(alias, project) == [1, 1, 1]
 
-    async def test_their_bytes_are_those_of_the_projects_files(self, skills: Skills, files: DatabaseFileStore) -> None:
+    async def test_their_bytes_are_those_of_the_projects_files(self, skills: Skills, files: Files) -> None:
         project, skill_id = new_id("proj"), new_id("skill")
         await kept(files, bytes(2 * PIECE_BYTES), project=project)
         await skills.create(project, skill_id, new_id("skillver"), bundle(bytes(PIECE_BYTES - 10)), 5)

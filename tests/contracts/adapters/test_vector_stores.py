@@ -11,6 +11,7 @@ from responses_app.kit.clock import id_factory, utc
 from responses_app.kit.places import KEPT_SECONDS, GonePlace
 from responses_app.protocol.files.searches import Filter
 from responses_app.protocol.requests.pages import ListQuery
+from responses_app.resources.files.store import Files
 from responses_app.resources.vector_stores.fields import FileCounts, Hit, NewStoreFile, Search
 from responses_app.resources.vector_stores.model import VectorStore, VectorStoreBatch, VectorStoreChunk, VectorStoreFile
 from responses_app.resources.vector_stores.settings import VectorStoreSettings
@@ -18,7 +19,6 @@ from responses_app.resources.vector_stores.store import VectorStores, VectorStor
 from responses_app.resources.vector_stores.work import CHUNKS_AT_ONCE, MAX_TRIES
 from responses_app.resources.webhooks.settings import WebhookSettings
 from responses_app.resources.webhooks.store import Webhooks
-from responses_app.stores.database.files.files import DatabaseFileStore
 from responses_app.stores.database.transfer.retention import DatabaseRetentions
 from responses_app.tools.file_search import Indexer
 from responses_app.tools.reading.processes import DocumentReader
@@ -52,7 +52,7 @@ class Kept:
 
     def __init__(self, alias: str, hands: Hands, limits: VectorStoreSettings = LIMITS) -> None:
         self.alias = alias
-        self.files = DatabaseFileStore(using=alias, now=hands)
+        self.files = Files(using=alias, now=hands)
         self.stores = VectorStores(using=alias, settings=limits, now=hands)
 
     async def store(self, project: str = MINE, files: Sequence[NewStoreFile] = (), days: int | None = None) -> str:

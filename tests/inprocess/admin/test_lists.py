@@ -10,9 +10,10 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from responses_app.extensions.console.admin import lists
-from responses_app.models import PublicName, Response, StoredFile
+from responses_app.models import PublicName, Response
 from responses_app.resources.batches.model import Batch
 from responses_app.resources.conversations.model import Conversation, ConversationItem
+from responses_app.resources.files.model import StoredFile
 from tests.inprocess.admin import samples
 
 LIST = "/admin/responses_app/response/"

@@ -14,9 +14,11 @@ from pytest_django import DjangoAssertNumQueries
 from responses_app.extensions.console.admin import conversations
 from responses_app.extensions.console.watch import page as response_page
 from responses_app.extensions.console.watch.page import LARGEST
-from responses_app.models import FilePart, Response, StoredFile
+from responses_app.kit.pieces import FilePart
+from responses_app.models import Response
 from responses_app.resources.audit.model import AuditRow
 from responses_app.resources.conversations.model import Conversation, ConversationItem
+from responses_app.resources.files.model import StoredFile
 from responses_app.resources.skills.model import Skill, SkillVersion
 from tests.inprocess.admin import samples
 from tests.inprocess.admin.conftest import ClientWith

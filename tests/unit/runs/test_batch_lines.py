@@ -20,11 +20,12 @@ from responses_app.resources.batches.model import COMPLETED, IN_PROGRESS, PENDIN
 from responses_app.resources.batches.runner import MAX_PAUSE, BatchContext, LineRunner
 from responses_app.resources.batches.settings import BatchSettings
 from responses_app.resources.batches.store import Batches, DoneLine
+from responses_app.resources.files.fields import NewFile
+from responses_app.resources.files.model import StoredFile
+from responses_app.resources.files.store import Files
 from responses_app.runs.queues.turns import FairTurns
 from responses_app.stores.base import ClaimLost
-from responses_app.stores.files import FileRecord
 from responses_app.web.endpoint import line_of
-from tests.kit.memory_files import MemoryFileStore
 
 PROJECT, BATCH = "p", "batch_1"
 
@@ -61,7 +62,7 @@ async def states(alias: str) -> list[int]:
 def context_of(store: Batches) -> BatchContext:
     """Return what batches need, over a store."""
     return BatchContext(
-        store=store, files=MemoryFileStore(), keys=AsyncMock(), settings=BatchSettings(), max_line_bytes=1000,
+        store=store, files=None, keys=AsyncMock(), settings=BatchSettings(), max_line_bytes=1000,
         read=AsyncMock(), loads=orjson.loads, check_model=lambda *_: None, new_id=str, now=lambda: 5.0,
     )  # fmt: skip
 
@@ -132,29 +133,31 @@ def test_what_calls_tools_is_not_repeated(path: str, body: dict[str, object], ma
     assert line_of(path).may_repeat(body) is may
 
 
-class Files(MemoryFileStore):
+class WatchedFiles(Files):
     """Files of which something happens `before_errors`, the second one, is written."""
 
-    def __init__(self, before_errors: Callable[[], Awaitable[object]]) -> None:
-        super().__init__()
+    def __init__(self, using: str, before_errors: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(using=using)
         self.before_errors = before_errors
         self.created = 0
 
     async def create(
         self,
         project: str,
-        record: FileRecord,
+        file_id: str,
+        file: NewFile,
         pieces: Iterable[bytes] | AsyncIterable[bytes],
         *,
         over_limits: bool = False,
-    ) -> None:
-        if "error" in record.filename:
+    ) -> StoredFile:
+        if "error" in file.filename:
             await self.before_errors()
-        await super().create(project, record, pieces, over_limits=over_limits)
+        row = await super().create(project, file_id, file, pieces, over_limits=over_limits)
         self.created += 1
+        return row
 
 
-async def files_of_its_end(store: Batches, files: Files) -> list[str]:
+async def files_of_its_end(store: Batches, files: WatchedFiles) -> list[str]:
     """Work on the end of a batch whose two lines have ended; return the files that are there then."""
     await created(store, b"{}", b"{}")
     batch = await claimed(store)
@@ -168,8 +171,9 @@ async def files_of_its_end(store: Batches, files: Files) -> list[str]:
     numbers = count()
     context = replace(context_of(store), files=files, new_id=lambda kind: f"{kind}{next(numbers)}")
     await asyncio.wait_for(ClaimedBatch(context, batch, FairTurns(max_running=1), AsyncMock()).run(), 30)
-    listed = await files.listed(PROJECT, purpose=None, after=None, descending=False, limit=10)
-    return [each.id for each in listed]
+    listed = await files.listed(PROJECT, None, after=None, descending=False, limit=10)
+    await files.aclose()
+    return [each.pk for each in listed]
 
 
 async def finalized_by_another(store: Batches) -> Batch:
@@ -183,7 +187,7 @@ def complains(caplog: pytest.LogCaptureFixture) -> bool:
 
 
 async def test_where_the_end_is_anothers_both_files_go(store: Batches, caplog: pytest.LogCaptureFixture) -> None:
-    files = Files(lambda: finalized_by_another(store))
+    files = WatchedFiles(store._using, lambda: finalized_by_another(store))
     assert await files_of_its_end(store, files) == []
     assert files.created == 2
     row = await store.get(PROJECT, BATCH)
@@ -200,7 +204,7 @@ async def test_lines_that_go_while_they_are_written_say_that_it_is_anothers(
         await store.end(batch, COMPLETED, output_file_id="file-b")
         await store.drop_lines(batch.pk)
 
-    files = Files(end_as_another)
+    files = WatchedFiles(store._using, end_as_another)
     assert await files_of_its_end(store, files) == []
     assert files.created == 1
     row = await store.get(PROJECT, BATCH)
@@ -218,7 +222,7 @@ async def test_files_of_an_earlier_try_go_too(
 
     monkeypatch.setattr("responses_app.resources.batches.duty.RETRY_SECONDS", 0)
     monkeypatch.setattr(store, "end", end)
-    files = Files(AsyncMock())
+    files = WatchedFiles(store._using, AsyncMock())
     assert await files_of_its_end(store, files) == []
     assert files.created == 2
 
@@ -231,7 +235,7 @@ async def test_files_that_the_batch_has_stay(store: Batches, monkeypatch: pytest
         raise ClaimLost("its end was kept, and the answer that says so was lost")
 
     monkeypatch.setattr(store, "end", end)
-    files = await files_of_its_end(store, Files(AsyncMock()))
+    files = await files_of_its_end(store, WatchedFiles(store._using, AsyncMock()))
     row = await store.get(PROJECT, BATCH)
     assert row is not None
     assert row.status == COMPLETED

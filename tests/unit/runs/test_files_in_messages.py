@@ -8,8 +8,9 @@ import pytest
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.media import MAX_FILES
+from responses_app.resources.files.fields import NewFile
+from responses_app.resources.files.store import Files
 from responses_app.runs.planning import reading
-from responses_app.stores.files import FileRecord
 from responses_app.wiring.server_tools import document_text
 from tests.kit.fakes import FakeEngine, Site
 from tests.unit.runs.upkeep import kept as stored
@@ -29,8 +30,8 @@ def as_data(content: bytes, kind: str = "text/plain") -> str:
 
 async def keep(site: Site, content: bytes, filename: str = "notes.txt", *, project: str = "default") -> str:
     file_id = site.new_id("file-")
-    record = FileRecord(id=file_id, filename=filename, purpose="user_data", bytes=len(content), created_at=1)
-    await site.files.create(project, record, [content])
+    file = NewFile(filename=filename, purpose="user_data", bytes=len(content))
+    await site.files.create(project, file_id, file, [content])
     return file_id
 
 
@@ -42,9 +43,9 @@ async def read_by_model(site: Site, *files: JsonObject) -> str:
 
 
 @pytest.fixture
-def site() -> Site:
+def site(files: Files) -> Site:
     """A site whose model reads a few thousand tokens."""
-    return Site(read_document=document_text())
+    return Site(read_document=document_text(), files=files)
 
 
 async def test_a_file_of_text_is_shown(site: Site) -> None:
@@ -108,14 +109,14 @@ async def test_a_deleted_file_stays_what_was_read_in_its_chain(site: Site) -> No
     assert "The code is 4711." in decode_tokens(site.engine.prompts[-1])
 
 
-async def test_a_document_is_read_once(site: Site) -> None:
+async def test_a_document_is_read_once(site: Site, files: Files) -> None:
     read: list[str] = []
 
     async def reading(name: str, content: bytes) -> str:
         read.append(name)
         return "Its text."
 
-    site = Site(read_document=reading)
+    site = Site(read_document=reading, files=files)
     file_id = await keep(site, b"%PDF-", "a.pdf")
     for _ in range(2):
         assert "Its text." in await read_by_model(site, {"file_id": file_id})
@@ -135,9 +136,9 @@ async def test_documents_that_take_too_long_are_notes(monkeypatch: pytest.Monkey
     assert prompt.count("[file omitted: a.pdf: the files of this request take too long to read]") == 2
 
 
-async def test_too_many_files_and_too_long_ones_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_files_and_too_long_ones_are_cut(monkeypatch: pytest.MonkeyPatch, files: Files) -> None:
     monkeypatch.setattr(reading, "MAX_TEXT", 1000)
-    site = Site(FakeEngine())
+    site = Site(FakeEngine(), files=files)
     long = await keep(site, b"x " * 1000)
     prompt = await read_by_model(site, {"file_id": long}, {"file_id": long})
     assert prompt.count("[the file is longer: its rest is left out]") == 1

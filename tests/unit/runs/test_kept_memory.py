@@ -21,7 +21,6 @@ from responses_app.runs.planning.reading import FileReading
 from responses_app.tools.browser.fetching import PageCache, WebPage
 from tests.kit.clock import Clock
 from tests.kit.fakes import FakeEngine, Site
-from tests.kit.memory_files import MemoryFileStore
 from tests.kit.waiting import eventually
 from tests.unit.runs.test_journal import event
 
@@ -96,7 +95,7 @@ async def test_documents_are_bounded_by_the_memory_of_their_text(monkeypatch: py
     async def read(name: str, content: bytes) -> str:
         return "🙂" * 1000  # four bytes each
 
-    reading = FileReading(MemoryFileStore(), read)
+    reading = FileReading(None, read)  # type: ignore[arg-type]
     for number in range(100):
         await reading._document("default", "a.pdf", b"%d" % number)
     assert len(reading._texts) == 24

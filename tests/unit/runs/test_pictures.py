@@ -14,8 +14,9 @@ from engine.formats.harmony.format import HarmonyFormat
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.fields import noting
 from responses_app.protocol.requests.requests import parse_create
+from responses_app.resources.files.fields import NewFile
+from responses_app.resources.files.store import Files
 from responses_app.runs.plan.plan import Origin
-from responses_app.stores.files import FileRecord
 from responses_app.tools.settings import PictureSettings
 from tests.kit.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Reading, Site
 from tests.kit.pictures import data_url, opened, picture
@@ -32,7 +33,7 @@ def eyes() -> Eyes:
 
 
 @pytest.fixture
-def site_of(eyes: Eyes) -> MakeSite:
+def site_of(eyes: Eyes, files: Files) -> MakeSite:
     """Make a site whose model sees."""
 
     def make(*turns: str, sees: bool = True, **changes: Any) -> Site:
@@ -43,6 +44,7 @@ def site_of(eyes: Eyes) -> MakeSite:
             picture_settings=settings,
             read_picture=eyes.read,
             fetch_picture=eyes.fetch,
+            files=files,
         )
 
     return make
@@ -81,8 +83,8 @@ class TestWhereImagesStand:
         assert "base64" not in text
 
     async def test_by_url_file_and_a_file_that_is_an_image(self, site_of: MakeSite, eyes: Eyes, site: Site) -> None:
-        record = FileRecord(id="file-1", filename="scan.txt", purpose="vision", bytes=len(BLUE), created_at=1)
-        await site.files.create("default", record, [BLUE])
+        file = NewFile(filename="scan.txt", purpose="vision", bytes=len(BLUE))
+        await site.files.create("default", "file-1", file, [BLUE])
         url = "https://here.example/red.png"
         parts = [
             {"type": "input_image", "image_url": url},
@@ -103,8 +105,8 @@ class TestWhereImagesStand:
         assert (whole.size, small.size) == ((1024, 512), (512, 256))
 
     async def test_a_file_is_read_only_where_scopes_of_keys_are_looked_at(self, site_of: MakeSite, site: Site) -> None:
-        record = FileRecord(id="file-1", filename="a.png", purpose="vision", bytes=len(BLUE), created_at=1)
-        await site.files.create("default", record, [BLUE])
+        file = NewFile(filename="a.png", purpose="vision", bytes=len(BLUE))
+        await site.files.create("default", "file-1", file, [BLUE])
         custom: JsonObject = {"type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "x"}
         code: JsonObject = {"type": "code_interpreter_call", "id": "ci_1", "code": "draw()", "status": "completed"}
         items = [

@@ -14,9 +14,11 @@ from responses_app.limits.suspects import Stage, name_of
 from responses_app.protocol.errors import ENDS_WORKERS, ApiError
 from responses_app.protocol.response.input_codec import encode
 from responses_app.protocol.response.steps import Enqueued, Input, RunStarted, Sampled, Sealed, ToolReturned
+from responses_app.resources.files.fields import NewFile
+from responses_app.resources.files.model import StoredFile
+from responses_app.resources.files.store import Files
 from responses_app.runs import duties
 from responses_app.stores.base import AcceptedResponse, Orphans, WorkerState
-from responses_app.stores.files import FileRecord
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site
 from tests.kit.waiting import eventually
 from tests.unit.runs.readers import Held, half_said, hanging, id_of, idle, says_half
@@ -72,13 +74,23 @@ async def test_a_row_condemns_none_that_only_ran_beside_the_one_that_was_condemn
         await eventually(lambda: statuses(site.store) == ["completed"])
 
 
-async def test_files_whose_time_is_over_are_removed(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+async def test_files_whose_time_is_over_are_removed(
+    monkeypatch: pytest.MonkeyPatch, sqlite_alias: str, files: Files
+) -> None:
     monkeypatch.setattr(duties, "PURGE_SECONDS", LEASE)
-    for file_id, expires_at in (("file-1", 1), ("file-2", None)):
-        about = {"filename": "a", "purpose": "user_data", "bytes": 1, "created_at": 0, "expires_at": expires_at}
-        await site.files.create("default", FileRecord(id=file_id, **about), [b"x"])  # type: ignore[arg-type]
-    async with looked_after(site):
-        await eventually(lambda: [file_id for _, file_id in site.files._files] == ["file-2"])  # type: ignore[attr-defined]
+    earlier = Files(using=sqlite_alias, now=lambda: 1.0)
+    for file_id, seconds in (("file-1", 1), ("file-2", None)):
+        file = NewFile(filename="a", purpose="user_data", bytes=1, seconds=seconds)
+        await earlier.create("default", file_id, file, [b"x"])
+    await earlier.aclose()
+
+    async def one_is_left() -> bool:
+        return await files._threads.run(
+            lambda db: [each.pk for each in StoredFile.objects.using(db.alias)] == ["file-2"]
+        )
+
+    async with looked_after(Site(files=files)):
+        await eventually(one_is_left)
 
 
 async def test_nothing_is_taken_over_by_a_server_that_stops() -> None:

@@ -11,13 +11,13 @@ from aiohttp import web
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import ToolProgressed, ToolReturned
-from responses_app.stores.files import FileRecord
+from responses_app.resources.files.fields import NewFile
+from responses_app.resources.files.store import Files
 from responses_app.tools import image_service as service_module
 from responses_app.tools import image_tool as tool_module
 from tests.kit.fakes import ANSWER, Site
 from tests.kit.image_server import Answer, ImageServer, as_base64, event, image_tool, png, refusal
 from tests.kit.laws import assert_laws
-from tests.kit.memory_files import MemoryFileStore
 from tests.kit.waiting import eventually
 from tests.unit.runs.test_takeover import TokenEngine, left_at, taken_over, undisturbed
 from tests.unit.tools.drawing import DRAW, DRAWN, OF_USER, SiteOf, call, drawn, events_of, play, told
@@ -339,11 +339,9 @@ async def test_several_images_and_a_mask(images: ImageServer, site_of: SiteOf) -
     assert images.asked[0].files == [("image[]", png("a photo"))] * 2 + [("mask", png("mask"))]
 
 
-async def test_images_and_masks_that_are_files(images: ImageServer, site_of: SiteOf) -> None:
-    files = MemoryFileStore()
+async def test_images_and_masks_that_are_files(images: ImageServer, site_of: SiteOf, files: Files) -> None:
     for file_id, content in (("file-1", png("a photo")), ("file-2", b"text")):
-        record = FileRecord(id=file_id, filename="a", purpose="vision", bytes=len(content), created_at=1)
-        await files.create("default", record, [content])
+        await files.create("default", file_id, NewFile(filename="a", purpose="vision", bytes=len(content)), [content])
     sent = [{"role": "user", "content": [{"type": "input_image", "file_id": "file-1"}]}]
     site = site_of(call("edit"), files=files)
     await site.ask(input=sent, tools=[{**DRAW, "input_image_mask": {"file_id": "file-1"}}])

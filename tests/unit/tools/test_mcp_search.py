@@ -24,7 +24,6 @@ from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.settings import ServerAccess
 from responses_app.wiring.server_tools import server_tools
 from tests.kit.mcp_servers import mcp_tool, serving
-from tests.kit.memory_files import MemoryFileStore
 from tests.kit.memory_stores import MemoryResponseStore
 
 FOUND = [("https://a.example/", "A", "of a"), ("https://b.example/x", "B", "of b")]
@@ -104,7 +103,7 @@ def test_bare_addresses_are_results() -> None:
 
 def tools_by(environ: dict[str, str]) -> Sequence[BaseTool]:
     """Return the server's tools by some settings."""
-    stores: Any = {"files": MemoryFileStore(), "skills": None, "stored_items": MemoryResponseStore().items}
+    stores: Any = {"files": None, "skills": None, "stored_items": MemoryResponseStore().items}
     return server_tools(ToolParts(settings=from_environ(environ)[0], **stores, now=time.time, retentions=Retentions()))
 
 

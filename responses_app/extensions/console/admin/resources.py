@@ -8,8 +8,8 @@ from django.utils.html import format_html
 from responses_app.extensions.console.admin.filters import OwnProjectFilter, SearchedById
 from responses_app.extensions.console.admin.lists import ListOnlyAdmin, column
 from responses_app.extensions.console.watch.text import NONE, in_bytes, moment, visible
-from responses_app.models import StoredFile
 from responses_app.resources.batches.model import Batch
+from responses_app.resources.files.model import StoredFile
 from responses_app.resources.skills.model import SkillVersion
 
 

@@ -21,6 +21,7 @@ from responses_app.kit.kept import WRITERS, Line, Write, kept_models, remove_som
 from responses_app.models import Response, json_text
 from responses_app.protocol.json_text import one_line
 from responses_app.protocol.requests.resources import RUNNING
+from responses_app.resources.files import keeping as files  # noqa: F401
 from responses_app.resources.skills import keeping as skills  # noqa: F401
 
 # All of these register how their rows are removed and written.
@@ -28,7 +29,6 @@ from responses_app.resources.usage import keeping as usage  # noqa: F401
 from responses_app.resources.vector_stores import removal as vector_stores  # noqa: F401
 from responses_app.stores.database import idempotency, pictures  # noqa: F401
 from responses_app.stores.database.chunks import read_in_chunks
-from responses_app.stores.database.files import uploads  # noqa: F401
 from responses_app.stores.database.responses import removal  # noqa: F401
 from responses_app.stores.database.rollouts.removal import remove_all_hidden
 

@@ -23,7 +23,6 @@ from responses_app.tools.sandbox.settings import SKILLS_FOLDER, SandboxSettings
 from responses_app.tools.sandbox.sharing import SharedContainers
 from responses_app.tools.sandbox.skills import MountedSkill
 from tests.kit.fakes import FakeEngine, Site
-from tests.kit.memory_files import MemoryFileStore
 from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, host_at, needs_bubblewrap, pieces_of
 from tests.kit.skills import MANIFEST, zipped
 from tests.kit.waiting import eventually
@@ -39,7 +38,7 @@ def containers_of(checkpoints: Checkpoints | None = None, settings: SandboxSetti
 
 def worker(*paths: Path) -> CodeInterpreterTool:
     shared = SharedContainers([RemoteHost(str(path)) for path in paths])
-    return CodeInterpreterTool(containers=shared, settings=SMALL, files=MemoryFileStore(), skills=None)  # type: ignore[arg-type]
+    return CodeInterpreterTool(containers=shared, settings=SMALL, files=None, skills=None)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

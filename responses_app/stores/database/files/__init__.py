@@ -1,1 +1,0 @@
-"""Files and uploads, in Django's database."""
