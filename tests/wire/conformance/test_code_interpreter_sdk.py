@@ -30,15 +30,6 @@ def call_of(response: Any) -> Any:
     return call
 
 
-def test_a_chain_keeps_its_variables(client: OpenAI) -> None:
-    first = client.responses.create(input="python: x = 6\nprint('kept')", **ASKED)
-    second = client.responses.create(input="python: x * 7", previous_response_id=first.id, **ASKED)
-    assert first.output_text == "The demo engine called python and it returned: kept."
-    assert second.output_text == "The demo engine called python and it returned: 42."
-    assert call_of(second).outputs[0].logs == "42\n"
-    assert call_of(second).container_id == call_of(first).container_id
-
-
 def test_a_stream_has_the_events_of_openai(client: OpenAI) -> None:
     with client.responses.stream(input="python: 2**100", **ASKED) as stream:
         events = [event for event in stream if "code_interpreter" in event.type]

@@ -31,19 +31,6 @@ def called(response: Any) -> tuple[Any, Any]:
     return call, output
 
 
-def test_commands_run_at_once_with_their_streams_apart(client: OpenAI) -> None:
-    first = client.responses.create(input="shell: echo one; echo two >&2; exit 3\nsleep 0.1; echo ü", **ASKED)
-    call, output = called(first)
-    assert call.action.commands == ["echo one; echo two >&2; exit 3", "sleep 0.1; echo ü"]
-    assert call.environment.container_id.startswith("cntr_")
-    assert [(each.stdout, each.stderr, each.outcome.exit_code) for each in output.output] == [
-        ("one\n", "two\n", 3),
-        ("ü\n", "", 0),
-    ]
-    assert "exit code 3" in first.output_text
-    assert first.tools[0].model_dump(exclude_none=True) == TOOL
-
-
 def test_the_stream_has_the_events_of_openai(client: OpenAI) -> None:
     with client.responses.create(input="shell: echo one; echo two >&2", stream=True, **ASKED) as stream:
         events = list(stream)
@@ -69,26 +56,6 @@ def test_the_stream_has_the_events_of_openai(client: OpenAI) -> None:
     begun: list[Any] = [event for event in events if event.type == "response.output_item.added"]
     added = next(event.item for event in begun if event.item.type == "shell_call")
     assert (added.status, added.action.commands) == ("in_progress", [])
-
-
-def test_what_is_printed_comes_while_the_command_runs(client: OpenAI) -> None:
-    """The command waits for a file that its client puts there once it has read the first line."""
-    made = client.containers.create(name="waits")
-    tool: Any = {"type": "shell", "environment": {"type": "container_reference", "container_id": made.id}}
-    asked = "shell: echo ready; read line < pipe; echo $line"
-    client.responses.create(model="demo", tools=[tool], input="shell: mkfifo pipe")
-    with client.responses.create(model="demo", tools=[tool], input=asked, stream=True) as stream:
-        printed = []
-        for event in stream:
-            if event.type == "response.shell_call_output_content.delta":
-                printed.append(event.delta.stdout)
-                break  # the command runs still: nobody has written into the pipe
-    assert printed == ["ready\n"]
-    again = client.responses.create(model="demo", tools=[tool], input="shell: ls")  # who leaves stops the command
-    assert called(again)[1].output[0].stdout == "pipe\n"
-    tool["environment"]["container_id"] = "cntr_" + 32 * "0"
-    with pytest.raises(openai.NotFoundError):
-        client.responses.create(model="demo", tools=[tool], input="shell: ls")
 
 
 def test_a_chain_has_one_container_for_code_and_commands(client: OpenAI) -> None:

@@ -175,14 +175,6 @@ async def test_a_websocket_may_ask_for_events_as_heartbeats(
     assert socket.raw.pings == 0
 
 
-@pytest.mark.each_server
-async def test_a_silent_stream_gets_comments(strict_server: Server) -> None:
-    async with streamed(strict_server, "[pauses]") as answer:
-        blocks = (await answer.aread()).decode().split("\n\n")
-    assert blocks.count(": ping") >= 2
-    assert "response.ping" not in str(blocks)
-
-
 async def test_a_stream_may_ask_for_events_as_heartbeats(strict_server: Server) -> None:
     async with streamed(strict_server, "[pauses]", **PING_EVENTS) as answer:
         events = [event async for event in server_sent(answer)]
