@@ -27,9 +27,9 @@ __all__ = [
     "JSONEncodeError",
     "LongNumber",
     "dumps",
-    "dumps_kept",
     "loads",
     "loads_kept",
+    "text_kept",
 ]
 
 MAX_DIGITS = 4300  # of an integer that Python makes of a text; longer ones stay texts
@@ -94,20 +94,23 @@ def dumps(value: object, default: Callable[[Any], Any] | None = None, option: in
             raise error from None
 
 
-def dumps_kept(value: object) -> bytes:
-    """Write a value that may have lone surrogates, which are escaped. Raises `ValueError` for one that is not JSON."""
+def text_kept(value: object) -> str:
+    """Write a value that may have lone surrogates, which are escaped. NaN and infinities become null.
+
+    Raises `TypeError` or `ValueError` for what is not JSON.
+    """
     try:
-        return orjson.dumps(value, _plain)
+        return orjson.dumps(value, _plain).decode()
     except JSONEncodeError:  # it has long integers, or lone surrogates, or both
         pass
     try:
-        return dumps(value)
+        return dumps(value).decode()
     except JSONEncodeError:
         pass
     try:
-        return orjson.dumps(_with_fragments(value, surrogates=True), _plain)
+        return orjson.dumps(_with_fragments(value, surrogates=True), _plain).decode()
     except JSONEncodeError:  # a name has them, or it is nested more deeply than orjson writes
-        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
 def _exact(content: bytes | bytearray | memoryview | str) -> Any:

@@ -30,7 +30,7 @@ def make_application(site: Site) -> Application:
     lifecycle.hook_daphne()
     rules, frame_rules = body_rules(site.settings, site.watch.metrics.turned_away), _frame_rules(site)
     hook_daphne(rules, site.answer_headers)
-    http = traced(cast(Application, StaticFiles(Handler())), site.traces)
+    http = traced(cast(Application, StaticFiles(Handler(site))), site.traces)
     exposure = Exposure(
         Bodies(
             ProtocolTypeRouter(

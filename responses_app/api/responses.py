@@ -195,7 +195,8 @@ async def _create(request: ApiRequest) -> HttpResponseBase:
     dialect = site.dialect(request.headers.get(DIALECT_HEADER))
     awaits_tools = site.awaits_tools(request.headers.get(TOOL_MODE_HEADER), dialect)
     create = await read_json(request, site.parse_create, site.reader)
-    check_beta(create, request.headers.get(BETA_HEADER))
+    if create.with_agents:
+        check_beta(request.headers.get(BETA_HEADER))
     reader = await site.service.create(create, _origin(request, create, awaits_tools=awaits_tools), dialect=dialect)
     if create.stream:
         return await _stream(site, request, reader, dialect, _first_word_seconds(site))
@@ -303,7 +304,8 @@ async def _input_tokens(request: ApiRequest) -> InputTokens:
     site = get_site()
     dialect = site.dialect(request.headers.get(DIALECT_HEADER))
     create = await read_json(request, site.parse_create, site.reader)
-    check_beta(create, request.headers.get(BETA_HEADER))
+    if create.with_agents:
+        check_beta(request.headers.get(BETA_HEADER))
     count = await site.service.count_input_tokens(create, _origin(request, create), dialect=dialect)
     return {"object": "response.input_tokens", "input_tokens": count}
 

@@ -15,8 +15,9 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -172,7 +173,8 @@ _OLD_VERSIONS = ("0.9", "1.0")  # of HTTP, which nginx and others speak to a ser
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
-def is_loopback(host: object, *, unknown: bool = False) -> bool:
+@lru_cache(maxsize=1024)  # each request asks twice, and of few addresses
+def is_loopback(host: Hashable, *, unknown: bool = False) -> bool:
     """Whether this is an address of the loopback interface.
 
     `unknown` is the answer for what is not an address: a name, or a Unix socket's path.
@@ -302,7 +304,7 @@ class Door:
 
         Raises `ApiError`: 401 without a key that opens, 503 where none can tell now.
         """
-        headers = headers_in(scope)
+        headers = dict(reversed(scope["headers"]))  # the first one of each name
         # Whoever manages keys can let others in: an open door is none for this.
         manages = needed in MANAGES
         # A key that comes all the same is not looked at: it changes nothing about what is seen.

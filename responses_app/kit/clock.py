@@ -45,7 +45,7 @@ class StoreClock:
 
 def id_factory(now: Callable[[], float]) -> IdFactory:
     """Return what makes ids. `now` says the Unix time in seconds."""
-    return IdFactory(lambda: int(now() * 1000), random.SystemRandom().getrandbits)
+    return IdFactory(now, random.SystemRandom().getrandbits)
 
 
 def utc(seconds: float) -> datetime:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import Event, Lock
 
 from django.db import OperationalError, connections
@@ -20,11 +21,11 @@ from responses_app.kit.causes import ALL_LENT
 URGENT = 2  # that only urgent work gets: leases are to be kept, and responses ended, beside any number of slow reads
 
 
+@dataclass(slots=True, eq=False)
 class _Waiter:
-    def __init__(self, urgent: bool) -> None:
-        self.urgent = urgent
-        self.connection: BaseDatabaseWrapper | None = None
-        self.served = Event()
+    urgent: bool
+    connection: BaseDatabaseWrapper | None = None
+    served: Event = field(default_factory=Event)
 
 
 class ConnectionPool:
@@ -68,8 +69,10 @@ class ConnectionPool:
             self._give_back(connection, urgent)
 
     def _take(self, urgent: bool, ends_at: float) -> BaseDatabaseWrapper:
-        waiter = _Waiter(urgent)
         with self._lock:
+            if not self._waiting and self._has_one(urgent):
+                return self._lend(urgent)
+            waiter = _Waiter(urgent)
             self._waiting.append(waiter)
             self._serve()
         left = None if math.isinf(ends_at) else max(0.0, ends_at - time.monotonic())
@@ -87,7 +90,8 @@ class ConnectionPool:
             self._lent_for_others -= not urgent
             # One that is open is lent before one that has to connect.
             self._idle.insert(len(self._idle) if connection.connection is not None else 0, connection)
-            self._serve()
+            if self._waiting:
+                self._serve()
             closes = self._closed
         if closes:
             self.close()
@@ -95,13 +99,20 @@ class ConnectionPool:
     def _serve(self) -> None:
         """Lend what there is to those who wait, the urgent ones first."""
         for waiter in sorted(self._waiting, key=lambda each: not each.urgent):
-            if self._lent >= self._most or not (waiter.urgent or self._lent_for_others < self._most - URGENT):
+            if not self._has_one(waiter.urgent):
                 return
             self._waiting.remove(waiter)
-            self._lent += 1
-            self._lent_for_others += not waiter.urgent
-            waiter.connection = self._idle.pop() if self._idle else self._new()
+            waiter.connection = self._lend(waiter.urgent)
             waiter.served.set()
+
+    def _has_one(self, urgent: bool) -> bool:
+        return self._lent < self._most and (urgent or self._lent_for_others < self._most - URGENT)
+
+    def _lend(self, urgent: bool) -> BaseDatabaseWrapper:
+        connection = self._idle.pop() if self._idle else self._new()
+        self._lent += 1
+        self._lent_for_others += not urgent
+        return connection
 
     def _new(self) -> BaseDatabaseWrapper:
         connection: BaseDatabaseWrapper = load_backend(self._settings["ENGINE"]).DatabaseWrapper(

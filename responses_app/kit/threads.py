@@ -191,16 +191,17 @@ class DatabaseReaders:
         self, connection: BaseDatabaseWrapper, query: Callable[[BaseDatabaseWrapper], Result], ends_at: float
     ) -> Result:
         with within(connection, self._timeout, ends_at=ends_at):
-            commits = _commits(connection)
+            commits = getattr(connection, "commits", 0)
             try:
                 result = query(connection)
                 # The server has told with this very answer that it is not the primary any more. Where that was the
                 # answer to a COMMIT, the query has written, and is not done twice.
-                if not _is_stale(connection) or _commits(connection) > commits or time.monotonic() >= ends_at:
+                has_written = getattr(connection, "commits", 0) > commits
+                if has_written or not getattr(connection, "is_stale", False) or time.monotonic() >= ends_at:
                     return result
                 connection.close()
             except PASSING:
-                if _is_stale(connection):
+                if getattr(connection, "is_stale", False):
                     connection.close()
                 # It closes the connection only if that is broken; else the query itself has failed.
                 connection.close_if_unusable_or_obsolete()
@@ -215,14 +216,6 @@ class DatabaseReaders:
         if not self._closed:
             self._closed = True
             let_go(self._pool)
-
-
-def _is_stale(connection: BaseDatabaseWrapper) -> bool:
-    return getattr(connection, "is_stale", False)  # SQLite's never is
-
-
-def _commits(connection: BaseDatabaseWrapper) -> int:
-    return getattr(connection, "commits", 0)
 
 
 _Answers = Mapping[Question, Sequence[Row] | StoreError]

@@ -114,7 +114,16 @@ class CoalescingWriter(Generic[Record]):
         """
         loop = asyncio.get_running_loop()
         pending = _Pending(record, loop, loop.create_future())
-        self._enqueue(pending)
+        with self._lock:
+            if self._executor is None or self._closed:
+                raise StoreError("The writer does not run.")
+            if len(self._queue) >= self._max_pending:
+                raise StoreError(f"{self._max_pending} records wait to be written already.")
+            self._queue.append(pending)
+            if not self._draining:
+                self._draining = True
+                # Under the lock: two callers must not both find that nobody drains.
+                self._executor.submit(self._drain)
         try:
             async with asyncio.timeout(None if math.isinf(self._timeout) else self._timeout):
                 await pending.future
@@ -139,18 +148,6 @@ class CoalescingWriter(Generic[Record]):
     async def aclose(self) -> None:
         """Do what `close` does without blocking the loop."""
         await asyncio.to_thread(self.close)
-
-    def _enqueue(self, pending: _Pending[Record]) -> None:
-        with self._lock:
-            if self._executor is None or self._closed:
-                raise StoreError("The writer does not run.")
-            if len(self._queue) >= self._max_pending:
-                raise StoreError(f"{self._max_pending} records wait to be written already.")
-            self._queue.append(pending)
-            if not self._draining:
-                self._draining = True
-                # Under the lock: two callers must not both find that nobody drains.
-                self._executor.submit(self._drain)
 
     def _withdraw(self, pending: _Pending[Record]) -> None:
         # By identity (`eq=False`), so it is this very record.

@@ -111,7 +111,7 @@ class Counter(Numbers):
 
     def count(self, *values: str, by: float = 1) -> None:
         """Add to it."""
-        self.at(*values).value += by
+        (self.cells.get(values) or self.at(*values)).value += by
 
 
 class Gauge(Numbers):

@@ -155,7 +155,7 @@ class Caller:
             raise needs_admin_key()
         if set(MANAGES) & set(self.scopes):
             raise only_manages()
-        if self.scopes or (self.is_known and scope in ONLY_NAMED):
+        if self.scopes or (scope in ONLY_NAMED and self.is_known):
             raise missing_scope(scope)
 
 

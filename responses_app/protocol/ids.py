@@ -74,17 +74,17 @@ _COUNTER_BITS = 12  # rand_a of RFC 9562 section 5.7, used as a counter (section
 
 
 class IdFactory:
-    """Makes ids. Clock and randomness are passed in: `now_ms()` is Unix milliseconds, `random_bits(n)` an n-bit int."""
+    """Makes ids. Clock and randomness are passed in: `now()` is Unix seconds, `random_bits(n)` an n-bit int."""
 
-    def __init__(self, now_ms: Callable[[], int], random_bits: Callable[[int], int]) -> None:
-        self._now_ms = now_ms
+    def __init__(self, now: Callable[[], float], random_bits: Callable[[int], int]) -> None:
+        self._now = now
         self._random_bits = random_bits
         self._last = 0  # milliseconds and counter as one number, so that a full counter carries into the time
 
     def __call__(self, prefix: str) -> str:
         """Return a new id; a clock that stands still or goes back does not disturb the order."""
         # Never less than one more than the last: so ids are ordered whatever the clock does.
-        self._last = max(self._last + 1, self._now_ms() << _COUNTER_BITS)
+        self._last = max(self._last + 1, int(self._now() * 1000) << _COUNTER_BITS)
         milliseconds, counter = divmod(self._last, 1 << _COUNTER_BITS)
         # RFC 9562: 48 bits of time, version 7, 12 bits of counter, variant 0b10, 62 bits of chance.
         value = milliseconds << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62 | self._random_bits(62)

@@ -58,7 +58,7 @@ async def answer_audited(
         try:
             await viewing()
         except AuditUnavailable:
-            close_stream(response)
+            close_stream(response, request.serving.keys)
             raise
     return response
 

@@ -65,12 +65,14 @@ class RequestHead:
     length: int | None  # bytes; None where it is not declared
     codings: tuple[str, ...] = ()  # how the body is wrapped for its way, in lower case
     has_both: bool = False  # a coding, and a length beside it
+    end_is_unclear: bool = False  # two servers could disagree where the body ends
     is_packed: bool = False  # its content has a coding of its own, such as gzip
 
     @classmethod
     def of(cls, method: str, path: str, root_path: str, headers: Iterable[tuple[bytes, bytes]]) -> "RequestHead":
         """Read a request's head; header names are in lower case. In chunks, no declared length means anything."""
         headers = list(headers)
+        codings = tuple(v.decode("latin1").strip().lower() for n, v in headers if n == b"transfer-encoding")
         values = {name: value.decode("latin1") for name, value in headers}
         is_coded = b"transfer-encoding" in values
         length = "" if is_coded else values.get(b"content-length", "0")
@@ -83,15 +85,11 @@ class RequestHead:
             # Zeros in front mean nothing; of what is left the first digits are enough, as Python takes long for very
             # long ones.
             length=int("0" + length.lstrip("0")[:MAX_DIGITS]) if length.isdecimal() else None,
-            codings=tuple(v.decode("latin1").strip().lower() for n, v in headers if n == b"transfer-encoding"),
-            has_both=is_coded and b"content-length" in values,
+            codings=codings,
+            has_both=(has_both := is_coded and b"content-length" in values),
+            end_is_unclear=has_both or codings not in ((), (CHUNKED,)),
             is_packed=b"content-encoding" in values and bool(codings_in(headers)),
         )
-
-    @property
-    def end_is_unclear(self) -> bool:
-        """Whether two servers could disagree where the body ends."""
-        return self.has_both or self.codings not in ((), (CHUNKED,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +284,8 @@ class _CountedBody:
         self._limit = limit  # bytes
         self._began = asyncio.get_running_loop().time()
         self._received = 0  # bytes
-        self._start = BodyStart(rules, head)
+        is_short = head.length is not None and head.length < START_BYTES
+        self._start = None if is_short else BodyStart(rules, head)
         self._complete = False
 
     async def admit(self) -> None:
@@ -310,7 +309,8 @@ class _CountedBody:
             raise request_too_slow(self._rules.arrival_seconds) from None
         part = message.get("body", b"")
         self._received += message.get(BODY_SIZE, len(part))
-        self._start.take(part)
+        if self._start is not None:
+            self._start.take(part)
         self._complete = not message.get("more_body", False)
         if self._received > self._limit:
             raise self._rules.excess(self._head)

@@ -37,7 +37,6 @@ from responses_app.resources.batches.handlers import LineAnswer, LineHandler, Li
 from responses_app.runs.plan.failures import store_away, store_errors
 from responses_app.web.http import ApiRequest, MethodNotAllowed, NotServed, json_response
 from responses_app.web.idempotency import Decide, Once, Replay, key_of
-from responses_app.wiring.site import get_site
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +329,7 @@ class Route:
 
     async def __call__(self, request: ApiRequest, **named: str) -> HttpResponseBase:
         """Answer. Raises `ApiError`: 405 for a method that is not taken, 503 where the database is away, its own."""
-        endpoint = self.endpoint(str(request.method))
+        endpoint = self._by_method.get(str(request.method))
         if endpoint is None:
             raise self._not_allowed(request)
         key = key_of(request) if IDEMPOTENCY_KEY in request.headers and endpoint.is_once else None
@@ -376,7 +375,7 @@ class Route:
 async def _check_keeps(request: ApiRequest, keeps: tuple[str, str]) -> None:
     """Refuse what would be kept, in a project that keeps nothing. Raises `ApiError`; 503 where nobody knows that."""
     with store_errors():
-        retentions = await get_site().service.retention.current()
+        retentions = await request.serving.retentions()
     if retentions.keeps_nothing(request.caller.project):
         what, instead = keeps
         raise keeps_nothing(what, instead)

@@ -4,6 +4,7 @@ What the events are is for who makes them: responses, chats and completions have
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import IO, Any, TypeVar
 
@@ -13,6 +14,7 @@ from django.http import HttpResponse, QueryDict, StreamingHttpResponse
 from django.http.request import UnreadablePostError
 
 from engine import orjson
+from responses_app.kit.retention import Retentions
 from responses_app.observing.traces import NO_SPAN, SPAN, Span
 from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
 from responses_app.protocol.errors import (
@@ -33,9 +35,10 @@ from responses_app.protocol.rollouts.generations import Api
 from responses_app.protocol.rollouts.requests import ref_of
 from responses_app.protocol.transport import ANTHROPIC_REQUEST_ID, JSON_TYPE, unsupported_media_type
 from responses_app.resources.batches.handlers import LineRequest
+from responses_app.runs.idempotency import IdempotencyKeys
 from responses_app.runs.plan.plan import DecidedResponse, Origin
+from responses_app.stores.base import BaseResponseStore
 from responses_app.wiring.reading import JsonReader
-from responses_app.wiring.site import get_site
 
 Parsed = TypeVar("Parsed")
 Fields = TypeVar("Fields")
@@ -43,16 +46,31 @@ CUT = "respsite.cut"  # of a request's scope: what breaks its answer off
 Cut = Callable[[], Awaitable[None]]  # ends an answer in its middle: clients take a clean end for its whole
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """The parts of a site that every request may need on its way to its handler."""
+
+    refuse_unknown: bool  # names that have no effect
+    retentions: Callable[[], Awaitable[Retentions]]  # raises `StoreError` where nobody knows them
+    responses: BaseResponseStore
+    keys: IdempotencyKeys
+    is_draining: Callable[[], bool]  # the server stops
+    ping_seconds: float  # until a silent stream says that it is alive; 0: never
+    max_lag_bytes: int  # of a stream whose client falls behind
+
+
 class ApiRequest(ASGIRequest):
     """A request with what the API's handlers read of it beside its body and path."""
 
     caller: Caller = NOBODY_ASKED  # who asks; what it sees and makes is of its project alone
     request_id: str = ""
+    is_of_api = False  # its path is one of the API's
     ignored_fields: IgnoredFields | None = None  # names that have no effect, which the answer tells
     decided_response: DecidedResponse | None = None  # of the response that it makes, where it has an idempotency key
 
-    def __init__(self, scope: MutableMapping[str, Any], body_file: IO[bytes]) -> None:
+    def __init__(self, scope: MutableMapping[str, Any], body_file: IO[bytes], serving: Serving) -> None:
         super().__init__(scope, body_file)
+        self.serving = serving
         self.sent_headers = {name.decode("latin1"): value.decode("latin1") for name, value in scope["headers"]}
         self.span: Span = scope.get(SPAN, NO_SPAN)
         self.cut: Cut | None = scope.get(CUT)  # breaks its answer off, where its server can do so
@@ -71,7 +89,7 @@ class ApiRequest(ASGIRequest):
     def ignored(self) -> IgnoredFields:
         """The names in it that have no effect, which can be added to: the answer will have them."""
         if self.ignored_fields is None:
-            self.ignored_fields = IgnoredFields(refuse=get_site().reader.refuse_unknown)
+            self.ignored_fields = IgnoredFields(refuse=self.serving.refuse_unknown)
         return self.ignored_fields
 
     def origin(self, transport: str, api: Api | None = None, *, awaits_tools: bool = False) -> Origin:

@@ -39,7 +39,6 @@ from responses_app.runs.idempotency import HeldKey, IdempotencyKeys, Recording, 
 from responses_app.runs.log.journal import Waiter
 from responses_app.stores.idempotency import AnswerHead, IdempotencyRecord, KeyState
 from responses_app.web.http import PING, ApiRequest, Cut
-from responses_app.wiring.site import get_site
 
 FIRST_LOOK_SECONDS = 0.01  # until the first look at what became of a request; each next pause is longer by a half
 MAX_LOOK_SECONDS = 0.5
@@ -79,7 +78,8 @@ class Once:
         self._replay = replay
         self._headers = headers  # those of the request that change the answer
         self._project = request.caller.project
-        self._keys: IdempotencyKeys = get_site().idempotency
+        self._serving = request.serving
+        self._keys = request.serving.keys
 
     async def answer(self) -> HttpResponseBase:
         """Answer. Raises `ApiError`, and `StoreError`."""
@@ -110,7 +110,7 @@ class Once:
                 return answer
             if record.is_orphan:
                 return None
-            if get_site().draining.begun:  # another worker may take its time
+            if self._serving.is_draining():  # another worker may take its time
                 raise stopping()
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, MAX_LOOK_SECONDS)
@@ -130,7 +130,7 @@ class Once:
                 raise answer_deleted(record.object_id)
             if record.state is KeyState.RUNNING and answer is not None and await self._was_error(record.object_id):
                 # What the first client is told of it is an error, which lets go of the key.
-                close_stream(answer)
+                close_stream(answer, self._keys)
                 return None
             return answer
         if record.head is None or not (record.head.streams or record.state is KeyState.ANSWERED):
@@ -155,7 +155,7 @@ class Once:
         """Yield what is kept of an answer until it is whole; an empty piece first, see `server_sent`."""
         yield b""
         position, over = 0, False
-        silent, ping_after = 0.0, get_site().settings.responses_ping_interval_seconds
+        silent, ping_after = 0.0, self._serving.ping_seconds
         while True:
             pieces = await self._keys.piece(self._project, self._key, position)
             for piece in pieces:
@@ -199,11 +199,16 @@ class Once:
             if task.cancelled() and not _is_cancelled():  # the server has stopped
                 raise stopping() from None
             # Its client left. Django closes the body when this returns, and the handler may not have read it yet.
-            task.add_done_callback(_drop)
+            task.add_done_callback(self._drop)
             await asyncio.wait({task}, timeout=LEAVE_SECONDS)
             raise
         assert isinstance(answer, HttpResponseBase)
         return answer
+
+    def _drop(self, task: "asyncio.Task[object]") -> None:
+        """Close a stream that nobody reads: its client left before it began."""
+        if not task.cancelled() and task.exception() is None:
+            close_stream(task.result(), self._keys)
 
     async def _stored(self, held: HeldKey) -> HttpResponseBase | None:
         """Return the answer of the response that an earlier claim has made; None where there is none."""
@@ -219,13 +224,12 @@ class Once:
 
     async def _was_error(self, response_id: str) -> bool:
         """Whether a response failed before it said anything: that was an error, and an error is not an answer."""
-        response = await get_site().store.response(self._project, response_id)
+        response = await self._serving.responses.response(self._project, response_id)
         return response is not None and response["status"] == Status.FAILED.value and not response["output"]
 
     async def _with_free_id(self, held: HeldKey) -> HeldKey:
         """Return the key with the id of a response that there is not."""
-        site = get_site()
-        if not await site.store.knows(held.project, held.object_id):
+        if not await self._serving.responses.knows(held.project, held.object_id):
             return held
         return await self._keys.rename(held, await self._new_id())
 
@@ -265,7 +269,7 @@ class Once:
 
     def _recorded(self, held: HeldKey, head: AnswerHead, answer: StreamingHttpResponse) -> HttpResponseBase:
         """Return a stream that is kept as it goes out, and to its end, also where its client leaves."""
-        out = _Outgoing(get_site().settings.stream_max_lag_bytes, self._request.cut)
+        out = _Outgoing(self._serving.max_lag_bytes, self._request.cut)
         # What the handler cuts off is cut off for its client, and is not whole for others.
         if out.cut is not None:
             self._request.cut = out.cut_off
@@ -343,18 +347,12 @@ def _is_cancelled() -> bool:
     return current is not None and current.cancelling() > 0
 
 
-def _drop(task: "asyncio.Task[object]") -> None:
-    """Close a stream that nobody reads: its client left before it began."""
-    if not task.cancelled() and task.exception() is None:
-        close_stream(task.result())
-
-
-def close_stream(answer: object) -> None:
-    """Close an answer that is not sent, if it is a stream."""
+def close_stream(answer: object, keys: IdempotencyKeys) -> None:
+    """Close an answer that is not sent, if it is a stream; `keys` wait for that."""
     if isinstance(answer, StreamingHttpResponse):
         closing = getattr(answer.streaming_content, "aclose", None)
         if closing is not None:
-            get_site().idempotency.carry_out(closing(), name="unread stream")
+            keys.carry_out(closing(), name="unread stream")
 
 
 async def _begun(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -40,7 +40,7 @@ from responses_app.protocol.fields import IGNORED_HEADER
 from responses_app.protocol.rate_limits import as_anthropic_headers, as_headers
 from responses_app.protocol.transport import ANTHROPIC_VERSION
 from responses_app.web.auditing import answer_audited
-from responses_app.web.endpoint import Route, find, is_api_path, path_not_found
+from responses_app.web.endpoint import Route, find, path_not_found
 from responses_app.web.http import ApiRequest, NotServed, error_response
 from responses_app.wiring.site import get_site
 
@@ -120,15 +120,15 @@ class ApiMiddleware:
 
     async def __call__(self, request: HttpRequest) -> HttpResponseBase:
         """Answer, or hand on."""
-        if not is_api_path(request.path_info):
+        if not (isinstance(request, ApiRequest) and request.is_of_api):
             return await self._hand_on(request)
-        assert isinstance(request, ApiRequest)
         began = asyncio.get_running_loop().time()
         site = get_site()
         request.request_id = site.answer_headers.request_id(request.sent_headers)
         bind(request_id=request.request_id)
         response = await self._answer(request)
-        if request.ignored_fields is not None and (ignored := str(request.ignored_fields)):
+        if request.ignored_fields is not None and request.ignored_fields.names:
+            ignored = str(request.ignored_fields)
             response[IGNORED_HEADER] = ignored
             logger.info("request %s: these fields have no effect: %s", request.request_id, ignored)
         headers = await answer_headers(request.sent_headers, request.request_id, request.caller, began=began)
@@ -145,8 +145,9 @@ class ApiMiddleware:
 
     async def _hand_on(self, request: HttpRequest) -> HttpResponseBase:
         try:
-            _check_host(request)  # Django itself would log a traceback for each
-        except ApiError as error:
+            request.get_host()  # Django itself would log a traceback for each
+        except DisallowedHost:
+            error = host_not_allowed(request.META.get("HTTP_HOST", ""))
             headers = {"x-content-type-options": "nosniff"}
             return HttpResponse(error.message, status=error.status, content_type="text/plain", headers=headers)
         answer = await self._get_response(request)
@@ -157,8 +158,9 @@ class ApiMiddleware:
 
     async def _answer(self, request: ApiRequest) -> HttpResponseBase:
         try:
-            _check_host(request)
-            _check_origin(request)
+            request.get_host()
+            if "origin" in request.sent_headers or "sec-fetch-site" in request.sent_headers:
+                _check_origin(request)
             if request.method == "OPTIONS" and request.sent_headers.keys() >= _PREFLIGHT:
                 return _preflight_answer(request)
             route, named = find(request.path_info)
@@ -172,6 +174,8 @@ class ApiMiddleware:
             return answer
         except NotServed:
             return _refused(path_not_found(request.path_info), request)
+        except DisallowedHost:
+            return _refused(host_not_allowed(request.META.get("HTTP_HOST", "")), request)
         except ApiError as error:
             return _refused(error, request)
         except Exception:
@@ -234,18 +238,8 @@ async def _let_in(request: ApiRequest, route: Route) -> None:
     caller.check_scope(needed)
 
 
-def _check_host(request: HttpRequest) -> None:
-    try:
-        request.get_host()
-    except DisallowedHost:
-        host = request.META.get("HTTP_HOST", "")
-        raise host_not_allowed(host) from None
-
-
 def _check_origin(request: ApiRequest) -> None:
     """Refuse what a foreign web page has a browser send: a POST without a body and any GET come unasked."""
-    if "origin" not in request.sent_headers and "sec-fetch-site" not in request.sent_headers:
-        return  # no page's browser has sent it
     source = Source.of_request(request)
     if source.is_allowed(get_site().settings.trusted_pages):
         return

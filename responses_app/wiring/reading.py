@@ -52,7 +52,9 @@ class JsonReader:
 
     def noting(self, foreign_seals: str | None = None) -> AbstractContextManager[IgnoredFields]:
         """Note what is ignored of what is read; `foreign_seals` is that header of its request. Raises `ApiError`."""
-        seals = header_choice(FOREIGN_SEALS, foreign_seals, (REFUSE, NOTE), self._foreign_seals)
+        seals = self._foreign_seals
+        if foreign_seals is not None:
+            seals = header_choice(FOREIGN_SEALS, foreign_seals, (REFUSE, NOTE), seals)
         return noting(refuse=self.refuse_unknown, foreign_seals=seals == NOTE)
 
     async def read(

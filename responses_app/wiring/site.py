@@ -99,6 +99,8 @@ class Site(Adapters):
         self.new_id = id_factory(self.clock)  # so that ids sort by the store's time
         self.worker = self.new_id(ids.WORKER)  # its id among the workers
         self.started_at = time.time()  # Unix seconds
+        # Whether clients may send the fields of requests that are for the engine's operator
+        self.takes_engine_fields = not settings.responses_compatibility_mode
 
     # What is seen of the process.
 
@@ -396,6 +398,13 @@ class Site(Adapters):
 
     def dialect(self, header: str | None) -> Dialect:
         """Return the dialect that a request asks for by its header. Raises `ApiError` (400) for one not known."""
+        return self.own_dialect if header is None else self._dialect(header)
+
+    @part
+    def own_dialect(self) -> Dialect:  # of requests that ask for none
+        return self._dialect(None)
+
+    def _dialect(self, header: str | None) -> Dialect:
         settings = self.settings
         return requested_dialect(header, settings.responses_dialect, usage_per_turn=settings.responses_usage_per_turn)
 
@@ -404,13 +413,9 @@ class Site(Adapters):
 
         Never where a turn has one id: there its stream ends with its calls, and the next one goes on under that id.
         """
-        mode = header_choice(TOOL_MODE_HEADER, header, (COMPLETE, WAIT), self.settings.responses_tool_mode)
+        own = self.settings.responses_tool_mode
+        mode = own if header is None else header_choice(TOOL_MODE_HEADER, header, (COMPLETE, WAIT), own)
         return mode == WAIT and not dialect.one_id_a_turn
-
-    @property
-    def takes_engine_fields(self) -> bool:
-        """Whether clients may send the fields of requests that are for the engine's operator."""
-        return not self.settings.responses_compatibility_mode
 
     def parse_create(self, data: JsonObject) -> CreateRequest:
         """Validate a request, with the fields that this server takes. Raises `ApiError`."""

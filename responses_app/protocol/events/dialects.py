@@ -104,7 +104,7 @@ class Dialect:
 
     def response(self, response: Mapping[str, object]) -> Mapping[str, object]:
         """Return a response object as this dialect has it, of one as it is stored."""
-        return as_read(response, usage_per_turn=self.usage_per_turn)
+        return as_read(response, usage_per_turn=Switch.USAGE_PER_TURN in self.switches)
 
 
 OPENAI = Dialect()

@@ -86,20 +86,20 @@ class ClientTools:
     """The tools of one request, by what the model calls; immutable."""
 
     def __init__(self, tools: Iterable[ClientTool] = ()) -> None:
-        self._by_name: Mapping[str, ClientTool] = {tool.called: tool for tool in tools}
-        self._by_type = {tool.type: tool for tool in reversed(self._by_name.values())}  # the first of each
-        self._by_namespace: dict[str, list[ClientTool]] | None = None  # made when it is asked for first
+        self.by_name: Mapping[str, ClientTool] = {tool.called: tool for tool in tools}  # by what the model calls
+        self._by_type = {tool.type: tool for tool in reversed(self.by_name.values())}  # the first of each
+        self.by_namespace: dict[str, list[ClientTool]] | None = None  # made when it is asked for first
 
     def __iter__(self) -> Iterator[ClientTool]:
-        return iter(self._by_name.values())
+        return iter(self.by_name.values())
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self.by_name)
 
     @property
     def names(self) -> Collection[str]:
         """What the model can call."""
-        return self._by_name.keys()
+        return self.by_name.keys()
 
     @property
     def in_background(self) -> Collection[str]:
@@ -108,7 +108,7 @@ class ClientTools:
 
     def get(self, called: str) -> ClientTool | None:
         """Return the tool that the model calls so."""
-        return self._by_name.get(called)
+        return self.by_name.get(called)
 
     def of_type(self, type: str) -> ClientTool | None:
         """Return the tool of a kind of which there is one."""
@@ -116,12 +116,12 @@ class ClientTools:
 
     def in_namespace(self, name: str) -> Sequence[ClientTool]:
         """Return the members of a namespace."""
-        if self._by_namespace is None:
-            self._by_namespace = {}
+        if self.by_namespace is None:
+            self.by_namespace = {}
             for tool in self:
                 if tool.namespace is not None:
-                    self._by_namespace.setdefault(tool.namespace, []).append(tool)
-        return self._by_namespace.get(name, ())
+                    self.by_namespace.setdefault(tool.namespace, []).append(tool)
+        return self.by_namespace.get(name, ())
 
     def shown(self) -> list[ClientTool]:
         """Return those that the model is told of: but for what it can look for, all."""
@@ -136,6 +136,9 @@ class ClientTools:
             found = tool.found or (known is not None and known.found)
             joined.append(replace(tool, deferred=False, found=found))
         return ClientTools(joined)
+
+
+NO_CLIENT_TOOLS = ClientTools()
 
 
 def read_tools(tools: object, *, at: str = "tools") -> list[ClientTool]:

@@ -30,7 +30,7 @@ from engine.formats.base import ItemKind, ItemStarted
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import EventType
-from responses_app.protocol.items.client_tools import ClientTools, read_tools
+from responses_app.protocol.items.client_tools import NO_CLIENT_TOOLS, ClientTools, read_tools
 from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.items.resources import (
     ItemStatus,
@@ -348,7 +348,7 @@ class Called:
         self, new_id: NewId, tools: ClientTools | None, hosted: HostedTools | None, *, searches: bool = False
     ) -> None:
         self._new_id = new_id
-        self._tools = tools or ClientTools()  # they make the items of calls that clients answer
+        self._tools = NO_CLIENT_TOOLS if tools is None else tools  # they make the items of calls that clients answer
         self._hosted = dict(hosted or {})  # what makes the items of calls, by the names of the tools
         self.hosts = bool(self._hosted)  # the server runs any tools for this response
         self._searches = searches  # the request declares a web search, perhaps one that nothing runs here

@@ -122,11 +122,7 @@ class PlainText(_Format):
     """Any text."""
 
     type: Literal["text"] = "text"
-
-    @property
-    def content(self) -> Content:
-        """The content that the answer may have."""
-        return AnyText()
+    content: ClassVar[Content] = AnyText()  # that the answer may have
 
     def echoed(self) -> JsonObject:
         """Return it as OpenAI does."""
@@ -137,11 +133,7 @@ class AnyJson(_Format):
     """Some JSON object."""
 
     type: Literal["json_object"]
-
-    @property
-    def content(self) -> Content:
-        """The content that the answer may have."""
-        return AnyObject()
+    content: ClassVar[Content] = AnyObject()
 
     def echoed(self) -> JsonObject:
         """Return it as OpenAI does."""
@@ -467,7 +459,8 @@ class Fields(GenerationFields):
 
 def check_create(fields: Fields) -> None:
     """Refuse an `include` that a create may not have."""
-    check_include(fields.include, own=(TOKENS,))
+    if fields.include:
+        check_include(fields.include, own=(TOKENS,))
     if (fields.stream or fields.background) and fields.wants_tokens:
         raise invalid_value(
             "return_token_ids" if fields.return_token_ids else "include",

@@ -36,7 +36,7 @@ from responses_app.protocol.fields import (
     noted,
     validate,
 )
-from responses_app.protocol.items.client_tools import ClientTools, late_tools, read_tools
+from responses_app.protocol.items.client_tools import NO_CLIENT_TOOLS, ClientTools, late_tools, read_tools
 from responses_app.protocol.items.items import CompactionTrigger, ParsedItem, parse_input
 from responses_app.protocol.items.multi_agent import NAMESPACE as AGENTS_NAMESPACE
 from responses_app.protocol.items.multi_agent import beta_missing, has_beta
@@ -194,7 +194,7 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
     size = json_size({name: data[name] for name in ("input", "tools") if name in data} | read)
     items, input_json = parse_input(data.get("input"), nameless=True)
     tools_json = parse_tools(data.get("tools"))
-    tools = callable_tools(tools_json)
+    tools = callable_tools(tools_json) if tools_json else NO_CLIENT_TOOLS
     text = data.get("text")
     parsed = {
         "input": items,
@@ -202,7 +202,7 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
         "tools": tools,
         "tools_json": tools_json,
         "tool_choice": _tool_choice(data, tools, input_json, tools_json),
-        "private": private_fields(data.get("tools")),
+        "private": private_fields(data["tools"]) if tools_json else {},
         "text_format": parse_text_format(text.get("format") if isinstance(text, dict) else None),
         "size": size,
         "ignored": noted(),
@@ -234,9 +234,7 @@ def _tool_choice(
 
 
 def with_choice(request: CreateRequest, tools: ClientTools) -> CreateRequest:
-    """Return a request whose `tool_choice` is known now that all `tools` are. Raises `ApiError` where it is wrong."""
-    if not request.tool_choice.pending:
-        return request
+    """Return a request whose pending `tool_choice` is known now that all `tools` are. Raises `ApiError`."""
     choice = parse_tool_choice(request.tool_choice.echo, tools, served=request.served)
     return request.model_copy(update={"tool_choice": choice})
 
@@ -292,9 +290,9 @@ def _check_together(request: CreateRequest) -> None:
         )
 
 
-def check_beta(request: CreateRequest, header: str | None) -> None:
-    """Refuse a request with agents whose `OpenAI-Beta` does not name their beta. Raises `ApiError`."""
-    if request.with_agents and not has_beta(header):
+def check_beta(header: str | None) -> None:
+    """Refuse agents where `OpenAI-Beta` does not name their beta. Raises `ApiError`."""
+    if not has_beta(header):
         raise beta_missing()
 
 
@@ -465,7 +463,7 @@ def rules_of_turns(
     answer = request.answer.content
     # No rules at all: then the model may also call what only the client knows.
     must_call = choice.mode == "required"
-    if not (len(tools) or served or must_call) and isinstance(answer, AnyText):
+    if not (tools.by_name or served or must_call) and isinstance(answer, AnyText):
         return None
     if choice.mode == "none":
         rules = TurnRules(answer=answer)

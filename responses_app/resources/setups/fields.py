@@ -63,7 +63,7 @@ def parse_prompt(data: Mapping[str, object]) -> tuple[str, JsonObject]:
     if not 0 < len(name) <= MAX_NAME:
         raise invalid_value("name", f"a text of {len(name)} characters. A name has 1 to {MAX_NAME}.")
     json_size({"setup": fields.setup})  # raises for what no answer could say again
-    size = len(orjson.dumps_kept(fields.setup))
+    size = len(orjson.text_kept(fields.setup).encode())
     if size > MAX_SETUP_BYTES:
         raise invalid_value("setup", f"an object of {size} bytes as JSON. A setup has at most {MAX_SETUP_BYTES}.")
     return name, fields.setup

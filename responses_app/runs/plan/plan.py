@@ -11,7 +11,7 @@ from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import PublicId
-from responses_app.protocol.items.client_tools import ClientTool, ClientTools, by_model, by_programs
+from responses_app.protocol.items.client_tools import NO_CLIENT_TOOLS, ClientTool, ClientTools, by_model, by_programs
 from responses_app.protocol.items.offers import ApprovedCall, Offer, OfferedTool
 from responses_app.protocol.items.programs import KIND as PROGRAMS
 from responses_app.protocol.items.programs import PausedProgram, about_programs
@@ -65,7 +65,7 @@ class Toolbox:
     def namespaces(self) -> tuple[ToolNamespace, ...]:
         """What the model is told before the conversation; what a search has found stands in that."""
         told = [self._told(entry, entry.offer) for entry in self.entries if entry.offer and entry.offer.tools]
-        return (*filter(None, told), *(own.namespace for own in self._own))
+        return (*filter(None, told), *(own.namespace for own in (self.search, self.agents) if own is not None))
 
     @property
     def _own(self) -> list[Offer]:
@@ -377,7 +377,7 @@ class RunPlan:
             calls={},
             total_bytes=0,
         )
-        request = {"input": [], "input_json": [], "tools": ClientTools(), "tools_json": [], "private": {}}
+        request = {"input": [], "input_json": [], "tools": NO_CLIENT_TOOLS, "tools_json": [], "private": {}}
         return replace(
             self,
             request=self.request.model_copy(update=request),
@@ -390,7 +390,7 @@ class RunPlan:
             generation=GenerationRequest(request_id=self.generation.request_id, prompt_token_ids=nothing),
             draft=nothing,
             tools=NO_TOOLS,
-            client_tools=ClientTools(),
+            client_tools=NO_CLIENT_TOOLS,
             late_tools=(),
             rules=None,
             grammar=None,

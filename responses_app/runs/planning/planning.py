@@ -103,6 +103,14 @@ class Draft:
         return self.request.size + text_size(context.before) + (text_size(context.own) if context.shows_files else 0)
 
     @property
+    def is_held(self) -> bool:
+        """Whether there is a rule for what the model may write: a call, or a format."""
+        request, tools = self.request, self.tools
+        calls = request.tools.by_name or self.late_tools or tools.entries or tools.search or tools.agents
+        demands = request.tool_choice.mode == "required"
+        return bool(calls) or demands or not isinstance((request.held or request.text_format).content, AnyText)
+
+    @property
     def is_long(self) -> bool:
         """Whether planning it may hold up the event loop.
 
@@ -110,20 +118,13 @@ class Draft:
         remembered takes 10 ms a schema. Or its prompt is rendered elsewhere, or its conversation is in another format.
         """
         request = self.request
-        held = (
-            len(request.tools) > 0
-            or self.tools.agents is not None
-            or bool(self.tools.entries)
-            or not isinstance(request.answer.content, AnyText)
-            or bool(self.late_tools)
-        )
         named = any(isinstance(item, ItemReference) for item in request.input)
         shown = bool(request.enable_response_messages)
         reads = self.context.shows_files
         parent = self.context.parent
         if self.format.renders_elsewhere or (parent is not None and is_foreign(parent, self.format)):
             return True
-        return request.size > LONG_INPUT or bool(self.context.before.parsed) or held or named or shown or reads
+        return request.size > LONG_INPUT or bool(self.context.before.parsed) or self.is_held or named or shown or reads
 
 
 def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
@@ -202,7 +203,9 @@ def _held(
     tools = draft.request.tools
     if draft.late_tools:
         tools = with_late_tools(tools, draft.late_tools, draft.format)
-    request = with_choice(draft.request, tools)
+    request = with_choice(draft.request, tools) if draft.request.tool_choice.pending else draft.request
+    if not draft.is_held:
+        return request, tools, None, None
     return (
         request,
         tools,

@@ -127,7 +127,7 @@ class RunRegistry:
         if self.draining:
             raise stopping()
         most = self._settings.responses_max_in_flight
-        if self._places_taken + places > most:
+        if len(self._runs) + self._coming + self._guests + places > most:
             message = f"{most} responses are running (RESPONSES_MAX_IN_FLIGHT). Try again shortly."
             raise overloaded(message, retry_after=2)
 

@@ -36,9 +36,9 @@ from responses_app.observing.traces import SPAN, TRACEPARENT, Traces
 from responses_app.protocol.errors import ApiError
 from responses_app.web.bodies import BODY_FILE, Application, Message, Receive, SendMessage
 from responses_app.web.endpoint import find, is_api_path
-from responses_app.web.http import ApiRequest, NotServed
+from responses_app.web.http import ApiRequest, NotServed, Serving
 from responses_app.web.servers.listening import ports, stop_accepting, when_daphne_runs
-from responses_app.wiring.site import get_site
+from responses_app.wiring.site import Site, get_site
 
 logger = logging.getLogger("respsite")
 
@@ -52,14 +52,59 @@ class Handler(ASGIHandler):
     neither `request_started` nor `request_finished`. All others, the admin's among them, are Django's as ever.
     """
 
+    def __init__(self, site: Site) -> None:
+        """Have requests come with what they need of a site."""
+        super().__init__()
+        own = site.settings
+        serving = Serving(
+            refuse_unknown=site.reader.refuse_unknown,
+            retentions=site.retention.current,
+            responses=site.store,
+            keys=site.idempotency,
+            is_draining=lambda: site.draining.begun,
+            ping_seconds=own.responses_ping_interval_seconds,
+            max_lag_bytes=own.stream_max_lag_bytes,
+        )
+        self.request_class = partial(ApiRequest, serving=serving)  # type: ignore[assignment]  # Django only calls it
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one request."""
-        if scope["type"] == "http" and is_api_path(scope["path"].removeprefix(scope.get("root_path", ""))):
-            await self._serve(scope, receive, send)
-        else:
+        if scope["type"] != "http" or not is_api_path(scope["path"].removeprefix(scope.get("root_path", ""))):
             await super().__call__(scope, receive, send)
+            return
 
-    request_class = ApiRequest
+        async def answered(request: Any) -> None:
+            await self.send_response(await self.run_get_response(request), send)
+
+        try:
+            body = await self.read_body(receive)
+        except RequestAborted:
+            return
+        try:
+            request, refused = self.create_request(scope, body)
+            if request is None:
+                assert refused is not None  # one of the two is there
+                await self.send_response(refused, send)
+                return
+            assert isinstance(request, ApiRequest)
+            request.is_of_api = True
+            # Whichever ends first: a client that leaves cancels its answer, and so lets go of what it reads.
+            answering = asyncio.create_task(answered(request), name="answer")
+            leaving = asyncio.create_task(receive(), name="disconnect")  # behind the body comes only this
+            try:
+                await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (answering, leaving):
+                    task.cancel()
+                # Neither may outlive the request: both use its connection.
+                await asyncio.wait((answering, leaving))
+            if not answering.cancelled():  # else its client has left
+                answering.result()
+        finally:
+            if getattr(body, "_rolled", True):  # on a disk, which may take 20 ms to forget 30 MB
+                await asyncio.get_running_loop().run_in_executor(None, body.close)
+            else:
+                body.close()
 
     async def read_body(self, receive: Any) -> Any:
         """Return a request's body as a file, closed where it does not come to its end: Django would leave it open.
@@ -80,38 +125,6 @@ class Handler(ASGIHandler):
             unless_whole.pop_all()
         body.seek(0)
         return body
-
-    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
-        async def answered(request: Any) -> None:
-            await self.send_response(await self.run_get_response(request), send)
-
-        try:
-            body = await self.read_body(receive)
-        except RequestAborted:
-            return
-        try:
-            request, refused = self.create_request(scope, body)
-            if request is None:
-                assert refused is not None  # one of the two is there
-                await self.send_response(refused, send)
-                return
-            # Whichever ends first: a client that leaves cancels its answer, and so lets go of what it reads.
-            answering = asyncio.create_task(answered(request), name="answer")
-            leaving = asyncio.create_task(receive(), name="disconnect")  # behind the body comes only this
-            try:
-                await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in (answering, leaving):
-                    task.cancel()
-                # Neither may outlive the request: both use its connection.
-                await asyncio.wait((answering, leaving))
-            if not answering.cancelled():  # else its client has left
-                answering.result()
-        finally:
-            if getattr(body, "_rolled", True):  # on a disk, which may take 20 ms to forget 30 MB
-                await asyncio.get_running_loop().run_in_executor(None, body.close)
-            else:
-                body.close()
 
 
 WARNING = (
@@ -139,11 +152,14 @@ class Exposure:
         self._asks_nobody = asks_nobody
         self._exposed = exposed
         self._known = False
+        self._checked: object = None  # the last address, which nearly all connections come to
 
     async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
         """Serve; the first connection from the network is taken note of."""
-        if not self._known:
-            self._check(scope.get("server"))
+        address = scope.get("server")
+        if not self._known and address != self._checked:
+            self._check(address)
+            self._checked = address
         await self._app(scope, receive, send)
 
     def hook_daphne(self) -> None:

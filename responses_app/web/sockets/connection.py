@@ -293,7 +293,8 @@ class SocketConnection:
         request, ignored = await self._site.reader.read(
             caller.project, create.size, lambda: repr(fields).encode(), lambda _: self._parsed(fields)
         )
-        check_beta(request, self._terms.betas)
+        if request.with_agents:
+            check_beta(self._terms.betas)
         origin = Origin.of(
             caller,
             "websocket",

@@ -13,7 +13,7 @@ from responses_app.protocol.ids import IdFactory
 def factory(*times: int, bits: int = 0x2AAAAAAAAAAAAAAA) -> IdFactory:
     clock = iter(times)
     latest = times[-1]
-    return IdFactory(lambda: next(clock, latest), lambda n: bits & ((1 << n) - 1))
+    return IdFactory(lambda: next(clock, latest) / 1000, lambda n: bits & ((1 << n) - 1))
 
 
 def test_a_prefix_and_32_lowercase_hex_digits() -> None:
@@ -22,10 +22,10 @@ def test_a_prefix_and_32_lowercase_hex_digits() -> None:
 
 
 def test_it_is_a_uuid_of_version_7() -> None:
-    made = uuid.UUID(factory(1_700_000_000_123)("resp_").removeprefix("resp_"))
+    made = uuid.UUID(factory(1_700_000_000_125)("resp_").removeprefix("resp_"))
     assert made.version == 7
     assert made.variant == uuid.RFC_4122
-    assert made.int >> 80 == 1_700_000_000_123
+    assert made.int >> 80 == 1_700_000_000_125
     assert made.int & ((1 << 62) - 1) == 0x2AAAAAAAAAAAAAAA
 
 

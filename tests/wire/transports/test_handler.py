@@ -10,6 +10,7 @@ from django.core.signals import request_finished, request_started
 
 from responses_app.web.http import json_response
 from responses_app.web.servers.layers import Handler
+from responses_app.wiring.site import get_site
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ class Asked:
 
 
 async def test_a_request_of_the_api_has_no_signals_and_no_thread(signals: list[str]) -> None:
-    handler, asked = Handler(), Asked("/health")
+    handler, asked = Handler(get_site()), Asked("/health")
     threads = set(threading.enumerate())
     await asked.be_served(handler)
     assert [message.get("status") for message in asked.sent] == [200, None]
@@ -67,20 +68,20 @@ async def test_a_request_of_the_api_has_no_signals_and_no_thread(signals: list[s
 
 async def test_all_others_are_djangos(signals: list[str]) -> None:
     asked = Asked("/nothing")
-    await asked.be_served(Handler())
+    await asked.be_served(Handler(get_site()))
     assert asked.sent[0]["status"] == 404
     assert signals == ["started", "finished"]
 
 
 async def test_a_path_below_a_root_is_the_same(signals: list[str]) -> None:
     asked = Asked("/below/health", root_path="/below")
-    await asked.be_served(Handler())
+    await asked.be_served(Handler(get_site()))
     assert asked.sent[0]["status"] == 200
     assert signals == []
 
 
 async def test_a_client_that_leaves_ends_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    handler, asked = Handler(), Asked("/health")
+    handler, asked = Handler(get_site()), Asked("/health")
     began, cancelled = asyncio.Event(), asyncio.Event()
 
     async def slow(request: Any) -> Any:
@@ -102,7 +103,7 @@ async def test_a_client_that_leaves_ends_its_answer(monkeypatch: pytest.MonkeyPa
 
 
 async def test_what_breaks_reaches_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    handler = Handler()
+    handler = Handler(get_site())
 
     async def broken(request: Any) -> Any:
         raise RuntimeError("broken")

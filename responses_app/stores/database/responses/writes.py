@@ -300,8 +300,9 @@ def _accept(cursor: CursorWrapper, steps: Sequence[ResponseStep]) -> None:
             case GivenBack(accepted=accepted):
                 changed.append((step, returned_row(cursor.db, accepted)))
     _write(cursor, KEEP_RESPONSE, _in_chats(cursor, new))
-    KEEP_BRIEF.run(cursor, [row for step, row in new if step.is_brief])
-    for step in _write(cursor, CHANGE_RESPONSE, changed):
+    if brief := [row for step, row in new if step.is_brief]:
+        KEEP_BRIEF.run(cursor, brief)
+    for step in _write(cursor, CHANGE_RESPONSE, changed) if changed else ():
         step.lost = step.lost or isinstance(step.act, Acceptance)  # it was deleted, or has ended: it is not to run
 
 
