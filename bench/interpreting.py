@@ -19,14 +19,14 @@ import httpx
 
 from bench.report import Result
 from bench.servers import Bench, BenchServer
+from responses_app.extensions.containers.sandbox.containers import Containers
+from responses_app.extensions.containers.sandbox.hosts import OwnHost, RemoteHost
+from responses_app.extensions.containers.sandbox.sandboxes import Bubblewrap
+from responses_app.extensions.containers.sandbox.session import SandboxSession
+from responses_app.extensions.containers.sandbox.settings import SandboxSettings
+from responses_app.extensions.containers.sandbox.sharing import SharedContainers
 from responses_app.kit.clock import id_factory
 from responses_app.protocol.setting import MIB
-from responses_app.tools.sandbox.containers import Containers
-from responses_app.tools.sandbox.hosts import OwnHost, RemoteHost
-from responses_app.tools.sandbox.sandboxes import Bubblewrap
-from responses_app.tools.sandbox.session import SandboxSession
-from responses_app.tools.sandbox.settings import SandboxSettings
-from responses_app.tools.sandbox.sharing import SharedContainers
 from tests.kit.mcp_servers import PROGRAM as MCP_PROGRAM
 from tests.kit.sandboxes import has_bubblewrap, plain_python
 

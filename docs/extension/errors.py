@@ -16,7 +16,8 @@ STATUSES = {  # of what makes an error, where it says none itself
     **{"ApiError": 400, "invalid_request": 400, "not_found": 404, "conflict": 409, "_no_answer": 409},
     **{"rate_limited": 429, "server_error": 500, "overloaded": 503},
 }
-SEPARATE = ("responses_app/command_line", "responses_app/tools/sandbox")  # where a `code` is an exit code, or Python
+# Where a `code` is an exit code, or Python.
+SEPARATE = ("responses_app/command_line", "responses_app/extensions/containers/sandbox")
 _CODE = re.compile(r"[a-z]+(_[a-z0-9]+)+")
 _PARAMETERS = ("code", "error_code")
 Function = ast.FunctionDef | ast.AsyncFunctionDef

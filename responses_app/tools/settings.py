@@ -1,8 +1,6 @@
-"""The settings of the tools that the server runs (MCP servers, searches and images), of the images in requests, and of
-the hosts that containers may reach.
+"""The settings of the tools that the server runs (MCP servers, searches and images), and of the images in requests.
 
-Those of containers themselves are declared in `sandbox.settings`. MCP_SERVERS says how the operator's servers are
-reached:
+MCP_SERVERS says how the operator's servers are reached:
 
     MCP_SERVERS={"wiki": "https://wiki.internal/mcp",
                  "files": {"command": "npx", "args": ["-y", "server-filesystem", "/srv/shared"]},
@@ -20,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from responses_app.protocol.files.networks import DOMAIN_WANTED, Domain
 from responses_app.protocol.requests.server_tools import LABEL, RESERVED_LABELS
 from responses_app.protocol.setting import KIB, MIB, RoomSettings, flag, seconds, setting, text, whole
 from responses_app.tools.network import NOTHING_ALLOWED, AllowedHosts, hosts, operator_url
@@ -276,58 +273,3 @@ class PictureSettings(RoomSettings):
         128 * MIB, whole(0),
         "memory of one worker for recently used images; images of stored responses are read again when needed",
     )  # fmt: skip
-
-
-MAX_DOMAINS = 1000  # of SANDBOX_NETWORK
-
-
-@dataclass(frozen=True, slots=True)
-class Reachable:
-    """The domains that requests may allow containers to reach."""
-
-    any: bool = False  # all there are
-    domains: tuple[Domain, ...] = ()
-
-    def includes(self, domain: Domain) -> bool:
-        """Whether a request may allow a domain."""
-        return self.any or any(each.includes(domain) for each in self.domains)
-
-
-NOTHING_REACHABLE = Reachable()
-
-
-def reachable(value: str) -> Reachable:
-    """Domains that requests may allow."""
-    word = value.strip().lower()
-    if word in ("off", "any"):
-        return Reachable(any=word == "any")
-    try:
-        if word in ("on", "yes", "true", "all"):  # they are no names of domains that anybody means
-            raise ValueError
-        domains = tuple(map(Domain.parse, filter(None, (each.strip() for each in value.split(",")))))
-    except ValueError:
-        domains = ()
-    if not 0 < len(domains) <= MAX_DOMAINS:
-        raise ValueError(f"off, any, or domains separated by commas, each {DOMAIN_WANTED}")
-    return Reachable(domains=domains)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EgressSettings(RoomSettings):
-    """The settings of the proxy by which containers reach hosts."""
-
-    sandbox_network: Reachable = setting(
-        NOTHING_REACHABLE, reachable,
-        "domains that requests may let containers reach, by `network_policy`: `off`, `any`, or a list like "
-        "`pypi.org,*.example.com` (see Shell)",
-        default_text="off",
-    )  # fmt: skip
-    sandbox_allowed_hosts: AllowedHosts = setting(
-        NOTHING_ALLOWED, hosts,
-        "hosts in private networks that containers may reach, if SANDBOX_NETWORK and the request allow their names: "
-        "`api.internal:8080,10.1.0.0/16`",
-        default_text="unset: none",
-    )  # fmt: skip
-    sandbox_network_bytes: int = setting(
-        1024 * MIB, whole(1), "how many bytes one container may send and receive over the network in its life"
-    )

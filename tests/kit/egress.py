@@ -6,10 +6,10 @@ import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.egress.proxies import ContainerProxies, ContainerProxy
+from responses_app.extensions.containers.egress.policy import EgressPolicy
+from responses_app.extensions.containers.egress.proxies import ContainerProxies, ContainerProxy
+from responses_app.extensions.containers.egress.settings import EgressSettings, reachable
 from responses_app.tools.network import AllowedHosts, Network
-from responses_app.tools.settings import EgressSettings, reachable
 
 TOKEN = 's3cr3t/value "of" a test'
 NAMES = ("api.example", "open.example", "other.example")  # of certificates, and of this machine as `local` looks up

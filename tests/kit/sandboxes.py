@@ -13,19 +13,24 @@ from typing import Any
 
 import pytest
 
+from responses_app.extensions.containers.code_interpreter import CodeInterpreterTool
+from responses_app.extensions.containers.egress.proxies import ContainerProxy
+from responses_app.extensions.containers.sandbox.choosing import SandboxChoice
+from responses_app.extensions.containers.sandbox.containers import Containers
+from responses_app.extensions.containers.sandbox.hosts import HostListener, HostServer, OwnHost
+from responses_app.extensions.containers.sandbox.launch import (
+    BaseSandbox,
+    ContainerExtras,
+    Interpreter,
+    find_interpreter,
+)
+from responses_app.extensions.containers.sandbox.records import SandboxError
+from responses_app.extensions.containers.sandbox.sandboxes import Bubblewrap
+from responses_app.extensions.containers.sandbox.session import SandboxSession
+from responses_app.extensions.containers.sandbox.settings import SandboxSettings
+from responses_app.extensions.containers.sandbox.sharing import SharedContainers
+from responses_app.extensions.containers.sandbox.watching import Cgroups
 from responses_app.protocol.setting import MIB
-from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
-from responses_app.tools.egress.proxies import ContainerProxy
-from responses_app.tools.sandbox.choosing import SandboxChoice
-from responses_app.tools.sandbox.containers import Containers
-from responses_app.tools.sandbox.hosts import HostListener, HostServer, OwnHost
-from responses_app.tools.sandbox.launch import BaseSandbox, ContainerExtras, Interpreter, find_interpreter
-from responses_app.tools.sandbox.records import SandboxError
-from responses_app.tools.sandbox.sandboxes import Bubblewrap
-from responses_app.tools.sandbox.session import SandboxSession
-from responses_app.tools.sandbox.settings import SandboxSettings
-from responses_app.tools.sandbox.sharing import SharedContainers
-from responses_app.tools.sandbox.watching import Cgroups
 from tests.kit.server import ROOT, clean_environ, free_port
 
 SMALL = SandboxSettings(

@@ -74,7 +74,7 @@ READS_THE_ENVIRONMENT = (
     *("respsite/", "manage.py", "responses_app/management/", "responses_app/command_line/"),
     *(f"responses_app/extensions/containers/{name}.py" for name in ("command", "keeper")),  # parts of the two above
     "responses_app/extensions/terminal/",  # its commands
-    "responses_app/tools/sandbox/inside/",  # programs that run in a sandbox, and see nothing of ours
+    "responses_app/extensions/containers/sandbox/inside/",  # programs that run in a sandbox, and see nothing of ours
 )
 
 

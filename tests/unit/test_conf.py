@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from responses_app.extensions.containers.egress.settings import Reachable
 from responses_app.protocol.events.dialects import parse_dialect
 from responses_app.protocol.files.networks import Domain
 from responses_app.protocol.prices import Price
@@ -27,7 +28,7 @@ from responses_app.settings.conf import (
     table,
 )
 from responses_app.tools.network import hosts
-from responses_app.tools.settings import Reachable, ServerAccess
+from responses_app.tools.settings import ServerAccess
 from tests.kit.forking import run_forked, start_forker
 from tests.kit.server import ROOT, server_environ
 

@@ -49,7 +49,7 @@ def test_no_exception_says_nothing_in_the_log(error: Exception, form: type[loggi
 
 def test_no_other_place_makes_one() -> None:
     others = re.compile(r"\bstr\((error|problem|exc|cause)\) or |\.strerror\b|or type\((error|problem)\)\.__name__")
-    inside = "responses_app/tools/sandbox/inside"  # programs of a sandbox, which have nothing of ours
+    inside = "responses_app/extensions/containers/sandbox/inside"  # programs of a sandbox, which have nothing of ours
     files = [path for package in ("engine", "responses_app", "respsite") for path in (ROOT / package).rglob("*.py")]
     found = [str(path.relative_to(ROOT)) for path in files if others.search(path.read_text())]
     allowed = {

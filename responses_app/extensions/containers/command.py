@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, cast
 
 from responses_app.command_line.endpoint import CommandFailed
 from responses_app.extensions.containers.making import serve_host
+from responses_app.extensions.containers.sandbox.hosts import BACKLOG, HostListener
 from responses_app.observing.logs import JsonLogLines, Seldom, TextLines
 from responses_app.observing.memory import forbid_core_dumps
 from responses_app.settings.conf import ConfigurationError, from_environ
-from responses_app.tools.sandbox.hosts import BACKLOG, HostListener
 
 if TYPE_CHECKING:
     from responses_app.extensions.containers.settings import ServerSettings

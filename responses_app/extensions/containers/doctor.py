@@ -4,11 +4,11 @@ import asyncio
 
 from engine.errors import reason_of
 from responses_app.extensions.containers.making import plain_python, remote_hosts
+from responses_app.extensions.containers.sandbox.choosing import choose
+from responses_app.extensions.containers.sandbox.hosts import RemoteHost
+from responses_app.extensions.containers.sandbox.records import SandboxError
 from responses_app.extensions.containers.settings import ContainerSettings
 from responses_app.kit.findings import Finding, ok, problem, warning
-from responses_app.tools.sandbox.choosing import choose
-from responses_app.tools.sandbox.hosts import RemoteHost
-from responses_app.tools.sandbox.records import SandboxError
 
 REACH_HOST = "Check that `respsite sandboxes` runs there, its log, and that SANDBOX_SECRET is the same here and there."
 INSTALL_SANDBOX = (

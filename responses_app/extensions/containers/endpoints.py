@@ -10,6 +10,20 @@ from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
 from responses_app.auth.scopes import check_named, files_named, skills_named
+from responses_app.extensions.containers.egress.base import NetworkRecord
+from responses_app.extensions.containers.egress.policy import policy_of
+from responses_app.extensions.containers.sandbox.records import ContainerFileRecord as FileRecord
+from responses_app.extensions.containers.sandbox.records import (
+    ContainerNotFound,
+    ContainerRecord,
+    FileUnknown,
+    HostGone,
+    NetworkRefused,
+    SandboxError,
+    TooManyContainers,
+    TooManyTransfers,
+)
+from responses_app.extensions.containers.sandbox.settings import WORK_FOLDER
 from responses_app.extensions.containers.tools import interpreter_of
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
@@ -33,20 +47,6 @@ from responses_app.protocol.files.files import name_on_disk
 from responses_app.protocol.requests.pages import page_behind, parse_list_query
 from responses_app.resources.files.fields import PIECE_BYTES, file_not_found
 from responses_app.resources.skills.fields import SkillGone, skill_not_found
-from responses_app.tools.egress.base import NetworkRecord
-from responses_app.tools.egress.policy import policy_of
-from responses_app.tools.sandbox.records import ContainerFileRecord as FileRecord
-from responses_app.tools.sandbox.records import (
-    ContainerNotFound,
-    ContainerRecord,
-    FileUnknown,
-    HostGone,
-    NetworkRefused,
-    SandboxError,
-    TooManyContainers,
-    TooManyTransfers,
-)
-from responses_app.tools.sandbox.settings import WORK_FOLDER
 from responses_app.web.endpoint import BYTES, PAGED, Endpoint, Form, Parameter, Refusals, Size, text
 from responses_app.web.forms import is_form, sent_form
 from responses_app.web.http import ApiRequest, parse_noting, read_json
@@ -54,8 +54,8 @@ from responses_app.web.transfers import file_answer, form_schema, streamed
 from responses_app.wiring.site import get_site
 
 if TYPE_CHECKING:
-    from responses_app.tools.containers.contents import GivenFiles, GivenSkills
-    from responses_app.tools.sandbox.sharing import SharedContainers
+    from responses_app.extensions.containers.contents import GivenFiles, GivenSkills
+    from responses_app.extensions.containers.sandbox.sharing import SharedContainers
 
 
 class ContainerExpiry(TypedDict):

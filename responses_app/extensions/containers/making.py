@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import reason_of
+from responses_app.extensions.containers.sandbox.checkpoints import Checkpoints
+from responses_app.extensions.containers.sandbox.choosing import choose
+from responses_app.extensions.containers.sandbox.containers import Containers
+from responses_app.extensions.containers.sandbox.hosts import BaseHost, HostListener, HostServer, OwnHost, RemoteHost
+from responses_app.extensions.containers.sandbox.records import SandboxError
 from responses_app.extensions.containers.settings import ContainerSettings
 from responses_app.kit.clock import id_factory
-from responses_app.tools.sandbox.checkpoints import Checkpoints
-from responses_app.tools.sandbox.choosing import choose
-from responses_app.tools.sandbox.containers import Containers
-from responses_app.tools.sandbox.hosts import BaseHost, HostListener, HostServer, OwnHost, RemoteHost
-from responses_app.tools.sandbox.records import SandboxError
 
 if TYPE_CHECKING:
+    from responses_app.extensions.containers.egress.proxies import ContainerProxies
     from responses_app.extensions.containers.settings import ServerSettings
-    from responses_app.tools.egress.proxies import ContainerProxies
 
 logger = logging.getLogger("respsite.sandbox")
 
@@ -39,7 +39,7 @@ def own_containers(settings: "ServerSettings") -> Containers:
 
 
 def _proxies(settings: "ServerSettings") -> "ContainerProxies":
-    from responses_app.tools.egress.proxies import ContainerProxies
+    from responses_app.extensions.containers.egress.proxies import ContainerProxies
 
     return ContainerProxies(settings)
 

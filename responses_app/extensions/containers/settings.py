@@ -4,9 +4,10 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from responses_app.extensions.containers.egress.settings import EgressSettings
+from responses_app.extensions.containers.sandbox.settings import SandboxSettings
 from responses_app.protocol.setting import setting
-from responses_app.tools.sandbox.settings import SandboxSettings
-from responses_app.tools.settings import EgressSettings, mcp_problem, mcp_tool
+from responses_app.tools.settings import mcp_problem, mcp_tool
 
 if TYPE_CHECKING:
     from responses_app.settings.conf import Settings

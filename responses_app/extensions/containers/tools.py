@@ -13,11 +13,11 @@ from responses_app.protocol.items.programs import KIND as PROGRAMS
 from responses_app.tools.base import BaseTool, ContainerLimits, Finish, ToolCall, ToolParts, ToolResult, ToolUse
 
 if TYPE_CHECKING:
+    from responses_app.extensions.containers.code_interpreter import CodeInterpreterTool
+    from responses_app.extensions.containers.programs import ProgramTool
+    from responses_app.extensions.containers.sandbox.sharing import SharedContainers
     from responses_app.extensions.containers.settings import ServerSettings
-    from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
-    from responses_app.tools.containers.programs import ProgramTool
-    from responses_app.tools.containers.shell import ShellTool
-    from responses_app.tools.sandbox.sharing import SharedContainers
+    from responses_app.extensions.containers.shell import ShellTool
 
 Tool = TypeVar("Tool", bound=BaseTool)
 
@@ -92,7 +92,7 @@ class LazyInterpreter(LazyTool["CodeInterpreterTool"]):
         # What another machine has, only that one knows.
         if any("/" not in host for host in self._settings.sandbox_hosts):
             return ""
-        from responses_app.tools.sandbox.choosing import missing
+        from responses_app.extensions.containers.sandbox.choosing import missing
 
         return missing(self._settings.sandbox)
 
@@ -106,7 +106,7 @@ def code_tools(parts: ToolParts) -> Iterable[BaseTool]:
     """Return the tools of a server; nothing is started."""
     settings: ServerSettings = parts.settings
     if settings.sandbox_mcp:
-        from responses_app.tools.containers.code_interpreter import McpInterpreter
+        from responses_app.extensions.containers.code_interpreter import McpInterpreter
 
         assert parts.mcp is not None, "the settings say which server it is"
         return [McpInterpreter(parts.mcp, settings.sandbox_mcp)]
@@ -116,7 +116,7 @@ def code_tools(parts: ToolParts) -> Iterable[BaseTool]:
 
     async def shell() -> "ShellTool":
         interpreter = await code.tool()
-        from responses_app.tools.containers.shell import ShellTool
+        from responses_app.extensions.containers.shell import ShellTool
 
         return ShellTool(interpreter, settings)
 
@@ -124,7 +124,7 @@ def code_tools(parts: ToolParts) -> Iterable[BaseTool]:
         return (await code.tool()).containers
 
     async def programs() -> "ProgramTool":
-        from responses_app.tools.containers.programs import ProgramTool
+        from responses_app.extensions.containers.programs import ProgramTool
 
         return ProgramTool(containers, settings)
 
@@ -136,9 +136,9 @@ def code_tools(parts: ToolParts) -> Iterable[BaseTool]:
 
 
 def _interpreter(parts: ToolParts) -> "CodeInterpreterTool":
+    from responses_app.extensions.containers.code_interpreter import CodeInterpreterTool
     from responses_app.extensions.containers.making import hosts_of
-    from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
-    from responses_app.tools.sandbox.sharing import SharedContainers
+    from responses_app.extensions.containers.sandbox.sharing import SharedContainers
 
     hosts, is_past = hosts_of(parts.settings), partial(parts.retentions.past, now=parts.now)
     return CodeInterpreterTool(

@@ -14,11 +14,11 @@ import pytest
 import yaml
 
 from responses_app.api.endpoints import ENDPOINTS
+from responses_app.extensions.containers.sandbox.containers import SAVE_SECONDS
 from responses_app.management.processes import ENGINE_STOP_SECONDS
 from responses_app.management.supervisor import pace
 from responses_app.protocol.setting import MIB
 from responses_app.settings.conf import Settings, from_environ, secret_files, table
-from responses_app.tools.sandbox.containers import SAVE_SECONDS
 from responses_app.web.bodies import RequestHead
 from respsite.application import body_rules
 from tests.kit import pip

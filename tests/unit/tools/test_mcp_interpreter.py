@@ -9,9 +9,9 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
 from engine.formats.harmony.encoding import decode_tokens
+from responses_app.extensions.containers.code_interpreter import McpInterpreter
 from responses_app.extensions.containers.tools import interpreter_of
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.tools.containers.code_interpreter import McpInterpreter
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.settings import ServerAccess
 from tests.kit.fakes import ANSWER, FakeEngine, Site

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from responses_app.extensions.containers.programs import MAX_BYTES, MAX_FAILED, bounded
 from responses_app.tools.base import ToolFailed
-from responses_app.tools.containers.programs import MAX_BYTES, MAX_FAILED, bounded
 
 
 class Tools:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from responses_app.extensions.containers.code_interpreter import CodeInterpreterTool
+from responses_app.extensions.containers.sandbox.cells import MAX_COMMANDS
+from responses_app.extensions.containers.shell import ShellTool
 from responses_app.protocol.response.steps import StopReason
-from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
-from responses_app.tools.containers.shell import ShellTool
-from responses_app.tools.sandbox.cells import MAX_COMMANDS
 from tests.kit.fakes import ANSWER, FakeEngine, Site
 from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.sandboxes import SMALL, interpreter, needs_bubblewrap

@@ -6,8 +6,8 @@ import signal
 import tempfile
 from pathlib import Path
 
-from responses_app.tools.sandbox.hosts import RemoteHost
-from responses_app.tools.sandbox.sharing import SharedContainers
+from responses_app.extensions.containers.sandbox.hosts import RemoteHost
+from responses_app.extensions.containers.sandbox.sharing import SharedContainers
 from tests.kit.sandboxes import host_process, needs_bubblewrap
 from tests.kit.waiting import eventually
 from tests.wire.command_line.program import respsite

@@ -11,11 +11,17 @@ from typing import Any
 
 import pytest
 
+from responses_app.extensions.containers.egress import connections, peers, proxies
+from responses_app.extensions.containers.egress.peers import (
+    MAX_LOOKUPS,
+    PROJECT_LOOKUPS,
+    Dialler,
+    ProxyTarget,
+    Unreached,
+)
+from responses_app.extensions.containers.egress.settings import EgressSettings
 from responses_app.tools import network
-from responses_app.tools.egress import connections, peers, proxies
-from responses_app.tools.egress.peers import MAX_LOOKUPS, PROJECT_LOOKUPS, Dialler, ProxyTarget, Unreached
 from responses_app.tools.network import AllowedHosts, Network
-from responses_app.tools.settings import EgressSettings
 from tests.kit.echo_host import EchoHost, echo_host
 from tests.kit.egress import TOKEN, Opened, opened, opened_all, policy, settings
 from tests.kit.waiting import eventually

@@ -11,8 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.egress.secrets import KEPT_VALUES, Mask, Placeholders, SecretExposed, SecretLost
+from responses_app.extensions.containers.egress.policy import EgressPolicy
+from responses_app.extensions.containers.egress.secrets import (
+    KEPT_VALUES,
+    Mask,
+    Placeholders,
+    SecretExposed,
+    SecretLost,
+)
 
 VALUE = 'p/4+ss"word'
 POLICY = EgressPolicy.read(

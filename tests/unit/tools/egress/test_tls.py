@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from responses_app.tools.egress import connections, proxies, tunnels
-from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.egress.proxies import Authority, ContainerProxy, trusted_certificates
+from responses_app.extensions.containers.egress import connections, proxies, tunnels
+from responses_app.extensions.containers.egress.policy import EgressPolicy
+from responses_app.extensions.containers.egress.proxies import Authority, ContainerProxy, trusted_certificates
 from tests.kit.echo_host import EchoHost, certificate, echo_host
 from tests.kit.egress import NAMES, TOKEN, Opened, Raw, opened, policy, settings
 from tests.kit.waiting import eventually

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from responses_app.tools.sandbox import choosing, session
-from responses_app.tools.sandbox.launch import Interpreter, Launch, find_interpreter
-from responses_app.tools.sandbox.sandboxes import Bubblewrap
-from responses_app.tools.sandbox.settings import SKILLS_FOLDER, SandboxSettings
+from responses_app.extensions.containers.sandbox import choosing, session
+from responses_app.extensions.containers.sandbox.launch import Interpreter, Launch, find_interpreter
+from responses_app.extensions.containers.sandbox.sandboxes import Bubblewrap
+from responses_app.extensions.containers.sandbox.settings import SKILLS_FOLDER, SandboxSettings
 
 OTHER = "read the files of another container"
 Change = Callable[[list[str]], list[str]]

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[4]
 SYSTEM_PYTHON = "/usr/bin/python3"
 NOBODY = 65534
+PARENTS = ("protocol", "extensions", "extensions/containers")  # of what is copied
 HAS_SANDLOCK = find_spec("sandlock") is not None
 needs_sandlock = pytest.mark.needs("sandlock")
 needs_root = pytest.mark.skipif(
@@ -23,16 +24,16 @@ needs_root = pytest.mark.skipif(
 def copied() -> Iterator[Path]:
     """Yield a folder with the package of sandboxes and the programs that try it, which any user may read."""
     folder = Path(tempfile.mkdtemp(prefix="respsite-readable-"))
-    package = ROOT / "responses_app"
-    alone = [package / each for each in ("protocol/setting.py", "tools/egress/__init__.py", "tools/egress/base.py")]
-    alone.append(ROOT / "engine/errors.py")
-    for path in (*sorted(package.glob("tools/sandbox/**/*.py")), *alone):
+    package = ROOT / "responses_app/extensions/containers"
+    alone = [package / each for each in ("egress/__init__.py", "egress/base.py")]
+    alone += [ROOT / each for each in ("engine/errors.py", "responses_app/protocol/setting.py")]
+    for path in (*sorted(package.glob("sandbox/**/*.py")), *alone):
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
     for name in ("leaks.py", "wakers.py"):
         shutil.copy(Path(__file__).with_name(name), folder)
-    for name in ("engine", "responses_app", "responses_app/protocol", "responses_app/tools"):
+    for name in ("engine", "responses_app", *(f"responses_app/{each}" for each in PARENTS)):
         (folder / name / "__init__.py").touch()
     if HAS_SANDLOCK:
         shutil.copytree(str(Path(str(find_spec("sandlock").origin)).parent), folder / "sandlock")  # type: ignore[union-attr]

@@ -7,8 +7,8 @@ from contextvars import copy_context
 from socket import socketpair
 from typing import Any
 
+from responses_app.extensions.containers.sandbox.channel import HostChannel, HostQuestion
 from responses_app.observing.logs import bind, bound
-from responses_app.tools.sandbox.channel import HostChannel, HostQuestion
 
 SILENCE = 60.0
 

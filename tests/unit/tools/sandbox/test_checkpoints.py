@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from responses_app.extensions.containers.sandbox.checkpoints import Checkpoints
+from responses_app.extensions.containers.sandbox.containers import Containers
+from responses_app.extensions.containers.sandbox.living import LIFE_SECONDS, LivingContainer
+from responses_app.extensions.containers.sandbox.records import ContainerFilePart, ContainerNotFound, SandboxError
+from responses_app.extensions.containers.sandbox.session import SandboxSession
+from responses_app.extensions.containers.sandbox.settings import SKILLS_FOLDER
+from responses_app.extensions.containers.sandbox.skills import SkillFolder
 from responses_app.kit.clock import id_factory
 from responses_app.protocol.setting import MIB
-from responses_app.tools.sandbox.checkpoints import Checkpoints
-from responses_app.tools.sandbox.containers import Containers
-from responses_app.tools.sandbox.living import LIFE_SECONDS, LivingContainer
-from responses_app.tools.sandbox.records import ContainerFilePart, ContainerNotFound, SandboxError
-from responses_app.tools.sandbox.session import SandboxSession
-from responses_app.tools.sandbox.settings import SKILLS_FOLDER
-from responses_app.tools.sandbox.skills import SkillFolder
 from tests.kit.clock import Clock
 from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, host_at, needs_bubblewrap, pieces_of, shared, started
 from tests.kit.skills import MANIFEST, zipped
@@ -221,7 +221,7 @@ async def test_nobody_waits_for_files_that_are_saved(saved: Saved, monkeypatch: 
 async def test_what_a_warden_says_that_lies_fills_no_disk_and_takes_no_time(
     saved: Saved, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, said: int, why: str
 ) -> None:
-    monkeypatch.setattr("responses_app.tools.sandbox.checkpoints.SAVE_SECONDS", 0.2)
+    monkeypatch.setattr("responses_app.extensions.containers.sandbox.checkpoints.SAVE_SECONDS", 0.2)
     await saved.written("open('a.txt', 'w').write('123');")
 
     async def lie(self: SandboxSession, path: str, begin: int, most: int) -> ContainerFilePart:
@@ -390,7 +390,7 @@ async def test_skills_of_containers_that_never_start_are_bounded(tmp_path: Path)
 async def test_what_a_host_finds_on_disk_expires_where_nobody_asks_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("responses_app.tools.sandbox.containers.SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr("responses_app.extensions.containers.sandbox.containers.SWEEP_SECONDS", 0.01)
     clock = Clock(1_000_000.0)
     before = saving(tmp_path, clock)
     one = await before.create("p")

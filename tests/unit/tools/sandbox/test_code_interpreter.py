@@ -9,9 +9,9 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from responses_app.extensions.containers.code_interpreter import CodeInterpreterTool, code_of
+from responses_app.extensions.containers.sandbox.choosing import SandboxChoice
 from responses_app.protocol.errors import JsonObject
-from responses_app.tools.containers.code_interpreter import CodeInterpreterTool, code_of
-from responses_app.tools.sandbox.choosing import SandboxChoice
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.laws import counting_ids
 from tests.kit.sandboxes import SMALL, content_of, interpreter, needs_bubblewrap, started

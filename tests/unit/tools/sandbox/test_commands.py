@@ -9,13 +9,19 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_app.tools.sandbox import session as sessions
-from responses_app.tools.sandbox.cells import KILLED, MAX_TOLD, CommandOutputs, commands_end
-from responses_app.tools.sandbox.inside.respsite_kernel.frames import Frame
-from responses_app.tools.sandbox.launch import find_interpreter
-from responses_app.tools.sandbox.records import CellEnd, CommandEnd, CommandsEnd, ListedFile, SandboxError
-from responses_app.tools.sandbox.sandboxes import Sandlock
-from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
+from responses_app.extensions.containers.sandbox import session as sessions
+from responses_app.extensions.containers.sandbox.cells import KILLED, MAX_TOLD, CommandOutputs, commands_end
+from responses_app.extensions.containers.sandbox.inside.respsite_kernel.frames import Frame
+from responses_app.extensions.containers.sandbox.launch import find_interpreter
+from responses_app.extensions.containers.sandbox.records import (
+    CellEnd,
+    CommandEnd,
+    CommandsEnd,
+    ListedFile,
+    SandboxError,
+)
+from responses_app.extensions.containers.sandbox.sandboxes import Sandlock
+from responses_app.extensions.containers.sandbox.session import SandboxGone, SandboxSession
 from tests.kit.sandboxes import needs_bubblewrap, session_of
 from tests.kit.waiting import eventually
 

@@ -8,19 +8,19 @@ from itertools import count
 import pytest
 import pytest_asyncio
 
-from responses_app.protocol.files.containers import MemoryLimit
-from responses_app.protocol.setting import MIB
-from responses_app.tools.sandbox import living
-from responses_app.tools.sandbox.choosing import SandboxChoice
-from responses_app.tools.sandbox.containers import PIECE_BYTES, Containers
-from responses_app.tools.sandbox.records import (
+from responses_app.extensions.containers.sandbox import living
+from responses_app.extensions.containers.sandbox.choosing import SandboxChoice
+from responses_app.extensions.containers.sandbox.containers import PIECE_BYTES, Containers
+from responses_app.extensions.containers.sandbox.records import (
     ContainerNotFound,
     MemoryRefused,
     SandboxError,
     TooManyContainers,
     TooManyTransfers,
 )
-from responses_app.tools.sandbox.sharing import MAX_TRANSFERS
+from responses_app.extensions.containers.sandbox.sharing import MAX_TRANSFERS
+from responses_app.protocol.files.containers import MemoryLimit
+from responses_app.protocol.setting import MIB
 from tests.kit.clock import Clock
 from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of, shared, started
 from tests.kit.waiting import eventually

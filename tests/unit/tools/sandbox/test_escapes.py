@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from responses_app.tools.sandbox import choosing as attempts
-from responses_app.tools.sandbox import processes, watching
-from responses_app.tools.sandbox.choosing import Host, choose
-from responses_app.tools.sandbox.launch import (
+from responses_app.extensions.containers.sandbox import choosing as attempts
+from responses_app.extensions.containers.sandbox import processes, watching
+from responses_app.extensions.containers.sandbox.choosing import Host, choose
+from responses_app.extensions.containers.sandbox.launch import (
     INSIDE,
     BaseSandbox,
     Interpreter,
@@ -23,9 +23,9 @@ from responses_app.tools.sandbox.launch import (
     warden_command,
     warden_settings,
 )
-from responses_app.tools.sandbox.records import CellEnd, Execution
-from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
-from responses_app.tools.sandbox.settings import SandboxSettings
+from responses_app.extensions.containers.sandbox.records import CellEnd, Execution
+from responses_app.extensions.containers.sandbox.sandboxes import Bubblewrap, Sandlock
+from responses_app.extensions.containers.sandbox.settings import SandboxSettings
 from tests.kit.sandboxes import needs_bubblewrap, plain_python, session_of
 from tests.kit.waiting import eventually
 from tests.unit.tools.sandbox.nobody import (
@@ -40,7 +40,7 @@ from tests.unit.tools.sandbox.nobody import (
 
 TRIAL = """
 import asyncio, sys
-from responses_app.tools.sandbox.choosing import choose
+from responses_app.extensions.containers.sandbox.choosing import choose
 choice = asyncio.run(choose("auto", sys.argv[1]))
 print(choice.sandbox.name if choice.sandbox else choice.problem)
 """
@@ -161,10 +161,10 @@ async def test_a_container_may_have_so_many_sockets(
 async def test_a_server_that_is_killed_leaves_no_code_behind_that_has_stopped_its_warden() -> None:
     server = (
         "import asyncio\n"
-        "from responses_app.tools.sandbox.settings import SandboxSettings\n"
-        "from responses_app.tools.sandbox.launch import find_interpreter\n"
-        "from responses_app.tools.sandbox.sandboxes import Sandlock\n"
-        "from responses_app.tools.sandbox.session import SandboxSession\n"
+        "from responses_app.extensions.containers.sandbox.settings import SandboxSettings\n"
+        "from responses_app.extensions.containers.sandbox.launch import find_interpreter\n"
+        "from responses_app.extensions.containers.sandbox.sandboxes import Sandlock\n"
+        "from responses_app.extensions.containers.sandbox.session import SandboxSession\n"
         "async def main():\n"
         f"    python = find_interpreter({SYSTEM_PYTHON!r})\n"
         "    session = await SandboxSession.start(Sandlock(), python, SandboxSettings())\n"

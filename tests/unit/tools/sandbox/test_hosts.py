@@ -14,13 +14,27 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from responses_app.extensions.containers.programs import ProgramTool
+from responses_app.extensions.containers.sandbox import hosts, sharing
+from responses_app.extensions.containers.sandbox.channel import (
+    MAX_JSON,
+    VERSION,
+    MessageError,
+    packed,
+    read_as,
+    received,
+)
+from responses_app.extensions.containers.sandbox.hosts import BaseHost, HostAction, HostListener, HostServer, RemoteHost
+from responses_app.extensions.containers.sandbox.records import (
+    CellRun,
+    ChainFound,
+    ContainerNotFound,
+    HostGone,
+    HostRoom,
+    SandboxError,
+)
+from responses_app.extensions.containers.sandbox.sharing import SharedContainers
 from responses_app.protocol.errors import ApiError
-from responses_app.tools.containers.programs import ProgramTool
-from responses_app.tools.sandbox import hosts, sharing
-from responses_app.tools.sandbox.channel import MAX_JSON, VERSION, MessageError, packed, read_as, received
-from responses_app.tools.sandbox.hosts import BaseHost, HostAction, HostListener, HostServer, RemoteHost
-from responses_app.tools.sandbox.records import CellRun, ChainFound, ContainerNotFound, HostGone, HostRoom, SandboxError
-from responses_app.tools.sandbox.sharing import SharedContainers
 from tests.kit.sandboxes import SMALL, certificate, host_at, needs_bubblewrap, serving
 from tests.kit.waiting import eventually
 from tests.unit.tools.sandbox.test_sharing import containers_of
@@ -174,7 +188,7 @@ async def test_what_is_needed_ends_with_what_needs_it(path: Path, monkeypatch: p
         return await call({})
 
     monkeypatch.setitem(hosts.ACTIONS, "need", HostAction(dict[str, Any], needs=True))
-    monkeypatch.setattr("responses_app.tools.sandbox.containers.Containers.need", need, raising=False)
+    monkeypatch.setattr("responses_app.extensions.containers.sandbox.containers.Containers.need", need, raising=False)
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def for_ever(value: dict[str, Any]) -> dict[str, Any]:
@@ -228,7 +242,7 @@ async def test_an_action_may_need_the_worker_while_it_works(path: Path, monkeypa
         return [(await call({"number": number}))["double"] for number in range(most)]
 
     monkeypatch.setitem(hosts.ACTIONS, "count", HostAction(list[int], needs=True))
-    monkeypatch.setattr("responses_app.tools.sandbox.containers.Containers.count", count, raising=False)
+    monkeypatch.setattr("responses_app.extensions.containers.sandbox.containers.Containers.count", count, raising=False)
 
     async def double(value: dict[str, Any]) -> dict[str, Any]:
         return {"double": 2 * value["number"]}
@@ -361,7 +375,7 @@ async def test_what_is_not_of_its_type_is_refused(value: object) -> None:
 
 
 async def test_a_frame_that_does_not_come_to_its_end_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("responses_app.tools.sandbox.channel.FRAME_SECONDS", 0.05)
+    monkeypatch.setattr("responses_app.extensions.containers.sandbox.channel.FRAME_SECONDS", 0.05)
     reader = asyncio.StreamReader()
     reader.feed_data(HELLO[:9])
     with pytest.raises(TimeoutError):

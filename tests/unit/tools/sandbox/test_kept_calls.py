@@ -2,8 +2,8 @@
 
 import asyncio
 
-from responses_app.tools.sandbox.living import KeptBytes, KeptCalls
-from responses_app.tools.sandbox.records import CellEnd, CellRun, Execution, Image
+from responses_app.extensions.containers.sandbox.living import KeptBytes, KeptCalls
+from responses_app.extensions.containers.sandbox.records import CellEnd, CellRun, Execution, Image
 
 RUNS: list[str] = []
 

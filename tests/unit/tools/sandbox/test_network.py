@@ -11,18 +11,24 @@ from typing import Any
 
 import pytest
 
+from responses_app.extensions.containers.egress.base import NamedSecret
+from responses_app.extensions.containers.egress.policy import EgressPolicy
+from responses_app.extensions.containers.egress.settings import EgressSettings, reachable
+from responses_app.extensions.containers.sandbox import choosing, processes, watching
+from responses_app.extensions.containers.sandbox.checkpoints import Checkpoints
+from responses_app.extensions.containers.sandbox.choosing import SandboxChoice
+from responses_app.extensions.containers.sandbox.containers import Containers
+from responses_app.extensions.containers.sandbox.hosts import OwnHost, RemoteHost
+from responses_app.extensions.containers.sandbox.records import (
+    CellEnd,
+    CommandsRun,
+    ContainerNotFound,
+    NetworkRefused,
+    SandboxError,
+)
+from responses_app.extensions.containers.sandbox.sandboxes import Sandlock
+from responses_app.extensions.containers.sandbox.sharing import SharedContainers
 from responses_app.kit.clock import id_factory
-from responses_app.tools.egress.base import NamedSecret
-from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.sandbox import choosing, processes, watching
-from responses_app.tools.sandbox.checkpoints import Checkpoints
-from responses_app.tools.sandbox.choosing import SandboxChoice
-from responses_app.tools.sandbox.containers import Containers
-from responses_app.tools.sandbox.hosts import OwnHost, RemoteHost
-from responses_app.tools.sandbox.records import CellEnd, CommandsRun, ContainerNotFound, NetworkRefused, SandboxError
-from responses_app.tools.sandbox.sandboxes import Sandlock
-from responses_app.tools.sandbox.sharing import SharedContainers
-from responses_app.tools.settings import EgressSettings, reachable
 from tests.kit.echo_host import EchoHost, certificate, echo_host
 from tests.kit.egress import NAMES, TOKEN, policy, proxies
 from tests.kit.sandboxes import SMALL, has_bubblewrap, host_at, needs_bubblewrap, plain_python, session_of
@@ -163,10 +169,10 @@ print(reached or "stayed in")
 
 DOOR = """
 import asyncio, sys
-from responses_app.tools.sandbox.launch import ContainerExtras, find_interpreter
-from responses_app.tools.sandbox.sandboxes import Bubblewrap
-from responses_app.tools.sandbox.session import SandboxSession
-from responses_app.tools.sandbox.settings import SandboxSettings
+from responses_app.extensions.containers.sandbox.launch import ContainerExtras, find_interpreter
+from responses_app.extensions.containers.sandbox.sandboxes import Bubblewrap
+from responses_app.extensions.containers.sandbox.session import SandboxSession
+from responses_app.extensions.containers.sandbox.settings import SandboxSettings
 
 class Door:  # stands for a `ContainerProxy`, whose libraries this user has not
     env, bundle = {"TOKEN": "stands for it"}, b"trusted"

@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from responses_app.extensions.containers.code_interpreter import notes_of
 from responses_app.extensions.containers.endpoints import content_type_of
+from responses_app.extensions.containers.sandbox import disk, seccomp
+from responses_app.extensions.containers.sandbox.cells import Output
+from responses_app.extensions.containers.sandbox.choosing import choose
+from responses_app.extensions.containers.sandbox.disk import Folders, remove_those_of_the_dead
+from responses_app.extensions.containers.sandbox.launch import InterpreterError, find_interpreter
+from responses_app.extensions.containers.sandbox.records import CellEnd, Execution
+from responses_app.extensions.containers.sandbox.settings import SandboxSettings
 from responses_app.protocol.setting import KIB, MIB
-from responses_app.tools.containers.code_interpreter import notes_of
-from responses_app.tools.sandbox import disk, seccomp
-from responses_app.tools.sandbox.cells import Output
-from responses_app.tools.sandbox.choosing import choose
-from responses_app.tools.sandbox.disk import Folders, remove_those_of_the_dead
-from responses_app.tools.sandbox.launch import InterpreterError, find_interpreter
-from responses_app.tools.sandbox.records import CellEnd, Execution
-from responses_app.tools.sandbox.settings import SandboxSettings
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(2, 64))
@@ -108,7 +108,8 @@ async def test_without_a_fitting_python_the_setting_is_named() -> None:
 def test_folders_of_a_process_that_was_killed_are_removed_and_of_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = "import os; from responses_app.tools.sandbox.disk import Folders; (Folders().make() / 'a').touch()"
+    module = "responses_app.extensions.containers.sandbox.disk"
+    script = f"import os; from {module} import Folders; (Folders().make() / 'a').touch()"
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     for end, status in (("pass", 0), ("os.kill(os.getpid(), 9)", -9)):
         assert list(tmp_path.iterdir()) == [], "one that ends by itself leaves nothing"

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from responses_app.extensions.containers.sandbox.cells import MAX_ANSWER
+from responses_app.extensions.containers.sandbox.containers import Containers
+from responses_app.extensions.containers.sandbox.hosts import OwnHost, RemoteHost
+from responses_app.extensions.containers.sandbox.records import CellEnd, HostGone, SandboxError
+from responses_app.extensions.containers.sandbox.sharing import SharedContainers
 from responses_app.kit.clock import id_factory
-from responses_app.tools.sandbox.cells import MAX_ANSWER
-from responses_app.tools.sandbox.containers import Containers
-from responses_app.tools.sandbox.hosts import OwnHost, RemoteHost
-from responses_app.tools.sandbox.records import CellEnd, HostGone, SandboxError
-from responses_app.tools.sandbox.sharing import SharedContainers
 from tests.kit.sandboxes import SMALL, has_bubblewrap, host_at, needs_bubblewrap
 from tests.kit.waiting import eventually
 

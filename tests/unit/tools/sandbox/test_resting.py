@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from responses_app.tools.sandbox import choosing, watching
-from responses_app.tools.sandbox import session as sessions
-from responses_app.tools.sandbox.launch import BaseSandbox, find_interpreter
-from responses_app.tools.sandbox.records import CellEnd
-from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
-from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
-from responses_app.tools.sandbox.watching import Cgroup, Cgroups, find_cgroups
+from responses_app.extensions.containers.sandbox import choosing, watching
+from responses_app.extensions.containers.sandbox import session as sessions
+from responses_app.extensions.containers.sandbox.launch import BaseSandbox, find_interpreter
+from responses_app.extensions.containers.sandbox.records import CellEnd
+from responses_app.extensions.containers.sandbox.sandboxes import Bubblewrap, Sandlock
+from responses_app.extensions.containers.sandbox.session import SandboxGone, SandboxSession
+from responses_app.extensions.containers.sandbox.watching import Cgroup, Cgroups, find_cgroups
 from tests.kit.sandboxes import needs_bubblewrap, session_of
 from tests.unit.tools.sandbox.nobody import SYSTEM_PYTHON, needs_root, needs_sandlock, run_as_nobody
 from tests.unit.tools.sandbox.wakers import (

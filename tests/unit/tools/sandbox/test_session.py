@@ -13,15 +13,22 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from responses_app.extensions.containers.sandbox import processes, watching
+from responses_app.extensions.containers.sandbox import session as sessions
+from responses_app.extensions.containers.sandbox.cells import MAX_FILES, MAX_IMAGE_BYTES, MAX_IMAGES
+from responses_app.extensions.containers.sandbox.launch import (
+    INSIDE,
+    BaseSandbox,
+    Interpreter,
+    Launch,
+    find_interpreter,
+    start_process,
+)
+from responses_app.extensions.containers.sandbox.records import CellEnd, Execution, ListedFile, SandboxError
+from responses_app.extensions.containers.sandbox.sandboxes import Bubblewrap
+from responses_app.extensions.containers.sandbox.session import SandboxGone, SandboxSession
+from responses_app.extensions.containers.sandbox.settings import KEPT_OUTPUT, SandboxSettings
 from responses_app.protocol.setting import MIB
-from responses_app.tools.sandbox import processes, watching
-from responses_app.tools.sandbox import session as sessions
-from responses_app.tools.sandbox.cells import MAX_FILES, MAX_IMAGE_BYTES, MAX_IMAGES
-from responses_app.tools.sandbox.launch import INSIDE, BaseSandbox, Interpreter, Launch, find_interpreter, start_process
-from responses_app.tools.sandbox.records import CellEnd, Execution, ListedFile, SandboxError
-from responses_app.tools.sandbox.sandboxes import Bubblewrap
-from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
-from responses_app.tools.sandbox.settings import KEPT_OUTPUT, SandboxSettings
 from tests.kit.sandboxes import SMALL, needs_bubblewrap, plain_python, session_of
 from tests.kit.waiting import eventually
 

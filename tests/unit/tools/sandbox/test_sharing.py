@@ -12,16 +12,22 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from responses_app.extensions.containers.code_interpreter import CodeInterpreterTool
+from responses_app.extensions.containers.sandbox.checkpoints import Checkpoints
+from responses_app.extensions.containers.sandbox.containers import Containers
+from responses_app.extensions.containers.sandbox.hosts import RemoteHost
+from responses_app.extensions.containers.sandbox.records import (
+    CellEnd,
+    ContainerNotFound,
+    HostGone,
+    MemoryRefused,
+    SandboxError,
+)
+from responses_app.extensions.containers.sandbox.settings import SKILLS_FOLDER, SandboxSettings
+from responses_app.extensions.containers.sandbox.sharing import SharedContainers
+from responses_app.extensions.containers.sandbox.skills import MountedSkill
 from responses_app.kit.clock import id_factory
 from responses_app.protocol.errors import JsonObject
-from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
-from responses_app.tools.sandbox.checkpoints import Checkpoints
-from responses_app.tools.sandbox.containers import Containers
-from responses_app.tools.sandbox.hosts import RemoteHost
-from responses_app.tools.sandbox.records import CellEnd, ContainerNotFound, HostGone, MemoryRefused, SandboxError
-from responses_app.tools.sandbox.settings import SKILLS_FOLDER, SandboxSettings
-from responses_app.tools.sandbox.sharing import SharedContainers
-from responses_app.tools.sandbox.skills import MountedSkill
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, host_at, needs_bubblewrap, pieces_of
 from tests.kit.skills import MANIFEST, zipped

@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from responses_app.extensions.containers.code_interpreter import CodeInterpreterTool
+from responses_app.extensions.containers.contents import GivenSkill, skills_text
+from responses_app.extensions.containers.sandbox.choosing import SandboxChoice
+from responses_app.extensions.containers.sandbox.disk import ENTRY_BYTES, Folders
+from responses_app.extensions.containers.sandbox.launch import BaseSandbox, find_interpreter
+from responses_app.extensions.containers.sandbox.records import CellEnd, ContainerNotFound, SandboxError
+from responses_app.extensions.containers.sandbox.sandboxes import Bubblewrap, Sandlock
+from responses_app.extensions.containers.sandbox.settings import SKILLS_FOLDER
+from responses_app.extensions.containers.sandbox.skills import MountedSkill, SkillFolder
 from responses_app.protocol.errors import JsonObject
 from responses_app.resources.skills.bundles import read_zip
 from responses_app.resources.skills.fields import SkillSettings
 from responses_app.resources.skills.model import Skill
 from responses_app.resources.skills.store import Skills
-from responses_app.tools.containers.code_interpreter import CodeInterpreterTool
-from responses_app.tools.containers.contents import GivenSkill, skills_text
-from responses_app.tools.sandbox.choosing import SandboxChoice
-from responses_app.tools.sandbox.disk import ENTRY_BYTES, Folders
-from responses_app.tools.sandbox.launch import BaseSandbox, find_interpreter
-from responses_app.tools.sandbox.records import CellEnd, ContainerNotFound, SandboxError
-from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
-from responses_app.tools.sandbox.settings import SKILLS_FOLDER
-from responses_app.tools.sandbox.skills import MountedSkill, SkillFolder
 from tests.kit.capabilities import require
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.laws import counting_ids

@@ -10,14 +10,14 @@ import json
 import sys
 from dataclasses import dataclass
 
+from responses_app.extensions.containers.sandbox import processes, watching
+from responses_app.extensions.containers.sandbox import session as sessions
+from responses_app.extensions.containers.sandbox.launch import find_interpreter
+from responses_app.extensions.containers.sandbox.records import CellEnd, SandboxError
+from responses_app.extensions.containers.sandbox.sandboxes import Bubblewrap
+from responses_app.extensions.containers.sandbox.session import SandboxGone, SandboxSession
+from responses_app.extensions.containers.sandbox.settings import SandboxSettings
 from responses_app.protocol.setting import MIB
-from responses_app.tools.sandbox import processes, watching
-from responses_app.tools.sandbox import session as sessions
-from responses_app.tools.sandbox.launch import find_interpreter
-from responses_app.tools.sandbox.records import CellEnd, SandboxError
-from responses_app.tools.sandbox.sandboxes import Bubblewrap
-from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
-from responses_app.tools.sandbox.settings import SandboxSettings
 
 LIMITS = SandboxSettings(
     sandbox_memory_bytes=192 * MIB, sandbox_disk_bytes=8 * MIB, sandbox_max_processes=24, sandbox_call_seconds=30.0

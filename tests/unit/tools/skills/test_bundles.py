@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from responses_app.extensions.containers.sandbox.skills import contents
 from responses_app.resources.skills import bundles as skill_bundles
 from responses_app.resources.skills.bundles import BadBundle, Bundle, SentFile, front_matter, read_folder, read_zip
 from responses_app.resources.skills.fields import SkillSettings
-from responses_app.tools.sandbox.skills import contents
 from tests.kit.skills import FILES, MANIFEST, SCRIPT, manifest, zipped
 
 BOUNDS = SkillSettings()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
-from responses_app.tools.egress.base import NetworkRecord
+from responses_app.extensions.containers.egress.base import NetworkRecord
 
 if TYPE_CHECKING:
     from responses_app.protocol.files.containers import MemoryLimit

@@ -29,10 +29,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from responses_app.extensions.containers.sandbox import disk, processes
+from responses_app.extensions.containers.sandbox.records import CellEnd
+from responses_app.extensions.containers.sandbox.settings import SandboxSettings
 from responses_app.protocol.setting import MIB
-from responses_app.tools.sandbox import disk, processes
-from responses_app.tools.sandbox.records import CellEnd
-from responses_app.tools.sandbox.settings import SandboxSettings
 
 _PREFIX = "respsite-"
 _OLD_SECONDS = 60.0  # an empty group is left over by then: what is moved into one is moved as soon as it is made

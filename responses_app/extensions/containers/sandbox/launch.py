@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from engine.errors import reason_of
-from responses_app.tools.egress.base import PROXY_PORT
-from responses_app.tools.sandbox import disk
-from responses_app.tools.sandbox.records import SandboxError
-from responses_app.tools.sandbox.settings import SCRATCH, SandboxSettings
+from responses_app.extensions.containers.egress.base import PROXY_PORT
+from responses_app.extensions.containers.sandbox import disk
+from responses_app.extensions.containers.sandbox.records import SandboxError
+from responses_app.extensions.containers.sandbox.settings import SCRATCH, SandboxSettings
 
 if TYPE_CHECKING:
-    from responses_app.tools.egress.proxies import ContainerProxy
+    from responses_app.extensions.containers.egress.proxies import ContainerProxy
 
 ASK_SECONDS = 10.0  # for a Python to say where it lives
 # Of the system's own, what every sandbox shows; all but the first are links into it on most systems.

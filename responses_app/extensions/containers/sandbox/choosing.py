@@ -19,19 +19,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from responses_app.protocol.setting import MIB
-from responses_app.tools.sandbox.launch import (
+from responses_app.extensions.containers.sandbox.launch import (
     BaseSandbox,
     ContainerExtras,
     Interpreter,
     InterpreterError,
     find_interpreter,
 )
-from responses_app.tools.sandbox.records import CellEnd, Execution, SandboxError
-from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
-from responses_app.tools.sandbox.session import SandboxSession
-from responses_app.tools.sandbox.settings import KEPT_OUTPUT, SKILLS_FOLDER, SandboxSettings
-from responses_app.tools.sandbox.watching import Cgroups, find_cgroups
+from responses_app.extensions.containers.sandbox.records import CellEnd, Execution, SandboxError
+from responses_app.extensions.containers.sandbox.sandboxes import Bubblewrap, Sandlock
+from responses_app.extensions.containers.sandbox.session import SandboxSession
+from responses_app.extensions.containers.sandbox.settings import KEPT_OUTPUT, SKILLS_FOLDER, SandboxSettings
+from responses_app.extensions.containers.sandbox.watching import Cgroups, find_cgroups
+from responses_app.protocol.setting import MIB
 
 logger = logging.getLogger("respsite.sandbox")
 

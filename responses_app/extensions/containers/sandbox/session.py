@@ -25,9 +25,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.errors import reason_of
-from responses_app.protocol.setting import MIB
-from responses_app.tools.sandbox import disk, processes
-from responses_app.tools.sandbox.cells import (
+from responses_app.extensions.containers.sandbox import disk, processes
+from responses_app.extensions.containers.sandbox.cells import (
     MAX_IMAGE_BYTES,
     Answer,
     CommandOutputs,
@@ -39,8 +38,8 @@ from responses_app.tools.sandbox.cells import (
     images_in,
     part_in,
 )
-from responses_app.tools.sandbox.inside.respsite_kernel import frames
-from responses_app.tools.sandbox.launch import (
+from responses_app.extensions.containers.sandbox.inside.respsite_kernel import frames
+from responses_app.extensions.containers.sandbox.launch import (
     NO_START,
     NOTHING_MORE,
     BaseSandbox,
@@ -51,7 +50,7 @@ from responses_app.tools.sandbox.launch import (
     received_listener,
     start_process,
 )
-from responses_app.tools.sandbox.records import (
+from responses_app.extensions.containers.sandbox.records import (
     CellEnd,
     CommandsEnd,
     ContainerFilePart,
@@ -62,11 +61,12 @@ from responses_app.tools.sandbox.records import (
     clean,
     unfinished,
 )
-from responses_app.tools.sandbox.settings import KEPT_OUTPUT, SandboxSettings
-from responses_app.tools.sandbox.watching import Cgroup, Cgroups, ContainerRest, Excess
+from responses_app.extensions.containers.sandbox.settings import KEPT_OUTPUT, SandboxSettings
+from responses_app.extensions.containers.sandbox.watching import Cgroup, Cgroups, ContainerRest, Excess
+from responses_app.protocol.setting import MIB
 
 if TYPE_CHECKING:
-    from responses_app.tools.egress.proxies import ContainerProxy
+    from responses_app.extensions.containers.egress.proxies import ContainerProxy
 
 logger = logging.getLogger("respsite.sandbox")
 

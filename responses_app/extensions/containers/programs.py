@@ -12,17 +12,17 @@ from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from engine.formats.base import ToolNamespace
+from responses_app.extensions.containers.code_interpreter import code_of, notes_of, text_of_run
+from responses_app.extensions.containers.sandbox.cells import Answer
+from responses_app.extensions.containers.sandbox.records import CellEnd, HostGone, SandboxError
+from responses_app.extensions.containers.sandbox.settings import SandboxSettings
+from responses_app.extensions.containers.sandbox.sharing import SharedContainers
 from responses_app.protocol.errors import JsonObject, overloaded, unsupported_parameter
 from responses_app.protocol.items.calls import json_text
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.items.programs import ITEM, KIND, NAME
 from responses_app.protocol.setting import MIB
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
-from responses_app.tools.containers.code_interpreter import code_of, notes_of, text_of_run
-from responses_app.tools.sandbox.cells import Answer
-from responses_app.tools.sandbox.records import CellEnd, HostGone, SandboxError
-from responses_app.tools.sandbox.settings import SandboxSettings
-from responses_app.tools.sandbox.sharing import SharedContainers
 
 logger = logging.getLogger("respsite.tools")
 

@@ -20,8 +20,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from responses_app.tools.sandbox import processes
-from responses_app.tools.sandbox.settings import SCRATCH, WORK_FOLDER
+from responses_app.extensions.containers.sandbox import processes
+from responses_app.extensions.containers.sandbox.settings import SCRATCH, WORK_FOLDER
 
 ENTRY_BYTES = 4096  # that a file takes at least, and a folder: a disk has a bound for their number, too
 MAX_PATH = 3000  # characters of a folder's path; the system can follow 4096

@@ -19,17 +19,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from responses_app.protocol.files.containers import MemoryLimit
-from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
-from responses_app.protocol.setting import MIB
-from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.places import NoPlace, SharedPlaces
-from responses_app.tools.sandbox.cells import Answer, Report
-from responses_app.tools.sandbox.checkpoints import TAG_DIGITS, Checkpoints, NotSaved, new_tag
-from responses_app.tools.sandbox.choosing import SandboxChoice
-from responses_app.tools.sandbox.disk import Folders
-from responses_app.tools.sandbox.launch import BaseSandbox, ContainerExtras, Interpreter
-from responses_app.tools.sandbox.living import (
+from responses_app.extensions.containers.egress.policy import EgressPolicy
+from responses_app.extensions.containers.sandbox.cells import Answer, Report
+from responses_app.extensions.containers.sandbox.checkpoints import TAG_DIGITS, Checkpoints, NotSaved, new_tag
+from responses_app.extensions.containers.sandbox.choosing import SandboxChoice
+from responses_app.extensions.containers.sandbox.disk import Folders
+from responses_app.extensions.containers.sandbox.launch import BaseSandbox, ContainerExtras, Interpreter
+from responses_app.extensions.containers.sandbox.living import (
     MEMORY,
     KeptBytes,
     KeptCalls,
@@ -39,7 +35,7 @@ from responses_app.tools.sandbox.living import (
     least_missed,
     still_wanted,
 )
-from responses_app.tools.sandbox.records import (
+from responses_app.extensions.containers.sandbox.records import (
     CellRun,
     ChainFound,
     CommandsRun,
@@ -55,12 +51,16 @@ from responses_app.tools.sandbox.records import (
     SandboxError,
     TooManyContainers,
 )
-from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
-from responses_app.tools.sandbox.settings import SandboxSettings
-from responses_app.tools.sandbox.skills import MountedSkill, contents
+from responses_app.extensions.containers.sandbox.session import SandboxGone, SandboxSession
+from responses_app.extensions.containers.sandbox.settings import SandboxSettings
+from responses_app.extensions.containers.sandbox.skills import MountedSkill, contents
+from responses_app.protocol.files.containers import MemoryLimit
+from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
+from responses_app.protocol.setting import MIB
+from responses_app.tools.places import NoPlace, SharedPlaces
 
 if TYPE_CHECKING:
-    from responses_app.tools.egress.proxies import ContainerProxies
+    from responses_app.extensions.containers.egress.proxies import ContainerProxies
 
 logger = logging.getLogger("respsite.sandbox")
 

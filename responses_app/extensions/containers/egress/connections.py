@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import h11
 
-from responses_app.protocol.transport import codings_in
-from responses_app.tools.egress.peers import (
+from responses_app.extensions.containers.egress.peers import (
     MAX_HEAD,
     Dialler,
     Malformed,
@@ -29,9 +28,18 @@ from responses_app.tools.egress.peers import (
     raw_headers,
     value_of,
 )
-from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.egress.secrets import Filled, Mask, Placeholders, SecretExposed, SecretLost
-from responses_app.tools.egress.tunnels import WRONG_NAME, Begin, Checked, NoGreeting, WrongName, greeting, pass_on
+from responses_app.extensions.containers.egress.policy import EgressPolicy
+from responses_app.extensions.containers.egress.secrets import Filled, Mask, Placeholders, SecretExposed, SecretLost
+from responses_app.extensions.containers.egress.tunnels import (
+    WRONG_NAME,
+    Begin,
+    Checked,
+    NoGreeting,
+    WrongName,
+    greeting,
+    pass_on,
+)
+from responses_app.protocol.transport import codings_in
 from responses_app.tools.network import AddressRefused, normal_host
 
 ANSWER_SECONDS = 300.0  # in which a host begins its answer

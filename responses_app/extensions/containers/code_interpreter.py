@@ -18,6 +18,35 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from engine import orjson
 from engine.formats.base import ToolNamespace
+from responses_app.extensions.containers.contents import (
+    GivenFile,
+    GivenFiles,
+    GivenSkills,
+    copied_in,
+    network_of,
+    network_text,
+    skills_text,
+    values_of,
+    with_copied,
+)
+from responses_app.extensions.containers.sandbox.records import (
+    UNKEPT,
+    CellEnd,
+    CellRun,
+    ContainerFileRecord,
+    ContainerNotFound,
+    ContainerRecord,
+    Execution,
+    FileUnknown,
+    HostGone,
+    Image,
+    MemoryRefused,
+    NetworkRefused,
+    SandboxError,
+)
+from responses_app.extensions.containers.sandbox.settings import SandboxSettings
+from responses_app.extensions.containers.sandbox.sharing import SharedContainers
+from responses_app.extensions.containers.sandbox.skills import MountedSkill
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import (
     ApiError,
@@ -37,36 +66,7 @@ from responses_app.protocol.setting import MIB
 from responses_app.resources.files.fields import file_not_found
 from responses_app.resources.skills.fields import SkillGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolImage, ToolResult, ToolUse
-from responses_app.tools.containers.contents import (
-    GivenFile,
-    GivenFiles,
-    GivenSkills,
-    copied_in,
-    network_of,
-    network_text,
-    skills_text,
-    values_of,
-    with_copied,
-)
 from responses_app.tools.mcp.named import NamedTool, NoSuchTool, parameter_of
-from responses_app.tools.sandbox.records import (
-    UNKEPT,
-    CellEnd,
-    CellRun,
-    ContainerFileRecord,
-    ContainerNotFound,
-    ContainerRecord,
-    Execution,
-    FileUnknown,
-    HostGone,
-    Image,
-    MemoryRefused,
-    NetworkRefused,
-    SandboxError,
-)
-from responses_app.tools.sandbox.settings import SandboxSettings
-from responses_app.tools.sandbox.sharing import SharedContainers
-from responses_app.tools.sandbox.skills import MountedSkill
 
 logger = logging.getLogger("respsite.tools")
 

@@ -16,6 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from responses_app.extensions.containers.egress.base import NetworkRecord
+from responses_app.extensions.containers.egress.policy import EgressPolicy
+from responses_app.extensions.containers.sandbox.records import ContainerFileRecord, FileUnknown, SandboxError
+from responses_app.extensions.containers.sandbox.settings import SKILLS_FOLDER
+from responses_app.extensions.containers.sandbox.sharing import SharedContainers
+from responses_app.extensions.containers.sandbox.skills import MountedSkill
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files.files import name_in_container
 from responses_app.protocol.files.skills import MANIFEST, MAX_SKILLS, ToldSkill, folder_of, told
@@ -23,12 +29,6 @@ from responses_app.resources.files.fields import FileGone
 from responses_app.resources.skills.bundles import BadBundle, one_line, read_zip
 from responses_app.resources.skills.fields import invalid_skill
 from responses_app.tools.base import ToolUse
-from responses_app.tools.egress.base import NetworkRecord
-from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.sandbox.records import ContainerFileRecord, FileUnknown, SandboxError
-from responses_app.tools.sandbox.settings import SKILLS_FOLDER
-from responses_app.tools.sandbox.sharing import SharedContainers
-from responses_app.tools.sandbox.skills import MountedSkill
 
 if TYPE_CHECKING:
     from responses_app.resources.files.store import Files

@@ -21,14 +21,14 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from responses_app.tools.egress.base import CA_BUNDLE, PROXY_PORT
-from responses_app.tools.egress.connections import ProxyConnection, Rules
-from responses_app.tools.egress.peers import MAX_LOOKUPS, Dialler, Malformed, Meter, Spent, Streams
-from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.egress.secrets import Placeholders
+from responses_app.extensions.containers.egress.base import CA_BUNDLE, PROXY_PORT
+from responses_app.extensions.containers.egress.connections import ProxyConnection, Rules
+from responses_app.extensions.containers.egress.peers import MAX_LOOKUPS, Dialler, Malformed, Meter, Spent, Streams
+from responses_app.extensions.containers.egress.policy import EgressPolicy
+from responses_app.extensions.containers.egress.secrets import Placeholders
+from responses_app.extensions.containers.egress.settings import EgressSettings
 from responses_app.tools.network import Network
 from responses_app.tools.places import SharedPlaces
-from responses_app.tools.settings import EgressSettings
 
 logger = logging.getLogger("respsite.sandbox")
 

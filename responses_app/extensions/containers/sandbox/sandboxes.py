@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from responses_app.tools.egress.base import CA_BUNDLE
-from responses_app.tools.sandbox import seccomp
-from responses_app.tools.sandbox.disk import Folders
-from responses_app.tools.sandbox.launch import (
+from responses_app.extensions.containers.egress.base import CA_BUNDLE
+from responses_app.extensions.containers.sandbox import seccomp
+from responses_app.extensions.containers.sandbox.disk import Folders
+from responses_app.extensions.containers.sandbox.launch import (
     INSIDE,
     OF_ETC,
     OPEN_FILES,
@@ -39,7 +39,7 @@ from responses_app.tools.sandbox.launch import (
     warden_command,
     warden_settings,
 )
-from responses_app.tools.sandbox.settings import SCRATCH, SKILLS_FOLDER, WORK_FOLDER, SandboxSettings
+from responses_app.extensions.containers.sandbox.settings import SCRATCH, SKILLS_FOLDER, WORK_FOLDER, SandboxSettings
 
 
 class Bubblewrap(BaseSandbox):

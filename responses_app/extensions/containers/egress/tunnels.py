@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from responses_app.tools.egress.peers import CHUNK, IDLE_SECONDS, Meter, Streams
+from responses_app.extensions.containers.egress.peers import CHUNK, IDLE_SECONDS, Meter, Streams
 
 GREETING_SECONDS = 10.0
 MAX_GREETING = 16 * 1024  # bytes; browsers' greetings have 2 KB

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import quote
 
-from responses_app.tools.egress.policy import EgressPolicy
+from responses_app.extensions.containers.egress.policy import EgressPolicy
 
 PREFIX = "respsite-secret-"
 KEPT_VALUES = 4  # of each secret: values that were given before may still come back

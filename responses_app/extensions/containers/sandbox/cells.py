@@ -19,9 +19,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from responses_app.protocol.setting import MIB
-from responses_app.tools.sandbox.inside.respsite_kernel import frames
-from responses_app.tools.sandbox.records import (
+from responses_app.extensions.containers.sandbox.inside.respsite_kernel import frames
+from responses_app.extensions.containers.sandbox.records import (
     CellEnd,
     CommandEnd,
     CommandsEnd,
@@ -32,6 +31,7 @@ from responses_app.tools.sandbox.records import (
     checked_path,
     clean,
 )
+from responses_app.protocol.setting import MIB
 
 MAX_FILES = 1000  # of a container that are told of; the warden itself tells of no more
 MAX_FILE_SIZE = 2**53 - 1  # of those that JSON can say everywhere

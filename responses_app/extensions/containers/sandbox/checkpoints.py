@@ -26,19 +26,25 @@ from pathlib import Path
 from typing import BinaryIO
 
 from engine.errors import reason_of
-from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.sandbox.channel import MessageError, read_as
-from responses_app.tools.sandbox.disk import ENTRY_BYTES, Folders
-from responses_app.tools.sandbox.living import LIFE_SECONDS, MEMORY, KeptBytes, KeptCalls, LivingContainer
-from responses_app.tools.sandbox.records import (
+from responses_app.extensions.containers.egress.policy import EgressPolicy
+from responses_app.extensions.containers.sandbox.channel import MessageError, read_as
+from responses_app.extensions.containers.sandbox.disk import ENTRY_BYTES, Folders
+from responses_app.extensions.containers.sandbox.living import (
+    LIFE_SECONDS,
+    MEMORY,
+    KeptBytes,
+    KeptCalls,
+    LivingContainer,
+)
+from responses_app.extensions.containers.sandbox.records import (
     ContainerFileRecord,
     ContainerRecord,
     ListedFile,
     SandboxError,
     checked_path,
 )
-from responses_app.tools.sandbox.session import SandboxSession
-from responses_app.tools.sandbox.skills import MountedSkill, SkillFolder
+from responses_app.extensions.containers.sandbox.session import SandboxSession
+from responses_app.extensions.containers.sandbox.skills import MountedSkill, SkillFolder
 
 logger = logging.getLogger("respsite.sandbox")
 

@@ -13,16 +13,16 @@ from pydantic import ValidationError
 
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.types import JsonSchema
+from responses_app.extensions.containers.code_interpreter import LOST, CodeInterpreterTool, loss_of
+from responses_app.extensions.containers.contents import network_text, with_copied
+from responses_app.extensions.containers.sandbox.cells import MAX_COMMANDS, MAX_TOLD
+from responses_app.extensions.containers.sandbox.records import CellEnd, CommandsRun, ContainerNotFound, SandboxError
+from responses_app.extensions.containers.sandbox.settings import SandboxSettings
 from responses_app.protocol.items.calls import CLIENT_KINDS, ShellAction
 from responses_app.protocol.items.offers import SHELL, Offer, OfferedTool
 from responses_app.protocol.output.citations import state_of
 from responses_app.protocol.requests.server_tools import SHELL_ITEM
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
-from responses_app.tools.containers.code_interpreter import LOST, CodeInterpreterTool, loss_of
-from responses_app.tools.containers.contents import network_text, with_copied
-from responses_app.tools.sandbox.cells import MAX_COMMANDS, MAX_TOLD
-from responses_app.tools.sandbox.records import CellEnd, CommandsRun, ContainerNotFound, SandboxError
-from responses_app.tools.sandbox.settings import SandboxSettings
 
 logger = logging.getLogger("respsite.tools")
 

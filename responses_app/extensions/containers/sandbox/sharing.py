@@ -23,16 +23,13 @@ from collections.abc import (
 from dataclasses import replace
 from typing import Any
 
-from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.files.containers import MemoryLimit
-from responses_app.protocol.ids import milliseconds_of
-from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.sandbox.cells import Answer, Report, while_called
-from responses_app.tools.sandbox.channel import Callback
-from responses_app.tools.sandbox.checkpoints import TAG_DIGITS
-from responses_app.tools.sandbox.containers import PIECE_BYTES, has_memory, memory_refused
-from responses_app.tools.sandbox.hosts import BaseHost
-from responses_app.tools.sandbox.records import (
+from responses_app.extensions.containers.egress.policy import EgressPolicy
+from responses_app.extensions.containers.sandbox.cells import Answer, Report, while_called
+from responses_app.extensions.containers.sandbox.channel import Callback
+from responses_app.extensions.containers.sandbox.checkpoints import TAG_DIGITS
+from responses_app.extensions.containers.sandbox.containers import PIECE_BYTES, has_memory, memory_refused
+from responses_app.extensions.containers.sandbox.hosts import BaseHost
+from responses_app.extensions.containers.sandbox.records import (
     UNKEPT,
     CellRun,
     ChainFound,
@@ -49,7 +46,10 @@ from responses_app.tools.sandbox.records import (
     checked_path,
     unfinished,
 )
-from responses_app.tools.sandbox.skills import MountedSkill
+from responses_app.extensions.containers.sandbox.skills import MountedSkill
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.files.containers import MemoryLimit
+from responses_app.protocol.ids import milliseconds_of
 
 logger = logging.getLogger("respsite.sandbox")
 

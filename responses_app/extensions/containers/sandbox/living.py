@@ -18,12 +18,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from responses_app.protocol.files.containers import MemoryLimit
-from responses_app.protocol.setting import MIB
-from responses_app.tools.egress.base import NamedSecret, NetworkRecord
-from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.sandbox.launch import BaseSandbox
-from responses_app.tools.sandbox.records import (
+from responses_app.extensions.containers.egress.base import NamedSecret, NetworkRecord
+from responses_app.extensions.containers.egress.policy import EgressPolicy
+from responses_app.extensions.containers.sandbox.launch import BaseSandbox
+from responses_app.extensions.containers.sandbox.records import (
     UNKEPT,
     CellRun,
     ChainFound,
@@ -33,11 +31,13 @@ from responses_app.tools.sandbox.records import (
     NetworkRefused,
     SandboxError,
 )
-from responses_app.tools.sandbox.session import SandboxSession
-from responses_app.tools.sandbox.skills import SkillFolder
+from responses_app.extensions.containers.sandbox.session import SandboxSession
+from responses_app.extensions.containers.sandbox.skills import SkillFolder
+from responses_app.protocol.files.containers import MemoryLimit
+from responses_app.protocol.setting import MIB
 
 if TYPE_CHECKING:
-    from responses_app.tools.egress.proxies import ContainerProxies, ContainerProxy
+    from responses_app.extensions.containers.egress.proxies import ContainerProxies, ContainerProxy
 
 MOST = 4  # calls of a container that are kept, besides those that run
 _STOPPED = "the code was stopped; what it has done by then is not known"

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from engine.errors import reason_of
-from responses_app.tools.sandbox import disk
-from responses_app.tools.sandbox.records import SandboxError, checked_path
+from responses_app.extensions.containers.sandbox import disk
+from responses_app.extensions.containers.sandbox.records import SandboxError, checked_path
 
 Given = ParamSpec("Given")
 Done = TypeVar("Done")

@@ -25,9 +25,8 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
-from responses_app.observing.logs import OF_STRANGERS
-from responses_app.tools.sandbox.cells import Answer
-from responses_app.tools.sandbox.channel import (
+from responses_app.extensions.containers.sandbox.cells import Answer
+from responses_app.extensions.containers.sandbox.channel import (
     MAX_HELLO,
     VERSION,
     ActionFailed,
@@ -41,9 +40,9 @@ from responses_app.tools.sandbox.channel import (
     read_as,
     received,
 )
-from responses_app.tools.sandbox.containers import Containers
-from responses_app.tools.sandbox.living import still_wanted
-from responses_app.tools.sandbox.records import (
+from responses_app.extensions.containers.sandbox.containers import Containers
+from responses_app.extensions.containers.sandbox.living import still_wanted
+from responses_app.extensions.containers.sandbox.records import (
     CellRun,
     ChainFound,
     CommandsRun,
@@ -58,8 +57,9 @@ from responses_app.tools.sandbox.records import (
     SandboxError,
     TooManyContainers,
 )
-from responses_app.tools.sandbox.session import SandboxGone
-from responses_app.tools.sandbox.skills import MountedSkill
+from responses_app.extensions.containers.sandbox.session import SandboxGone
+from responses_app.extensions.containers.sandbox.skills import MountedSkill
+from responses_app.observing.logs import OF_STRANGERS
 
 logger = logging.getLogger("respsite.sandbox")
 

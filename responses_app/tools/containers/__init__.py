@@ -1,1 +1,0 @@
-"""Tools that run in containers: the code interpreter, the shell, and programs that call tools."""
