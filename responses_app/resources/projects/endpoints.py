@@ -6,57 +6,15 @@ is the only currency. Who may spend more decides `runs.spending`.
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from responses_app.protocol.errors import ApiError, invalid_value
-from responses_app.protocol.fields import validate
+from responses_app.protocol.fields import ClientModel, validate
 from responses_app.protocol.prices import no_prices
 from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.protocol.retention import written
 from responses_app.resources.audit.fields import Action
-from responses_app.resources.projects.fields import (
-    NO_PROJECT,
-    ORGANIZATION,
-    AdminApiKey,
-    AdminApiKeyList,
-    CreatedAdminApiKey,
-    CreatedServiceAccount,
-    DeletedAdminApiKey,
-    DeletedOrganizationSpendLimit,
-    DeletedProjectApiKey,
-    DeletedProjectSpendLimit,
-    DeletedServiceAccount,
-    KeyChanges,
-    NewAdminKey,
-    NewProject,
-    NewRetention,
-    NewServiceAccount,
-    NewSpendLimit,
-    OrganizationSpendLimit,
-    Project,
-    ProjectApiKey,
-    ProjectApiKeyList,
-    ProjectChanges,
-    ProjectDataRetention,
-    ProjectList,
-    ProjectSpendLimit,
-    ServiceAccount,
-    ServiceAccountChanges,
-    ServiceAccountList,
-    SpendLimit,
-    Unchangeable,
-    account_not_found,
-    admin_key_not_found,
-    key_not_found,
-    no_spend_limit,
-    project_not_found,
-    shown_account,
-    shown_account_key,
-    shown_admin_key,
-    shown_key,
-    shown_project,
-    shown_retention,
-)
+from responses_app.resources.projects import fields
 from responses_app.web.endpoint import PAGED, Parameter, Refusals, text
 from responses_app.web.http import ApiRequest, or_raise, read_json
 from responses_app.web.organization import organization, who
@@ -65,45 +23,51 @@ from responses_app.wiring.site import get_site
 if TYPE_CHECKING:
     from responses_app.resources.projects import model
 
-
-async def _create(request: ApiRequest) -> Project:
-    site = get_site()
-    fields = await read_json(request, partial(validate, NewProject), site.reader)
-    return shown_project(await site.projects.create_project(fields.name, by=who(request)))
+Body = TypeVar("Body", bound=ClientModel)
 
 
-async def _list(request: ApiRequest) -> ProjectList:
+async def _create(request: ApiRequest) -> fields.Project:
+    body = await _body(request, fields.NewProject)
+    return fields.shown_project(await get_site().projects.create_project(body, by=who(request)))
+
+
+async def _list(request: ApiRequest) -> fields.ProjectList:
     page = parse_list_query(request.query)
     archived = _choice(request, "include_archived", "true", "false") == "true"
-    return page_of(await get_site().projects.projects(page, archived=archived), page, shown_project)
+    return page_of(await get_site().projects.projects(page, archived=archived), page, fields.shown_project)
 
 
-async def _get(request: ApiRequest, project_id: str) -> Project:
-    return shown_project(await _project(project_id))
+async def _get(request: ApiRequest, project_id: str) -> fields.Project:
+    return fields.shown_project(await _project(project_id))
 
 
-async def _update(request: ApiRequest, project_id: str) -> Project:
-    site = get_site()
+async def _update(request: ApiRequest, project_id: str) -> fields.Project:
     project = await _project(project_id)  # before the body is judged
-    fields = await read_json(request, partial(validate, ProjectChanges), site.reader)
-    columns = fields.columns(project_id)
-    return shown_project(await _change(request, project_id, columns, Action.PROJECT_CHANGED) if columns else project)
+    body = await _body(request, fields.ProjectChanges)
+    if columns := body.columns(project_id):
+        project = await _change(request, project_id, columns, Action.PROJECT_CHANGED)
+    return fields.shown_project(project)
 
 
-async def _archive(request: ApiRequest, project_id: str) -> Project:
+async def _archive(request: ApiRequest, project_id: str) -> fields.Project:
     archived = await get_site().projects.archive_project(project_id, by=who(request))
-    return shown_project(or_raise(archived, project_not_found(project_id)))
+    return fields.shown_project(or_raise(archived, fields.project_not_found(project_id)))
 
 
 async def _project(project_id: str) -> "model.Project":
-    return or_raise(await get_site().projects.project(project_id), project_not_found(project_id))
+    return or_raise(await get_site().projects.project(project_id), fields.project_not_found(project_id))
 
 
 async def _change(
     request: ApiRequest, project_id: str, columns: Mapping[str, object], action: Action, **detail: object
 ) -> "model.Project":
     changed = await get_site().projects.change_project(project_id, columns, action, by=who(request), **detail)
-    return or_raise(changed, project_not_found(project_id))
+    return or_raise(changed, fields.project_not_found(project_id))
+
+
+async def _body(request: ApiRequest, model: type[Body]) -> Body:
+    """Return the body of a request. Raises `ApiError`."""
+    return await read_json(request, partial(validate, model), get_site().reader)
 
 
 def _choice(request: ApiRequest, name: str, *choices: str) -> str:
@@ -115,65 +79,61 @@ def _choice(request: ApiRequest, name: str, *choices: str) -> str:
     return value
 
 
-async def _list_keys(request: ApiRequest, project_id: str) -> ProjectApiKeyList:
+async def _list_keys(request: ApiRequest, project_id: str) -> fields.ProjectApiKeyList:
     page = parse_list_query(request.query)
     access = _choice(request, "owner_project_access", "active", "inactive", "any")
     await _project(project_id)
     # A key without access is a revoked one, and these are gone.
     rows = [] if access == "inactive" else await get_site().projects.keys(project_id, page)
-    return page_of(rows, page, shown_key)
+    return page_of(rows, page, fields.shown_key)
 
 
-async def _get_key(request: ApiRequest, project_id: str, key_id: str) -> ProjectApiKey:
-    return shown_key(await _key(project_id, key_id, key_not_found(key_id)))
+async def _get_key(request: ApiRequest, project_id: str, key_id: str) -> fields.ProjectApiKey:
+    return fields.shown_key(await _key(project_id, key_id, fields.key_not_found(key_id)))
 
 
-async def _update_key(request: ApiRequest, project_id: str, key_id: str) -> ProjectApiKey:
-    site = get_site()
-    await _key(project_id, key_id, key_not_found(key_id))  # before the body is judged
-    changes = await read_json(request, partial(validate, KeyChanges), site.reader)
-    columns, seconds = changes.columns(), changes.expires_in_seconds
-    changed = await site.projects.change_key(project_id, key_id, columns, seconds=seconds, by=who(request))
-    return shown_key(or_raise(changed, key_not_found(key_id)))
+async def _update_key(request: ApiRequest, project_id: str, key_id: str) -> fields.ProjectApiKey:
+    missing = fields.key_not_found(key_id)
+    await _key(project_id, key_id, missing)  # before the body is judged
+    body = await _body(request, fields.KeyChanges)
+    changed = await get_site().projects.change_key(project_id, key_id, body, by=who(request))
+    return fields.shown_key(or_raise(changed, missing))
 
 
-async def _delete_key(request: ApiRequest, project_id: str, key_id: str) -> DeletedProjectApiKey:
-    await _revoke(request, project_id, key_id, key_not_found(key_id))
+async def _delete_key(request: ApiRequest, project_id: str, key_id: str) -> fields.DeletedProjectApiKey:
+    await _revoke(request, project_id, key_id, fields.key_not_found(key_id))
     return {"id": key_id, "object": "organization.project.api_key.deleted", "deleted": True}
 
 
-async def _create_account(request: ApiRequest, project_id: str) -> CreatedServiceAccount:
-    site = get_site()
+async def _create_account(request: ApiRequest, project_id: str) -> fields.CreatedServiceAccount:
     await _project(project_id)
-    fields = await read_json(request, partial(validate, NewServiceAccount), site.reader)
-    seconds = fields.expires_in_seconds
-    created = await site.projects.create_key(project_id, fields.name, seconds=seconds, by=who(request))
-    secret, row = or_raise(created, project_not_found(project_id))
-    return {**shown_account(row), "api_key": shown_account_key(row, secret)}
+    body = await _body(request, fields.NewServiceAccount)
+    created = await get_site().projects.create_key(project_id, body, by=who(request))
+    return fields.shown_new_account(*or_raise(created, fields.project_not_found(project_id)))
 
 
-async def _list_accounts(request: ApiRequest, project_id: str) -> ServiceAccountList:
+async def _list_accounts(request: ApiRequest, project_id: str) -> fields.ServiceAccountList:
     page = parse_list_query(request.query)
     await _project(project_id)
-    return page_of(await get_site().projects.keys(project_id, page), page, shown_account)
+    return page_of(await get_site().projects.keys(project_id, page), page, fields.shown_account)
 
 
-async def _get_account(request: ApiRequest, project_id: str, account_id: str) -> ServiceAccount:
-    return shown_account(await _key(project_id, account_id, account_not_found(account_id)))
+async def _get_account(request: ApiRequest, project_id: str, account_id: str) -> fields.ServiceAccount:
+    return fields.shown_account(await _key(project_id, account_id, fields.account_not_found(account_id)))
 
 
-async def _update_account(request: ApiRequest, project_id: str, account_id: str) -> ServiceAccount:
-    site, missing = get_site(), account_not_found(account_id)
+async def _update_account(request: ApiRequest, project_id: str, account_id: str) -> fields.ServiceAccount:
+    missing = fields.account_not_found(account_id)
     row = await _key(project_id, account_id, missing)  # before the body is judged
-    fields = await read_json(request, partial(validate, ServiceAccountChanges), site.reader)
-    if fields.name is not None:
-        renamed = await site.projects.rename_key(project_id, account_id, fields.name, by=who(request))
+    body = await _body(request, fields.ServiceAccountChanges)
+    if body.name is not None:
+        renamed = await get_site().projects.rename_key(project_id, account_id, body.name, by=who(request))
         row = or_raise(renamed, missing)
-    return shown_account(row)
+    return fields.shown_account(row)
 
 
-async def _delete_account(request: ApiRequest, project_id: str, account_id: str) -> DeletedServiceAccount:
-    await _revoke(request, project_id, account_id, account_not_found(account_id))
+async def _delete_account(request: ApiRequest, project_id: str, account_id: str) -> fields.DeletedServiceAccount:
+    await _revoke(request, project_id, account_id, fields.account_not_found(account_id))
     return {"id": account_id, "object": "organization.project.service_account.deleted", "deleted": True}
 
 
@@ -188,73 +148,72 @@ async def _revoke(request: ApiRequest, project_id: str, key_id: str, missing: Ap
         raise missing
 
 
-async def _create_admin_key(request: ApiRequest) -> CreatedAdminApiKey:
-    site = get_site()
-    fields = await read_json(request, partial(validate, NewAdminKey), site.reader)
-    seconds = fields.expires_in_seconds
-    secret, row = await site.projects.create_admin_key(fields.name, seconds=seconds, by=who(request))
-    return {**shown_admin_key(row), "value": secret}
+async def _create_admin_key(request: ApiRequest) -> fields.CreatedAdminApiKey:
+    body = await _body(request, fields.NewAdminKey)
+    secret, row = await get_site().projects.create_admin_key(body, by=who(request))
+    return {**fields.shown_admin_key(row), "value": secret}
 
 
-async def _list_admin_keys(request: ApiRequest) -> AdminApiKeyList:
+async def _list_admin_keys(request: ApiRequest) -> fields.AdminApiKeyList:
     page = parse_list_query(request.query)
-    return page_of(await get_site().projects.keys(NO_PROJECT, page), page, shown_admin_key)
+    return page_of(await get_site().projects.keys(fields.NO_PROJECT, page), page, fields.shown_admin_key)
 
 
-async def _get_admin_key(request: ApiRequest, key_id: str) -> AdminApiKey:
-    return shown_admin_key(or_raise(await get_site().projects.key(NO_PROJECT, key_id), admin_key_not_found(key_id)))
+async def _get_admin_key(request: ApiRequest, key_id: str) -> fields.AdminApiKey:
+    row = await get_site().projects.key(fields.NO_PROJECT, key_id)
+    return fields.shown_admin_key(or_raise(row, fields.admin_key_not_found(key_id)))
 
 
-async def _delete_admin_key(request: ApiRequest, key_id: str) -> DeletedAdminApiKey:
+async def _delete_admin_key(request: ApiRequest, key_id: str) -> fields.DeletedAdminApiKey:
     """Revoke a key, also the one that asks, and the last one: the command line can always make another."""
-    if not await get_site().projects.revoke_key(NO_PROJECT, key_id, by=who(request)):
-        raise admin_key_not_found(key_id)
+    if not await get_site().projects.revoke_key(fields.NO_PROJECT, key_id, by=who(request)):
+        raise fields.admin_key_not_found(key_id)
     return {"id": key_id, "object": "organization.admin_api_key.deleted", "deleted": True}
 
 
-async def _get_retention(request: ApiRequest, project_id: str) -> ProjectDataRetention:
-    return shown_retention(await _project(project_id))
+async def _get_retention(request: ApiRequest, project_id: str) -> fields.ProjectDataRetention:
+    return fields.shown_retention(await _project(project_id))
 
 
-async def _update_retention(request: ApiRequest, project_id: str) -> ProjectDataRetention:
+async def _update_retention(request: ApiRequest, project_id: str) -> fields.ProjectDataRetention:
     await _project(project_id)  # before the body is judged
-    fields = await read_json(request, partial(validate, NewRetention), get_site().reader)
-    hours = fields.hours()
+    body = await _body(request, fields.NewRetention)
+    hours = body.hours()
     columns, action = {"retention_hours": hours}, Action.RETENTION_CHANGED
-    return shown_retention(await _change(request, project_id, columns, action, retention=written(hours)))
+    return fields.shown_retention(await _change(request, project_id, columns, action, retention=written(hours)))
 
 
-async def _get_spend_limit(request: ApiRequest) -> OrganizationSpendLimit:
-    return await _of_all(or_raise(await get_site().projects.organization_spend_limit(), no_spend_limit()))
+async def _get_spend_limit(request: ApiRequest) -> fields.OrganizationSpendLimit:
+    return await _of_all(or_raise(await get_site().projects.organization_spend_limit(), fields.no_spend_limit()))
 
 
-async def _update_spend_limit(request: ApiRequest) -> OrganizationSpendLimit:
+async def _update_spend_limit(request: ApiRequest) -> fields.OrganizationSpendLimit:
     cents = await _cents(request)
     await get_site().projects.limit_all_spending(cents, by=who(request))
     return await _of_all(cents)
 
 
-async def _delete_spend_limit(request: ApiRequest) -> DeletedOrganizationSpendLimit:
+async def _delete_spend_limit(request: ApiRequest) -> fields.DeletedOrganizationSpendLimit:
     site = get_site()
-    or_raise(await site.projects.organization_spend_limit(), no_spend_limit())
+    or_raise(await site.projects.organization_spend_limit(), fields.no_spend_limit())
     await site.projects.limit_all_spending(None, by=who(request))
     return {"object": "organization.spend_limit.deleted", "deleted": True}
 
 
-async def _get_project_spend_limit(request: ApiRequest, project_id: str) -> ProjectSpendLimit:
+async def _get_project_spend_limit(request: ApiRequest, project_id: str) -> fields.ProjectSpendLimit:
     project = await _project(project_id)
-    return await _of_project(project_id, or_raise(project.monthly_spend_cents, no_spend_limit()))
+    return await _of_project(project_id, or_raise(project.monthly_spend_cents, fields.no_spend_limit()))
 
 
-async def _update_project_spend_limit(request: ApiRequest, project_id: str) -> ProjectSpendLimit:
+async def _update_project_spend_limit(request: ApiRequest, project_id: str) -> fields.ProjectSpendLimit:
     await _project(project_id)  # before the body is judged
     cents = await _cents(request)
     await _limit_spending(request, project_id, cents)
     return await _of_project(project_id, cents)
 
 
-async def _delete_project_spend_limit(request: ApiRequest, project_id: str) -> DeletedProjectSpendLimit:
-    or_raise((await _project(project_id)).monthly_spend_cents, no_spend_limit())
+async def _delete_project_spend_limit(request: ApiRequest, project_id: str) -> fields.DeletedProjectSpendLimit:
+    or_raise((await _project(project_id)).monthly_spend_cents, fields.no_spend_limit())
     await _limit_spending(request, project_id, None)
     return {"object": "project.spend_limit.deleted", "deleted": True}
 
@@ -266,21 +225,21 @@ async def _limit_spending(request: ApiRequest, project_id: str, cents: int | Non
 
 async def _cents(request: ApiRequest) -> int:
     site = get_site()
-    fields = await read_json(request, partial(validate, NewSpendLimit), site.reader)
+    body = await _body(request, fields.NewSpendLimit)
     if not site.settings.prices:
         raise no_prices()
-    return fields.cents(site.settings.prices_currency)
+    return body.cents(site.settings.prices_currency)
 
 
-async def _of_all(cents: int) -> OrganizationSpendLimit:
-    return {"object": "organization.spend_limit", **await _spend_limit(ORGANIZATION, cents)}
+async def _of_all(cents: int) -> fields.OrganizationSpendLimit:
+    return {"object": "organization.spend_limit", **await _spend_limit(fields.ORGANIZATION, cents)}
 
 
-async def _of_project(project_id: str, cents: int) -> ProjectSpendLimit:
+async def _of_project(project_id: str, cents: int) -> fields.ProjectSpendLimit:
     return {"object": "project.spend_limit", **await _spend_limit(f"project:{project_id}", cents)}
 
 
-async def _spend_limit(subject: str, cents: int) -> SpendLimit:
+async def _spend_limit(subject: str, cents: int) -> fields.SpendLimit:
     site = get_site()
     is_reached = await site.spending.is_reached(subject, cents)
     return {
@@ -307,14 +266,14 @@ _ACCESS = Parameter(
     "Keys whose owner has access to the project; all that are listed have.",
     text(enum=["active", "inactive", "any"], default="any"),
 )
-REFUSALS: Refusals = {Unchangeable: lambda problem, *_: problem.error}
+REFUSALS: Refusals = {fields.Unchangeable: lambda problem, *_: problem.error}
 _endpoint = partial(organization, refusals=REFUSALS)
 
 ENDPOINTS = (
     _endpoint("GET", _PROJECTS, _list, "list-projects", "List projects", takes=(*PAGED, _INCLUDE_ARCHIVED)),
-    _endpoint("POST", _PROJECTS, _create, "create-project", "Create a project", body=NewProject),
+    _endpoint("POST", _PROJECTS, _create, "create-project", "Create a project", body=fields.NewProject),
     _endpoint("GET", _PROJECT, _get, "retrieve-project", "Retrieve a project"),
-    _endpoint("POST", _PROJECT, _update, "modify-project", "Rename a project", body=ProjectChanges),
+    _endpoint("POST", _PROJECT, _update, "modify-project", "Rename a project", body=fields.ProjectChanges),
     _endpoint("POST", f"{_PROJECT}/archive", _archive, "archive-project", "Archive a project for good"),
     _endpoint("GET", _KEYS, _list_keys, "list-project-api-keys", "List a project's keys", takes=(*PAGED, _ACCESS)),
     _endpoint("GET", _KEY, _get_key, "retrieve-project-api-key", "Retrieve a key of a project"),
@@ -324,7 +283,7 @@ ENDPOINTS = (
         _update_key,
         "modify-project-api-key",
         "Change what a key may do, and until when",
-        body=KeyChanges,
+        body=fields.KeyChanges,
     ),
     _endpoint("DELETE", _KEY, _delete_key, "delete-project-api-key", "Revoke a key of a project"),
     _endpoint("GET", _ACCOUNTS, _list_accounts, "list-project-service-accounts", "List service accounts", takes=PAGED),
@@ -334,7 +293,7 @@ ENDPOINTS = (
         _create_account,
         "create-project-service-account",
         "Create a service account and its key",
-        body=NewServiceAccount,
+        body=fields.NewServiceAccount,
     ),
     _endpoint("GET", _ACCOUNT, _get_account, "retrieve-project-service-account", "Retrieve a service account"),
     _endpoint(
@@ -343,7 +302,7 @@ ENDPOINTS = (
         _update_account,
         "modify-project-service-account",
         "Rename a service account",
-        body=ServiceAccountChanges,
+        body=fields.ServiceAccountChanges,
     ),
     _endpoint(
         "DELETE",
@@ -353,7 +312,9 @@ ENDPOINTS = (
         "Delete a service account, and revoke its key",
     ),
     _endpoint("GET", _ADMIN_KEYS, _list_admin_keys, "admin-api-keys-list", "List admin keys", takes=PAGED),
-    _endpoint("POST", _ADMIN_KEYS, _create_admin_key, "admin-api-keys-create", "Create an admin key", body=NewAdminKey),
+    _endpoint(
+        "POST", _ADMIN_KEYS, _create_admin_key, "admin-api-keys-create", "Create an admin key", body=fields.NewAdminKey
+    ),
     _endpoint("GET", _ADMIN_KEY, _get_admin_key, "admin-api-keys-get", "Retrieve an admin key"),
     _endpoint("DELETE", _ADMIN_KEY, _delete_admin_key, "admin-api-keys-delete", "Revoke an admin key"),
     _endpoint(
@@ -369,7 +330,7 @@ ENDPOINTS = (
         _update_retention,
         "update-project-data-retention",
         "Set how long a project keeps what it stores",
-        body=NewRetention,
+        body=fields.NewRetention,
     ),
 )
 SPEND_LIMITS = (
@@ -386,7 +347,7 @@ SPEND_LIMITS = (
         _update_spend_limit,
         "update-organization-spend-limit",
         "Limit what may be spent in a month",
-        body=NewSpendLimit,
+        body=fields.NewSpendLimit,
     ),
     _endpoint(
         "DELETE",
@@ -408,7 +369,7 @@ SPEND_LIMITS = (
         _update_project_spend_limit,
         "update-project-spend-limit",
         "Limit what a project may spend in a month",
-        body=NewSpendLimit,
+        body=fields.NewSpendLimit,
     ),
     _endpoint(
         "DELETE",

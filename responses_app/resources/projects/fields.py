@@ -427,9 +427,9 @@ def shown_account(row: "model.KeyColumns") -> ServiceAccount:
     }
 
 
-def shown_account_key(row: "model.KeyColumns", secret: str) -> ServiceAccountKey:
-    """Return the key of a new service account."""
-    return {
+def shown_new_account(secret: str, row: "model.KeyColumns") -> CreatedServiceAccount:
+    """Return a new service account with its key, whose secret is shown this once."""
+    key: ServiceAccountKey = {
         "id": row.id,
         "object": "organization.project.service_account.api_key",
         "name": row.name,
@@ -437,6 +437,7 @@ def shown_account_key(row: "model.KeyColumns", secret: str) -> ServiceAccountKey
         "created_at": unix(row.created_at),
         "expires_at": _unix(row.expires_at),
     }
+    return {**shown_account(row), "api_key": key}
 
 
 def shown_admin_key(row: "model.KeyColumns") -> AdminApiKey:

@@ -7,7 +7,7 @@ Every step may be executed twice, where a connection broke in between, so ids an
 import os
 import re
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from django.db.models import Model, Q, QuerySet
@@ -25,6 +25,10 @@ from responses_app.resources.audit.fields import Action, Actor, AuditEntry
 from responses_app.resources.projects.fields import (
     NO_PROJECT,
     ORGANIZATION,
+    KeyChanges,
+    NewAdminKey,
+    NewProject,
+    NewServiceAccount,
     default_project_stays,
     key_expired,
     project_archived,
@@ -62,11 +66,12 @@ class Projects(Store[None]):
         """Return a project, also an archived one."""
         return Project.objects.using(self._using).filter(pk=project_id).first() if can_be_known(project_id) else None
 
-    async def create_project(self, name: str, *, by: Actor) -> Project:
+    async def create_project(self, body: NewProject, *, by: Actor) -> Project:
         """Make a project. Its name is its id, too, where it can be one, since operators and logs know it by that."""
+        name, others = body.name, body.model_dump(exclude={"name"})
         can_be_id = len(name) <= ID_LENGTH and re.fullmatch(PROJECT_NAME, name) is not None
         own_id, title = (name, "") if can_be_id else (id_factory(self._now)(ids.PROJECT), name)
-        row = Project(name=own_id, title=title, created_at=self._at())
+        row = Project(name=own_id, title=title, created_at=self._at(), **others)
         await self._add_project(row, by)
         return row
 
@@ -137,22 +142,22 @@ class Projects(Store[None]):
         return self._keys(project_id).filter(pk=key_id).first() if can_be_known(key_id) else None
 
     async def create_key(
-        self, project_id: str, name: str, *, seconds: int | None, by: Actor
+        self, project_id: str, body: NewServiceAccount | NewAdminKey, *, by: Actor
     ) -> tuple[str, KeyColumns] | None:
-        """Make a key that is good for so many seconds; return its secret and its row, None for no such project."""
+        """Make a key; return its secret and its row, None for no such project."""
         secret, at = new_secret(os.urandom, start=START if project_id else ADMIN_START), self._at()
         columns: dict[str, Any] = {
             "id": id_factory(self._now)(ids.API_KEY if project_id else ids.ADMIN_KEY),
-            "name": name,
-            "expires_at": None if seconds is None else at + timedelta(seconds=seconds),
+            "expires_at": _until(at, body.expires_in_seconds),
+            **body.model_dump(exclude={"expires_in_seconds"}),
             **secret_columns(secret, at),
         }
         row = ApiKey(project_id=project_id, **columns) if project_id else AdminKey(**columns)
         return (secret, row) if await self._add_key(row, by) else None
 
-    async def create_admin_key(self, name: str, *, seconds: int | None, by: Actor) -> tuple[str, KeyColumns]:
-        """Make an admin key that is good for so many seconds; return its secret and its row."""
-        created = await self.create_key(NO_PROJECT, name, seconds=seconds, by=by)
+    async def create_admin_key(self, body: NewAdminKey, *, by: Actor) -> tuple[str, KeyColumns]:
+        """Make an admin key; return its secret and its row."""
+        created = await self.create_key(NO_PROJECT, body, by=by)
         assert created is not None, "only projects can be unknown"
         return created
 
@@ -173,20 +178,15 @@ class Projects(Store[None]):
         return True
 
     @writes
-    def change_key(
-        self, project_id: str, key_id: str, columns: Mapping[str, Any], *, seconds: int | None, by: Actor
-    ) -> KeyColumns | None:
-        """Give a key that has not expired these values, and let it be good for so many seconds from now on.
-
-        None for no such key.
-        """
+    def change_key(self, project_id: str, key_id: str, body: KeyChanges, *, by: Actor) -> KeyColumns | None:
+        """Change until when a key that has not expired is good, and what it may do; None for no such key."""
+        columns = body.columns()
         row, at = self._locked(self._keys(project_id), key_id), self._at()
         if row is None:
             return None
         if row.expires_at is not None and row.expires_at <= at:
             raise key_expired(key_id)
-        until = {} if seconds is None else {"expires_at": at + timedelta(seconds=seconds)}
-        return self._change(row, {**columns, **until}, by)
+        return self._change(row, {**columns, "expires_at": _until(at, body.expires_in_seconds) or row.expires_at}, by)
 
     @writes
     def rename_key(self, project_id: str, key_id: str, name: str, *, by: Actor) -> KeyColumns | None:
@@ -246,3 +246,7 @@ def _part_of(rows: "QuerySet[Row]", known: "QuerySet[Row]", query: ListQuery, ki
         rows = rows.filter(Q(**{f"created_at__{way}": last}) | Q(**{"created_at": last, f"pk__{way}": query.after}))
     order = ("-created_at", "-pk") if query.descending else ("created_at", "pk")
     return list(rows.order_by(*order)[: query.limit + 1])
+
+
+def _until(at: datetime, seconds: int | None) -> datetime | None:
+    return None if seconds is None else at + timedelta(seconds=seconds)
