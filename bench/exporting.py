@@ -8,9 +8,9 @@ from bench.report import Result
 from bench.servers import Bench
 from engine.formats.base import as_tokens
 from engine.types import WeightsSpan
-from responses_app.protocol.rollouts.exports import JsonRows
+from responses_app.extensions.training.exports import JsonRows
+from responses_app.extensions.training.training_rows import FORMATS
 from responses_app.protocol.rollouts.generations import EngineCall, Generation, as_logprobs
-from responses_app.protocol.rollouts.training_rows import FORMATS
 from responses_app.protocol.rollouts.tree import tree_of
 from tests.kit.recorded import head
 

@@ -8,13 +8,10 @@ from responses_app.api import (
     completions,
     decisions,
     embeddings,
-    engine,
     messages,
     models,
     openapi,
     responses,
-    rollout_exports,
-    rollouts,
     server,
 )
 from responses_app.kit.extension import extensions
@@ -30,8 +27,11 @@ from responses_app.resources.vector_stores import endpoints as vector_stores
 from responses_app.resources.webhooks import endpoints as webhooks
 from responses_app.web.endpoint import Endpoint
 
-# By the label of an extension. Those that have a place below stand there, also in the OpenAPI document.
-_BROUGHT = {extension.label: extension.endpoints() for extension in extensions()}
+# What extensions bring, by the tag. Tags that have a place below stand there, also in the OpenAPI document.
+_BROUGHT: dict[str, list[Endpoint]] = {}
+for _extension in extensions():
+    for _endpoint in _extension.endpoints():
+        _BROUGHT.setdefault(_endpoint.tag, []).append(_endpoint)
 ENDPOINTS: Sequence[Endpoint] = (
     *responses.ENDPOINTS,
     *chat.ENDPOINTS,
@@ -41,15 +41,14 @@ ENDPOINTS: Sequence[Endpoint] = (
     *embeddings.ENDPOINTS,
     *decisions.ENDPOINTS,
     *models.ENDPOINTS,
-    *engine.ENDPOINTS,
+    *_BROUGHT.pop("Engine", ()),
     *conversations.ENDPOINTS,
     *files.ENDPOINTS,
     *batches.ENDPOINTS,
     *vector_stores.ENDPOINTS,
-    *_BROUGHT.pop("containers", ()),
+    *_BROUGHT.pop("Containers", ()),
     *skills.ENDPOINTS,
-    *rollout_exports.ENDPOINTS,  # before `{rollout_id}`
-    *rollouts.ENDPOINTS,
+    *_BROUGHT.pop("Rollouts", ()),
     *webhooks.ENDPOINTS,
     *projects.ENDPOINTS,
     *audit_logs.ENDPOINTS,

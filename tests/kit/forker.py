@@ -46,9 +46,10 @@ MODULES = (
         "responses_app.extensions.console.watch.transcript",
     ),
     # All of `responses_app.api.endpoints` that can be had without settings.
-    *(f"responses_app.api.{name}" for name in ("responses", "engine", "models", "chats")),
+    *(f"responses_app.api.{name}" for name in ("responses", "models", "chats")),
     *(f"responses_app.api.{name}" for name in ("messages", "completions", "openapi")),
-    *("responses_app.api.rollout_exports", "responses_app.extensions.containers.endpoints"),
+    "responses_app.extensions.containers.endpoints",
+    *(f"responses_app.extensions.training.{name}" for name in ("engine", "rollout_exports")),
     *(f"responses_app.resources.{name}.endpoints" for name in ("audit", "files", "projects", "skills", "usage")),
 )
 MAX_ORDER = 1024 * 1024  # bytes

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from responses_app.api import rollouts
-from responses_app.command_line import rollouts as command
 from responses_app.command_line.endpoint import CommandFailed
-from responses_app.command_line.rollouts import whole_rollouts
+from responses_app.extensions.training import program as command
+from responses_app.extensions.training import rollouts
+from responses_app.extensions.training.program import whole_rollouts
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rollouts import tree
 from responses_app.stores.rollouts import RolloutRecord

@@ -8,7 +8,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from responses_app.protocol.rollouts.training_rows import FORMATS
+from responses_app.extensions.training.training_rows import FORMATS
 from tests.kit.inprocess import Server
 
 

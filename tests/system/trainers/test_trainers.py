@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from responses_app.protocol.rollouts.exports import JsonRows
-from responses_app.protocol.rollouts.training_rows import FORMATS
+from responses_app.extensions.training.exports import JsonRows
+from responses_app.extensions.training.training_rows import FORMATS
 from responses_app.protocol.rollouts.tree import Path as TreePath
 from responses_app.protocol.rollouts.tree import RolloutTree, tree_of
 from tests.kit import pip

@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from engine.types import WeightsSpan
-from responses_app.protocol.rollouts import training_rows
-from responses_app.protocol.rollouts.exports import (
+from responses_app.extensions.training import training_rows
+from responses_app.extensions.training.exports import (
     ExportQuery,
     JsonRows,
     ParquetMissing,
@@ -19,8 +19,8 @@ from responses_app.protocol.rollouts.exports import (
     Selection,
     parse_export,
 )
+from responses_app.extensions.training.training_rows import FORMATS, oldest_version
 from responses_app.protocol.rollouts.generations import as_logprobs
-from responses_app.protocol.rollouts.training_rows import FORMATS, oldest_version
 from responses_app.protocol.rollouts.tree import RolloutTree
 from tests.kit.recorded import by_chance, head, recorded, tree
 from tests.unit.protocol.refusals import refusal
@@ -203,7 +203,7 @@ def test_a_wrong_parameter_is_named(name: str, value: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_parquet_has_what_json_lines_have(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arrow = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr("responses_app.protocol.rollouts.exports.GROUP_VALUES", 200)
+    monkeypatch.setattr("responses_app.extensions.training.exports.GROUP_VALUES", 200)
     trees = [tree(by_chance(seed), head(f"a-{seed}", rewards=REWARDS)) for seed in range(5)]  # type: ignore[arg-type]
     writer = ParquetRows(name)
 

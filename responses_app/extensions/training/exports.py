@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from engine import orjson
+from responses_app.extensions.training.training_rows import FORMATS, Row, total_of, whole_reward
 from responses_app.protocol.errors import ApiError, invalid_value
 from responses_app.protocol.fields import whole_number
 from responses_app.protocol.json_text import dumps
 from responses_app.protocol.requests.pages import Query
 from responses_app.protocol.rollouts.requests import RolloutObject, checked_name
-from responses_app.protocol.rollouts.training_rows import FORMATS, Row, total_of, whole_reward
 from responses_app.protocol.rollouts.tree import RolloutTree
 
 FileType = Literal["jsonl", "parquet"]

@@ -6,12 +6,12 @@ from contextlib import aclosing
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+from responses_app.extensions.training.exporting import exported
+from responses_app.extensions.training.exports import FILE_TYPES, MAX_TIME, STATUSES, ParquetMissing, parse_export
+from responses_app.extensions.training.training_rows import FORMATS
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import JsonObject, invalid_value
-from responses_app.protocol.rollouts.exports import FILE_TYPES, MAX_TIME, STATUSES, ParquetMissing, parse_export
-from responses_app.protocol.rollouts.training_rows import FORMATS
-from responses_app.runs.rollout_exports import exported
 from responses_app.web.endpoint import Endpoint, Parameter, text
 from responses_app.web.http import ApiRequest
 from responses_app.web.transfers import streamed

@@ -7,11 +7,11 @@ roll-out and one piece. A roll-out that is deleted meanwhile is left out, or end
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
+from responses_app.extensions.training.exports import ExportQuery, RowWriter, too_many_exports, writer_of
+from responses_app.extensions.training.training_rows import FORMATS
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.rollouts.exports import ExportQuery, RowWriter, too_many_exports, writer_of
 from responses_app.protocol.rollouts.generations import Generation
 from responses_app.protocol.rollouts.requests import RolloutObject
-from responses_app.protocol.rollouts.training_rows import FORMATS
 from responses_app.protocol.rollouts.tree import FormatOf, tree_of, unknown
 from responses_app.runs.rollouts import Rollouts
 from responses_app.stores.rollouts import RolloutRecord
