@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from responses_app.auth.keyring import REFRESH_SECONDS, KeyRing, no_watch
+from responses_app.kit.duty import end_tasks
 from responses_app.kit.errors import NotMigrated, StoreError
 from responses_app.protocol.api_keys import (
     MANAGES,
@@ -84,10 +85,7 @@ class SessionWatch:
 
     async def aclose(self) -> None:
         """Stop."""
-        tasks = [watched.task for watched in self._watched.values() if watched.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks([watched.task for watched in self._watched.values()])
         self._watched.clear()
 
     async def _look(self, given: SessionPass, watched: _Watched) -> None:

@@ -3,6 +3,7 @@
     keep_looking   look ── wait for `seconds`, or for news ── look ── …
     attempted      one look: what goes wrong is told in the log, and the next look tries again
     until_kept     no look, but something that has to get into the store: it is tried again until it is there
+    end_tasks      the end of all that looks, or does what was found
 
 The event is cleared before the look. So what comes while one looks leads to another look, and no wake-up is lost.
 
@@ -15,9 +16,10 @@ import logging
 import os
 import socket
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from engine.errors import reason_of
 from responses_app.kit.errors import NotMigrated, StoreClosed, StoreError
@@ -62,16 +64,20 @@ async def attempted(look: Callable[[], Awaitable[None]], *, what: str, logger: l
         logger.exception("%s broke", what)
 
 
-async def keep_looking(
+def keep_looking(
     look: Callable[[], Awaitable[None]], news: asyncio.Event, *, seconds: float, what: str, logger: logging.Logger
-) -> None:
-    """Look at once, and again with each of the news, or when `seconds` are over, until this is cancelled."""
-    while True:
-        news.clear()
-        await attempted(look, what=what, logger=logger)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(until_look(seconds)):
-                await news.wait()
+) -> "asyncio.Task[None]":
+    """Return a task that looks at once, and again with each of the news, or when `seconds` are over."""
+
+    async def go_on() -> None:
+        while True:
+            news.clear()
+            await attempted(look, what=what, logger=logger)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(until_look(seconds)):
+                    await news.wait()
+
+    return asyncio.create_task(go_on(), name=what)
 
 
 async def until_kept(keep: Callable[[], Awaitable[None]], *, seconds: float, what: str, logger: logging.Logger) -> None:
@@ -86,3 +92,12 @@ async def until_kept(keep: Callable[[], Awaitable[None]], *, seconds: float, wha
             await asyncio.sleep(seconds)
         else:
             return
+
+
+async def end_tasks(tasks: Iterable["asyncio.Task[Any] | None"]) -> None:
+    """Cancel tasks, and return when they have ended; whatever they raise is not raised here."""
+    present = [task for task in tasks if task is not None]
+    for task in present:
+        task.cancel()
+    if present:
+        await asyncio.wait(present)

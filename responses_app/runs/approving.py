@@ -18,12 +18,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from responses_app.kit.clock import own_clock
+from responses_app.kit.duty import end_tasks
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.items.offers import approval_in_use
 from responses_app.protocol.requests.resources import RUNNING
 from responses_app.runs.driving.run import Run
 from responses_app.runs.driving.tool_calls import NotPermitted
-from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.failures import store_errors
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.plan.stores import Stores

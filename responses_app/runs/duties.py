@@ -18,14 +18,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from responses_app.kit.clock import own_clock
-from responses_app.kit.duty import attempted, until_look
+from responses_app.kit.duty import attempted, end_tasks, until_look
 from responses_app.kit.errors import StoreError
 from responses_app.limits.suspects import Holds, Name, Stage, holding, name_in
 from responses_app.protocol.errors import ENDS_WORKERS, SERVER_STOPPED, ApiError, EndsWorkers, ResponseError
 from responses_app.protocol.rate_limits import Amount, Slot
 from responses_app.protocol.requests.resources import ResponseObject, as_failed
 from responses_app.protocol.rollouts.generations import RecordedResponse
-from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.plan.stores import Stores
 from responses_app.runs.registry.registry import POLL_SECONDS, Forgetting, RunRegistry

@@ -29,11 +29,10 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from responses_app.kit.duty import until_kept
+from responses_app.kit.duty import end_tasks, until_kept
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.idempotency import too_many_keys
 from responses_app.protocol.sealing import Sealer
-from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.plan import DecidedResponse
 from responses_app.stores.idempotency import (
     AnswerHead,

@@ -12,11 +12,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 
 from engine.errors import reason_of
-from responses_app.kit.duty import attempted, until_look
+from responses_app.kit.duty import attempted, end_tasks, until_look
 from responses_app.kit.errors import NotMigrated, StoreClosed, StoreError
 from responses_app.kit.retention import Retentions
 from responses_app.protocol.retention import NEVER
-from responses_app.runs.log.run_log import end_tasks
 
 logger = logging.getLogger("respsite.runs")
 

@@ -20,12 +20,12 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 from responses_app.kit.clock import StoreClock
+from responses_app.kit.duty import end_tasks
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.prices import CENTS, Price, amount_text
 from responses_app.protocol.rate_limits import LimitedSubject, QuotaExceeded
 from responses_app.resources.projects.fields import ORGANIZATION
 from responses_app.resources.usage.fields import UsageQuery, UsageSum
-from responses_app.runs.log.run_log import end_tasks
 
 logger = logging.getLogger("respsite.limits")
 

@@ -9,8 +9,7 @@ import logging
 import time
 from typing import Protocol
 
-from responses_app.kit.duty import keep_looking
-from responses_app.runs.log.run_log import end_tasks
+from responses_app.kit.duty import end_tasks, keep_looking
 
 logger = logging.getLogger("respsite.stores")
 
@@ -36,8 +35,7 @@ class WordReader:
     def start(self) -> None:
         """Begin to look."""
         what = "reading what is searched in the admin"
-        looking = keep_looking(self._read_all, asyncio.Event(), seconds=self._seconds, what=what, logger=logger)
-        self._task = asyncio.create_task(looking, name="words")
+        self._task = keep_looking(self._read_all, asyncio.Event(), seconds=self._seconds, what=what, logger=logger)
 
     async def aclose(self) -> None:
         """Stop; what is not read yet is read by others, or later. Safe to call twice."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from engine import orjson
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.types import JsonSchema
-from responses_app.kit.duty import keep_looking
+from responses_app.kit.duty import end_tasks, keep_looking
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files.fusion import Weights
@@ -73,14 +73,13 @@ class Indexer:
     def start(self) -> None:
         """Begin to look for files."""
         # Other workers cannot ring here, so it looks by itself as well.
-        looking = keep_looking(
+        self._task = keep_looking(
             self._do_all,
             self._rung,
             seconds=self._poll_seconds,
             what="putting files into vector stores",
             logger=logger,
         )
-        self._task = asyncio.create_task(looking, name="indexer")
 
     def ring(self) -> None:
         """Look now: something has come, or has gone."""
@@ -89,11 +88,7 @@ class Indexer:
 
     async def aclose(self) -> None:
         """Stop; the file that is read is for others. Safe to call twice."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await end_tasks([self._task])
 
     async def _do_all(self) -> None:
         if self._sweeps:

@@ -27,7 +27,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from responses_app.kit.duty import keep_looking
+from responses_app.kit.duty import end_tasks, keep_looking
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.files.fusion import Weights
 from responses_app.resources.vector_stores.fields import Meaning
@@ -203,15 +203,16 @@ class ChunkEmbedder:
     def start(self) -> None:
         """Begin to look for files."""
         # Other workers cannot ring here, so it looks by itself as well.
-        for name in self._names:
-            looking = keep_looking(
+        self._tasks = [
+            keep_looking(
                 partial(self._look, name),
                 self._rung,
                 seconds=self._poll_seconds,
                 what="embedding the chunks of files",
                 logger=logger,
             )
-            self._tasks.append(asyncio.create_task(looking, name=f"embedding {name}"))
+            for name in self._names
+        ]
 
     def ring(self) -> None:
         """Look now: a file has been read."""
@@ -219,10 +220,7 @@ class ChunkEmbedder:
 
     async def aclose(self) -> None:
         """Stop; chunks that are not embedded yet are for others. Safe to call twice."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     async def _look(self, name: str) -> None:
         """Embed what there is, as often as it takes while the model fails."""

@@ -25,6 +25,7 @@ from engine.backends.model_folder import ModelFamily, check_tokenizer
 from engine.embeddings.base import BaseEmbeddings
 from engine.errors import EngineConfigurationError, EngineError
 from engine.types import EngineInfo
+from responses_app.kit.duty import end_tasks
 from responses_app.limits.rates import Rates
 from responses_app.observing.metrics import Metrics
 from responses_app.runs.driving.usage_book import UsageBook
@@ -161,9 +162,7 @@ class EngineStarter(Generic[Engine]):
 
     async def aclose(self) -> None:
         """Stop the engine, started or not."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await end_tasks([self._task])
         await self.engine.aclose()
 
     async def _start(self) -> None:

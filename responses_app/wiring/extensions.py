@@ -4,9 +4,8 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack
 
-from responses_app.kit.duty import Duty, keep_looking
+from responses_app.kit.duty import end_tasks, keep_looking
 from responses_app.kit.extension import extensions
-from responses_app.runs.log.run_log import end_tasks
 
 logger = logging.getLogger("respsite.extensions")
 
@@ -23,7 +22,7 @@ class ExtensionWork:
         for extension in extensions():
             await self._entered.enter_async_context(extension.serving(site))
             self._tasks += [
-                asyncio.create_task(_keep(duty), name=f"{extension.label}: {duty.name}")
+                keep_looking(duty.look, asyncio.Event(), seconds=duty.seconds, what=duty.name, logger=logger)
                 for duty in extension.duties(site)
             ]
 
@@ -31,7 +30,3 @@ class ExtensionWork:
         """End the duties, then leave what was entered. Safe to call twice."""
         await end_tasks(self._tasks)
         await self._entered.aclose()
-
-
-async def _keep(duty: Duty) -> None:
-    await keep_looking(duty.look, asyncio.Event(), seconds=duty.seconds, what=duty.name, logger=logger)

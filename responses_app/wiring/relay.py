@@ -15,6 +15,7 @@ from uuid import uuid4
 from channels.layers import InMemoryChannelLayer, get_channel_layer
 
 from engine.errors import reason_of
+from responses_app.kit.duty import end_tasks
 from responses_app.protocol.errors import JsonObject
 
 logger = logging.getLogger("respsite.relay")
@@ -84,11 +85,7 @@ class Relay:
         """Stop listening."""
         _LAYERS_LOG.removeFilter(self._hears_of_outage)
         # The filter goes first: it could begin another outage's task.
-        tasks = [task for task in (self._task, self._outage, *self._answering) if task]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_tasks([self._task, self._outage, *self._answering])
 
     async def ask_to_cancel(self, response_id: str) -> bool:
         """Tell all workers to cancel a response; return whether the word went out."""

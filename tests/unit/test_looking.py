@@ -10,9 +10,8 @@ from itertools import pairwise
 
 import pytest
 
-from responses_app.kit.duty import EARLY, attempted, keep_looking, until_look
+from responses_app.kit.duty import EARLY, attempted, end_tasks, keep_looking, until_look
 from responses_app.kit.errors import NotMigrated, StoreClosed, StoreError
-from responses_app.runs.log.run_log import end_tasks
 
 NEVER = 3600.0  # seconds
 logger = logging.getLogger("respsite.tests")
@@ -22,7 +21,7 @@ logger = logging.getLogger("respsite.tests")
 async def looking(
     look: Callable[[], Awaitable[None]], news: asyncio.Event, *, seconds: float = NEVER
 ) -> AsyncIterator[None]:
-    task = asyncio.create_task(keep_looking(look, news, seconds=seconds, what="looking", logger=logger))
+    task = keep_looking(look, news, seconds=seconds, what="looking", logger=logger)
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
 
-from responses_app.kit.duty import keep_looking
+from responses_app.kit.duty import end_tasks, keep_looking
 from responses_app.kit.errors import StoreError
 from responses_app.limits.suspects import holding
 from responses_app.protocol import ids
@@ -36,7 +36,6 @@ from responses_app.resources.batches.lines import (
 from responses_app.resources.batches.model import CANCELLING, COMPLETED, FAILED, IN_PROGRESS, VALIDATING, Batch
 from responses_app.resources.batches.runner import BatchContext, KeyGone, LineRunner
 from responses_app.resources.files.fields import PIECE_BYTES, FileGone, NewFile
-from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.queues.turns import FairTurns
 from responses_app.stores.base import ClaimLost
 
@@ -268,16 +267,15 @@ class BatchWork:
         self._turns = FairTurns(max_running=context.settings.batch_lines_running)
         self._claimed: dict[str, tuple[ClaimedBatch, asyncio.Task[None]]] = {}  # by the ids of batches
         self._is_new = asyncio.Event()
-        self._looking: list[asyncio.Task[None]] = []
+        self._looking: asyncio.Task[None] | None = None
         self._purged_at = time.monotonic()
         self._stopping = False
 
     def start(self, line_of: LineOf) -> None:
         """Begin to look for batches; `line_of` answers their lines."""
-        looking = keep_looking(
+        self._looking = keep_looking(
             lambda: self._look(line_of), self._is_new, seconds=LOOK_SECONDS, what="looking for batches", logger=logger
         )
-        self._looking = [asyncio.create_task(looking, name="batches")]
 
     def wake(self) -> None:
         """Look at once: a batch was created here."""
@@ -286,7 +284,7 @@ class BatchWork:
     async def stop(self) -> None:
         """Claim nothing more, and begin no more lines; those that run go on, until `aclose`."""
         self._stopping = True
-        await end_tasks(self._looking)
+        await end_tasks([self._looking])
         for claimed, _ in self._claimed.values():
             claimed.stop()
 

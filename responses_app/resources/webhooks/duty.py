@@ -17,12 +17,11 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from responses_app.kit.duty import keep_looking
+from responses_app.kit.duty import end_tasks, keep_looking
 from responses_app.kit.errors import StoreError
 from responses_app.resources.webhooks.model import WebhookDelivery
 from responses_app.resources.webhooks.sender import WebhookSender
 from responses_app.resources.webhooks.store import Attempt, Claimed, Webhooks
-from responses_app.runs.log.run_log import end_tasks
 
 logger = logging.getLogger("respsite.runs")
 
@@ -62,8 +61,7 @@ class WebhookDeliverer:
 
     def start(self) -> None:
         """Begin to look for what is due."""
-        looking = keep_looking(self._look, self._rung, seconds=POLL_SECONDS, what="sending webhooks", logger=logger)
-        self._task = asyncio.create_task(looking, name="webhooks")
+        self._task = keep_looking(self._look, self._rung, seconds=POLL_SECONDS, what="sending webhooks", logger=logger)
 
     async def aclose(self) -> None:
         """Stop; what is under way then is sent again, by others, once its claim has run out. Safe to call twice."""

@@ -13,12 +13,12 @@ import logging
 from collections.abc import Callable, Mapping
 
 from engine.errors import EngineError
+from responses_app.kit.duty import end_tasks
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response.steps import CallTool, Command, Failed, Idle, Input, OfAgent, Sampled
 from responses_app.runs.driving.hands import Hand, Work
 from responses_app.runs.driving.tool_calls import cut_call
-from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.failures import failure
 from responses_app.stores.base import ClaimLost
 

@@ -25,10 +25,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from responses_app.kit.duty import end_tasks
 from responses_app.observing.metrics import ModelMeter
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.steps import CallTool
-from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.plan import RunPlan, ToolEntry
 from responses_app.runs.plan.served import ServedModel
 from responses_app.tools.base import Finish, ToolCall, ToolFailed, ToolResult

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from engine.errors import EngineError, GenerationCut, PromptTooLong
 from engine.types import NO_SESSION, FinishReason, GenerationRequest
+from responses_app.kit.duty import end_tasks
 from responses_app.observing.metrics import TurnMeter
 from responses_app.observing.traces import Span
 from responses_app.protocol.errors import JsonObject
@@ -53,7 +54,6 @@ from responses_app.runs.driving.predicting import Guess
 from responses_app.runs.driving.programs import run_tool
 from responses_app.runs.driving.spans import agent_span, turn_span
 from responses_app.runs.driving.tool_calls import Effects, room_behind, wait_until
-from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.plan import RunPlan, ToolEntry
 from responses_app.runs.plan.replanning import check_callable, learnt_elsewhere, with_found, with_tools
 from responses_app.runs.plan.served import ServedModel

@@ -11,12 +11,11 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from responses_app.kit.duty import attempted
+from responses_app.kit.duty import attempted, end_tasks
 from responses_app.kit.errors import NotMigrated, StoreError
 from responses_app.observing.metrics import Metrics
 from responses_app.protocol import ids
 from responses_app.resources.usage.fields import BATCH, Source, UsageEntry, UsedTokens
-from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.plan import Origin
 
 logger = logging.getLogger("respsite.runs")

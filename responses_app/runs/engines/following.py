@@ -17,12 +17,11 @@ from dataclasses import asdict
 
 from engine.errors import EngineError, WeightsRefused
 from engine.weights import BaseWeights, PauseMode
-from responses_app.kit.duty import keep_looking, until_kept
+from responses_app.kit.duty import end_tasks, keep_looking, until_kept
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.engine_state import EngineState
 from responses_app.protocol.errors import JsonObject
 from responses_app.runs.engines.actions import perform
-from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.served import ServedModel
 from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
 
@@ -53,18 +52,17 @@ class EngineFollower:
 
     def start(self, expire: Expire) -> None:
         """Follow from now on; `expire` ends a pause whose time is over."""
-        looking = keep_looking(
+        self._task = keep_looking(
             lambda: self._look(expire),
             self._news,
             seconds=LOOK_SECONDS,
             what="following the states of the engines",
             logger=logger,
         )
-        self._task = asyncio.create_task(looking, name="follow the engines' states")
 
     async def aclose(self) -> None:
         """Stop."""
-        await end_tasks([*([self._task] if self._task else []), *self._at_work.values(), *self._expiring.values()])
+        await end_tasks([self._task, *self._at_work.values(), *self._expiring.values()])
 
     def wake(self) -> None:
         """Look at once."""

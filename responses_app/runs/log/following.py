@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
+from responses_app.kit.duty import end_tasks
 from responses_app.kit.errors import StoreClosed, StoreError
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import Event, EventType
@@ -32,7 +33,7 @@ from responses_app.protocol.response.steps import Input
 from responses_app.runs.log.journal import EventJournal, JournalEntry, JournalReader, ReaderTooSlow, Waiter
 from responses_app.runs.log.reader import EventSource
 from responses_app.runs.log.replay import Machines, end_of_failure
-from responses_app.runs.log.run_log import INTEREST_SECONDS, end_tasks
+from responses_app.runs.log.run_log import INTEREST_SECONDS
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.base import BaseResponseStore, LogNews, StoredLog
 

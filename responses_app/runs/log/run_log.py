@@ -23,9 +23,9 @@ same.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine, Sequence
 
+from responses_app.kit.duty import end_tasks
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.response.input_codec import encode_one
@@ -35,15 +35,6 @@ from responses_app.runs.log.journal import EventJournal
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend
 
 logger = logging.getLogger("respsite.runs")
-
-
-async def end_tasks(tasks: Iterable["asyncio.Task[Any] | None"]) -> None:
-    """Cancel tasks, and return when they have ended; whatever they raise is not raised here."""
-    present = [task for task in tasks if task is not None]
-    for task in present:
-        task.cancel()
-    if present:
-        await asyncio.wait(present)
 
 
 BACKGROUND_SECONDS = 0.25  # between transactions where nobody reads: so much is sampled again if the worker dies

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
+from responses_app.kit.duty import end_tasks
 from responses_app.kit.retention import Retentions
 from responses_app.limits.suspects import share
 from responses_app.observing.logs import bind
@@ -25,7 +26,6 @@ from responses_app.protocol.response.steps import Failed
 from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import FollowedResponse, OtherWorkers
 from responses_app.runs.log.reader import EventSource, ResponseReader
-from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.failures import window_over
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.queues.turns import BackgroundQueue
