@@ -2,11 +2,14 @@
 
 import time
 
+import pytest
+
 from tests.inprocess.conftest import Connect
-from tests.kit.clients import Socket, read_error_frame
+from tests.kit.clients import Socket, http_client, read_error_frame
 from tests.kit.fixtures import module_server
 from tests.kit.inprocess import Server
-from tests.kit.scripts import gate, main_script, release
+from tests.kit.scripts import gate, main_script, release, was_aborted
+from tests.kit.waiting import eventually
 
 OVER = {"status": 400, "code": "websocket_connection_limit_reached"}
 LIFETIME, WARNED_BEFORE, LAST_GRACE = 3600.0, 110.0, 900.0  # seconds, of which none is waited for
@@ -75,3 +78,28 @@ async def test_what_runs_may_finish_and_the_rest_is_sent_away(impatient_server: 
     for frame in last:
         read_error_frame(frame, **OVER)
     assert len(socket.frames("response.created")) == 1
+
+
+@pytest.mark.parametrize("word", ["[hang]", "[silence]"])
+async def test_the_end_of_the_grace_cancels(impatient_server: Server, open_socket: Connect, word: str) -> None:
+    socket = await open_socket(impatient_server)
+    await socket.create(word, "runs")
+    await socket.create("Waits since long", "runs")
+    running = (await socket.until("response.created", "runs"))[0]["response"]["id"]
+    await end_of_life(impatient_server, socket)
+    impatient_server.advance(LAST_GRACE - 3 * SLACK)
+    await socket.send({"type": "response.steer"})  # its answer shows that the connection goes on
+    assert (await socket.next())["type"] == "response.steer.failed"
+    impatient_server.advance(4 * SLACK)
+    assert await socket.closed() == 1000
+    *_, ending, error = socket.log
+    assert (ending["type"], ending["response"]["status"]) == ("response.incomplete", "cancelled")
+    assert (ending["response"]["id"], ending["stream_id"]) == (running, "runs")
+    read_error_frame(error, **OVER)
+    assert error["stream_id"] == "runs", "the one that waited"
+    assert socket.raw.close_reason == OVER["code"]
+    async with http_client(impatient_server) as http:
+        assert (await http.get(f"/responses/{running}")).json() == ending["response"]
+    assert [frame for frame in socket.log if frame["type"] == "connection_expiring"] != []
+    await eventually(lambda: was_aborted(impatient_server, running))
+    await eventually(lambda: f"response {running} websocket cancelled" in impatient_server.output)

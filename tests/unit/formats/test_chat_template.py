@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import GenerationCut
 from engine.formats.base import ItemKind, MessageKind, ModelFormat, PlainKind, PlainMessage, RenderedMessage
 from engine.formats.harmony.format import HarmonyFormat
 from engine.models import plain_messages
@@ -242,19 +241,6 @@ async def test_sealed_items_come_back_as_the_tokens_that_were_sampled(family: Fa
     response = await site.ask(input=[{"role": "user", "content": "hi"}, *bare, output], **asked)
     assert response["status"] == "completed"
     site.assert_goes_on_behind(CALLS[family.name])
-
-
-@pytest.mark.parametrize("cut", [1, 9, 30])
-async def test_a_turn_that_is_cut_goes_on_behind_what_was_sampled(family: Family, cut: int) -> None:
-    whole = CALLS[family.name]
-    tokens = FamilySite(family, whole).engine.encode(whole)
-    site = FamilySite(family, whole)
-    said = b"".join(map(site.format.token_bytes, tokens[:cut])).decode()
-    rest = whole.removeprefix(said)
-    site.engine.turns = [[said, GenerationCut("its replica went away")], [rest]]
-    response = await site.ask(input="hi", tools=[TOOL_F])
-    assert kinds(response)[-1] == "function_call"
-    assert site.engine.prompts[1] == [*site.engine.prompts[0], *tokens[:cut]]
 
 
 HARMONY_CALL = (

@@ -79,29 +79,6 @@ async def test_one_that_comes_late_to_a_long_response_is_not_too_slow(redis: boo
     assert await late.to_the_end() == await reading.to_the_end()
 
 
-async def test_the_log_of_a_foreground_response_is_kept_only_while_somebody_follows_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(log, "INTEREST_SECONDS", 0.05)
-    monkeypatch.setattr(log, "FOLLOWED_SECONDS", 0.001)
-    gates = [asyncio.Event() for _ in range(3)]
-    owner, asked = workers(redis=True, engine=FakeEngine([[HALF, gates[0], "x", gates[1], "y", gates[2], ANSWER]]))
-    reading = await half_said(owner, transport="sse")
-    assert kept_chunks(owner.store) == 0
-    followed = await asked.follow(id_of(reading))
-    await followed.until("response.output_text.delta")
-    gates[0].set()
-    await eventually(lambda: kept_chunks(owner.store) == 2)
-    followed.reader.leave()
-    await asyncio.sleep(0.1)
-    gates[1].set()
-    await asyncio.sleep(0.05)
-    assert kept_chunks(owner.store) == 2, "nobody follows it any more"
-    assert len(asked.followers._followed) == 0
-    gates[2].set()
-    await reading.to_the_end()
-
-
 def kept_chunks(store: FakeStore) -> int:
     """Return how many chunks the one response's log has."""
     (kept,) = store._responses.values()

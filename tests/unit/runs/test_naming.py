@@ -173,18 +173,6 @@ class TestTurns:
         prompt = decode_tokens(site.engine.requests[-1].prompt_token_ids)
         assert prompt.count("functions.f to=assistant") == 2
 
-    async def test_while_a_leg_runs_another_is_a_conflict(self, gate: asyncio.Event) -> None:
-        site = Site(calling([HALF, gate, ANSWER]))
-        first = await ask(site)
-        fields = {"previous_response_id": first["id"], "input": output_of(first)}
-        running = await begin(site, **fields)
-        error = await refused(begin(site, **fields))
-        assert (error.status, error.code, error.type) == (409, "previous_response_in_progress", "conflict_error")
-        live = await site.responses.response("default", first["id"])
-        assert (live["status"], live["id"]) == ("in_progress", first["id"])
-        gate.set()
-        await running.to_the_end()
-
     @pytest.mark.parametrize("store", [True, False])
     async def test_of_two_that_go_on_at_once_one_is_a_conflict(self, store: bool) -> None:
         site = Site(calling([ANSWER], [ANSWER]))

@@ -9,7 +9,7 @@ import pytest
 from engine.errors import PromptTooLong
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.kit.errors import StoreError
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import Ended, Input, OutputGiven, TimedOut, WaitBegan
 from responses_app.protocol.session.tool_outputs import as_json
@@ -139,20 +139,6 @@ async def test_several_calls_and_each_mistake() -> None:
     outputs = [item["output"] for item in events[-1]["response"]["output"] if "output" in item]  # type: ignore[index]
     assert outputs == ["a", "b"]
     assert await not_taken(site, response_id, given(first)) == (409, "response_id"), "it has ended"
-
-
-async def test_two_at_once_are_one(site: Site) -> None:
-    reading, [call_id] = await waits(site)
-    give = site.outputs.give
-    answers = await asyncio.gather(
-        *(give("default", id_of(reading), given(call_id, text)) for text in ("a", "b")),
-        return_exceptions=True,
-    )
-    assert answers[0] is None
-    assert isinstance(answers[1], ApiError)
-    assert answers[1].status == 409
-    await reading.to_the_end()
-    assert len(site.engine.requests) == 2
 
 
 async def test_one_that_does_not_wait_takes_nothing() -> None:
@@ -355,22 +341,6 @@ async def test_one_in_the_foreground_tells_webhooks_nothing(site: Site) -> None:
     await give(site, reading, call_id)
     await reading.to_the_end()
     assert not messages
-
-
-async def test_a_takeover_at_every_input_gives_the_same_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_calls, "TAKEOVER_SECONDS", 30.0)
-    accepted, inputs, events = await undisturbed()
-    assert accepted.request["tool_mode"] == "wait"
-    began = next(index for index, each in enumerate(inputs) if isinstance(each, WaitBegan))
-    for cut in range(began, len(inputs)):
-        site, claimed = await left(inputs[:cut], accepted)
-        await site.service.run_again(claimed)
-        heir = await site.follow(accepted.response["id"])
-        for output in inputs[cut:]:
-            if isinstance(output, OutputGiven):
-                await eventually(lambda: is_waiting(heir))  # noqa: B023
-                await site.outputs.give("default", accepted.response["id"], output)
-        assert await heir.to_the_end() == events
 
 
 @pytest.mark.parametrize("mercy", [0.02, 30.0])
