@@ -13,7 +13,6 @@ from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.fields import check_fields
-from responses_app.protocol.files.files import MAX_SECONDS, MIN_SECONDS
 from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.resources.files import fields
 from responses_app.resources.files.fields import LISTED_PURPOSES, MAX_LISTED, PIECE_BYTES
@@ -140,14 +139,7 @@ _LISTED = (
     limit_of("files", maximum=MAX_LISTED, default=MAX_LISTED),
     *(ORDER, AFTER),
 )
-_UPLOAD = form_schema(
-    "A form with a file, and what it is for.",
-    {
-        "purpose": text(enum=list(fields.PURPOSES)),
-        "expires_after[anchor]": text(enum=["created_at"]),
-        "expires_after[seconds]": {"type": "integer", "minimum": MIN_SECONDS, "maximum": MAX_SECONDS},
-    },
-)
+_UPLOAD = form_schema("A form with a file, and what it is for.", fields.FORM)
 _endpoint = partial(Endpoint, tag="Files", scope=Area.FILES, refusals=REFUSALS)
 _UPLOADS = "/v1/uploads"
 _BEGUN = f"{_UPLOADS}/{{upload_id}}"

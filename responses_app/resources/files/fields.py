@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 from typing_extensions import TypedDict
 
 from responses_app.kit.clock import unix, utc
-from responses_app.protocol.errors import ApiError, invalid_request, invalid_value, not_found
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, not_found
 from responses_app.protocol.fields import ClientModel, check_fields, missing, validate, whole_number
 from responses_app.protocol.files.files import MAX_FILENAME, MAX_SECONDS, MIN_SECONDS, FileExpiry, plain_name
 from responses_app.protocol.setting import MIB, RoomSettings, setting, whole
@@ -91,6 +91,13 @@ class UploadFields(ClientModel):
 
     beside: ClassVar = ("file", "purpose", "expires_after", _ANCHOR, _SECONDS)
     own: ClassVar = (_ANCHOR, _SECONDS)  # as a form writes them
+
+
+FORM: Mapping[str, JsonObject] = {  # the schemas of these
+    "purpose": {"type": "string", "enum": list(PURPOSES)},
+    _ANCHOR: {"type": "string", "enum": ["created_at"]},
+    _SECONDS: {"type": "integer", "minimum": MIN_SECONDS, "maximum": MAX_SECONDS},
+}
 
 
 class PartFields(ClientModel):

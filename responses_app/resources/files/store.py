@@ -18,28 +18,9 @@ from responses_app.kit.errors import StoreError
 from responses_app.kit.pieces import MAX_PURGED, read_pieces, remove_all, write_pieces
 from responses_app.kit.sql import in_parts
 from responses_app.kit.table import Store, can_be_known, part_of, reads, writes
-from responses_app.resources.files import keeping
-from responses_app.resources.files.fields import (
-    MAX_PARTS,
-    UNLIMITED,
-    FileGone,
-    FileSettings,
-    FilesFull,
-    FileUsage,
-    NewFile,
-    PartsWrong,
-    UploadClosed,
-    UploadGone,
-)
-from responses_app.resources.files.model import (
-    CANCELLED,
-    COMPLETED,
-    EXPIRED,
-    PENDING,
-    StoredFile,
-    Upload,
-    UploadPart,
-)
+from responses_app.resources.files import fields, keeping
+from responses_app.resources.files.fields import FileGone, FileSettings, FilesFull, FileUsage, NewFile
+from responses_app.resources.files.model import CANCELLED, COMPLETED, EXPIRED, PENDING, StoredFile, Upload, UploadPart
 
 logger = logging.getLogger("respsite.stores")
 
@@ -54,7 +35,7 @@ class Files(Store[FileSettings]):
     Every method raises `StoreError`.
     """
 
-    unlimited = UNLIMITED
+    unlimited = fields.UNLIMITED
 
     async def create(
         self,
@@ -180,7 +161,7 @@ class Uploads(Store[FileSettings]):
     Every method raises `StoreError`, and all but `create` and `purge` raise `UploadGone`.
     """
 
-    unlimited = UNLIMITED
+    unlimited = fields.UNLIMITED
 
     @writes
     def create(self, project: str, upload_id: str, file: NewFile) -> Upload:
@@ -210,7 +191,7 @@ class Uploads(Store[FileSettings]):
         row = UploadPart(id=part_id, upload_id=upload_id, bytes=size, created_at=utc(int(self._now())))
         await self._reserve(project, row)
         try:
-            await write_pieces(self._threads, row, pieces, gone=UploadGone(upload_id))
+            await write_pieces(self._threads, row, pieces, gone=fields.UploadGone(upload_id))
             await self._show(project, row)
         except BaseException:
             await asyncio.shield(self._remove_parts(pk=part_id))
@@ -228,7 +209,7 @@ class Uploads(Store[FileSettings]):
         # again.
         parts = await self._parts_in_order(project, upload_id, part_ids)
         if md5 is not None and await self._md5(parts) != md5.lower():
-            raise PartsWrong("The parts have another MD5 checksum than 'md5' says.", param="md5")
+            raise fields.PartsWrong("The parts have another MD5 checksum than 'md5' says.", param="md5")
         done = await self._finish(project, upload_id, part_ids, file_id)
         # Parts without a place are not of the file.
         await asyncio.shield(self._remove_parts(upload=upload_id, place=None))
@@ -255,7 +236,7 @@ class Uploads(Store[FileSettings]):
         """Return the checksum of parts. Raises `UploadGone` where one goes meanwhile."""
         digest = hashlib.md5(usedforsecurity=False)
         for part in parts:
-            async for piece in read_pieces(self._threads, part.pk, part.bytes, gone=UploadGone(part.upload_id)):
+            async for piece in read_pieces(self._threads, part.pk, part.bytes, gone=fields.UploadGone(part.upload_id)):
                 await asyncio.to_thread(digest.update, piece)
         return digest.hexdigest()
 
@@ -276,20 +257,20 @@ class Uploads(Store[FileSettings]):
         stored = known.aggregate(bytes=Sum("bytes"))["bytes"] or 0
         # More than the file's size is allowed, so that a client may send a part again.
         if stored + part.bytes > TIMES_STORED * row.bytes:
-            raise PartsWrong(
+            raise fields.PartsWrong(
                 f"The parts of this upload would have more than {TIMES_STORED} times the {row.bytes} bytes that it "
                 "was created for. Complete it, or create another one.",
                 param="data",
             )
-        if known.count() >= MAX_PARTS:
-            raise PartsWrong(f"This upload has {MAX_PARTS} parts, and may have no more.", param="data")
+        if known.count() >= fields.MAX_PARTS:
+            raise fields.PartsWrong(f"This upload has {fields.MAX_PARTS} parts, and may have no more.", param="data")
         part.save(using=self._using, force_insert=True)
 
     @writes
     def _show(self, project: str, part: UploadPart) -> None:
         self._open(project, part.upload_id)
         if not UploadPart.objects.using(self._using).filter(pk=part.pk).update(is_whole=True):
-            raise UploadGone(part.upload_id)
+            raise fields.UploadGone(part.upload_id)
 
     @reads
     def _parts_in_order(self, project: str, upload_id: str, part_ids: Sequence[str]) -> Sequence[UploadPart]:
@@ -302,7 +283,7 @@ class Uploads(Store[FileSettings]):
         if row.status == COMPLETED:
             # Completed with other parts, or in another order: that is not a repetition of the same call.
             if [part.place for part in parts] != list(range(len(parts))):
-                raise UploadClosed(row.status)
+                raise fields.UploadClosed(row.status)
             return row  # for one who has not heard the answer
         for place, part in enumerate(parts):
             part.file_id, part.place = file_id, place
@@ -320,7 +301,7 @@ class Uploads(Store[FileSettings]):
         row = self._known(project, upload_id, locked=True)
         # Cancelling twice is not an error; cancelling what is completed or expired is one.
         if row.status not in (PENDING, CANCELLED):
-            raise UploadClosed(row.status)
+            raise fields.UploadClosed(row.status)
         row.status = CANCELLED
         row.save(using=self._using, update_fields=["status"])
         return row
@@ -346,7 +327,7 @@ class Uploads(Store[FileSettings]):
         rows = rows.select_for_update() if locked else rows
         row = rows.filter(pk=upload_id).first() if can_be_known(upload_id) else None
         if row is None:
-            raise UploadGone(upload_id)
+            raise fields.UploadGone(upload_id)
         return self._as_it_is(row)
 
     def _as_it_is(self, row: Upload) -> Upload:
@@ -361,21 +342,21 @@ class Uploads(Store[FileSettings]):
         """Return a pending upload, locked. Raises `UploadGone` and `UploadClosed`."""
         row = self._known(project, upload_id, locked=True)
         if row.status != PENDING:
-            raise UploadClosed(row.status)
+            raise fields.UploadClosed(row.status)
         return row
 
     def _parts(self, row: Upload, part_ids: Sequence[str]) -> list[UploadPart]:
         """Return the parts of these ids, in this order, if they make the file. Raises `UploadClosed`, `PartsWrong`."""
         if row.status in (CANCELLED, EXPIRED):
-            raise UploadClosed(row.status)
+            raise fields.UploadClosed(row.status)
         known = {part.pk: part for part in UploadPart.objects.using(self._using).filter(upload=row, is_whole=True)}
         for place, part_id in enumerate(part_ids):
             if part_id not in known:
                 message = f"This upload has no part with id '{part_id[:80]}' ('part_ids[{place}]')."
-                raise PartsWrong(message, param=f"part_ids[{place}]")
+                raise fields.PartsWrong(message, param=f"part_ids[{place}]")
         parts = [known[part_id] for part_id in part_ids]
         size = sum(part.bytes for part in parts)
         if size != row.bytes:
             message = f"The parts have {size} bytes, and the upload was created for {row.bytes}."
-            raise PartsWrong(message, param="part_ids")
+            raise fields.PartsWrong(message, param="part_ids")
         return parts

@@ -15,7 +15,7 @@ from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.resources.files.fields import PIECE_BYTES, FilesFull, files_full
 from responses_app.resources.skills import fields
 from responses_app.resources.skills.bundles import BadBundle, Bundle, SentFile, read_folder, read_zip
-from responses_app.web.endpoint import BYTES, PAGED, Endpoint, Form, Refusals, Size, text
+from responses_app.web.endpoint import BYTES, PAGED, Endpoint, Form, Refusals, Size
 from responses_app.web.forms import SentForm, sent_form
 from responses_app.web.http import ApiRequest, parse_noting, read_json
 from responses_app.web.transfers import file_answer, streamed
@@ -143,7 +143,7 @@ _SKILLS = "/v1/skills"
 _SKILL = f"{_SKILLS}/{{skill_id}}"
 _VERSIONS = f"{_SKILL}/versions"
 _VERSION = f"{_VERSIONS}/{{version}}"
-_NEW, _MORE = _form("NewSkill", {}), _form("NewSkillVersion", {"default": text(enum=["true", "false"])})
+_NEW, _MORE = _form("NewSkill", {}), _form("NewSkillVersion", fields.FORM)
 _endpoint = partial(Endpoint, tag="Skills", scope=Area.SKILLS, refusals=REFUSALS)
 
 _KEPT = ("A skill is kept", "Send what the model is to know in 'instructions'.")

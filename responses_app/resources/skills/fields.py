@@ -7,7 +7,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from responses_app.kit.clock import unix
-from responses_app.protocol.errors import ApiError, invalid_request, not_found
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
 from responses_app.protocol.fields import ClientModel
 from responses_app.protocol.files.skills import VERSION
 from responses_app.protocol.setting import MIB, RoomSettings, setting, whole
@@ -43,6 +43,9 @@ class NewVersion(ClientModel):
     default: Literal["true", "false"] | None = None
 
     beside: ClassVar = ("files",)
+
+
+FORM: dict[str, JsonObject] = {"default": {"type": "string", "enum": ["true", "false"]}}  # the schemas of these
 
 
 class Skill(TypedDict):

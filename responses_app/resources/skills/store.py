@@ -5,9 +5,9 @@ A version is written, and goes, as `kit.pieces` says. A skill is hidden until it
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from django.db.models import Max, QuerySet
 
@@ -21,21 +21,13 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files.skills import LATEST, VERSION
 from responses_app.resources.files.fields import PIECE_BYTES, UNLIMITED, FileSettings
 from responses_app.resources.files.keeping import CREATION_LOCK, check_room
+from responses_app.resources.skills import fields
 from responses_app.resources.skills.bundles import Bundle
-from responses_app.resources.skills.fields import (
-    DefaultInUse,
-    SkillGone,
-    SkillSettings,
-    SkillsFull,
-    skill_not_found,
-    skill_version_not_found,
-)
+from responses_app.resources.skills.fields import DefaultInUse, SkillGone, SkillSettings, SkillsFull
 from responses_app.resources.skills.keeping import remove_some_of_version
 from responses_app.resources.skills.model import Skill, SkillVersion
 
 logger = logging.getLogger("respsite.stores")
-
-Shown = TypeVar("Shown")
 
 
 class Skills(Store[FileSettings]):
@@ -55,17 +47,36 @@ class Skills(Store[FileSettings]):
     async def create(self, project: str, skill_id: str, version_id: str, bundle: Bundle, at: int) -> Skill:
         """Keep a new skill with its first version; `at` is the Unix time. Raises `SkillsFull` and `FilesFull`."""
         skill = Skill(id=skill_id, project=project, created_at=utc(at), next_version=2)
-        version = _version(skill, version_id, bundle, at)
-        await self._begin(skill, version)
-        return await self._write(version, bundle.content, partial(self._show, version), skill_id)
+        await self._keep(skill, version_id, bundle, at, is_first=True)
+        return await self.get(project, skill_id)
 
     async def add(
         self, project: str, skill_id: str, version_id: str, bundle: Bundle, at: int, *, default: bool
     ) -> SkillVersion:
         """Keep a further version, and make it the `default`. Raises `SkillsFull` and `FilesFull`."""
-        version = _version(Skill(id=skill_id, project=project), version_id, bundle, at)
-        await self._begin_further(version)
-        return await self._write(version, bundle.content, partial(self._show_further, version, default))
+        return await self._keep(Skill(id=skill_id, project=project), version_id, bundle, at, default=default)
+
+    async def _keep(
+        self, skill: Skill, version_id: str, bundle: Bundle, at: int, *, is_first: bool = False, default: bool = False
+    ) -> SkillVersion:
+        """Write a version, and its skill where it is the first. Where that fails, nothing of them is kept."""
+        version = SkillVersion(
+            id=version_id,
+            project=skill.project,
+            skill_id=skill.pk,
+            version=1,
+            created_at=utc(at),
+            **bundle.columns(),
+        )
+        await self._begin(version, skill if is_first else None)
+        try:
+            await write_pieces(self._threads, version, _cut(bundle.content), gone=SkillGone(skill.pk))
+            await self._show(version, is_first=is_first, default=default)
+        # A cancellation, too: the client has broken off its upload.
+        except BaseException:
+            await asyncio.shield(self._give_up([version_id], skill.pk if is_first else ""))
+            raise
+        return version
 
     @reads
     def get(self, project: str, skill_id: str) -> Skill:
@@ -84,8 +95,8 @@ class Skills(Store[FileSettings]):
             return await self.version(project, skill_id, None if version is None else str(version))
         except SkillGone as gone:
             if gone.version is None:
-                raise skill_not_found(skill_id, param=f"{at}.skill_id") from None
-            raise skill_version_not_found(skill_id, gone.version, param=f"{at}.version") from None
+                raise fields.skill_not_found(skill_id, param=f"{at}.skill_id") from None
+            raise fields.skill_version_not_found(skill_id, gone.version, param=f"{at}.version") from None
 
     @reads
     def page(self, project: str, *, after: str | None, descending: bool, limit: int) -> Sequence[Skill]:
@@ -138,18 +149,6 @@ class Skills(Store[FileSettings]):
         await self._remove_unfinished()
         return len(gone)
 
-    async def _write(
-        self, version: SkillVersion, content: bytes, show: Callable[[], Awaitable[Shown]], skill_id: str = ""
-    ) -> Shown:
-        """Write the bundle of a hidden version, show it, and return what `show` does; where that fails, remove both."""
-        try:
-            await write_pieces(self._threads, version, _cut(content), gone=SkillGone(version.skill_id))
-            return await show()
-        # A cancellation, too: the client has broken off its upload.
-        except BaseException:
-            await asyncio.shield(self._give_up([version.pk], skill_id))
-            raise
-
     async def _give_up(self, version_ids: Iterable[str], skill_id: str = "") -> None:
         """Remove hidden versions, and the skill if it is named; later, where the database is away."""
         try:
@@ -161,36 +160,38 @@ class Skills(Store[FileSettings]):
             logger.warning("versions of a skill are removed later: %s", problem)
 
     @writes
-    def _begin(self, skill: Skill, version: SkillVersion) -> None:
-        if not Skill.objects.using(self._using).filter(pk=skill.pk).exists():  # else an earlier attempt was committed
-            skill.save(using=self._using, force_insert=True)
-            self._reserve(version)
+    def _begin(self, version: SkillVersion, new: Skill | None) -> None:
+        """Write the row of a version, which is hidden, and before it that of a skill that is new."""
+        rows = SkillVersion.objects.using(self._using)
+        if rows.filter(pk=version.pk).exists():
+            return  # an earlier attempt was committed after all
+        if new is not None:
+            new.save(using=self._using, force_insert=True)
+        else:
+            skill = self._locked(version.project, version.skill_id)
+            version.version = skill.next_version
+            skill.next_version += 1
+            skill.save(using=self._using, update_fields=["next_version"])
+        check_room(self._db, self._settings, version.project, version.bytes, self._now())
+        if most := self.bounds.skills_max_versions:
+            one_at_a_time(self._db, CREATION_LOCK, version.project)
+            if (kept := rows.filter(project=version.project).count()) >= most:
+                raise SkillsFull(
+                    f"This project has {kept} versions of skills, and may have no more (SKILLS_MAX_VERSIONS)"
+                )
+        version.save(using=self._using, force_insert=True)
 
     @writes
-    def _show(self, version: SkillVersion) -> Skill:
-        self._make_whole(version)
-        Skill.objects.using(self._using).filter(pk=version.skill_id).update(is_whole=True)
-        return self._known(version.project, version.skill_id)
-
-    @writes
-    def _begin_further(self, version: SkillVersion) -> None:
-        if SkillVersion.objects.using(self._using).filter(pk=version.pk).exists():
-            return
-        skill = self._locked(version.project, version.skill_id)
-        version.version = skill.next_version
-        self._reserve(version)
-        skill.next_version += 1
-        skill.save(using=self._using, update_fields=["next_version"])
-
-    @writes
-    def _show_further(self, version: SkillVersion, default: bool) -> SkillVersion:
-        skill = self._locked(version.project, version.skill_id)
-        self._make_whole(version)
-        row = SkillVersion.objects.using(self._using).get(pk=version.pk)
-        if default:
-            skill.default_version = row.version
+    def _show(self, version: SkillVersion, *, is_first: bool, default: bool) -> None:
+        # A skill is locked before its versions, as everywhere. Nobody knows that of a first version yet.
+        skill = None if is_first else self._locked(version.project, version.skill_id)
+        if not SkillVersion.objects.using(self._using).filter(pk=version.pk).update(is_whole=True):
+            raise SkillGone(version.skill_id)
+        if skill is None:
+            Skill.objects.using(self._using).filter(pk=version.skill_id).update(is_whole=True)
+        elif default:
+            skill.default_version = version.version
             skill.save(using=self._using, update_fields=["default_version"])
-        return row
 
     @writes
     def _hide(self, project: str, skill_id: str) -> list[str]:
@@ -268,33 +269,11 @@ class Skills(Store[FileSettings]):
             skill.default, skill.latest = defaults[skill.pk, skill.default_version], latest[skill.pk]
         return skills
 
-    def _reserve(self, version: SkillVersion) -> None:
-        """Write the row of a version, which is hidden, where the project may have one more."""
-        check_room(self._db, self._settings, version.project, version.bytes, self._now())
-        most = self.bounds.skills_max_versions
-        if most:
-            one_at_a_time(self._db, CREATION_LOCK, version.project)
-            kept = SkillVersion.objects.using(self._using).filter(project=version.project).count()
-            if kept >= most:
-                raise SkillsFull(
-                    f"This project has {kept} versions of skills, and may have no more (SKILLS_MAX_VERSIONS)"
-                )
-        version.save(using=self._using, force_insert=True)
-
-    def _make_whole(self, version: SkillVersion) -> None:
-        if not SkillVersion.objects.using(self._using).filter(pk=version.pk).update(is_whole=True):
-            raise SkillGone(version.skill_id)
-
     def _hide_rows(self, versions: "QuerySet[SkillVersion]", skill: Skill | None) -> None:
         versions.update(is_whole=False)
         if skill is not None:
             skill.is_whole = False
             skill.save(using=self._using, update_fields=["is_whole"])
-
-
-def _version(skill: Skill, version_id: str, bundle: Bundle, at: int) -> SkillVersion:
-    about = bundle.columns()
-    return SkillVersion(id=version_id, project=skill.project, skill_id=skill.pk, version=1, created_at=utc(at), **about)
 
 
 def _found(rows: "QuerySet[Skill]", skill_id: str) -> Skill:
