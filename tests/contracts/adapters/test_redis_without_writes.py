@@ -3,7 +3,7 @@
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -254,15 +254,27 @@ TURN = KnownTurn(b"t" * 16, b"r" * 16, Exact("harmony", MESSAGES), 3)
 KEY, OTHER = b"k" * 16, b"o" * 16
 
 
-def worker(url: str, prefix: str, *, secret: str = "s", ttl: float = 60) -> KnownTurns:
-    """Return what one worker knows."""
-    shared = RedisTurns(lambda: Redis.from_url(url), prefix=prefix)
-    return KnownTurns(
-        RunSettings(responses_session_ttl=ttl), sealer=Sealer([secret], random_bytes=os.urandom), shared=shared
-    )
+Worker = Callable[..., KnownTurns]
 
 
-async def test_another_worker_knows_a_turn(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture
+async def worker() -> AsyncIterator[Worker]:
+    """Make what one worker knows. Its client of Redis is closed behind the test."""
+    made: list[RedisTurns] = []
+
+    def known(url: str, prefix: str, *, secret: str = "s") -> KnownTurns:
+        made.append(RedisTurns(lambda: Redis.from_url(url), prefix=prefix))
+        sealer = Sealer([secret], random_bytes=os.urandom)
+        return KnownTurns(RunSettings(responses_session_ttl=60), sealer=sealer, shared=made[-1])
+
+    yield known
+    for each in made:
+        await each.aclose()
+
+
+async def test_another_worker_knows_a_turn(
+    redis_server: RedisServer, worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
     prefix = f"test:{uuid.uuid4().hex}"
     here, there, stranger = (worker(redis_server.url, prefix, secret=each) for each in ("s", "s", "another"))
     await here.remember("mine", KEY, TURN)
@@ -275,14 +287,11 @@ async def test_another_worker_knows_a_turn(redis_server: RedisServer, caplog: py
         [name] = [name async for name in redis.scan_iter(f"{prefix}:*")]
         assert 0 < await redis.pttl(name) <= 60_000
         assert b"harmony" not in await redis.get(name)
-    for each in (here, there, stranger):
-        await each.aclose()
 
 
-async def test_without_redis_a_worker_knows_its_own(caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_redis_a_worker_knows_its_own(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
     alone = worker(f"redis://127.0.0.1:{low_port()}", "test:nobody")
     for _ in range(2):
         await alone.remember("mine", KEY, TURN)
         assert await alone.recall("mine", [KEY, OTHER]) == {KEY: TURN}
     assert caplog.text.count("Redis is away") == 1
-    await alone.aclose()
