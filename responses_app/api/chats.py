@@ -232,12 +232,20 @@ _endpoint = partial(Endpoint, tag="Playground", scope=Area.RESPONSES, refusals=R
 
 ENDPOINTS = (
     _endpoint(
-        *("GET", _CHATS, _list, "listPlaygroundChats", "List the caller's chats: pinned ones, then the newest"),
+        "GET",
+        _CHATS,
+        _list,
+        "listPlaygroundChats",
+        "List the caller's chats: pinned ones, then the newest",
         takes=(_SEARCH, _MADE_IN, LIMIT, AFTER),
     ),
     _endpoint("GET", _CHAT, _get, "getPlaygroundChat", "Return a chat with its turns", takes=(DIALECT,)),
     _endpoint(
-        *("POST", _CHAT, _change, "updatePlaygroundChat", "Rename a chat, pin or unpin it"),
+        "POST",
+        _CHAT,
+        _change,
+        "updatePlaygroundChat",
+        "Rename a chat, pin or unpin it",
         body=PlaygroundChatChanges,
     ),
     _endpoint("DELETE", _CHAT, _delete, "deletePlaygroundChat", "Delete all responses of a chat"),

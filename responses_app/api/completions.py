@@ -100,8 +100,11 @@ async def _events(
 
 ENDPOINTS = (
     Endpoint(
-        *("POST", "/v1/completions", _create),
-        *("createCompletion", "Complete raw prompts, at once or as a stream"),
+        "POST",
+        "/v1/completions",
+        _create,
+        "createCompletion",
+        "Complete raw prompts, at once or as a stream",
         tag="Completions",
         scope=Area.RESPONSES,  # a model generates, as for a response
         body="CreateCompletion",

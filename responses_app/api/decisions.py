@@ -16,8 +16,11 @@ async def _create(request: ApiRequest) -> Decision:
 
 ENDPOINTS = (
     Endpoint(
-        *("POST", "/v1/decisions", _create),
-        *("createDecision", "Answer questions about an input with probabilities"),
+        "POST",
+        "/v1/decisions",
+        _create,
+        "createDecision",
+        "Answer questions about an input with probabilities",
         tag="Decisions",
         scope=Area.RESPONSES,  # a model generates, as for a response
         body="CreateDecision",

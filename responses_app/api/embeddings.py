@@ -58,7 +58,11 @@ async def _embedded(fields: EmbeddingsWanted, origin: Origin) -> tuple[EncodedAn
 
 ENDPOINTS = (
     Endpoint(
-        *("POST", "/v1/embeddings", _create, "createEmbedding", "Make embeddings of texts, or of tokens"),
+        "POST",
+        "/v1/embeddings",
+        _create,
+        "createEmbedding",
+        "Make embeddings of texts, or of tokens",
         tag="Embeddings",
         scope=Area.EMBEDDINGS,
         body="CreateEmbedding",

@@ -175,15 +175,21 @@ _endpoint = partial(
 
 ENDPOINTS = (
     _endpoint(
-        *("POST", "/v1/messages", _create),
-        *("createMessage", "Create a message of Anthropic's API, at once or as a stream"),
+        "POST",
+        "/v1/messages",
+        _create,
+        "createMessage",
+        "Create a message of Anthropic's API, at once or as a stream",
         body="CreateMessage",
         answers={JSON: MessageObject, EVENTS: "MessagesServerSentEvent"},
         line=LineHandler(_line, effects=("mcp_servers", "container")),
     ),
     _endpoint(
-        *("POST", "/v1/messages/count_tokens", _count),
-        *("countMessageTokens", "Count the tokens of a message's prompt"),
+        "POST",
+        "/v1/messages/count_tokens",
+        _count,
+        "countMessageTokens",
+        "Count the tokens of a message's prompt",
         body="CountMessageTokens",
         only_asks=True,
     ),

@@ -201,7 +201,11 @@ _endpoint = partial(Endpoint, tag="Server", scope=Area.MODELS, error_answer=Eith
 
 ENDPOINTS = (
     _endpoint(
-        *("GET", _MODELS, _list, "listModels", "List the models"),
+        "GET",
+        _MODELS,
+        _list,
+        "listModels",
+        "List the models",
         takes=(_CLIENT_VERSION, _SPEAKS, *_PAGE_OF_ANTHROPICS),
     ),
     _endpoint("GET", f"{_MODELS}/{{model:path}}", _get, "retrieveModel", "Return a model", takes=(_SPEAKS,)),

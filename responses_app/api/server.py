@@ -197,12 +197,19 @@ _endpoint = partial(Endpoint, "GET", tag="Server", scope=None, probed=True)
 ENDPOINTS = (
     _endpoint("/health", _health, "getHealth", "Say that the process answers"),
     _endpoint(
-        *("/ready", _ready, "getReadiness", "Say whether requests can be served"),
+        "/ready",
+        _ready,
+        "getReadiness",
+        "Say whether requests can be served",
         answers={JSON: Readiness},
         also={503: "Requests cannot be served now."},
     ),
     Endpoint(
-        *("GET", "/metrics", _metrics, "getMetrics", "Return the server's numbers for Prometheus"),
+        "GET",
+        "/metrics",
+        _metrics,
+        "getMetrics",
+        "Return the server's numbers for Prometheus",
         tag="Server",
         scope=None,
         asks_for_key=True,

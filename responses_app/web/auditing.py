@@ -8,7 +8,7 @@ counts as one view, when it is opened.
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.http.response import HttpResponseBase
 
@@ -18,7 +18,9 @@ from responses_app.resources.audit.fields import Action, AuditUnavailable
 from responses_app.web.endpoint import Endpoint, Route
 from responses_app.web.http import ApiRequest
 from responses_app.web.idempotency import close_stream
-from responses_app.wiring.site import Site, get_site
+
+if TYPE_CHECKING:
+    from responses_app.resources.audit.store import AuditTrail
 
 CONTENT = (
     Area.RESPONSES,
@@ -32,7 +34,11 @@ CONTENT = (
 
 
 async def answer_audited(
-    request: ApiRequest, route: Route, named: Mapping[str, str], answer: Callable[[], Awaitable[HttpResponseBase]]
+    audit: "AuditTrail",
+    request: ApiRequest,
+    route: Route,
+    named: Mapping[str, str],
+    answer: Callable[[], Awaitable[HttpResponseBase]],
 ) -> HttpResponseBase:
     """Return the answer, recorded where it has to be: a view before it is sent, a deletion before it is done.
 
@@ -42,7 +48,6 @@ async def answer_audited(
     endpoint = route.endpoint(str(request.method)) if caller.session else None
     if endpoint is None or endpoint.scope not in CONTENT:
         return await answer()
-    audit = get_site().audit
     subject = "/".join(named.values()) or request.path_info
     address = str(request.META.get("REMOTE_ADDR") or "")
     if endpoint.method == "DELETE":
@@ -63,11 +68,11 @@ async def answer_audited(
     return response
 
 
-async def record_connection(site: Site, scope: Any, caller: Caller) -> None:
+async def record_connection(audit: "AuditTrail", scope: Any, caller: Caller) -> None:
     """Record that a user of the admin opens a WebSocket, which may show content. Raises `AuditUnavailable`."""
     if caller.session:
         path, (address, *_) = str(scope["path"]), scope.get("client") or ("",)
-        await site.audit.record_view(caller, str(address), subject=path, path=path, transport="websocket")
+        await audit.record_view(caller, str(address), subject=path, path=path, transport="websocket")
 
 
 async def _delete(

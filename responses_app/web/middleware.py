@@ -166,7 +166,8 @@ class ApiMiddleware:
             route, named = find(request.path_info)
             await _let_in(request, route)
             if request.caller.session:
-                answer = await answer_audited(request, route, named, partial(route, request, **named))
+                answering = partial(route, request, **named)
+                answer = await answer_audited(get_site().audit, request, route, named, answering)
             else:
                 answer = await route(request, **named)
             if answer.streaming:

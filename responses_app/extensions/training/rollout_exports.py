@@ -56,7 +56,11 @@ _TAKES = (
 
 ENDPOINTS: Sequence[Endpoint] = (
     Endpoint(
-        *("GET", "/v1/rollouts/export", _export, "exportRollouts", "Export roll-outs for a trainer"),
+        "GET",
+        "/v1/rollouts/export",
+        _export,
+        "exportRollouts",
+        "Export roll-outs for a trainer",
         tag="Rollouts",
         scope=Area.ROLLOUTS,
         takes=_TAKES,

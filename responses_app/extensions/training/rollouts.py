@@ -139,14 +139,22 @@ _KEPT = ("A roll-out keeps the tokens of all that runs in it", "Use another proj
 
 ENDPOINTS: Sequence[Endpoint] = (
     _endpoint(
-        *("POST", _ROLLOUTS, _create, "createRollout", "Create a roll-out"),
+        "POST",
+        _ROLLOUTS,
+        _create,
+        "createRollout",
+        "Create a roll-out",
         body=NewRollout,
         errors=(409, 429),
         keeps=_KEPT,
     ),
     _endpoint("GET", _ROLLOUTS, _list, "listRollouts", "List the roll-outs", takes=(*PAGED, _GROUP)),
     _endpoint(
-        *("GET", _ROLLOUT, _get, "getRollout", "Return a roll-out, with the tree of its tokens"),
+        "GET",
+        _ROLLOUT,
+        _get,
+        "getRollout",
+        "Return a roll-out, with the tree of its tokens",
         takes=(_WITH_TREE, _SEQUENCES, _MASKS),
         answers={JSON: RolloutTreeObject},
     ),

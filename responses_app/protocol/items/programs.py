@@ -20,7 +20,7 @@ from engine.formats.base import FunctionTool, without_pictures
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import called_name
 from responses_app.protocol.items.offers import PROGRAM, mcp_name
-from responses_app.protocol.items.tool_items import body_and_omissions
+from responses_app.protocol.items.outputs import body_and_omissions
 
 KIND = "programmatic_tool_calling"  # the tool of a request
 NAME = ITEM = PROGRAM  # what the model calls, and what its call becomes

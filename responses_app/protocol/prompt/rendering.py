@@ -49,18 +49,16 @@ from responses_app.protocol.items.items import (
 )
 from responses_app.protocol.items.multi_agent import is_of_root
 from responses_app.protocol.items.offers import UNKNOWN
+from responses_app.protocol.items.outputs import OMITTED_PARTS, body_and_omissions, joined
 from responses_app.protocol.items.programs import program_of
 from responses_app.protocol.items.tool_items import (
-    OMITTED_PARTS,
     LateFunctions,
     ReadCall,
     ReadOutput,
     Tool,
     ToolItem,
-    body_and_omissions,
     called_tool,
     function_tool,
-    joined,
     read_tool_item,
 )
 from responses_app.protocol.prompt.chain import ChainLink, calls_before

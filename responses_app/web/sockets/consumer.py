@@ -169,7 +169,7 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
             if self.area is None:
                 raise websocket_not_found(self.scope["path"])
             caller = await caller_of(site, self.scope, self.area)
-            await record_connection(site, self.scope, caller)
+            await record_connection(site.audit, self.scope, caller)
         except ApiError as error:
             self.headers = await headers_of(self.scope, NOBODY_ASKED, began=began)
             await self._deny(error)
