@@ -38,6 +38,7 @@ from responses_app.protocol.setting import (
 )
 from responses_app.protocol.transport import HeaderSettings
 from responses_app.resources.batches.settings import BatchSettings
+from responses_app.resources.conversations.settings import ConversationSettings
 from responses_app.resources.files.fields import FileSettings
 from responses_app.resources.skills.fields import SkillSettings
 from responses_app.resources.vector_stores.settings import VectorStoreSettings
@@ -127,6 +128,7 @@ class Settings(
     FileSettings,
     IdempotencySettings,
     BatchSettings,
+    ConversationSettings,
     SkillSettings,
     RolloutSettings,
     VectorStoreSettings,
@@ -351,7 +353,6 @@ class Settings(
         seconds(),
         "how long running responses, and clients that read their answers, may take when the server stops",
     )
-    conversations_max_entries: int = setting(0, whole(), "conversations that one project may have; 0 = no limit")
     playground_sharing: bool = setting(
         False, flag,
         "let everybody who may read a project's responses open any of its playground chats by link, not only those of "

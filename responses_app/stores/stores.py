@@ -12,11 +12,11 @@ response to each claims the request first, and one of them gets it.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from responses_app.protocol.chat.stored import ChatForm, ChatQuery
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.resources import ResponseObject
-from responses_app.resources.conversations.fields import ConversationEntry, ConversationRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,65 +86,35 @@ class BaseChatStore(ABC):
         """Let go of everything. Safe to call twice."""
 
 
-class BaseConversationStore(ABC):
-    """Keeps conversations; everything is seen per project. All methods raise `StoreError`."""
+class ReadConversation(Protocol):
+    """What a run reads of a conversation: its row."""
 
-    async def start(self) -> None:  # noqa: B027 - as with responses
-        """Get ready."""
+    id: str  # "conv_…"
+    head: str  # the response whose chain has the items up to `head_position`; "" for none
+    head_position: int  # 0 where there is no head
+    version: int  # counts all changes
 
-    async def aclose(self) -> None:  # noqa: B027
-        """Finish what was asked and let go of everything. Safe to call twice."""
+
+class ReadItem(Protocol):
+    """What a run reads of a conversation's item: its row."""
+
+    item: JsonObject
+
+
+class BaseConversations(ABC):
+    """The conversations that runs read and append to, by projects. Every method raises `StoreError`."""
 
     @abstractmethod
-    async def create(self, project: str, record: ConversationRecord, items: Sequence[JsonObject]) -> None:
-        """Keep a new conversation with its first items, each of which has an id.
-
-        Raises `ConversationFull` where the project has as many as it may have.
-        """
-
-    @abstractmethod
-    async def get(self, project: str, conversation_id: str) -> ConversationRecord | None:
+    async def get(self, project: str, conversation_id: str) -> ReadConversation | None:
         """Return a conversation."""
 
     @abstractmethod
-    async def update(
-        self, project: str, conversation_id: str, changes: Mapping[str, object]
-    ) -> ConversationRecord | None:
-        """Change `metadata`, `title` or `status`; return the conversation, None if there is none."""
-
-    @abstractmethod
-    async def delete(self, project: str, conversation_id: str) -> bool:
-        """Forget a conversation and its items; return whether there was one."""
-
-    @abstractmethod
-    async def append(
-        self, project: str, conversation_id: str, items: Sequence[JsonObject]
-    ) -> Sequence[ConversationEntry] | None:
-        """Add items, all at once and in order; one whose id the conversation has already gets another.
-
-        Return them as they stand, None if there is no such conversation.
-        """
-
-    @abstractmethod
-    async def entries(
-        self, project: str, conversation_id: str, *, after: str | None, descending: bool, limit: int
-    ) -> Sequence[ConversationEntry] | None:
-        """Return up to `limit` items after the item `after`, which may be gone; None if the conversation is unknown.
-
-        Raises `UnknownCursor` where `after` is no id.
-        """
-
-    @abstractmethod
-    async def entries_since(self, project: str, conversation_id: str, position: int) -> Sequence[ConversationEntry]:
+    async def items_since(self, project: str, conversation_id: str, position: int) -> Sequence[ReadItem]:
         """Return all items behind a position, oldest first."""
 
     @abstractmethod
-    async def entry(self, project: str, conversation_id: str, item_id: str) -> ConversationEntry | None:
-        """Return one item."""
-
-    @abstractmethod
-    async def remove(self, project: str, conversation_id: str, item_id: str) -> bool:
-        """Forget one item; return whether there was one. The conversation's head goes with an item it covers."""
+    async def append(self, project: str, conversation_id: str, items: Sequence[JsonObject]) -> object:
+        """Add items, all at once and in order, if there is such a conversation."""
 
 
 class BaseSharedTurns(ABC):

@@ -26,13 +26,14 @@ from responses_app.stores.idempotency import BaseIdempotencyStore
 from responses_app.stores.kept_chats import BaseKeptChats
 from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore
 from responses_app.stores.pictures import BasePictureStore
-from responses_app.stores.stores import BaseApprovalStore, BaseChatStore, BaseConversationStore, BaseSharedTurns
+from responses_app.stores.stores import BaseApprovalStore, BaseChatStore, BaseSharedTurns
 from responses_app.wiring.parts import Made, Parts, duty, part
 from responses_app.wiring.relay import Relay
 
 if TYPE_CHECKING:
     from responses_app.resources.audit.store import AuditTrail
     from responses_app.resources.batches.store import Batches
+    from responses_app.resources.conversations.store import Conversations
     from responses_app.resources.files.store import Files, Uploads
     from responses_app.resources.projects.store import Projects
     from responses_app.resources.setups.store import Setups
@@ -174,13 +175,10 @@ class Adapters(Parts):
         return DatabaseApprovalStore(timeout=self._timeout, now=self.clock)
 
     @part
-    def conversations(self) -> BaseConversationStore:
-        from responses_app.resources.conversations.store import DatabaseConversationStore
+    def conversations(self) -> "Conversations":
+        from responses_app.resources.conversations.store import Conversations
 
-        most = self.settings.conversations_max_entries
-        return DatabaseConversationStore(
-            max_entries=most, timeout=self._timeout, now=self.clock, retentions=self.retentions
-        )
+        return self._own(Conversations)
 
     @part
     def files(self) -> "Files":

@@ -26,7 +26,6 @@ from responses_app.protocol.items.media import ReadDocument
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.sealing import Sealer
-from responses_app.resources.conversations.fields import ConversationEntry, ConversationRecord
 from responses_app.resources.usage.fields import UsageEntry
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.driving.run import Run
@@ -53,7 +52,7 @@ from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, Sto
 from responses_app.stores.nothing import NoChatStore, NoKeptChats
 from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.rollouts import BaseRolloutStore
-from responses_app.stores.stores import BaseApprovalStore, BaseConversationStore
+from responses_app.stores.stores import BaseApprovalStore, BaseConversations
 from responses_app.tools.base import BaseTool
 from responses_app.tools.settings import PictureSettings
 from tests.kit.laws import assert_laws, counting_ids
@@ -180,21 +179,39 @@ class SlowStore(FakeStore):
         await super().accept(accepted)
 
 
-class FakeConversations(BaseConversationStore):
-    """Conversations as a service reads them; `entries` are those of one project, by conversation."""
+@dataclass
+class KnownConversation:
+    """A conversation, as a run reads it."""
+
+    id: str = "conv_1"
+    head: str = ""
+    head_position: int = 0
+    version: int = 0
+
+
+@dataclass
+class KnownItem:
+    """An item of a conversation, as a run reads it."""
+
+    position: int
+    item: JsonObject
+
+
+class FakeConversations(BaseConversations):
+    """Conversations as a service reads them; `kept` are the items of one project, by conversation."""
 
     def __init__(self) -> None:
-        self.records: dict[str, ConversationRecord] = {}
-        self.kept: dict[str, list[ConversationEntry]] = {}
+        self.records: dict[str, KnownConversation] = {}
+        self.kept: dict[str, list[KnownItem]] = {}
 
-    async def get(self, project: str, conversation_id: str) -> ConversationRecord | None:
+    async def get(self, project: str, conversation_id: str) -> KnownConversation | None:
         return self.records.get(conversation_id)
 
-    async def entries_since(self, project: str, conversation_id: str, position: int) -> list[ConversationEntry]:
-        return [entry for entry in self.kept.get(conversation_id, []) if entry.position > position]
+    async def items_since(self, project: str, conversation_id: str, position: int) -> list[KnownItem]:
+        return [each for each in self.kept.get(conversation_id, []) if each.position > position]
 
-
-FakeConversations.__abstractmethods__ = frozenset()  # the service calls no other method
+    async def append(self, project: str, conversation_id: str, items: Sequence[JsonObject]) -> object:
+        raise NotImplementedError  # the tests' responses are stored, and appended with that
 
 
 class FakeOthers:

@@ -1,7 +1,7 @@
 """How items come into a conversation: those of requests, and those of a response, in the transaction that ends it."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from responses_app.kit.sql import in_parts
@@ -13,15 +13,6 @@ from responses_app.resources.conversations.fields import ConversationAppend
 from responses_app.resources.conversations.model import Conversation, ConversationItem
 
 
-def locked(using: str, conversation_id: str, mine: Mapping[str, object]) -> Conversation | None:
-    """Return a conversation that nobody else changes until this transaction ends, None if there is none.
-
-    `mine` is what the rows have that may be meant: their project, and perhaps more.
-    """
-    rows = Conversation.objects.using(using).select_for_update().filter(pk=conversation_id, **mine)
-    return next(iter(rows), None)
-
-
 def append_response(using: str, project: str, append: ConversationAppend, *, response_id: str, at: datetime) -> None:
     """Append what a response was asked and said; once, however often this is called.
 
@@ -29,7 +20,8 @@ def append_response(using: str, project: str, append: ConversationAppend, *, res
     conversation that is gone is not an error. Where one transaction appends to several conversations, it has to do so
     in the order of their ids: another process might wait for their locks the other way round.
     """
-    conversation = locked(using, append.conversation_id, {"project": project})
+    rows = Conversation.objects.using(using).select_for_update()
+    conversation = rows.filter(pk=append.conversation_id, project=project).first()
     if conversation is None or _was_appended(using, append, response_id):
         return
     insert_items(using, conversation, append.items, seed=response_id, at=at, response_id=response_id)

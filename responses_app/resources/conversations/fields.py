@@ -1,15 +1,16 @@
-"""The Conversations API: its bodies, validated, and the objects it answers with.
+"""The fields of requests and answers of `/v1/conversations`, what a response appends, and errors.
 
 `title` and `status` are this server's own, beside OpenAI's fields; null clears them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from responses_app.kit.clock import unix
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found, rate_limited
 from responses_app.protocol.fields import (
     ClientModel,
@@ -24,6 +25,9 @@ from responses_app.protocol.fields import (
 from responses_app.protocol.items.items import parse_items
 from responses_app.protocol.items.resources import item_resource
 from responses_app.protocol.json_text import json_size
+
+if TYPE_CHECKING:
+    from responses_app.resources.conversations import model
 
 MAX_ITEMS = 20  # that one request may add
 ITEM_STATUSES = ("in_progress", "completed", "incomplete")
@@ -53,29 +57,6 @@ class AddedItems(ClientModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationRecord:
-    """A conversation without its items."""
-
-    id: str  # "conv_…"
-    created_at: int  # Unix seconds
-    metadata: Mapping[str, str]
-    title: str = ""
-    status: str = ""
-    head: str = ""  # the response whose chain has the items up to `head_position`; "" for none
-    head_position: int = 0  # 0 where there is no head
-    version: int = 0  # counts all changes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationEntry:
-    """An item of a conversation, and where it stands."""
-
-    position: int  # from 1 on; not without gaps, where items were deleted
-    item: JsonObject
-    created_at: int  # Unix seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationAppend:
     """What a response adds to its conversation: its input and its output, each item with an id.
 
@@ -87,34 +68,21 @@ class ConversationAppend:
     read_version: int  # of the conversation, when its items were read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewConversation:
-    """A conversation to be created; `items` may name others by their ids (`resolved`)."""
+def parse_conversation(data: Mapping[str, object]) -> tuple[JsonObject, Sequence[JsonObject]]:
+    """Return the columns that the body of a create names, and its items, which may name others by ids (`resolved`).
 
-    metadata: Mapping[str, str]  # up to 16 pairs
-    title: str
-    status: str
-    items: Sequence[JsonObject]  # may name others by their ids, see `resolved`
-
-
-def parse_conversation(data: Mapping[str, object]) -> NewConversation:
-    """Read the body of a create. Raises `ApiError` that names the field and says what it takes."""
-    fields = _fields(NewConversationFields, data)
-    items = _items(data["items"]) if data.get("items") is not None else []
-    return NewConversation(
-        metadata=fields.metadata or {}, title=fields.title or "", status=fields.status or "", items=items
-    )
+    Raises `ApiError` that names the field and says what it takes.
+    """
+    columns = _columns(NewConversationFields, data)
+    return columns, _items(data["items"]) if data.get("items") is not None else []
 
 
 def parse_changes(data: Mapping[str, object]) -> JsonObject:
-    """Read the body of an update: the fields to set, of which there must be one."""
-    fields = _fields(ConversationFields, data)
-    empty = {"metadata": {}, "title": "", "status": ""}
-    # Only what the body names: null clears a field, and a field that is not there stays.
-    changes: JsonObject = {name: getattr(fields, name) or empty[name] for name in empty if name in data}
-    if not changes:
+    """Return the columns that the body of an update sets, of which there must be one. Raises `ApiError`."""
+    columns = _columns(ConversationFields, data)
+    if not columns:
         raise missing("metadata")
-    return changes
+    return columns
 
 
 def parse_added_items(data: Mapping[str, object]) -> Sequence[JsonObject]:
@@ -162,21 +130,21 @@ class DeletedConversation(TypedDict):
     deleted: Literal[True]
 
 
-def conversation_object(record: ConversationRecord) -> Conversation:
-    """Return a conversation as clients read it."""
+def shown(row: "model.Conversation") -> Conversation:
+    """Return a conversation as clients see it."""
     return {
-        "id": record.id,
+        "id": row.pk,
         "object": "conversation",
-        "created_at": record.created_at,
-        "metadata": dict(record.metadata),
-        "title": record.title or None,
-        "status": record.status or None,
+        "created_at": unix(row.created_at),
+        "metadata": row.metadata,
+        "title": row.title or None,
+        "status": row.status or None,
     }
 
 
-def item_object(item: JsonObject, *, created_at: int) -> JsonObject:
-    """Return a conversation's item as clients read it."""
-    return {**item_resource(item), "created_at": created_at}
+def shown_item(row: "model.ConversationItem") -> JsonObject:
+    """Return a conversation's item as clients see it."""
+    return {**item_resource(row.item), "created_at": unix(row.created_at)}
 
 
 def item_not_found(conversation_id: str, item_id: str) -> ApiError:
@@ -193,11 +161,13 @@ def too_many_conversations(maximum: int) -> ApiError:
     )
 
 
-def _fields(model: type[ConversationFields], data: Mapping[str, object]) -> ConversationFields:
-    json_size({name: data[name] for name in model.model_fields if name in data})
-    fields = validate(model, data)
+def _columns(body: type[ConversationFields], data: Mapping[str, object]) -> JsonObject:
+    """Return the columns of a conversation that a body names; null clears one."""
+    json_size({name: data[name] for name in body.model_fields if name in data})
+    fields = validate(body, data)
     check_metadata(fields.metadata)
-    return fields
+    cleared: JsonObject = {"metadata": {}, "title": "", "status": ""}
+    return {name: getattr(fields, name) or empty for name, empty in cleared.items() if name in data}
 
 
 def _items(value: object) -> list[JsonObject]:

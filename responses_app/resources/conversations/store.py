@@ -1,74 +1,39 @@
-"""Conversations in Django's database, SQLite or PostgreSQL. One thread writes, and a few read.
+"""`Conversations`: conversations in Django's database, SQLite or PostgreSQL. One thread writes, and a few read.
 
 Whoever changes a conversation locks its row first (on SQLite the transaction itself is the lock), so positions are
 contiguous and in the order of the changes. Every change may be executed twice: a commit whose answer got lost is tried
-again. What writes rows runs inside a transaction, on a writer's thread, that of responses too.
+again, and gets what came of the attempt before.
 """
 
 import math
-import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
-from responses_app.kit.clock import unix, utc
 from responses_app.kit.errors import StoreError, UnknownCursor
 from responses_app.kit.places import leave, place_of
-from responses_app.kit.retention import Retentions
 from responses_app.kit.sql import one_at_a_time
-from responses_app.kit.table import can_be_known, part_of
-from responses_app.kit.threads import DatabaseReaders
+from responses_app.kit.table import Table, assign, can_be_known, part_of, reads
 from responses_app.kit.writer import CoalescingWriter
 from responses_app.protocol.errors import JsonObject
-from responses_app.resources.conversations.appending import insert_items, locked
-from responses_app.resources.conversations.fields import ConversationEntry, ConversationRecord
+from responses_app.protocol.requests.pages import ListQuery
+from responses_app.resources.conversations.appending import insert_items
 from responses_app.resources.conversations.model import Conversation, ConversationItem
-from responses_app.stores.stores import BaseConversationStore
+from responses_app.resources.conversations.settings import ConversationSettings
+from responses_app.stores.stores import BaseConversations
 
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-
 
 CREATION_LOCK = 0x72657370  # the space of the locks of projects
 
 
-def conversation_row(project: str, record: ConversationRecord) -> Conversation:
-    """Return a new conversation's row."""
-    return Conversation(
-        id=record.id,
-        project=project,
-        created_at=utc(record.created_at),
-        title=record.title,
-        status=record.status,
-        metadata=dict(record.metadata),
-    )
-
-
-def record_of(row: Conversation) -> ConversationRecord:
-    """Return the conversation that a row holds."""
-    return ConversationRecord(
-        id=row.pk,
-        created_at=unix(row.created_at),
-        metadata=row.metadata,
-        title=row.title,
-        status=row.status,
-        head=row.head,
-        head_position=row.head_position,
-        version=row.version,
-    )
-
-
-def entry_of(row: ConversationItem) -> ConversationEntry:
-    """Return the item that a row holds."""
-    return ConversationEntry(position=row.position, item=row.item, created_at=unix(row.created_at))
-
-
-class ConversationFull(StoreError):
+class ConversationsFull(StoreError):
     """A project has as many conversations as it may have."""
 
 
@@ -82,163 +47,150 @@ class _Change(Generic[Result]):
     result: Result | None = None  # of the last attempt
 
 
-class DatabaseConversationStore(BaseConversationStore):
-    """Keeps conversations in the database `using`, at most `max_entries` of each project (0: any number).
+def changes(
+    method: Callable[Concatenate["Conversations", Result | None, str, str, Arguments], Result],
+) -> Callable[Concatenate["Conversations", str, str, Arguments], Coroutine[Any, Any, Result]]:
+    """Run a method on the writer's thread, in a transaction; it gets what an earlier attempt at this call returned.
 
-    `timeout` bounds, in seconds, whatever waits for the database. `now` is Unix time, by which `retentions` tell what
-    is past its time: a conversation goes as a whole, by its own age.
+    What follows are the project and the conversation's id.
     """
 
-    def __init__(
-        self,
-        *,
-        using: str = "default",
-        max_entries: int = 0,
-        timeout: float = math.inf,
-        now: Callable[[], float] = time.time,
-        retentions: Retentions | None = None,
-    ) -> None:
-        self._using = using
-        self._now = now
-        self._retentions = retentions or Retentions()
-        self._max_entries = max_entries
-        self._writer: CoalescingWriter[_Change[Any]] = CoalescingWriter(self._commit, using=using, timeout=timeout)
-        self._readers = DatabaseReaders(using, timeout=timeout)
+    @wraps(method)
+    async def run(
+        store: "Conversations", project: str, conversation_id: str, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        return await store._write(
+            conversation_id, lambda before: method(store, before, project, conversation_id, *args, **kwargs)
+        )
+
+    return run
+
+
+class Conversations(Table[Conversation, ConversationSettings], BaseConversations):
+    """The conversations of projects. Every method raises `StoreError`.
+
+    A conversation goes as a whole, by its own age.
+    """
+
+    model = Conversation
+    unlimited = ConversationSettings()
+
+    def __init__(self, *, timeout: float = math.inf, **more: Any) -> None:
+        super().__init__(timeout=timeout, **more)
+        self._writer: CoalescingWriter[_Change[Any]] = CoalescingWriter(
+            self._commit, using=self._using, timeout=timeout
+        )
 
     async def start(self) -> None:
         """Get ready. Raises `StoreError`."""
         self._writer.start()
 
     async def aclose(self) -> None:
-        """Finish what was asked and let go of everything. Safe to call twice."""
+        """Finish what was begun and let go of everything. Safe to call twice."""
         await self._writer.aclose()
-        await self._readers.aclose()
+        await super().aclose()
 
-    async def create(self, project: str, record: ConversationRecord, items: Sequence[JsonObject]) -> None:
-        def act(_: bool | None) -> bool:
-            if Conversation.objects.using(self._using).filter(pk=record.id).exists():
-                return True  # an earlier attempt was committed after all
-            if self._is_full(project):
-                return False
-            row = conversation_row(project, record)
-            insert_items(self._using, row, items, seed="", at=row.created_at)
-            row.save(using=self._using, force_insert=True)
-            return True
+    async def create(self, row: Conversation, items: Sequence[JsonObject]) -> None:
+        """Keep a new conversation with its first items, each of which has an id. Raises `ConversationsFull`."""
+        if not await self._write(row.pk, lambda _: self._create(row, items), creates=True):
+            most = self._settings.conversations_max_entries
+            raise ConversationsFull(f"{row.project} has {most} conversations already")
 
-        if not await self._write(record.id, act, creates=True):
-            raise ConversationFull(f"{project} has {self._max_entries} conversations already")
+    @changes
+    def update(
+        self, _: Conversation | None, project: str, conversation_id: str, columns: Mapping[str, object]
+    ) -> Conversation | None:
+        """Change columns of a conversation; return it, None if there is none."""
+        row = self.locked(project, conversation_id)
+        if row is not None and (changed := assign(row, columns)):
+            row.save(using=self._using, update_fields=changed)
+        return row
 
-    async def get(self, project: str, conversation_id: str) -> ConversationRecord | None:
-        def read(connection: BaseDatabaseWrapper) -> ConversationRecord | None:
-            row = _conversations(connection, conversation_id, self._mine(project)).first()
-            return record_of(row) if row else None
-
-        return await self._readers.run(read) if can_be_known(conversation_id) else None
-
-    async def update(
-        self, project: str, conversation_id: str, changes: Mapping[str, object]
-    ) -> ConversationRecord | None:
-        def act(_: ConversationRecord | None) -> ConversationRecord | None:
-            row = locked(self._using, conversation_id, self._mine(project))
-            if row is None:
-                return None
-            for name, value in changes.items():
-                setattr(row, name, value)
-            row.save(using=self._using, update_fields=list(changes))
-            return record_of(row)
-
-        return await self._write(conversation_id, act) if can_be_known(conversation_id) else None
-
-    async def delete(self, project: str, conversation_id: str) -> bool:
-        def act(before: bool | None) -> bool:
-            row = locked(self._using, conversation_id, self._mine(project))
-            if row is None:
-                # It is gone: by an earlier attempt of this very call, or it was never there.
-                return bool(before)
-            ConversationItem.objects.using(self._using).filter(conversation_id=conversation_id).delete()
-            row.delete(using=self._using)
-            return True
-
-        return can_be_known(conversation_id) and await self._write(conversation_id, act)
+    @changes
+    def delete(self, before: bool | None, project: str, conversation_id: str) -> bool:
+        """Remove a conversation and its items; return whether there was one."""
+        row = self.locked(project, conversation_id)
+        if row is None:
+            # It is gone: by an earlier attempt of this very call, or it was never there.
+            return bool(before)
+        self._all_items(conversation_id).delete()
+        row.delete(using=self._using)
+        return True
 
     async def append(
         self, project: str, conversation_id: str, items: Sequence[JsonObject]
-    ) -> Sequence[ConversationEntry] | None:
-        at, seed = datetime.now(UTC), uuid.uuid4().hex
+    ) -> Sequence[ConversationItem] | None:
+        """Add items, all at once and in order; one whose id the conversation has already gets another.
 
-        def act(before: list[ConversationItem] | None) -> list[ConversationItem] | None:
-            conversation = locked(self._using, conversation_id, self._mine(project))
-            if conversation is None:
-                return None
-            # The earlier attempt was committed: its items must not be appended twice.
-            if before and self._stands(before[0]):
-                return before
-            rows = insert_items(self._using, conversation, items, seed=seed, at=at)
-            if rows:
-                conversation.version += 1
-                conversation.save(using=self._using, update_fields=["version", "next_position"])
-            return rows
+        Return them as they stand, None if there is no such conversation.
+        """
+        return await self._append(project, conversation_id, items, datetime.now(UTC), uuid.uuid4().hex)
 
-        rows = await self._write(conversation_id, act) if can_be_known(conversation_id) else None
-        return None if rows is None else [entry_of(row) for row in rows]
+    @changes
+    def _append(
+        self,
+        before: Sequence[ConversationItem] | None,
+        project: str,
+        conversation_id: str,
+        items: Sequence[JsonObject],
+        *origin: Any,
+    ) -> Sequence[ConversationItem] | None:
+        conversation = self.locked(project, conversation_id)
+        if conversation is None:
+            return None
+        # The earlier attempt was committed: its items must not be appended twice.
+        if before and self._stands(before[0]):
+            return before
+        at, seed = origin
+        rows = insert_items(self._using, conversation, items, seed=seed, at=at)
+        if rows:
+            conversation.version += 1
+            conversation.save(using=self._using, update_fields=["version", "next_position"])
+        return rows
 
-    async def entries(
-        self, project: str, conversation_id: str, *, after: str | None, descending: bool, limit: int
-    ) -> Sequence[ConversationEntry] | None:
+    @reads
+    def items(self, project: str, conversation_id: str, page: ListQuery) -> Sequence[ConversationItem] | None:
+        """Return a part of a conversation's items, and one more; that which `after` names may be gone.
+
+        None if the conversation is unknown. Raises `UnknownCursor` where `after` is no id.
+        """
         if not can_be_known(conversation_id):
             return None
-        if after is not None and not can_be_known(after):
-            raise UnknownCursor(after)
+        if page.after is not None and not can_be_known(page.after):
+            raise UnknownCursor(page.after)
+        if not self.rows(project).filter(pk=conversation_id).exists():
+            return None
+        rows = self._all_items(conversation_id)
+        place = place_of(rows, page.after, named="item_id", key="position", left_in=(project, conversation_id))
+        return part_of(rows, after=place, descending=page.descending, limit=page.limit + 1, key="position")
 
-        def read(connection: BaseDatabaseWrapper) -> Sequence[ConversationEntry] | None:
-            if not _conversations(connection, conversation_id, self._mine(project)).exists():
-                return None
-            rows = ConversationItem.objects.using(connection.alias).filter(conversation_id=conversation_id)
-            place = place_of(rows, after, named="item_id", key="position", left_in=(project, conversation_id))
-            page = part_of(rows, after=place, descending=descending, limit=limit, key="position")
-            return [entry_of(row) for row in page]
+    @reads
+    def items_since(self, project: str, conversation_id: str, position: int) -> Sequence[ConversationItem]:
+        """Return all items behind a position, oldest first."""
+        return list(self._items(project, conversation_id).filter(position__gt=position).order_by("position"))
 
-        return await self._readers.run(read)
+    @reads
+    def item(self, project: str, conversation_id: str, item_id: str) -> ConversationItem | None:
+        """Return one item."""
+        known = can_be_known(item_id)
+        return self._items(project, conversation_id).filter(item_id=item_id).first() if known else None
 
-    async def entries_since(self, project: str, conversation_id: str, position: int) -> Sequence[ConversationEntry]:
-        def read(connection: BaseDatabaseWrapper) -> Sequence[ConversationEntry]:
-            rows = _items(connection, conversation_id, self._mine(project)).filter(position__gt=position)
-            return [entry_of(row) for row in rows.order_by("position")]
-
-        return await self._readers.run(read) if can_be_known(conversation_id) else []
-
-    async def entry(self, project: str, conversation_id: str, item_id: str) -> ConversationEntry | None:
-        def read(connection: BaseDatabaseWrapper) -> ConversationEntry | None:
-            row = _items(connection, conversation_id, self._mine(project)).filter(item_id=item_id).first()
-            return entry_of(row) if row else None
-
-        known = can_be_known(conversation_id) and can_be_known(item_id)
-        return await self._readers.run(read) if known else None
-
-    async def remove(self, project: str, conversation_id: str, item_id: str) -> bool:
-        def act(before: bool | None) -> bool:
-            conversation = locked(self._using, conversation_id, self._mine(project))
-            rows = ConversationItem.objects.using(self._using).filter(conversation_id=conversation_id, item_id=item_id)
-            row = rows.first() if conversation else None
-            if conversation is None or row is None:
-                return bool(before)
-            leave(self._using, project, conversation_id, {item_id: row.position}, at=datetime.now(UTC))
-            row.delete(using=self._using)
-            # The head's chain has the item in it: it must not be continued any more.
-            if row.position <= conversation.head_position:
-                conversation.head, conversation.head_position = "", 0
-            conversation.version += 1
-            conversation.save(using=self._using, update_fields=["version", "head", "head_position"])
-            return True
-
-        known = can_be_known(conversation_id) and can_be_known(item_id)
-        return known and await self._write(conversation_id, act)
-
-    def _mine(self, project: str) -> dict[str, object]:
-        """Return what the conversations of a project have that are not past its retention."""
-        since = self._retentions.oldest(project, self._now())
-        young = {} if since < 0 else {"created_at__gt": utc(since)}
-        return {"project": project, **young}
+    @changes
+    def remove_item(self, before: bool | None, project: str, conversation_id: str, item_id: str) -> bool:
+        """Remove one item; return whether there was one. The conversation's head goes with an item it covers."""
+        conversation = self.locked(project, conversation_id)
+        known = conversation is not None and can_be_known(item_id)
+        row = self._all_items(conversation_id).filter(item_id=item_id).first() if known else None
+        if conversation is None or row is None:
+            return bool(before)
+        leave(self._using, project, conversation_id, {item_id: row.position}, at=datetime.now(UTC))
+        row.delete(using=self._using)
+        # The head's chain has the item in it: it must not be continued any more.
+        if row.position <= conversation.head_position:
+            conversation.head, conversation.head_position = "", 0
+        conversation.version += 1
+        conversation.save(using=self._using, update_fields=["version", "head", "head_position"])
+        return True
 
     async def _write(
         self, conversation_id: str, act: Callable[[Result | None], Result], *, creates: bool = False
@@ -247,42 +199,37 @@ class DatabaseConversationStore(BaseConversationStore):
         await self._writer.write(change)
         return change.result  # type: ignore[return-value]
 
-    # What follows runs on the writer's thread, in a transaction.
+    # What follows runs on a thread.
 
     def _commit(self, batch: Sequence[_Change[Any]]) -> None:
         """Make the changes; in an order that all processes share, so that none waits for another in a circle."""
         for change in sorted(batch, key=lambda change: (not change.creates, change.conversation_id)):
             change.result = change.act(change.result)
 
-    def _is_full(self, project: str) -> bool:
-        if not self._max_entries:
-            return False
-        one_at_a_time(connections[self._using], CREATION_LOCK, project)
-        return Conversation.objects.using(self._using).filter(project=project).count() >= self._max_entries
+    def _create(self, row: Conversation, items: Sequence[JsonObject]) -> bool:
+        """Keep a conversation; return whether there is room for it."""
+        rows = Conversation.objects.using(self._using)
+        if rows.filter(pk=row.pk).exists():
+            return True  # an earlier attempt was committed after all
+        if most := self._settings.conversations_max_entries:
+            one_at_a_time(self._db, CREATION_LOCK, row.project)
+            if rows.filter(project=row.project).count() >= most:
+                return False
+        row.next_position = 1  # also where an earlier attempt has counted on
+        insert_items(self._using, row, items, seed="", at=row.created_at)
+        row.save(using=self._using, force_insert=True)
+        return True
+
+    def _all_items(self, conversation_id: str) -> "QuerySet[ConversationItem]":
+        return ConversationItem.objects.using(self._using).filter(conversation_id=conversation_id)
+
+    def _items(self, project: str, conversation_id: str) -> "QuerySet[ConversationItem]":
+        """Return the items of a conversation that is known."""
+        rows = self._all_items(conversation_id)
+        mine = {f"conversation__{name}": value for name, value in self._mine(project).items()}
+        return rows.filter(**mine) if can_be_known(conversation_id) else rows.none()
 
     def _stands(self, row: ConversationItem) -> bool:
         """Whether a row that an earlier attempt wrote was committed."""
-        return (
-            ConversationItem.objects.using(self._using)
-            .filter(
-                conversation_id=row.conversation_id,
-                item_id=row.item_id,
-                position=row.position,
-                created_at=row.created_at,
-            )
-            .exists()
-        )
-
-
-def _conversations(
-    connection: BaseDatabaseWrapper, conversation_id: str, mine: Mapping[str, object]
-) -> QuerySet[Conversation]:
-    return Conversation.objects.using(connection.alias).filter(pk=conversation_id, **mine)
-
-
-def _items(
-    connection: BaseDatabaseWrapper, conversation_id: str, mine: Mapping[str, object]
-) -> QuerySet[ConversationItem]:
-    items = ConversationItem.objects.using(connection.alias)
-    of_mine = {f"conversation__{name}": value for name, value in mine.items()}
-    return items.filter(conversation_id=conversation_id, **of_mine)
+        same = {name: getattr(row, name) for name in ("item_id", "position", "created_at")}
+        return self._all_items(row.conversation_id).filter(**same).exists()

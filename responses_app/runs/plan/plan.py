@@ -26,8 +26,8 @@ from responses_app.protocol.rollouts.recording import Recorder
 from responses_app.protocol.rollouts.weights import WeightsWanted
 from responses_app.protocol.sessions import NO_HARNESS, HarnessSession
 from responses_app.protocol.tiers import BEHIND_ALL, ServiceTier
-from responses_app.resources.conversations.fields import ConversationRecord
 from responses_app.runs.plan.pictures import ShownPictures
+from responses_app.stores.stores import ReadConversation
 from responses_app.tools.base import BaseTool, ToolUse
 
 BEHIND_SHARE = 0.75  # of its window a response that may take hours lets all others go first
@@ -255,7 +255,7 @@ class RunPlan:
     format: ModelFormat  # how its model is written to
     link: ChainLink  # the chain with the request's own input at its end
     parent: ChainLink | None  # what it continues; None for a new chain
-    conversation: ConversationRecord | None  # to which its items are added
+    conversation: ReadConversation | None  # to which its items are added
     input_messages: Sequence[RenderedMessage]  # what the input was rendered to
     context_items: Sequence[JsonObject]  # of which: those of the conversation that the chain lacks, and the request's
     input_items: Sequence[JsonObject]  # the request's own, each with an id

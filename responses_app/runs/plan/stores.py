@@ -7,7 +7,7 @@ from responses_app.stores.base import BaseResponseStore
 from responses_app.stores.kept_chats import BaseKeptChats
 from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.rollouts import BaseRolloutStore
-from responses_app.stores.stores import BaseApprovalStore, BaseChatStore, BaseConversationStore
+from responses_app.stores.stores import BaseApprovalStore, BaseChatStore, BaseConversations
 
 if TYPE_CHECKING:
     from responses_app.resources.files.store import Files
@@ -20,7 +20,7 @@ class Stores:
     responses: BaseResponseStore
     chats: BaseChatStore
     kept_chats: BaseKeptChats
-    conversations: BaseConversationStore
+    conversations: BaseConversations
     files: "Files"
     approvals: BaseApprovalStore
     pictures: BasePictureStore

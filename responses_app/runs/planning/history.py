@@ -50,13 +50,13 @@ from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.resources import RUNNING, Status
 from responses_app.protocol.requests.server_tools import is_image_by_id
 from responses_app.protocol.sealing import Sealer
-from responses_app.resources.conversations.fields import ConversationRecord
 from responses_app.runs.plan.pictures import ShownPictures
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import Tell
 from responses_app.runs.plan.stores import Stores
 from responses_app.runs.planning.pictures import PictureReading
 from responses_app.runs.planning.reading import FileReading, Unsealing, is_sealed, no_reader
+from responses_app.stores.stores import ReadConversation
 
 LONG_INPUT = 20_000  # bytes of JSON; so much is opened and rendered in 5 ms at most
 
@@ -75,7 +75,7 @@ class Context:
     sampled: Mapping[str, SampledMessage]  # what this server knows of the items, by their ids
     # What clients call the response if it goes on with the turn of `parent`; None: its own id
     next_leg: PublicId | None = None
-    conversation: ConversationRecord | None = None  # that the response is added to
+    conversation: ReadConversation | None = None  # that the response is added to
     shows_files: bool = False  # files stand in the items, of any size
     pictures: ShownPictures  # that the model is shown
 
@@ -278,8 +278,8 @@ class History:
         head = await self._store.chain(project, record.head) if record.head else None
         # Where the head's chain is gone, all items of the conversation are read anew.
         covered = record.head_position if head else 0
-        entries = await self._conversations.entries_since(project, conversation_id, covered)
-        context.before = Items(*parse_input([entry.item for entry in entries]))
+        rows = await self._conversations.items_since(project, conversation_id, covered)
+        context.before = Items(*parse_input([row.item for row in rows]))
         context.parent, context.conversation = head, record
 
     async def _resolved(self, origin: Origin, request: CreateRequest) -> Items:

@@ -10,9 +10,11 @@ from dataclasses import replace
 import pytest
 from django.db import connections
 
+from responses_app.kit.clock import utc
 from responses_app.protocol.ids import PublicId
-from responses_app.resources.conversations.fields import ConversationAppend, ConversationRecord
-from responses_app.resources.conversations.store import DatabaseConversationStore
+from responses_app.resources.conversations.fields import ConversationAppend
+from responses_app.resources.conversations.model import Conversation
+from responses_app.resources.conversations.store import Conversations
 from responses_app.stores.base import LogAppend, RetentionSettings, WorkerState
 from responses_app.stores.database.responses.chats import DatabaseChatStore
 from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
@@ -55,7 +57,7 @@ class TestPlans:
 
     async def test_no_statement_of_a_response_s_life_grows_with_the_table(self, alias: str) -> None:
         with queries(alias) as statements:
-            await self.live(DatabaseResponseStore(using=alias), DatabaseConversationStore(using=alias))
+            await self.live(DatabaseResponseStore(using=alias), Conversations(using=alias))
         assert len(set(statements)) > 30, "it did what it does"
         plans = await asyncio.to_thread(self.plans, alias, sorted(set(statements)))
         assert {sql: plan for sql, plan in plans.items() if GROWS.search(plan) or SCANS.search(plan)} == {}
@@ -113,13 +115,13 @@ class TestPlans:
         assert {sql: plan for sql, plan in plans.items() if sql not in listed and GROWS.search(plan)} == {}
 
     @staticmethod
-    async def live(store: DatabaseResponseStore, conversations: DatabaseConversationStore) -> None:
+    async def live(store: DatabaseResponseStore, conversations: Conversations) -> None:
         """Let a response come, run, end, be read and continued, and go."""
         await store.start()
         await conversations.start()
         first = Turn()
         project, first_id, claim = first.project, first.response_id, GONE
-        await conversations.create(project, ConversationRecord(id="conv_1", created_at=1, metadata={}), [])
+        await conversations.create(Conversation(id="conv_1", project=project, created_at=utc(1)), [])
         await store.accept(first.begun())
         await store.append([LogAppend(response_id=first_id, claim=claim, position=0, data=b"x")])
         append = ConversationAppend(conversation_id="conv_1", items=INPUT, read_version=0)
@@ -149,8 +151,8 @@ class TestPlans:
         await store.delete(project, first_id)
         assert await store.delete_legs(project, "turn")
         assert await conversations.get(project, "conv_1") is not None
-        await conversations.entries_since(project, "conv_1", 0)
-        await conversations.entry(project, "conv_1", str(INPUT[0]["id"]))
+        await conversations.items_since(project, "conv_1", 0)
+        await conversations.item(project, "conv_1", str(INPUT[0]["id"]))
         await store.aclose()
         await conversations.aclose()
 

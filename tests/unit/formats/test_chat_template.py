@@ -15,10 +15,9 @@ from engine.types import ChatPrompt
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.requests.requests import parse_create
-from responses_app.resources.conversations.fields import ConversationEntry, ConversationRecord
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.planning.history import _chain, _Rewrite
-from tests.kit.fakes import TOOL_F, FakeEngine, Reading, Site, Turn
+from tests.kit.fakes import TOOL_F, FakeEngine, KnownConversation, KnownItem, Reading, Site, Turn
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event
 from tests.unit.formats.families import FIRST_WORD, LLAMA, QWEN, WORDS, Family
@@ -336,17 +335,8 @@ async def test_items_that_are_sent_again_are_read_by_another_model(others: str) 
             text = site.text(second)
             assert text.count('"a": 1') == 1
             assert text.index("Well?") < text.index("18 degrees")
-        site.conversations.records["conv_1"] = ConversationRecord(
-            id="conv_1",
-            created_at=1,
-            metadata={},
-            title="",
-            status="",
-            version=1,
-            head=str(called["id"]),
-            head_position=0,
-        )
-        site.conversations.kept["conv_1"] = [ConversationEntry(position=1, item=items[-1], created_at=1)]
+        site.conversations.records["conv_1"] = KnownConversation(version=1, head=str(called["id"]))
+        site.conversations.kept["conv_1"] = [KnownItem(1, items[-1])]
         await site.ask(model=second, input="And?", conversation="conv_1", tools=[TOOL_F])
         text = site.text(second)
         assert text.index("What is it?") < text.index("18 degrees") < text.index("And?")

@@ -7,19 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from responses_app.kit.clock import utc
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.items import PASSED_THROUGH
 from responses_app.protocol.items.resources import identified, item_resource
 from responses_app.resources.conversations.fields import (
-    ConversationRecord,
-    conversation_object,
-    item_object,
     parse_added_items,
     parse_changes,
     parse_conversation,
     references,
     resolved,
+    shown,
+    shown_item,
 )
+from responses_app.resources.conversations.model import Conversation, ConversationItem
 from tests.kit.laws import counting_ids
 from tests.kit.oracle import validate_conversation, validate_conversation_item
 
@@ -30,6 +31,11 @@ SHELL = {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0
 
 def item(type: str, **fields: object) -> JsonObject:
     return {"type": type, **fields}
+
+
+def item_at(created_at: int, item: JsonObject) -> JsonObject:
+    """Return an item that was added then, as clients see it."""
+    return shown_item(ConversationItem(item=item, created_at=utc(created_at)))
 
 
 CALLED = {"id": "x_1", "call_id": "call_1"}
@@ -131,7 +137,7 @@ def test_every_type_is_among_the_examples() -> None:
 @pytest.mark.parametrize("name", AS_CLIENTS_SEND_THEM)
 def test_what_a_client_sends_is_read_back_as_openai_has_it(name: str) -> None:
     given = AS_CLIENTS_SEND_THEM[name]
-    whole = item_object(*kept(given), created_at=7)
+    whole = item_at(7, *kept(given))
     if name not in OF_AGENTS:
         validate_conversation_item(whole)
     assert whole["created_at"] == 7
@@ -142,7 +148,7 @@ def test_what_a_client_sends_is_read_back_as_openai_has_it(name: str) -> None:
 
 def test_an_easy_message_becomes_a_whole_one() -> None:
     first, second = kept(HELLO, {"role": "assistant", "content": "Hi."})
-    assert item_object(first, created_at=7) == {
+    assert item_at(7, first) == {
         "type": "message",
         "id": "msg_00000000000000000000000000000001",
         "role": "user",
@@ -170,7 +176,7 @@ def test_an_output_inside_a_call_is_not_given_back() -> None:
 
 def test_a_given_time_is_not_the_servers() -> None:
     (item,) = kept({**HELLO, "created_at": "yesterday"})
-    assert item_object(item, created_at=7)["created_at"] == 7
+    assert item_at(7, item)["created_at"] == 7
 
 
 def test_at_most_twenty_items() -> None:
@@ -225,12 +231,13 @@ def test_references_are_replaced_by_what_they_name() -> None:
 
 def test_an_empty_conversation() -> None:
     for body in ({}, {"metadata": None, "items": None, "title": None, "status": None}):
-        wanted = parse_conversation(body)
-        assert (wanted.metadata, wanted.title, wanted.status, list(wanted.items)) == ({}, "", "", [])
+        columns, items = parse_conversation(body)
+        row = Conversation(**columns)
+        assert (row.metadata, row.title, row.status, list(items)) == ({}, "", "", [])
 
 
 def test_a_conversation_is_one_of_openais() -> None:
-    whole = conversation_object(ConversationRecord(id="conv_1", created_at=7, metadata={"a": "b"}, status="open"))
+    whole = shown(Conversation(id="conv_1", created_at=utc(7), metadata={"a": "b"}, status="open"))
     validate_conversation(whole)
     assert whole == {
         "id": "conv_1",
@@ -244,7 +251,7 @@ def test_a_conversation_is_one_of_openais() -> None:
 
 def test_metadata_within_its_bounds() -> None:
     pairs = {f"{number:064}": "v" * 512 for number in range(16)}
-    assert parse_conversation({"metadata": pairs}).metadata == pairs
+    assert parse_conversation({"metadata": pairs}) == ({"metadata": pairs}, [])
 
 
 WRONG_FIELDS: dict[str, tuple[JsonObject, str]] = {
@@ -317,10 +324,10 @@ some_items = st.lists(
 )
 def test_any_json_is_a_conversation_or_a_400(body: JsonObject) -> None:
     try:
-        wanted = parse_conversation(body)
-        items = identified(resolved(wanted.items, {}), counting_ids())
+        _, given = parse_conversation(body)
+        items = identified(resolved(given, {}), counting_ids())
     except ApiError as refused:
         assert refused.status == 400  # noqa: PT017 - both are fine
         assert refused.param  # noqa: PT017
     else:
-        orjson.dumps([item_object(item, created_at=1) for item in items])
+        orjson.dumps([item_at(1, item) for item in items])

@@ -9,10 +9,9 @@ import pytest
 from engine.types import TurnRules
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.resources.conversations.fields import ConversationEntry, ConversationRecord
 from responses_app.runs.driving.run import Run
 from responses_app.runs.plan.settings import RunSettings
-from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site, run_settings
+from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, KnownConversation, KnownItem, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
 
@@ -93,9 +92,8 @@ def rules_of(site: Site, turn: int = -1) -> TurnRules:
 
 def converse(site: Site, *items: JsonObject) -> None:
     """Keep the conversation `conv_1`, of these items."""
-    site.conversations.records["conv_1"] = ConversationRecord(id="conv_1", created_at=1, metadata={})
-    entries = [ConversationEntry(position=at, item=item, created_at=1) for at, item in enumerate(items, start=1)]
-    site.conversations.kept["conv_1"] = entries
+    site.conversations.records["conv_1"] = KnownConversation()
+    site.conversations.kept["conv_1"] = [KnownItem(at, item) for at, item in enumerate(items, start=1)]
 
 
 async def refused(request: Awaitable[object]) -> ApiError:
