@@ -54,7 +54,7 @@ from responses_app.web.transfers import file_answer, form_schema, streamed
 from responses_app.wiring.site import get_site
 
 if TYPE_CHECKING:
-    from responses_app.extensions.containers.contents import GivenFiles, GivenSkills
+    from responses_app.extensions.containers.code_interpreter import CodeInterpreterTool
     from responses_app.extensions.containers.sandbox.sharing import SharedContainers
 
 
@@ -160,11 +160,15 @@ def file_object(container_id: str, file: FileRecord) -> ContainerFile:
     }
 
 
-async def _containers() -> "SharedContainers":
+async def _interpreter() -> "CodeInterpreterTool":
     interpreter = interpreter_of(get_site().tools)
     if interpreter is None:
         raise invalid_request("This server has no code interpreter (SANDBOX=off).", code="unsupported_parameter")
-    return (await interpreter.tool()).containers
+    return await interpreter.tool()
+
+
+async def _containers() -> "SharedContainers":
+    return (await _interpreter()).containers
 
 
 def _not_found(unknown: Exception, container_id: str = "", file_id: str = "") -> ApiError:
@@ -197,15 +201,15 @@ REFUSALS: Refusals = {
 
 
 async def _create(request: ApiRequest) -> Container:
-    containers = await _containers()
+    interpreter = await _interpreter()
+    containers, files, skills = interpreter.containers, interpreter.given_files, interpreter.given_skills
     fields = await read_json(request, parse_container, get_site().reader)
     declared = [each.model_dump(exclude_none=True) for each in fields.skills or ()]
     named = (*files_named(fields.file_ids, at="file_ids"), *skills_named(declared, at="skills"))
     check_named(request.caller.scopes, named)
     # Before the files are looked up: a server whose sandbox cannot start says so first.
     await containers.check()
-    project, files, skills = request.project, await _given_files(), await _given_skills()
-    policy = policy_of(fields.network_policy)
+    project, policy = request.project, policy_of(fields.network_policy)
     with _given_errors("file_ids"):
         # All of them are there before a container is made.
         records = await files.find(project, fields.file_ids or ())
@@ -257,22 +261,10 @@ async def _copy(request: ApiRequest, container_id: str) -> ContainerFile:
     """Copy a file of the Files API into a container."""
     fields = await read_json(request, parse_copied, get_site().reader)
     check_named(request.caller.scopes, files_named([fields.file_id], at="file_id"))
-    project, files = request.project, await _given_files()
+    project, files = request.project, (await _interpreter()).given_files
     with _given_errors("file_id"):
         (copied,) = await files.copy(project, container_id, await files.find(project, [fields.file_id]))
     return file_object(container_id, copied)
-
-
-async def _given_files() -> "GivenFiles":
-    interpreter = interpreter_of(get_site().tools)
-    assert interpreter is not None, "there are containers"
-    return (await interpreter.tool()).given_files
-
-
-async def _given_skills() -> "GivenSkills":
-    interpreter = interpreter_of(get_site().tools)
-    assert interpreter is not None, "there are containers"
-    return (await interpreter.tool()).given_skills
 
 
 @contextmanager
@@ -335,28 +327,23 @@ _KEPT = (
 ENDPOINTS = (
     _endpoint("GET", _CONTAINERS, _list, "ListContainers", "List the containers", takes=(*PAGED, _NAME)),
     _endpoint(
-        *("POST", _CONTAINERS, _create, "CreateContainer", "Create a container"),
-        body=NewContainer,
-        errors=(404, 429),
-        keeps=_KEPT,
+        "POST", _CONTAINERS, _create, "CreateContainer", "Create a container",
+        body=NewContainer, errors=(404, 429), keeps=_KEPT,
     ),
     _endpoint("GET", _CONTAINER, _get, "RetrieveContainer", "Return a container"),
     _endpoint("DELETE", _CONTAINER, _delete, "DeleteContainer", "End a container"),
     _endpoint(
-        *("GET", _FILES, _list_files, "ListContainerFiles", "List a container's files"), takes=PAGED, errors=_BUSY
+        "GET", _FILES, _list_files, "ListContainerFiles", "List a container's files", takes=PAGED, errors=_BUSY
     ),
     _endpoint(
-        *("POST", _FILES, _upload),
-        *("CreateContainerFile", "Upload a file to a container, or copy one of the Files API there"),
-        form=_UPLOAD,
-        body=CopiedFile,
-        errors=_BUSY,
+        "POST", _FILES, _upload, "CreateContainerFile",
+        "Upload a file to a container, or copy one of the Files API there",
+        form=_UPLOAD, body=CopiedFile, errors=_BUSY,
     ),
     _endpoint("GET", _FILE, _get_file, "RetrieveContainerFile", "Return a file", errors=_BUSY),
     _endpoint("DELETE", _FILE, _remove_file, "DeleteContainerFile", "Remove a file", errors=_BUSY),
     _endpoint(
-        *("GET", f"{_FILE}/content", _content, "RetrieveContainerFileContent", "Return a file's content"),
-        answers={BYTES: ""},
-        errors=_BUSY,
+        "GET", f"{_FILE}/content", _content, "RetrieveContainerFileContent", "Return a file's content",
+        answers={BYTES: ""}, errors=_BUSY,
     ),
-)
+)  # fmt: skip
