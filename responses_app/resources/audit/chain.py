@@ -1,4 +1,4 @@
-"""The chain of the audit trail: `append` adds entries to its end, `verify` finds what was changed in it.
+"""The chain of the audit trail: `append` adds entries to its end, `verify` finds changes in it.
 
 Each entry has the hash of itself and of the entry before, and nothing of this server changes or removes one. So a row
 that was changed, put in or put elsewhere does not fit to what stands around it, and one that was removed leaves a gap

@@ -18,7 +18,7 @@ from responses_app.protocol.errors import ApiError, JsonObject
 
 
 class Action(StrEnum):
-    """What is recorded. `about` is the sentence that the docs and the admin show."""
+    """An action that is recorded. `about` is the sentence that the docs and the admin show."""
 
     about: str
 
@@ -172,7 +172,7 @@ class TrailPart:
 
 
 class AuditUnavailable(ApiError):
-    """What is to be recorded cannot be, so it is not done (503)."""
+    """An action cannot be recorded, so it is not done (503)."""
 
     def __init__(self) -> None:
         super().__init__(

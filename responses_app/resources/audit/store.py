@@ -53,7 +53,7 @@ class RecentViews:
         return at is not None and self._now() - at < VIEW_SECONDS
 
     def add(self, session: str, subject: str) -> None:
-        """Remember what was recorded."""
+        """Remember a view that was recorded."""
         with self._lock:
             self._views.pop((session, subject), None)
             self._views[session, subject] = self._now()
@@ -85,12 +85,12 @@ def record_view(session: str, entry: AuditEntry) -> None:
 
 
 class AuditTrail(Store[None]):
-    """What users of the admin do over the API is recorded here, and the trail is read."""
+    """The trail, as the API adds to it and reads it."""
 
     unlimited = None
 
     async def record(self, caller: Caller, address: str, action: Action, *, subject: str, **detail: object) -> None:
-        """Record what a user of the admin asks for. Raises `AuditUnavailable`."""
+        """Record an action of a user of the admin. Raises `AuditUnavailable`."""
 
         def entry() -> AuditEntry:
             users = get_user_model()._default_manager.using(self._using).filter(pk=caller.user)

@@ -1,4 +1,4 @@
-"""Usage: what is counted of a request, what is asked of all of it, and what `/v1/organization/usage/…` answers."""
+"""Usage: the counts of a request, queries over all of them, and the answers of `/v1/organization/usage/…`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -35,7 +35,7 @@ WHOSE = ("project", "key_id", "model", "source", "batch")  # columns, and fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageEntry:
-    """What one request has used."""
+    """The usage of one request."""
 
     id: str  # of what was made: it counts once
     at: int  # Unix seconds, when it ended
@@ -67,7 +67,7 @@ class UsageQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSum:
-    """What was used in a bucket by those who share all that was grouped by; what was not grouped by is None."""
+    """The usage in a bucket of those who share all that was grouped by; each other field is None."""
 
     start: int  # of the bucket, Unix seconds; the query's without buckets
     requests: int
@@ -81,7 +81,7 @@ class UsageSum:
 
 
 def entry_of(response: Mapping[str, Any], *, at: int, project: str, key_id: str, transport: str) -> UsageEntry:
-    """Return what a response has used, as it says itself."""
+    """Return the usage of a response, as it says itself."""
     usage: Mapping[str, Any] = response.get("usage") or {}
     details = usage.get("input_tokens_details") or {}
     return UsageEntry(
@@ -202,7 +202,7 @@ class UsagePage(TypedDict):
 
 
 def generated(used: UsageSum, whose: Mapping[str, Any]) -> Generated:
-    """Return what models that generate have used; `whose` are the fields that say by whom."""
+    """Return the usage of models that generate; `whose` are the fields that say by whom."""
     tokens = used.tokens
     return {
         "num_model_requests": used.requests,

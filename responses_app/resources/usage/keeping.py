@@ -25,7 +25,7 @@ _KEEP = Writing(
 
 
 def keep_entries(cursor: CursorWrapper, entries: Sequence[UsageEntry]) -> None:
-    """Write what requests have used; what is known already stays as it is."""
+    """Write the usage of requests; an entry that is known already stays as it is."""
     _KEEP.run(
         cursor,
         [

@@ -1,4 +1,4 @@
-"""What requests have used of models. It outlives them: a response that is deleted has used its tokens all the same."""
+"""Usage of models by requests. It outlives them: a response that is deleted has used its tokens all the same."""
 
 from typing import ClassVar
 

@@ -275,7 +275,7 @@ def _too_long_ago(parameters: Mapping[str, Sequence[str]], width: Width) -> ApiE
 
 
 def _digest(parameters: Mapping[str, Sequence[str]]) -> str:
-    """Return what a page knows its question by: all of it but how much of it is asked for at once."""
+    """Return the digest by which a page knows its question: of all of it but the number of buckets."""
     question = sorted((name, values) for name, values in parameters.items() if name not in ("page", "limit"))
     return blake2b(repr(question).encode(), digest_size=_DIGEST).hexdigest()
 

@@ -77,7 +77,7 @@ class UsageStore(Store[None]):
 
     @writes
     def keep(self, entries: Sequence[UsageEntry]) -> None:
-        """Keep what requests have used, of projects that are there; what is known already stays as it is."""
+        """Keep the usage of requests of projects that are there; an entry that is known already stays as it is."""
         with self._db.cursor() as cursor:
             keep_entries(cursor, entries)
 
