@@ -485,6 +485,14 @@ def _waits_for_nothing(settings: Settings, values: Mapping[str, Any]) -> Iterato
             )
 
 
+def _of_what_is_not_loaded(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning for each setting that is given of an extension of the server's own that is not loaded."""
+    for extension in set(load((DEFAULT,))) - set(load(settings.extensions)):
+        for name in sorted(each.name.upper() for room in extension.settings for each in fields(room)):
+            if not hasattr(settings, name.lower()) and environ.get(name, "").strip():
+                yield f"{name} is set, and means nothing: it is of an extension that EXTENSIONS does not name."
+
+
 def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     """Read the settings; return them and warnings for the operator. An empty variable counts as unset.
 
@@ -517,6 +525,7 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     warnings += [warning for name, warning in RETIRED.items() if environ.get(name, "").strip()]
     settings = made(**values)
     warnings += _waits_for_nothing(settings, values)
+    warnings += _of_what_is_not_loaded(settings, environ)
     # Each room checks its own: `problem` is called by class, as `super()` would need each of them to go on.
     rooms = [room for room in made.__mro__ if issubclass(room, RoomSettings)]
     rooms.sort(key=lambda room: not issubclass(Settings, room))  # those of extensions rely on the server's

@@ -505,3 +505,22 @@ def test_a_time_to_wait_where_nothing_waits_is_told(environ: dict[str, str], tol
     _, warnings = from_environ(environ)
     assert [warning.split()[0] for warning in warnings] == told
     assert all("--responses-tool-mode wait" in warning for warning in warnings)
+
+
+def test_a_setting_of_an_extension_that_is_not_loaded_is_told() -> None:
+    _, warnings = from_environ({"EXTENSIONS": "terminal", "SANDBOX": "off", "SANDBOX_SECRET": " "})
+    assert warnings == ["SANDBOX is set, and means nothing: it is of an extension that EXTENSIONS does not name."]
+    assert from_environ({"SANDBOX": "off"})[1] == []
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        ("default,x", "EXTENSIONS names 'x', which is not installed."),
+        ("none,default", "EXTENSIONS='none,default' is not valid: it takes names of extensions"),
+    ],
+)
+def test_extensions_that_cannot_be_loaded_are_told(names: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        from_environ({"EXTENSIONS": names})
+    assert str(raised.value).startswith(problem)
