@@ -1,4 +1,4 @@
-"""`SearchEmbedder`: an embedding model that the server has, as file search uses it.
+"""Search by meaning. `SearchEmbedder`: an embedding model that the server has, as file search uses it.
 
 What it embeds is not charged to the limits of a key. Its turns at the engine are those of the project whose files they
 are, and what is embedded is counted as that of clients is.
@@ -6,15 +6,19 @@ are, and what is embedded is counted as that of clients is.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 from engine.embeddings.base import EmbeddingRequest
 from engine.errors import EmbeddingRefused, EngineError, reason_of
 from responses_app.observing.metrics import Metrics
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.tiers import BEHIND_ALL
-from responses_app.runs.stateless.embedding import TIER, ServedEmbeddings
-from responses_app.tools.meaning import BaseEmbedder, EmbedderFailed, TextRefused
+from responses_app.runs.stateless.embedding import TIER, EmbeddingModels, ServedEmbeddings
+from responses_app.settings.conf import Settings
+from responses_app.settings.models import ModelSettings
+from responses_app.tools.base import BaseTool
+from responses_app.tools.meaning import BaseEmbedder, ChunkEmbedder, EmbedderFailed, QueryVectors, TextRefused
 
 logger = logging.getLogger("respsite.runs")
 
@@ -70,3 +74,28 @@ class SearchEmbedder(BaseEmbedder):
         self._metrics.embedded_inputs.count(served.name, by=len(texts))
         self._metrics.embedded_tokens.count(served.name, by=made.tokens)
         return made.vectors
+
+
+def search_by_meaning(
+    tools: Iterable[BaseTool],
+    settings: Settings,
+    model: ModelSettings | None,
+    models: EmbeddingModels,
+    metrics: Metrics,
+) -> None:
+    """Have the file search, if there is one, use this model."""
+    from responses_app.tools.file_search import FileSearchTool
+
+    served = None if model is None else models.named(model.name)
+    if served is None:
+        return
+    embedder = SearchEmbedder(served, metrics)
+    for tool in tools:
+        if isinstance(tool, FileSearchTool):
+            failed = metrics.search_embedding_failures.count
+            tool.use(
+                QueryVectors(embedder, settings, failed=partial(failed, "query")),
+                ChunkEmbedder(
+                    tool.stores, embedder, settings, worker=tool.indexer.worker, failed=partial(failed, "chunks")
+                ),
+            )

@@ -72,11 +72,11 @@ from responses_app.wiring.engines import (
     search_model,
 )
 from responses_app.wiring.extensions import ExtensionWork
-from responses_app.wiring.meaning import search_by_meaning
 from responses_app.wiring.parts import duty, early, late, part
 from responses_app.wiring.pictures import Pictures
 from responses_app.wiring.reading import JsonReader
 from responses_app.wiring.relay import CANCEL, ENGINE, FOLLOW, FORGET, LOGGED
+from responses_app.wiring.search_embedding import search_by_meaning
 from responses_app.wiring.server_tools import document_text, server_tools, tool_parts
 from responses_app.wiring.watching import Watch
 
@@ -237,7 +237,13 @@ class Site(Adapters):
         return ResponseService(
             machines=self.machines,
             stores=self.stores,
-            history=self._history(),
+            history=History(
+                self.stores,
+                runs=self.registry.runs,
+                sealer=self.sealer,
+                read_document=document_text(),
+                pictures=self.reading_pictures.reading,
+            ),
             registry=self.registry,
             sealer=self.sealer,
             new_id=self.new_id,
@@ -496,15 +502,6 @@ class Site(Adapters):
             meter=meter,
             turns=turns,
             aliases=model.aliases,
-        )
-
-    def _history(self) -> History:
-        return History(
-            self.stores,
-            runs=self.registry.runs,
-            sealer=self.sealer,
-            read_document=document_text(),
-            pictures=self.reading_pictures.reading,
         )
 
     def _state(self) -> WorkerState:
