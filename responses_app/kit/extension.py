@@ -56,7 +56,7 @@ class Extension(AppConfig):
 
     @classmethod
     def commands(cls) -> Iterable[Command]:
-        """Return commands of `respsite`. Called without Django's settings."""
+        """Return commands of `respsite`. Called without Django's settings; servers load nothing of the command line."""
         return ()
 
     def endpoints(self) -> Sequence[Any]:

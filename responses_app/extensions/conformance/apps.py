@@ -3,7 +3,6 @@
 from argparse import ArgumentParser
 from collections.abc import Iterable
 
-from responses_app.command_line.endpoint import DEFAULT_URL, add_endpoint
 from responses_app.kit.extension import Command, Extension
 
 CHECKS_AT_ONCE = 4
@@ -23,6 +22,8 @@ class Conformance(Extension):
 
 
 def _arguments(parser: ArgumentParser) -> None:
+    from responses_app.command_line.endpoint import DEFAULT_URL, add_endpoint
+
     parser.add_argument("base_url", metavar="URL", nargs="?", help=f"the server's base URL, like {DEFAULT_URL}")
     add_endpoint(parser, url_flag=False)
     parser.add_argument("--key", help="the API key itself; other people on this machine can see it in the command")

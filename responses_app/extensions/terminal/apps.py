@@ -3,7 +3,6 @@
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterable
 
-from responses_app.command_line.endpoint import DEFAULT_URL, add_endpoint, whole_number
 from responses_app.kit.extension import Command, Extension
 
 MAX_SPEED = 1e6
@@ -31,6 +30,8 @@ class Terminal(Extension):
 
 
 def _chat(parser: ArgumentParser) -> None:
+    from responses_app.command_line.endpoint import add_endpoint
+
     parser.add_argument(
         "prompt", nargs="?", help="the prompt to answer (default: an interactive chat, or standard input)"
     )
@@ -56,6 +57,8 @@ def _chat(parser: ArgumentParser) -> None:
 
 
 def _replay(parser: ArgumentParser) -> None:
+    from responses_app.command_line.endpoint import add_endpoint
+
     parser.add_argument("id", help="the response's id")
     add_endpoint(parser)
     parser.add_argument("--speed", type=_speed, default=1.0, metavar="N", help="speed factor (default: 1)")
@@ -76,6 +79,8 @@ def _speed(text: str) -> float:
 
 
 def _bench(parser: ArgumentParser) -> None:
+    from responses_app.command_line.endpoint import DEFAULT_URL, add_endpoint
+
     parser.add_argument("base_url", metavar="URL", help=f"the server's base URL, like {DEFAULT_URL}")
     add_endpoint(parser, url_flag=False)
     parser.add_argument("--api", choices=("responses", "chat"), default="responses", help="default: %(default)s")
@@ -105,6 +110,8 @@ def _bench(parser: ArgumentParser) -> None:
 
 
 def _configure(parser: ArgumentParser) -> None:
+    from responses_app.command_line.endpoint import add_endpoint, whole_number
+
     parser.add_argument("agent", nargs="?", choices=AGENTS, metavar="AGENT", help=f"one of {', '.join(AGENTS)}")
     parser.add_argument(
         "--write", action="store_true", help="merge the settings into the agent's file, and keep a backup of it"

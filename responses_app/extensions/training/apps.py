@@ -5,7 +5,6 @@ from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from responses_app.command_line.endpoint import add_endpoint, whole_number
 from responses_app.kit.extension import Command, Extension
 from responses_app.management.flags import suggest
 
@@ -35,6 +34,8 @@ class Training(Extension):
 
 
 def _arguments(parser: ArgumentParser) -> None:
+    from responses_app.command_line.endpoint import add_endpoint, whole_number
+
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
 
     def action(name: str, about: str, function: str = "run", argument: str = "id") -> ArgumentParser:
