@@ -7,7 +7,7 @@ takes one is made from that:
     TextSampling      requests for responses, chats and completions, and an engine's `SamplingOptions`
     MessagesSampling  the fields that Anthropic's API has
 
-So is all that describes them: the playground's controls (`watch/playground.py`), the table of sampling in the
+So is all that describes them: the playground's controls (`extensions/playground/page.py`), the table of sampling in the
 reference, and the names that OpenAI does not have (`protocol/requests/create_fields.py`).
 """
 

@@ -7,9 +7,8 @@ from django.urls import path, re_path
 from django.views.generic import RedirectView
 
 from responses_app.admin.requests import login
-from responses_app.api.server import docs
+from responses_app.api.server import docs, front
 from responses_app.kit.extension import extensions
-from responses_app.watch.playground import playground
 
 handler400 = "responses_app.admin.requests.bad_request"
 handler403 = "responses_app.admin.requests.forbidden"
@@ -35,5 +34,5 @@ urlpatterns = [
     path("docs", RedirectView.as_view(url="/docs/", permanent=True)),
     re_path(r"^docs/(?P<path>.*)$", docs, name="docs"),
     path("favicon.ico", RedirectView.as_view(url=static("respsite/icon.svg"))),  # browsers ask for it unasked
-    path("", playground, name="playground"),
+    path("", front, name="front"),
 ]

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from responses_app.api import (
     chat,
-    chats,
     completions,
     decisions,
     embeddings,
@@ -20,7 +19,6 @@ from responses_app.resources.batches import endpoints as batches
 from responses_app.resources.conversations import endpoints as conversations
 from responses_app.resources.files import endpoints as files
 from responses_app.resources.projects import endpoints as projects
-from responses_app.resources.setups import endpoints as setups
 from responses_app.resources.skills import endpoints as skills
 from responses_app.resources.usage import endpoints as usage
 from responses_app.resources.vector_stores import endpoints as vector_stores
@@ -54,8 +52,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     *audit_logs.ENDPOINTS,
     *projects.SPEND_LIMITS,
     *usage.ENDPOINTS,
-    *chats.ENDPOINTS,
-    *setups.ENDPOINTS,
+    *_BROUGHT.pop("playground", ()),
     *openapi.ENDPOINTS,
     *server.ENDPOINTS,
     *(endpoint for endpoints in _BROUGHT.values() for endpoint in endpoints),

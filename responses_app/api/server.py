@@ -18,14 +18,16 @@ from typing import Literal, NotRequired
 from django.conf import settings
 from django.core.handlers.asgi import ASGIRequest
 from django.http import Http404, HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase, HttpResponsePermanentRedirect
+from django.http.response import HttpResponseBase, HttpResponsePermanentRedirect, HttpResponseRedirect
 from django.shortcuts import render
 from django.utils.cache import get_conditional_response
 from django.utils.http import quote_etag
+from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 from typing_extensions import TypedDict
 
 import responses_app
+from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.kit.extension import extensions
 from responses_app.protocol.api_keys import READS_METRICS
 from responses_app.protocol.errors import JsonObject
@@ -130,6 +132,14 @@ async def _metrics(request: HttpRequest) -> HttpResponse:
     content, content_type = page(await site.watch.whole(), request.headers.get("accept", ""))
     headers = {"content-length": str(len(content)), "cache-control": "no-store"}
     return HttpResponse(content, content_type=content_type, headers=headers)
+
+
+@csrf_exempt  # a POST of a client of the API is to hear 404, in JSON
+def front(request: HttpRequest) -> HttpResponseBase:
+    """Lead browsers to the documentation, where no extension has a page at `/`."""
+    if request.method in SAFE_METHODS and request.accepts("text/html"):
+        return HttpResponseRedirect("/docs/")
+    return error_response(path_not_found(request.path))
 
 
 SITE = Path(responses_app.__file__).resolve().parent / "docs_site"

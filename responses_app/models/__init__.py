@@ -17,10 +17,10 @@ from responses_app.kit import places as place_models  # noqa: F401
 from responses_app.kit.columns import ID_LENGTH, JSONTextField, WithId
 from responses_app.kit.columns import json_text as json_text
 from responses_app.kit.kept import Kept, Line, OfNoProject
-from responses_app.models import chats as chat_models  # noqa: F401 - Django looks for models here
 from responses_app.models import engines as engine_models  # noqa: F401
 from responses_app.models import idempotency as idempotency_models  # noqa: F401
 from responses_app.models import pictures as picture_models  # noqa: F401
+from responses_app.models import playground as playground_models  # noqa: F401 - Django looks for models here
 from responses_app.models import rollouts as rollout_models  # noqa: F401
 from responses_app.models import sign_on as sign_on_models  # noqa: F401
 from responses_app.models import words as word_models  # noqa: F401
@@ -30,7 +30,6 @@ from responses_app.resources.batches import model as batch_models  # noqa: F401
 from responses_app.resources.conversations import model as conversation_models  # noqa: F401
 from responses_app.resources.files import model as file_models  # noqa: F401
 from responses_app.resources.projects import model as project_models  # noqa: F401
-from responses_app.resources.setups import model as setup_models  # noqa: F401
 from responses_app.resources.skills import model as skill_models  # noqa: F401
 from responses_app.resources.usage import model as usage_models  # noqa: F401
 from responses_app.resources.vector_stores import model as vector_store_models  # noqa: F401
@@ -60,7 +59,7 @@ class Response(WithId):
     # The chat it belongs to, see `stores.database.responses.membership`; empty until that is found out, where an older
     # version accepted it.
     chat_id = models.CharField(max_length=ID_LENGTH, default="", db_default="")
-    # Whether the playground's page asked for it, as its metadata says (`kept_chats.MADE_IN`).
+    # Whether the playground's page asked for it, as its metadata says (`membership.MADE_IN`).
     playground = models.BooleanField(default=False, db_default=False)
     worker = models.CharField(max_length=ID_LENGTH, default="")  # the process that runs it; empty once it has ended
     epoch = models.IntegerField(default=1, db_default=1)  # how many have claimed it

@@ -436,9 +436,8 @@ class Upkeep:
         rollouts = await self._stores.rollouts.purge()
         if rollouts.rollouts:
             logger.info("%d roll-outs whose time was over were removed", rollouts.rollouts)
-        more_chats = await self._stores.kept_chats.adopt()
         purged = await self._stores.responses.purge()
-        self._purge_goes_on = more_chats or rollouts.more or (purged.more and bool(purged.responses))
+        self._purge_goes_on = rollouts.more or (purged.more and bool(purged.responses))
         await self._forgetting.everywhere(purged.ids)
         if purged.responses:
             logger.info("%d stored responses past their bounds were removed", purged.responses)

@@ -353,11 +353,6 @@ class Settings(
         seconds(),
         "how long running responses, and clients that read their answers, may take when the server stops",
     )
-    playground_sharing: bool = setting(
-        False, flag,
-        "let everybody who may read a project's responses open any of its playground chats by link, not only those of "
-        "their own key or user (see Chats)",
-    )  # fmt: skip
     reasoning_encryption_keys: tuple[str, ...] = setting(
         (), secrets,
         "keys, separated by commas, for data that clients send back, like `encrypted_content`: the first one "

@@ -19,7 +19,6 @@ from responses_app.stores.base import (
     StoredResponse,
     WorkerState,
 )
-from responses_app.stores.kept_chats import BaseKeptChats, ChatsQuery, KeptTurns
 from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.stores import BaseChatStore
 
@@ -122,34 +121,6 @@ class NoChatStore(BaseChatStore):
 
     async def choices(self, project: str, first: str) -> Sequence[Never]:
         return ()
-
-    async def aclose(self) -> None:
-        """Nothing is held."""
-
-
-class NoKeptChats(BaseKeptChats):
-    """A store without any chat."""
-
-    async def listed(self, project: str, query: ChatsQuery) -> Sequence[Never]:
-        return ()
-
-    async def get(self, project: str, name: str, *, key_id: str) -> None:
-        return None
-
-    async def turns(self, project: str, chat_id: str) -> KeptTurns:
-        return KeptTurns(turns=(), more=False)
-
-    async def change(self, project: str, chat_id: str, changes: Mapping[str, object]) -> None:
-        """There is none to change."""
-
-    async def responses(self, project: str, chat_id: str) -> Sequence[Never]:
-        return ()
-
-    async def leave(self, project: str, chat_id: str) -> None:
-        """There is none in the list."""
-
-    async def adopt(self) -> bool:
-        return False
 
     async def aclose(self) -> None:
         """Nothing is held."""

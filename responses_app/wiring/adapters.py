@@ -23,8 +23,7 @@ from responses_app.settings.conf import Settings
 from responses_app.stores.base import BaseResponseStore
 from responses_app.stores.engines import BaseEngineStore
 from responses_app.stores.idempotency import BaseIdempotencyStore
-from responses_app.stores.kept_chats import BaseKeptChats
-from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore
+from responses_app.stores.nothing import NoChatStore, NoPictureStore
 from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.stores import BaseApprovalStore, BaseChatStore, BaseSharedTurns
 from responses_app.wiring.parts import Made, Parts, duty, part
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from responses_app.resources.conversations.store import Conversations
     from responses_app.resources.files.store import Files, Uploads
     from responses_app.resources.projects.store import Projects
-    from responses_app.resources.setups.store import Setups
     from responses_app.resources.skills.store import Skills
     from responses_app.resources.usage.store import UsageStore
     from responses_app.resources.webhooks.store import Webhooks
@@ -113,7 +111,6 @@ class Adapters(Parts):
         return Stores(
             self.store,
             self.chat_store,
-            self.kept_chat_store,
             self.conversations,
             self.files,
             self.approvals,
@@ -145,14 +142,6 @@ class Adapters(Parts):
         from responses_app.stores.database.responses.chats import DatabaseChatStore
 
         return self._own(DatabaseChatStore)
-
-    @part
-    def kept_chat_store(self) -> BaseKeptChats:
-        if not self.settings.responses_store:
-            return NoKeptChats()
-        from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
-
-        return self._own(DatabaseKeptChats)
 
     @part
     def pictures(self) -> BasePictureStore:
@@ -215,12 +204,6 @@ class Adapters(Parts):
         from responses_app.resources.webhooks.store import Webhooks
 
         return Webhooks(settings=self.settings, now=self.clock, timeout=self._timeout, polls=self.polls)
-
-    @part
-    def setups(self) -> "Setups":  # of the playground, under names
-        from responses_app.resources.setups.store import Setups
-
-        return Setups(now=self.clock, retentions=self.retentions, shared=self.shared)
 
     @part
     def usage(self) -> "UsageStore":  # what was used, and when

@@ -57,6 +57,7 @@ class Parts:
 
     def __init__(self) -> None:
         self.making = RLock()  # for each thread: a part is made of others
+        self._made: dict[Callable[[Any], Any], Any] = {}  # for extensions, by what makes it
 
     @classmethod
     def declared(cls, *kinds: type[part[Any]]) -> list[str]:
@@ -69,11 +70,20 @@ class Parts:
         for name in self.declared(early, duty, part, late):
             getattr(self, name)
 
+    def made(self, make: Callable[[Self], Made]) -> Made:
+        """Return what `make` makes of this. It is made once, and closed with the parts."""
+        with self.making:
+            if make not in self._made:
+                self._made[make] = make(self)
+            made: Made = self._made[make]
+            return made
+
     async def close(self) -> None:
         """Close what was made, but for the early parts."""
         for each in self._closable(duty):
             await each.aclose()
-        await asyncio.gather(*(each.aclose() for each in self._closable(part)))
+        of_extensions = [each for each in self._made.values() if hasattr(each, "aclose")]
+        await asyncio.gather(*(each.aclose() for each in (*self._closable(part), *of_extensions)))
         for each in self._closable(late):
             await each.aclose()
 

@@ -42,7 +42,6 @@ from responses_app.runs.duties import Draining, Upkeep
 from responses_app.runs.engines.doors import EngineDoors
 from responses_app.runs.engines.following import EngineFollower
 from responses_app.runs.idempotency import IdempotencyKeys
-from responses_app.runs.kept_chats import KeptChats
 from responses_app.runs.log.following import Followers
 from responses_app.runs.log.replay import Machines
 from responses_app.runs.log.run_log import LiveLogs
@@ -272,10 +271,6 @@ class Site(Adapters):
     @part
     def chats(self) -> StoredChats:  # chat completions
         return StoredChats(self.chat_store, self.responses, stores=self.settings.responses_store)
-
-    @part
-    def kept_chats(self) -> KeptChats:  # of the playground
-        return KeptChats(self.kept_chat_store, self.responses, sharing=self.settings.playground_sharing)
 
     @part
     def rollouts(self) -> Rollouts:

@@ -49,7 +49,7 @@ from responses_app.runs.queues.turns import FairTurns
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.runs.service import ResponseService
 from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse
-from responses_app.stores.nothing import NoChatStore, NoKeptChats
+from responses_app.stores.nothing import NoChatStore
 from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.rollouts import BaseRolloutStore
 from responses_app.stores.stores import BaseApprovalStore, BaseConversations
@@ -311,7 +311,6 @@ class Site:
         stores = Stores(
             self.store,
             NoChatStore(),
-            NoKeptChats(),
             self.conversations,
             self.files,
             self.approvals,

@@ -46,7 +46,7 @@ MODULES = (
         "responses_app.extensions.console.watch.transcript",
     ),
     # All of `responses_app.api.endpoints` that can be had without settings.
-    *(f"responses_app.api.{name}" for name in ("responses", "models", "chats")),
+    *(f"responses_app.api.{name}" for name in ("responses", "models")),
     *(f"responses_app.api.{name}" for name in ("messages", "completions", "openapi")),
     "responses_app.extensions.containers.endpoints",
     *(f"responses_app.extensions.training.{name}" for name in ("engine", "rollout_exports")),

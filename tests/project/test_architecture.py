@@ -28,7 +28,7 @@ FLOORS = (
     ("settings",),  # what the rooms below declare, gathered; those above it have theirs here
     ("wiring",),
     ("web",),
-    ("api", "watch"),
+    ("api",),
     ("management", "admin"),
     ("command_line", "responses_app"),  # the latter are the files that Django looks for in the package's own folder
     ("extensions",),  # each a room of its own

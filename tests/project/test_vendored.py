@@ -5,7 +5,7 @@ import re
 from tests.kit.server import ROOT
 from tests.project.vendoring import VENDOR, folder_of, libraries, problems
 
-SCRIPTS = ROOT / "responses_app/static/playground"
+SCRIPTS = ROOT / "responses_app/extensions/playground/static/playground"
 KEYS = {"name", "version", "licence", "package", "integrity", "why", "files", "from"}
 MAX_BYTES = 600_000  # of all of them, before they are compressed
 

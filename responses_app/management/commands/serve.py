@@ -171,7 +171,8 @@ class Command(BaseCommand):
         self.stdout.write(
             f"Try       curl {url}/responses{key} -H 'content-type: application/json' -d '{{\"input\": \"Hello\"}}'"
         )
-        self.stdout.write(f"Open      {url.removesuffix('v1')} in a browser: the playground")
+        page = "playground" if any(each.label == "playground" for each in extensions()) else "documentation"
+        self.stdout.write(f"Open      {url.removesuffix('v1')} in a browser: the {page}")
         self.stdout.flush()  # a pipe would keep them until the end
 
 

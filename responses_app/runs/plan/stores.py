@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from responses_app.stores.base import BaseResponseStore
-from responses_app.stores.kept_chats import BaseKeptChats
 from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.rollouts import BaseRolloutStore
 from responses_app.stores.stores import BaseApprovalStore, BaseChatStore, BaseConversations
@@ -19,7 +18,6 @@ class Stores:
 
     responses: BaseResponseStore
     chats: BaseChatStore
-    kept_chats: BaseKeptChats
     conversations: BaseConversations
     files: "Files"
     approvals: BaseApprovalStore

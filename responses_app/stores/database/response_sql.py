@@ -13,7 +13,7 @@ from responses_app.models import (
     SampledItem,
     Worker,
 )
-from responses_app.models.chats import ChatLabel
+from responses_app.models.playground import ChatLabel
 from responses_app.protocol.requests import resources
 from responses_app.stores.base import Claim
 

@@ -13,10 +13,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.db.models import Model, QuerySet
 
+from responses_app.extensions.playground.chat_store import DatabaseKeptChats
 from responses_app.kit import pool
 from responses_app.stores.base import BaseResponseStore, RetentionSettings
 from responses_app.stores.database.responses.chats import DatabaseChatStore
-from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
 from tests.contracts.store_life import OpenStore
 from tests.kit.server import ROOT, START_SECONDS
 from tests.kit.waiting import eventually

@@ -7,30 +7,27 @@ from typing import Any
 
 import pytest
 
-from responses_app.models import Response
-from responses_app.models.chats import ChatLabel
-from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.ids import PublicId
-from responses_app.stores.base import AcceptedResponse, BaseResponseStore, RetentionSettings, StoredResponse
-from responses_app.stores.database.responses import kept_chats
-from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
-from responses_app.stores.database.responses.removal import remove
-from responses_app.stores.kept_chats import (
-    MADE_IN,
+from responses_app.extensions.playground import chat_store
+from responses_app.extensions.playground.chat_store import (
     MAX_PINNED,
-    PLAYGROUND,
-    VERSION_OF,
-    BaseKeptChats,
     ChatsQuery,
+    DatabaseKeptChats,
     KeptChat,
     TooManyPinned,
 )
+from responses_app.models import Response
+from responses_app.models.playground import ChatLabel
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.ids import PublicId
+from responses_app.stores.base import AcceptedResponse, BaseResponseStore, RetentionSettings, StoredResponse
+from responses_app.stores.database.responses.membership import MADE_IN, PLAYGROUND, VERSION_OF
+from responses_app.stores.database.responses.removal import remove
 from tests.contracts.adapters.stores import Held, opening, rows, waits_for_a_lock, within
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, Turn, exchange, new_id, save_all
 from tests.contracts.store_life import NOW, OpenStore
 from tests.kit.clock import Clock
 
-OpenKeptChats = Callable[..., Awaitable[tuple[BaseResponseStore, BaseKeptChats]]]  # with `settings` and `now`
+OpenKeptChats = Callable[..., Awaitable[tuple[BaseResponseStore, DatabaseKeptChats]]]  # with `settings` and `now`
 
 
 def said(
@@ -345,7 +342,7 @@ class TestInDatabases:
             made.append(said(project, at, after=made[-1]))
         await save_all(responses, made)
         assert not (await chats.turns(project, of(made[0]))).more
-        monkeypatch.setattr(kept_chats, bound, most)
+        monkeypatch.setattr(chat_store, bound, most)
         turns = await chats.turns(project, of(made[0]))
         assert turns.more
         assert [each.response["id"] for each in turns.turns] == [of(each) for each in made[-read:]]
@@ -376,7 +373,7 @@ class TestInDatabases:
         later = said(project, 9, "later", after=other)  # it comes before the others have found their chats
         await responses.save(later)
         assert names(await chats.listed(project, query())) == [of(gone)]
-        monkeypatch.setattr(kept_chats, "ADOPTED_AT_ONCE", 3)
+        monkeypatch.setattr(chat_store, "ADOPTED_AT_ONCE", 3)
         while await chats.adopt():
             pass
         await responses.delete(project, of(later))

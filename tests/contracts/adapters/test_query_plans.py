@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from django.db import connections
 
+from responses_app.extensions.playground.chat_store import ChatsQuery, DatabaseKeptChats
 from responses_app.kit.clock import utc
 from responses_app.protocol.ids import PublicId
 from responses_app.resources.conversations.fields import ConversationAppend
@@ -17,9 +18,7 @@ from responses_app.resources.conversations.model import Conversation
 from responses_app.resources.conversations.store import Conversations
 from responses_app.stores.base import LogAppend, RetentionSettings, WorkerState
 from responses_app.stores.database.responses.chats import DatabaseChatStore
-from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
 from responses_app.stores.database.responses.store import DatabaseResponseStore
-from responses_app.stores.kept_chats import ChatsQuery
 from tests.contracts.adapters.stores import queries
 from tests.contracts.adapters.test_chat_store import choices, name
 from tests.contracts.store import GONE, INPUT, Turn, exchange, sampled_text, save_all

@@ -4,11 +4,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from responses_app.extensions.playground.setups import (
+    MAX_SETUPS,
+    MAX_TOGETHER,
+    PlaygroundPrompt,
+    Setups,
+    TooManySetups,
+    shown,
+)
 from responses_app.kit.errors import StoreError
 from responses_app.kit.threads import DatabaseReaders
 from responses_app.protocol.errors import JsonObject
-from responses_app.resources.setups.fields import MAX_SETUPS, MAX_TOGETHER, PlaygroundPrompt, shown
-from responses_app.resources.setups.store import Setups, TooManySetups
 from responses_app.stores.database.engines import DatabaseEngines
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id
 

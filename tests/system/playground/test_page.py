@@ -23,7 +23,7 @@ from tests.kit.programs import run_program
 from tests.kit.server import ROOT, Server, clean_environ
 from tests.system.playground.browser import Playground
 
-SCRIPTS = ROOT / "responses_app/static/playground"
+SCRIPTS = ROOT / "responses_app/extensions/playground/static/playground"
 MAX_SCRIPT_BYTES = 400_000  # as they lie there; `test_text.py` bounds what a first visit loads
 MAX_LINES = 450
 

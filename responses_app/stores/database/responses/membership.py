@@ -19,8 +19,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from responses_app.kit.sql import Row, for_update, in_parts, placeholders
+from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES
 
+MADE_IN, PLAYGROUND = "made_in", "playground"  # in `metadata` of what the playground's page asks for
+VERSION_OF = "version_of"  # a key of `metadata`: a response of the chat that a root belongs to
 MAX_UP = 100_000  # links that are walked towards a root; ends a walk that a damaged table would send in circles
 _KNOWN = f"SELECT id, project, chat_id, conversation_id FROM {RESPONSES} WHERE id IN ({{ids}})"
 # From a link towards the root, up to the first response that belongs somewhere. Parameters: id, project twice, depth.
@@ -51,6 +54,17 @@ SELECT named.id FROM {NAMES} AS named LEFT JOIN {NAMES} AS own ON own.id = %s AN
 WHERE named.name = %s AND named.project = %s AND (own.leg IS NULL OR named.leg < own.leg)
 ORDER BY named.leg DESC LIMIT 1
 """
+
+
+def made_in_playground(response: ResponseObject) -> bool:
+    """Return whether the playground's page asked for a response."""
+    return (response.get("metadata") or {}).get(MADE_IN) == PLAYGROUND
+
+
+def version_of(response: ResponseObject) -> str:
+    """Return the response whose chat a root says that it belongs to; "" for none."""
+    named = (response.get("metadata") or {}).get(VERSION_OF, "")
+    return named if named.startswith("resp_") and named.isidentifier() else ""
 
 
 def in_chats(cursor: CursorWrapper, rows: Sequence[Row], parents: Mapping[str, str]) -> list[Row]:

@@ -27,7 +27,7 @@ from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import AcceptedResponse, StoredResponse, WorkerState
 from responses_app.stores.database.response_sql import claim_row
-from responses_app.stores.kept_chats import made_in_playground
+from responses_app.stores.database.responses.membership import made_in_playground
 
 
 def pack(numbers: Sequence[int]) -> bytes:

@@ -81,7 +81,7 @@ from responses_app.stores.database.response_sql import (
     append_log,
     claim_row,
 )
-from responses_app.stores.database.responses.membership import in_chats
+from responses_app.stores.database.responses.membership import in_chats, version_of
 from responses_app.stores.database.responses.rows import (
     accepted_row,
     choice_rows,
@@ -93,7 +93,6 @@ from responses_app.stores.database.responses.rows import (
     time_value,
 )
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
-from responses_app.stores.kept_chats import version_of
 
 Result = TypeVar("Result")
 

@@ -1,5 +1,8 @@
 """Chats among the responses of a database: found by the column `chat_id`, of which two indexes hold all that is asked.
 
+A chat is the tree of stored responses that go on from one root, or the responses of a conversation (`membership`).
+Nothing is kept a second time: what a person sets of a chat (a title, a pin) goes with its last response.
+
 The list walks a project's newest responses and takes those that are the newest of their chats. So it reads as many
 entries of an index as the chats it lists have responses, whatever else there is. Bodies are read of the first and the
 newest response of a listed chat alone.
@@ -14,30 +17,24 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from engine import orjson
+from responses_app.extensions.playground.chat_search import SEARCHED_RESPONSES, search, titled
+from responses_app.kit.errors import StoreError
 from responses_app.kit.places import leave, left
 from responses_app.kit.sql import for_update, one_at_a_time, placeholders
 from responses_app.kit.table import Store, can_be_known
-from responses_app.models.chats import ChatLabel
+from responses_app.models.playground import ChatLabel
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.words import as_searched, words_of_json
+from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import RetentionSettings
 from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES
-from responses_app.stores.database.responses.chat_search import search, titled
 from responses_app.stores.database.responses.membership import adopt
 from responses_app.stores.database.responses.rows import response_of, second_of, time_value
-from responses_app.stores.kept_chats import (
-    MAX_PINNED,
-    MAX_TURN_BYTES,
-    MAX_TURNS,
-    SEARCHED_RESPONSES,
-    TITLE_WORDS,
-    BaseKeptChats,
-    ChatsQuery,
-    KeptChat,
-    KeptTurn,
-    KeptTurns,
-    TooManyPinned,
-)
 
+TITLE_WORDS = 70  # characters of what was asked first that are a chat's title until somebody sets one
+MAX_TURNS = 1000  # of a chat that are read at once, the newest
+MAX_TURN_BYTES = 32 << 20  # of these turns; the newest is read in any case
+MAX_PINNED = 100  # chats of a project
 PIN_LOCK = 0x70696E73  # the space of the locks of projects
 LISTED = "playground.chats"  # the list in which the places of deleted chats are noted
 ADOPTED_AT_ONCE = 100  # responses a transaction; bounds how long a server's writes wait for one
@@ -96,31 +93,86 @@ FROM {RESPONSES} AS response LEFT JOIN {PARTS} AS part ON part.id = response.id 
 """
 
 
-class DatabaseKeptChats(Store[RetentionSettings], BaseKeptChats):
-    """The chats of the database `using`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptChat:
+    """A chat, without its turns."""
 
-    Responses are known as long as `settings` say, by the clock `now`. `timeout` bounds, in seconds, whatever waits for
-    the database.
+    id: str  # its root's, or the conversation's
+    title: str  # that was set, else its first words
+    title_from: str  # words, model or person
+    pinned: bool
+    model: str  # of its newest response
+    created_at: int  # Unix seconds: when its first response was created that is still kept
+    updated_at: int  # Unix seconds: when its newest response was created
+    newest: str  # the id of that
+    responses: int  # how many there are
+    is_own: bool  # whether the key that asks has asked for any of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptTurn:
+    """A response of a chat; `parent` is the id of the one it goes on from, None for a root."""
+
+    response: ResponseObject
+    parent: str | None
+    input_items: Sequence[JsonObject]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptTurns:
+    """The turns of a chat, the oldest first; `more`: older ones are left out."""
+
+    turns: Sequence[KeptTurn]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatsQuery:
+    """What part of the list of chats is asked for."""
+
+    key_id: str  # whose; "": everybody's
+    only_playground: bool = False  # pinned chats, and those in which the playground's page asked for a response
+    search: str = ""  # what stands in their titles or texts
+    after: str | None = None  # the id of the chat behind which it begins
+    limit: int  # chats, at most
+
+
+class TooManyPinned(StoreError):
+    """A project has as many pinned chats as it may have."""
+
+
+class DatabaseKeptChats(Store[RetentionSettings]):
+    """The chats of projects. Every method raises `StoreError`.
+
+    A chat is named by its id, or by the id of any of its responses. What is past its time is not found.
     """
 
     unlimited = RetentionSettings()
 
     async def listed(self, project: str, query: ChatsQuery) -> Sequence[KeptChat]:
+        """Return the pinned chats, then the others, each the one with the newest response first.
+
+        A search finds chats by their titles and by what was said in the newest responses, whatever the case; it is
+        bounded in what it reads. The chat `after` may be gone.
+        """
         since = self._known_since(project)
         page = query.only_playground
         return await self._threads.run(lambda db: _Chats(db, project, query.key_id, since, page).listed(query))
 
     async def get(self, project: str, name: str, *, key_id: str) -> KeptChat | None:
+        """Return a chat."""
         if not can_be_known(name):
             return None
         since = self._known_since(project)
         return await self._threads.run(lambda db: _Chats(db, project, key_id, since).named(name))
 
     async def turns(self, project: str, chat_id: str) -> KeptTurns:
+        """Return the newest turns of a chat, by its own id."""
         since = self._known_since(project)
         return await self._threads.run(lambda db: _Chats(db, project, "", since).turns(chat_id))
 
     async def change(self, project: str, chat_id: str, changes: Mapping[str, object]) -> None:
+        """Set `title`, `title_from` or `pinned` of a chat that there is. Raises `TooManyPinned`."""
         at, since = datetime.fromtimestamp(self._now(), UTC), self._known_since(project)
 
         def write(connection: BaseDatabaseWrapper) -> None:
@@ -141,6 +193,8 @@ class DatabaseKeptChats(Store[RetentionSettings], BaseKeptChats):
         return self._retentions.oldest(project, self._now(), ttl=self._settings.responses_store_ttl)
 
     async def responses(self, project: str, chat_id: str) -> Sequence[str]:
+        """Return the ids of a chat's newest responses, the newest first, about as many as `MAX_TURNS`."""
+
         def read(connection: BaseDatabaseWrapper) -> Sequence[str]:
             chats = _Chats(connection, project, "", self._known_since(project))
             return [row[0] for row in chats.newest_of(chat_id, "id")]
@@ -148,6 +202,7 @@ class DatabaseKeptChats(Store[RetentionSettings], BaseKeptChats):
         return await self._threads.run(read)
 
     async def leave(self, project: str, chat_id: str) -> None:
+        """Note where a chat stands in the list, before it is deleted: it may be the cursor of a client."""
         at, since = datetime.fromtimestamp(self._now(), UTC), self._known_since(project)
 
         def write(connection: BaseDatabaseWrapper) -> None:
@@ -158,6 +213,8 @@ class DatabaseKeptChats(Store[RetentionSettings], BaseKeptChats):
         await self._threads.run(write)
 
     async def adopt(self) -> bool:
+        """Find out to which chats some responses belong that an older version kept; return whether there are more."""
+
         def write(connection: BaseDatabaseWrapper) -> int:
             with transaction.atomic(using=connection.alias):
                 return adopt(connection, at_most=ADOPTED_AT_ONCE)
@@ -370,7 +427,7 @@ class _Chats:
         sql = f"SELECT id, model FROM {RESPONSES} WHERE id IN ({placeholders(ids)})"
         return {row[0]: row[1] for row in self._rows(sql, ids)} if ids else {}
 
-    def _rows(self, sql: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
+    def _rows(self, sql: str, parameters: Sequence[Any]) -> Sequence[Sequence[Any]]:
         with self.connection.cursor() as cursor:
             cursor.execute(sql, parameters)
             rows: Sequence[Sequence[Any]] = cursor.fetchall()

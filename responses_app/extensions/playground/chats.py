@@ -6,13 +6,18 @@ its chats, can be read. That keeps lists apart, and no secrets: whoever knows th
 read it (`runs.by_id`).
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
+from responses_app.extensions.playground.chat_store import ChatsQuery, DatabaseKeptChats, KeptChat, KeptTurns
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import ApiError, not_found
 from responses_app.runs.by_id import ResponsesById
-from responses_app.stores.kept_chats import BaseKeptChats, ChatsQuery, KeptChat, KeptTurns
+from responses_app.wiring.site import Site
+
+ADOPTING_SECONDS = 1.0  # between two parts of what an older version has left
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +29,45 @@ class WholeChat:
 
 
 class KeptChats:
-    """The chats of a server. `sharing`: those of others in the project can be read.
+    """The chats of a server. Where it keeps no responses, there are none.
+
+    `sharing`: those of others in the project can be read.
 
     Every method raises `ApiError` (404) for what the caller does not have, and `StoreError`.
     """
 
-    def __init__(self, store: BaseKeptChats, responses: ResponsesById, *, sharing: bool) -> None:
+    def __init__(self, store: DatabaseKeptChats, responses: ResponsesById, *, keeps: bool, sharing: bool) -> None:
         self._store = store
         self._responses = responses
+        self._keeps = keeps
         self._sharing = sharing
+
+    @classmethod
+    def of(cls, site: Site) -> Self:
+        """Return those of a server."""
+        settings: Any = site.settings  # with those of the extension
+        store = DatabaseKeptChats(
+            settings=settings,
+            now=site.clock,
+            timeout=settings.database_timeout_seconds,
+            retentions=site.retentions,
+        )
+        return cls(store, site.responses, keeps=settings.responses_store, sharing=settings.playground_sharing)
+
+    async def aclose(self) -> None:
+        """Let go of everything. Safe to call twice."""
+        await self._store.aclose()
+
+    async def adopt(self) -> None:
+        """Find out to which chats the responses belong that an older version kept."""
+        more = self._keeps
+        while more:
+            more = await self._store.adopt()
+            await asyncio.sleep(ADOPTING_SECONDS if more else 0)
 
     async def listed(self, caller: Caller, query: ChatsQuery) -> Sequence[KeptChat]:
         """Return a part of the list; the chat behind which it begins may be gone."""
-        return await self._store.listed(caller.project, query)
+        return await self._store.listed(caller.project, query) if self._keeps else ()
 
     async def whole(self, caller: Caller, name: str) -> WholeChat:
         """Return a chat with its turns."""
@@ -76,7 +107,7 @@ class KeptChats:
         return True
 
     async def _chat(self, caller: Caller, name: str, *, reads: bool = False) -> KeptChat:
-        chat = await self._store.get(caller.project, name, key_id=caller.key_id)
+        chat = await self._store.get(caller.project, name, key_id=caller.key_id) if self._keeps else None
         if chat is None or not (chat.is_own or (self._sharing and reads)):
             raise chat_not_found(name)
         return chat

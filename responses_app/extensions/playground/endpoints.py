@@ -7,26 +7,32 @@ from typing import Any, Literal, cast
 
 from typing_extensions import TypedDict
 
+from responses_app.extensions.playground.chat_store import MAX_PINNED, ChatsQuery, KeptChat, KeptTurn, TooManyPinned
+from responses_app.extensions.playground.chats import KeptChats, WholeChat
+from responses_app.extensions.playground.setups import (
+    MAX_SETUPS,
+    MAX_TOGETHER,
+    DeletedPlaygroundPrompt,
+    NewPlaygroundPrompt,
+    PlaygroundPrompt,
+    PlaygroundPromptList,
+    Setups,
+    TooManySetups,
+    parse_prompt,
+    prompt_not_found,
+    shown,
+)
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.errors import JsonObject, ResponseError, invalid_value
+from responses_app.protocol.errors import JsonObject, ResponseError, invalid_request, invalid_value
 from responses_app.protocol.events.dialects import DIALECT_HEADER, Dialect
 from responses_app.protocol.fields import ClientModel, Text, missing, validate
 from responses_app.protocol.items.resources import ItemJson, OutputJson, input_item_resource
 from responses_app.protocol.requests.create_fields import GenerationFields
-from responses_app.protocol.requests.pages import page_of, parse_list_query
+from responses_app.protocol.requests.pages import list_page, page_of, parse_list_query
 from responses_app.protocol.requests.resources import IncompleteDetails, ResponseObject, StatusText
 from responses_app.protocol.usage import Usage
-from responses_app.runs.kept_chats import WholeChat
-from responses_app.stores.kept_chats import (
-    MADE_IN,
-    MAX_PINNED,
-    PLAYGROUND,
-    ChatsQuery,
-    KeptChat,
-    KeptTurn,
-    TooManyPinned,
-)
+from responses_app.stores.database.responses.membership import MADE_IN, PLAYGROUND
 from responses_app.web.endpoint import AFTER, DIALECT, LIMIT, Endpoint, Parameter, Refusals, text
 from responses_app.web.http import ApiRequest, read_json
 from responses_app.wiring.site import get_site
@@ -111,10 +117,23 @@ class PlaygroundChatChanges(ClientModel):
     pinned: bool | None = None
 
 
+def _chats() -> KeptChats:
+    return get_site().made(KeptChats.of)
+
+
+def _setups() -> Setups:
+    return get_site().made(Setups.of)
+
+
 REFUSALS: Refusals = {
+    TooManySetups: lambda *_: invalid_request(
+        f"A project keeps at most {MAX_SETUPS} setups of the playground, and {MAX_TOGETHER >> 20} MiB of them. "
+        "Delete one first.",
+        code="too_many_prompts",
+    ),
     TooManyPinned: lambda *_: invalid_value(
         "pinned", f"true. A project has at most {MAX_PINNED} pinned chats; unpin another one first."
-    )
+    ),
 }
 
 
@@ -151,7 +170,7 @@ async def _list(request: ApiRequest) -> PlaygroundChatList:
         after=page.after,
         limit=page.limit + 1,
     )
-    return page_of(await get_site().kept_chats.listed(caller, wanted), page, _shown)
+    return page_of(await _chats().listed(caller, wanted), page, _shown)
 
 
 def _made_in(name: str) -> bool:
@@ -163,17 +182,17 @@ def _made_in(name: str) -> bool:
 async def _get(request: ApiRequest, chat_id: str) -> WholePlaygroundChat:
     site = get_site()
     dialect = site.dialect(request.headers.get(DIALECT_HEADER))
-    whole = await site.kept_chats.whole(request.caller, chat_id)
+    whole = await _chats().whole(request.caller, chat_id)
     return await asyncio.to_thread(_whole, whole, dialect)  # a long one takes a second
 
 
 async def _change(request: ApiRequest, chat_id: str) -> PlaygroundChat:
     changes = await read_json(request, parse_chat_changes, get_site().reader)
-    return _shown(await get_site().kept_chats.change(request.caller, chat_id, changes))
+    return _shown(await _chats().change(request.caller, chat_id, changes))
 
 
 async def _delete(request: ApiRequest, chat_id: str) -> DeletedPlaygroundChat:
-    own_id, count = await get_site().kept_chats.delete(request.caller, chat_id)
+    own_id, count = await _chats().delete(request.caller, chat_id)
     return {"id": own_id, "object": "playground.chat.deleted", "deleted": True, "responses": count}
 
 
@@ -222,8 +241,27 @@ def _turn(turn: KeptTurn, dialect: Dialect) -> PlaygroundTurn:
     }
 
 
+async def _prompts(request: ApiRequest) -> PlaygroundPromptList:
+    rows = await _setups().all_of(request.project)
+    return list_page([shown(row) for row in rows], has_more=False)
+
+
+async def _put_prompt(request: ApiRequest) -> PlaygroundPrompt:
+    site = get_site()
+    name, setup = await read_json(request, parse_prompt, site.reader)
+    at = int(site.service.now())
+    return shown(await _setups().put(request.project, name, setup, new_id=site.new_id(ids.PROMPT), at=at))
+
+
+async def _delete_prompt(request: ApiRequest, prompt_id: str) -> DeletedPlaygroundPrompt:
+    if not await _setups().delete(request.project, prompt_id):
+        raise prompt_not_found(prompt_id)
+    return {"id": prompt_id, "object": "playground.prompt.deleted", "deleted": True}
+
+
 _CHATS = "/v1/playground/chats"
 _CHAT = f"{_CHATS}/{{chat_id}}"
+_PROMPTS = "/v1/playground/prompts"
 _SEARCH = Parameter("search", "Only chats in whose titles or texts this stands.", text(maxLength=MAX_SEARCH))
 _MADE_IN = Parameter(
     MADE_IN, "`playground`: only pinned chats and those of the playground's page.", text(enum=[PLAYGROUND])
@@ -249,4 +287,12 @@ ENDPOINTS = (
         body=PlaygroundChatChanges,
     ),
     _endpoint("DELETE", _CHAT, _delete, "deletePlaygroundChat", "Delete all responses of a chat"),
+    _endpoint("GET", _PROMPTS, _prompts, "listPlaygroundPrompts", "List the named setups of the project"),
+    _endpoint(
+        *("POST", _PROMPTS, _put_prompt, "putPlaygroundPrompt"),
+        "Keep a setup under a name, or replace the one that has it",
+        body=NewPlaygroundPrompt,
+        keeps=("A setup is kept under its name", "Keep it in a file of your own."),
+    ),
+    _endpoint("DELETE", f"{_PROMPTS}/{{prompt_id}}", _delete_prompt, "deletePlaygroundPrompt", "Delete a named setup"),
 )

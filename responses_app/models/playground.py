@@ -1,13 +1,14 @@
-"""What people set of the chats that the playground lists.
+"""What the playground keeps of a project: what people set of chats, and setups under names.
 
-A chat is no row: it is the responses that have its `chat_id`.
+A chat is no row: it is the responses that have its `chat_id`. What is kept is exported, erased and removed in time on a
+server without the playground, too.
 """
 
 from typing import ClassVar
 
 from django.db import models
 
-from responses_app.kit.columns import WithId
+from responses_app.kit.columns import JSONTextField, WithId
 from responses_app.kit.kept import Kept, Line
 
 
@@ -26,3 +27,17 @@ class ChatLabel(WithId):
             models.Index(fields=["project", "changed_at"], name="chatlabel_project"),
             models.Index(fields=["project"], name="chatlabel_pinned", condition=models.Q(pinned=True)),
         ]
+
+
+class NamedSetup(WithId):
+    """A setup of the playground that a project keeps under a name."""
+
+    project = models.CharField(max_length=64, default="default")
+    name = models.TextField()
+    setup = JSONTextField(default=dict)
+    created_at = models.DateTimeField()
+    updated_at = models.DateTimeField()
+    kept = Kept(shown=(170, "named setups"), dated="updated_at", line=Line(50, "prompt", "id name setup"))
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["project", "name"], name="namedsetup_name")]

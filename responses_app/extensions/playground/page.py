@@ -1,6 +1,7 @@
 """`GET /`: the playground for a browser, a JSON 404 for a client of the API that asks for JSON there."""
 
 import json
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -45,6 +46,7 @@ def playground(request: HttpRequest) -> HttpResponse:
 def _facts(request: HttpRequest) -> JsonObject:
     """Return what the page begins with: how one signs in, and which of the server's tools it can switch on."""
     site = get_site()
+    settings: Any = site.settings  # with those of the extension
     is_open = site.door.is_open(request.scope, headers_in(request.scope))  # type: ignore[attr-defined]
     by_session = not is_open and bool(session_scopes(request.user))
     return {
@@ -60,7 +62,7 @@ def _facts(request: HttpRequest) -> JsonObject:
         "message_bytes": site.settings.websocket_max_message_bytes,
         "kept": site.settings.responses_store,
         "lease_seconds": site.settings.worker_lease_seconds,
-        "sharing": site.settings.playground_sharing,
+        "sharing": settings.playground_sharing,
         "files": file_limits(site),
         "fields": [_control(name) for name in SAMPLED],
         "timeline": "/watch/responses/" if is_open or sees_figures(request.user) else "",

@@ -10,12 +10,15 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from engine import orjson
 from responses_app.kit.sql import placeholders
-from responses_app.models.chats import ChatLabel
+from responses_app.models.playground import ChatLabel
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.words import as_searched, text_of
 from responses_app.stores.database.response_sql import RESPONSES
-from responses_app.stores.kept_chats import SEARCHED_BYTES, SEARCHED_EACH, SEARCHED_TITLES
 
+SEARCHED_RESPONSES = 2000  # the newest ones of the caller, in which a search looks
+SEARCHED_BYTES = 16 << 20  # of their texts
+SEARCHED_EACH = 256 << 10  # bytes of a response; a larger one is not searched
+SEARCHED_TITLES = 5000  # the titles of a project that were set last
 AT_ONCE = 50  # responses whose texts are in memory together
 _TEXTS = f"""
 SELECT id, CASE WHEN size <= %s THEN input_items END, CASE WHEN size <= %s THEN body END
