@@ -84,7 +84,7 @@ def search_by_meaning(
     metrics: Metrics,
 ) -> None:
     """Have the file search, if there is one, use this model."""
-    from responses_app.tools.file_search import FileSearchTool
+    from responses_app.resources.vector_stores.tool import FileSearchTool
 
     served = None if model is None else models.named(model.name)
     if served is None:

@@ -19,7 +19,7 @@ from responses_app.tools.reading.processes import DocumentReader, ReadFailed
 from responses_app.wiring.adapters import Adapters
 
 if TYPE_CHECKING:
-    from responses_app.tools.file_search import FileSearchTool
+    from responses_app.resources.vector_stores.tool import FileSearchTool
 
 
 def tool_parts(settings: Settings, adapters: Adapters, clock: StoreClock) -> ToolParts:
@@ -83,7 +83,7 @@ def document_text() -> ReadDocument:
 
 def file_search_of(tools: Iterable[BaseTool]) -> "FileSearchTool":
     """Return the file search, whose vector stores have an API of their own. Raises `ApiError` where there is none."""
-    from responses_app.tools.file_search import FileSearchTool
+    from responses_app.resources.vector_stores.tool import FileSearchTool
 
     for tool in tools:
         if isinstance(tool, FileSearchTool):
@@ -121,7 +121,7 @@ def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
 
 def _file_search(settings: Settings, parts: ToolParts) -> BaseTool:
     from responses_app.resources.vector_stores.store import VectorStores
-    from responses_app.tools.file_search import FileSearchTool, Indexer
+    from responses_app.resources.vector_stores.tool import FileSearchTool, Indexer
     from responses_app.tools.reading.processes import DocumentReader
 
     stores = VectorStores(

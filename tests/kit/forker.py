@@ -38,7 +38,7 @@ MODULES = (
     *("django.core.handlers.asgi", "django.template.defaulttags", "django.views.generic"),
     *("django.db.backends.sqlite3.base", "django.contrib.auth.hashers", "django.contrib.staticfiles.handlers"),
     *("engine.backends.demo.engine", "responses_app.wiring.site", "responses_app.web.bodies"),
-    "responses_app.tools.file_search",
+    "responses_app.resources.vector_stores.tool",
     *("engine.contents.bounded_validators", "lark.load_grammar"),  # loaded with a first schema or grammar
     *(
         "responses_app.web.middleware",

@@ -8,7 +8,6 @@ work.py       files that are to be read or embedded, and which worker does it
 search.py     how chunks are found, by words
 nearest.py    how chunks are found by vectors
 removal.py    how what is deleted or has expired is removed
+tool.py       the tool `file_search`, which searches them and has files read; `tools/meaning.py` has them embedded
 endpoints.py  `/v1/vector_stores`
-
-`tools/file_search.py` is the tool that searches them, and has files read; `tools/meaning.py` has them embedded.
 """

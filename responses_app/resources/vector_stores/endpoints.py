@@ -49,7 +49,7 @@ from responses_app.resources.vector_stores.fields import (
     stores_full,
 )
 from responses_app.resources.vector_stores.store import VectorStoresFull
-from responses_app.tools.file_search import FileSearchTool
+from responses_app.resources.vector_stores.tool import FileSearchTool
 from responses_app.web.endpoint import BEFORE, PAGED, Endpoint, Parameter, Refusals, text
 from responses_app.web.http import ApiRequest, or_raise, read_json
 from responses_app.wiring.server_tools import file_search_of

@@ -16,11 +16,11 @@ from responses_app.resources.vector_stores.fields import FileCounts, Hit, NewSto
 from responses_app.resources.vector_stores.model import VectorStore, VectorStoreBatch, VectorStoreChunk, VectorStoreFile
 from responses_app.resources.vector_stores.settings import VectorStoreSettings
 from responses_app.resources.vector_stores.store import VectorStores, VectorStoresFull
+from responses_app.resources.vector_stores.tool import Indexer
 from responses_app.resources.vector_stores.work import CHUNKS_AT_ONCE, MAX_TRIES
 from responses_app.resources.webhooks.settings import WebhookSettings
 from responses_app.resources.webhooks.store import Webhooks
 from responses_app.stores.database.transfer.retention import DatabaseRetentions
-from responses_app.tools.file_search import Indexer
 from responses_app.tools.reading.processes import DocumentReader
 from tests.contracts.adapters.stores import within
 from tests.contracts.adapters.test_webhooks import claimed_by, endpoint, told

@@ -12,9 +12,9 @@ from engine.formats.base import FunctionTool, ToolNamespace
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.prompt import developer_text
 from engine.types import TurnRules
+from responses_app.resources.vector_stores.tool import DESCRIPTION as ABOUT_FILES
+from responses_app.resources.vector_stores.tool import FUNCTION, NAME, NAMESPACE, SCHEMA
 from responses_app.tools.browser.tool import DESCRIPTION, FUNCTIONS
-from responses_app.tools.file_search import DESCRIPTION as ABOUT_FILES
-from responses_app.tools.file_search import FUNCTION, NAME, NAMESPACE, SCHEMA
 from tests.unit.engine.prompts import answer_of, call_of, prompt_with, reply_with
 
 OFFERED = [ToolNamespace("python", "Runs code.")]

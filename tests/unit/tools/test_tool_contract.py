@@ -7,7 +7,7 @@ import pytest
 
 from responses_app.extensions.containers.shell import ShellTool
 from responses_app.resources.vector_stores.settings import VectorStoreSettings
-from responses_app.tools.file_search import NAME, FileSearchTool, Indexer
+from responses_app.resources.vector_stores.tool import NAME, FileSearchTool, Indexer
 from responses_app.tools.reading.processes import DocumentReader
 from tests.contracts.adapters.conftest import OpenDatabase, migrated_sqlite, open_database, sqlite_url  # noqa: F401 - fixtures
 from tests.contracts.adapters.test_vector_stores import Hands, Kept

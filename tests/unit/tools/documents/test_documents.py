@@ -9,8 +9,8 @@ import pytest
 from responses_app.protocol.files.searches import Chunking
 from responses_app.protocol.requests.server_tools import MAX_KEPT, FoundFiles
 from responses_app.resources.vector_stores.fields import Hit
+from responses_app.resources.vector_stores.tool import queries_of, results_text
 from responses_app.tools.base import ToolFailed
-from responses_app.tools.file_search import queries_of, results_text
 from responses_app.tools.reading import processes as reader_module
 from responses_app.tools.reading.documents import answer, text_of
 from responses_app.tools.reading.processes import DocumentReader, ReadFailed
