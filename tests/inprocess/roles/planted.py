@@ -32,7 +32,7 @@ ASKED = {
 WEBHOOK = {"name": "w", "url": "https://93.184.216.34/", "event_types": ["response.completed"]}
 _ROWS = f"""
 from django.contrib.auth.models import Group
-from responses_app.models import Conversation
+from responses_app.resources.conversations.model import Conversation
 from responses_app.resources.projects.callers import create_admin_key
 Conversation.objects.update(title="Title {MARKER}")
 Group.objects.create(name="kitchen")
