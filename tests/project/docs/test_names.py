@@ -10,7 +10,7 @@ import pytest
 from responses_app.protocol.api_keys import SCOPES
 from responses_app.settings.conf import secret_files, table
 from tests.kit.server import ROOT
-from tests.project.docs.pages import DOCS, everything, pages, text_of
+from tests.project.docs.pages import DOCS, blocks_of, everything, pages, text_of
 
 SETTINGS = {*(row.name for row in table()), *secret_files()}
 OURS = {  # of make, of tests and of templates: no settings of the server
@@ -28,11 +28,13 @@ OURS = {  # of make, of tests and of templates: no settings of the server
     *("CI_LIMIT_SECONDS", "BROWSER_WAIT_MS", "HOUR_STREAMS", "HOUR_CONNECTIONS", "HOUR_PACE"),
     *("LARGE_STORE_RESPONSES", "LARGE_STORE_URL", "NAME_FILE", "VECTOR_STORE_ID"),
     *("APP_LABEL", "MIGRATION_NAME"),
+    "NOTES_MAX",
     *("RESPSITE_API_KEY", "RESPSITE_BIND", "RESPSITE_LISTEN", "RESPSITE_NAMES", "RESPSITE_TLS", "RESPSITE_UPSTREAM"),
 }
 WORDS = {
     "LICENSE",
     "TMPDIR",
+    "PYTHONPATH",
     "EXPLAIN",
     "POST",
     "DELETE",
@@ -54,6 +56,7 @@ OF_OTHER_PROGRAMS = (
     *("ENABLE_RETRIEVAL_QUERY_GENERATION", "ENABLE_CONTEXT_COMPACTION", "ENABLE_DIRECT_CONNECTIONS"),
     *("ENABLE_RESPONSES_API_STATEFUL", "CONTEXT_COMPACTION_TOKEN_THRESHOLD"),
 )
+OF_THE_PACKAGE = "it is a part of "  # the package of the page of extensions
 README = ROOT / "README.md"
 MAP = DOCS / "explanation" / "map.md"
 GLOSSARY = DOCS / "reference" / "glossary.md"
@@ -105,6 +108,31 @@ def test_the_map_is_short_and_names_no_folder_that_is_gone() -> None:
     there = {path.name for package in ("engine", "respsite", "responses_app") for path in (ROOT / package).rglob("*/")}
     assert len(named) > 20
     assert set(named) - there <= {"engine", "respsite"}  # the packages themselves
+
+
+def test_names_in_the_map_are_names_of_the_code() -> None:
+    named = {part for name in re.findall(r"`([\w.]+)`", text_of(MAP)) for part in name.split(".")}
+    sources = [*ROOT.glob("responses_app/**/*.py"), *ROOT.glob("engine/**/*.py"), *ROOT.glob("**/playground/*.js")]
+    words = {"py", "md", *re.findall(r"\w+", " ".join(path.read_text() for path in sources))}
+    assert len(named) > 50
+    assert named <= words
+
+
+def test_the_page_of_extensions_shows_the_package_that_is_tested() -> None:
+    page, package = DOCS / "how-to" / "extensions.md", ROOT / "tests" / "system" / "extensions" / "acme_notes_package"
+    shown = [block for block in blocks_of(page) if block.why_not.startswith(OF_THE_PACKAGE)]
+    assert len(shown) > 4
+    for block in shown:
+        file = block.why_not.removeprefix(OF_THE_PACKAGE)
+        assert _lines(block.code) - _lines((package / file).read_text()) == set(), file
+
+
+def _lines(code: str) -> set[str]:
+    """Return the lines of Python, as if each name had an import of its own."""
+    lines = [line.strip() for line in code.splitlines()]
+    parts = [re.fullmatch(r"(from \S+ import )(.+)", line) for line in lines]
+    imports = {f"{found[1]}{name}" for found in parts if found for name in found[2].split(", ")}
+    return imports | {line for line, found in zip(lines, parts, strict=True) if not found}
 
 
 def test_the_glossary_has_few_words_and_explains_each_once() -> None:

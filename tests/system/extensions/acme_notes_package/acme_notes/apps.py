@@ -45,7 +45,7 @@ class Notes(Extension):
         from acme_notes.store import Notes
 
         assert isinstance(site.settings, NotesSettings)
-        notes, most = Notes(), site.settings.notes_max
+        notes, most = site.made(Notes.of), site.settings.notes_max
         return (Duty("trimming notes", lambda: notes.trim(most), seconds=1.0),)
 
     def looks(self) -> Mapping[str, Look]:

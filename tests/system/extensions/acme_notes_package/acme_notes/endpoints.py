@@ -5,14 +5,12 @@ from functools import partial
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from acme_notes.store import Notes
+from acme_notes.store import notes
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.fields import ClientModel, validate
 from responses_app.web.endpoint import Endpoint
 from responses_app.web.http import ApiRequest, read_json
 from responses_app.wiring.site import get_site
-
-notes = Notes()
 
 
 class NewNote(ClientModel):
@@ -29,12 +27,12 @@ class NoteList(TypedDict):
 
 async def _create(request: ApiRequest) -> NoteList:
     note = await read_json(request, partial(validate, NewNote), get_site().reader)
-    await notes.add(request.project, note.text)
-    return {"data": await notes.of(request.project)}
+    await notes().add(request.project, note.text)
+    return {"data": await notes().texts(request.project)}
 
 
 async def _list(request: ApiRequest) -> NoteList:
-    return {"data": await notes.of(request.project)}
+    return {"data": await notes().texts(request.project)}
 
 
 _endpoint = partial(Endpoint, tag="Notes", scope=Area.RESPONSES)

@@ -1,7 +1,10 @@
 """Notes are read and written."""
 
+from typing import Self
+
 from acme_notes.models import Note
 from responses_app.kit.table import Store, reads, writes
+from responses_app.wiring.site import Site, get_site
 
 
 class Notes(Store[None]):
@@ -9,8 +12,14 @@ class Notes(Store[None]):
 
     unlimited = None
 
+    @classmethod
+    def of(cls, site: Site) -> Self:
+        """Return those of a server."""
+        timeout = site.settings.database_timeout_seconds
+        return cls(now=site.clock, timeout=timeout, retentions=site.retentions)
+
     @reads
-    def of(self, project: str) -> list[str]:
+    def texts(self, project: str) -> list[str]:
         """Return the texts of a project's notes, oldest first."""
         return list(Note.objects.filter(**self._mine(project)).order_by("pk").values_list("text", flat=True))
 
@@ -24,3 +33,8 @@ class Notes(Store[None]):
         """Remove the oldest notes where there are more than so many."""
         kept = Note.objects.order_by("-pk").values_list("pk", flat=True)[:most]
         Note.objects.exclude(pk__in=list(kept)).delete()
+
+
+def notes() -> Notes:
+    """Return the one store of this process."""
+    return get_site().made(Notes.of)

@@ -2,9 +2,7 @@
 
 from mcp.server import MCPServer
 
-from acme_notes.store import Notes
-
-notes = Notes()
+from acme_notes.store import notes
 
 
 def notes_of(project: str) -> MCPServer:
@@ -14,7 +12,7 @@ def notes_of(project: str) -> MCPServer:
     @server.tool()
     async def add(text: str) -> str:
         """Write a note."""
-        await notes.add(project, text)
-        return f"{len(await notes.of(project))} notes"
+        await notes().add(project, text)
+        return f"{len(await notes().texts(project))} notes"
 
     return server
