@@ -23,6 +23,7 @@ from typing_extensions import TypeAliasType
 
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.kit.errors import StoreError
+from responses_app.kit.extension import extensions
 from responses_app.limits.suspects import holding
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import FOREIGN_SEALS, NOTE, REFUSE, ApiError, ErrorAnswer, JsonObject, not_found
@@ -35,6 +36,7 @@ from responses_app.protocol.requests.pages import DEFAULT_LIMIT, MAX_LIMIT
 from responses_app.protocol.retention import keeps_nothing
 from responses_app.resources.batches.handlers import LineAnswer, LineHandler, LineRequest
 from responses_app.runs.plan.failures import store_away, store_errors
+from responses_app.settings.extensions import DEFAULT, load
 from responses_app.web.http import ApiRequest, MethodNotAllowed, NotServed, json_response
 from responses_app.web.idempotency import Decide, Once, Replay, key_of
 
@@ -468,7 +470,7 @@ def path_not_found(path: str) -> ApiError:
     """Nothing is served at this path (404); of one that OpenAI has it says so."""
     message = (
         f"Nothing is served at '{path[:200]}'.{_about(path)} The API begins at /v1 and has {', '.join(served()[:-1])} "
-        f"and {served()[-1]}: try GET /v1/models. All paths are told at /openapi."
+        f"and {served()[-1]}: try GET /v1/models. All paths are told at /openapi.{_left_out()}"
     )
     return not_found(message, code="not_found")
 
@@ -477,6 +479,12 @@ def websocket_not_found(path: str) -> ApiError:
     """No WebSocket is served at this path (404), whether or not something else is."""
     message = f"No WebSocket is served at '{path[:200]}'.{_about(path)} Connect to /v1/responses."
     return not_found(message, code="not_found")
+
+
+def _left_out() -> str:
+    """Return a hint, after a space, where EXTENSIONS leaves out one of the server's own; else an empty text."""
+    left = set(load((DEFAULT,))).difference(map(type, extensions()))
+    return " Extensions that EXTENSIONS leaves out may have more." if left else ""
 
 
 def _about(path: str) -> str:

@@ -9,10 +9,11 @@ from openai.types import Completion, CompletionChoice, CreateEmbeddingResponse
 from websockets.exceptions import InvalidStatus
 
 from responses_app.api.endpoints import ENDPOINTS
+from responses_app.kit.extension import extensions
 from responses_app.protocol.stateless.completions import Completion as OurCompletion
 from responses_app.protocol.stateless.completions import CompletionChoice as OurChoice
 from responses_app.protocol.stateless.embeddings import EmbeddingList
-from responses_app.web.endpoint import Endpoint, find, is_api_path, served
+from responses_app.web.endpoint import Endpoint, find, is_api_path, path_not_found, served
 from tests.kit.clients import Socket
 from tests.kit.inprocess import Server
 
@@ -57,6 +58,13 @@ async def test_a_websocket_where_none_is_served_is_told(demo_server: Server, pat
     answer = refused.value.response
     assert (answer.status_code, json.loads(answer.body)["error"]["code"]) == (404, "not_found")
     assert told in json.loads(answer.body)["error"]["message"]
+
+
+@pytest.mark.parametrize("left", [[], ["containers"]])
+def test_it_is_told_where_an_extension_is_left_out(monkeypatch: pytest.MonkeyPatch, left: list[str]) -> None:
+    loaded = [each for each in extensions() if each.label not in left]
+    monkeypatch.setattr("responses_app.web.endpoint.extensions", lambda: loaded)
+    assert ("EXTENSIONS leaves out" in path_not_found("/v1/containers").message) == bool(left)
 
 
 def test_all_that_is_served_is_told() -> None:
