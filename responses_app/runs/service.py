@@ -56,7 +56,7 @@ from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.plan.stores import Stores
 from responses_app.runs.planning.grammars import check_grammar
 from responses_app.runs.planning.history import History, Recall, with_known_turns
-from responses_app.runs.planning.offering import Shelf, with_fixed_versions
+from responses_app.runs.planning.offering import ServedTools, with_fixed_versions
 from responses_app.runs.planning.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.queues.turns import FairThreads
 from responses_app.runs.registry.registry import RunRegistry
@@ -93,7 +93,7 @@ class ResponseService:
     keys: BaseKeyStore | None = None  # whose limits hold; None where there are no keys
     running: Running = field(default_factory=Running)  # requests, as they are found where this worker dies
     shared_turns: BaseSharedTurns | None = None  # what workers share of what was said in chats
-    shelf: Shelf = field(default_factory=Shelf)  # this server's tools
+    server_tools: ServedTools = field(default_factory=ServedTools)  # this server's tools
     threads: FairThreads = field(default_factory=FairThreads)  # for work that takes long
     # How long each project keeps things
     retention: RetentionWatch = field(default_factory=RetentionWatch.of_none)
@@ -357,8 +357,8 @@ class ResponseService:
             raise _unkept_parent(error) if unkept else error from None
         if origin.transport not in OF_MESSAGES:
             context = await with_known_turns(request, context, partial(self.known_turns.recall, origin.project))
-        if self.shelf.skills is not None and request.tools_json:
-            request = await with_fixed_versions(request, self.shelf.skills, origin.project)
+        if self.server_tools.skills is not None and request.tools_json:
+            request = await with_fixed_versions(request, self.server_tools.skills, origin.project)
         if accepted is not None:
             response_id = accepted.response["id"]
         else:
@@ -375,7 +375,7 @@ class ResponseService:
             tier=tier,
             stored=stored,
             unkept=unkept,
-            tools=await self.shelf.offered(
+            tools=await self.server_tools.offered(
                 request, context, project=origin.project, response_id=response_id, unkept=unkept
             ),
             seal=partial(self.sealer.seal, compaction.PURPOSE, origin.project),

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from responses_app.protocol.pictures import ReadPicture
-from responses_app.runs.plan.pictures import PictureShelf
+from responses_app.runs.plan.pictures import PictureCache
 from responses_app.runs.plan.stores import Stores
 from responses_app.runs.planning.pictures import PictureReading
 from responses_app.settings.conf import Settings
@@ -24,7 +24,7 @@ class Pictures:
         self._network = Network("INPUT_IMAGES_ALLOWED_HOSTS", settings.input_images_allowed_hosts)
         self._fetcher: Fetcher | None = None  # made for the first image of the web
         self.reading = PictureReading(
-            PictureShelf(stores.pictures, max_bytes=settings.input_images_memory_bytes),
+            PictureCache(stores.pictures, max_bytes=settings.input_images_memory_bytes),
             stores.files,
             read=self._read,
             fetch=self._fetch,

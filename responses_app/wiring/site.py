@@ -48,7 +48,7 @@ from responses_app.runs.log.run_log import LiveLogs
 from responses_app.runs.outputs import GivenOutputs
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.planning.history import History
-from responses_app.runs.planning.offering import Shelf
+from responses_app.runs.planning.offering import ServedTools
 from responses_app.runs.queues.turns import FairThreads, FairTurns
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.runs.retention import Expiry, RetentionWatch
@@ -250,7 +250,7 @@ class Site(Adapters):
             settings=self.settings,
             worker=self.worker,
             live=self.live_logs,
-            shelf=Shelf(self.tools, self.skills, self.settings),
+            server_tools=ServedTools(self.tools, self.skills, self.settings),
             rates=self.rates,
             metrics=self.metrics,
             usage=self.usage_book,

@@ -13,7 +13,7 @@ from responses_app.protocol.requests.server_tools import ITEMS, item_of, parse_s
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import CallTool, Offered, ToolReturned
 from responses_app.runs.driving.tool_calls import call_tool
-from responses_app.runs.plan.plan import Toolbox, ToolEntry
+from responses_app.runs.plan.plan import RequestTools, ToolEntry
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.tools.base import BaseTool, ToolCall, ToolUse
 from tests.kit.fakes import ANSWER, FakeEngine, Site
@@ -61,10 +61,10 @@ class ToolCase:
 
     async def call(self, name: str, arguments: str) -> ToolReturned:
         """Call it as a run does."""
-        toolbox = Toolbox((ToolEntry(self.tool, self.use, await self.offer()),))
+        request_tools = RequestTools((ToolEntry(self.tool, self.use, await self.offer()),))
         tool = next(each for each in (await self.offer()).tools if each.name == name)
         wanted = CallTool(name, arguments, "item_1", tool=tool.tool)
-        return await call_tool(toolbox.entry_of(name), wanted, tell=lambda _: None, settings=RunSettings())
+        return await call_tool(request_tools.entry_of(name), wanted, tell=lambda _: None, settings=RunSettings())
 
 
 def turn(name: str, arguments: str) -> str:

@@ -36,13 +36,13 @@ from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.log.replay import Machines
 from responses_app.runs.log.run_log import LiveLogs
 from responses_app.runs.outputs import GivenOutputs
-from responses_app.runs.plan.pictures import PictureShelf
+from responses_app.runs.plan.pictures import PictureCache
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.plan.stores import Stores
 from responses_app.runs.planning.history import History
-from responses_app.runs.planning.offering import Shelf
+from responses_app.runs.planning.offering import ServedTools
 from responses_app.runs.planning.pictures import Fetch, PictureReading, Read, no_fetch, no_pictures
 from responses_app.runs.planning.reading import no_reader
 from responses_app.runs.queues.turns import FairTurns
@@ -327,7 +327,7 @@ class Site:
                 sealer=self.sealer,
                 read_document=self.read_document,
                 pictures=PictureReading(
-                    PictureShelf(self.pictures, max_bytes=self.picture_settings.input_images_memory_bytes),
+                    PictureCache(self.pictures, max_bytes=self.picture_settings.input_images_memory_bytes),
                     self.files,
                     read=self.read_picture,
                     fetch=self.fetch_picture,
@@ -344,7 +344,7 @@ class Site:
             rates=self.rates,
             metrics=self.metrics,
             usage=UsageBook(no_usage, new_id=self.new_id, now=lambda: NOW, metrics=self.metrics),
-            shelf=Shelf(self.tools, self.skills),
+            server_tools=ServedTools(self.tools, self.skills),
         )
         self.followers = Followers(
             self.store,

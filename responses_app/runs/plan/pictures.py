@@ -1,6 +1,6 @@
 """Pictures as prompts show them: found by their digests, in memory or in the store.
 
-`PictureShelf` has what one process knows of: the pictures of a bounded memory, those that anything here still holds
+`PictureCache` has what one process knows of: the pictures of a bounded memory, those that anything here still holds
 (the chain of a connection, a run), and behind them the store's. `ShownPictures` are those of one response's prompts.
 """
 
@@ -29,7 +29,7 @@ def named_in(request: JsonObject | None) -> Mapping[str, str]:
     return {name: str(digest) for name, digest in named.items()} if isinstance(named, dict) else {}
 
 
-class PictureShelf:
+class PictureCache:
     """The pictures that a process finds; `max_bytes` bounds those that it keeps in memory beside what others hold.
 
     `held_bytes` is what all of them take that are in memory.
@@ -89,8 +89,8 @@ def _size(picture: StoredPicture) -> int:
 class ShownPictures:
     """The pictures of one response's prompts, of its `project`."""
 
-    def __init__(self, shelf: PictureShelf, project: str, read: Read) -> None:
-        self._shelf = shelf
+    def __init__(self, cache: PictureCache, project: str, read: Read) -> None:
+        self._cache = cache
         self._project = project
         self._read = read
         self._own: dict[str, StoredPicture] = {}  # those that came with it, by their digests: they stay in memory
@@ -123,11 +123,11 @@ class ShownPictures:
         wanted, others = set(digests), set(shown) if stored else set()
         if not (wanted or others):
             return
-        there = set(await self._shelf.store.use(self._project, owner, wanted | others)) if stored else set()
+        there = set(await self._cache.store.use(self._project, owner, wanted | others)) if stored else set()
         in_memory = {digest: picture for digest in wanted - there if (picture := self._in_memory(digest)) is not None}
         missing = wanted - there - in_memory.keys()
         if missing and not stored:
-            missing -= set(await self._shelf.store.known(self._project, missing))
+            missing -= set(await self._cache.store.known(self._project, missing))
         if missing:
             raise invalid_request(
                 "An image of what this request continues is not there any more. Send the conversation as items of "
@@ -137,7 +137,7 @@ class ShownPictures:
             )
         self.hold(in_memory.values())
         if stored:
-            await self._shelf.store.keep(self._project, owner, list(in_memory.values()))
+            await self._cache.store.keep(self._project, owner, list(in_memory.values()))
             # From now on they can be read again: many responses may wait in a queue.
             self.release()
 
@@ -148,19 +148,19 @@ class ShownPictures:
         """
         picture = await self._read(self._project, image)
         if stored:
-            await self._shelf.store.keep(self._project, owner, [picture])
+            await self._cache.store.keep(self._project, owner, [picture])
         else:
             self.hold([picture])
         return picture.digest
 
     def _in_memory(self, digest: str) -> StoredPicture | None:
-        return self._own.get(digest) or self._shelf.get(self._project, digest)
+        return self._own.get(digest) or self._cache.get(self._project, digest)
 
     async def _load(self, digest: str) -> bytes:
         picture = self._own.get(digest)
         if picture is None:
             try:
-                picture = await self._shelf.find(self._project, digest)
+                picture = await self._cache.find(self._project, digest)
             except StoreError as problem:
                 raise PictureGone(f"The image {digest} cannot be read now: the store is away.") from problem
         if picture is None:

@@ -1,4 +1,4 @@
-"""What was decided before a run starts: `RunPlan`, with the request's `Origin` and its `Toolbox`."""
+"""What was decided before a run starts: `RunPlan`, with the request's `Origin` and its `RequestTools`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,7 +48,7 @@ class ToolEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Toolbox:
+class RequestTools:
     """The tools of a request that this server runs. It never changes: what a server lists makes another one."""
 
     entries: tuple[ToolEntry, ...] = ()  # those that can be had here, in the order of the request
@@ -149,7 +149,7 @@ class Toolbox:
         """Return the entry of a server, which is there."""
         return next(entry for entry in self.entries if entry.server == label)
 
-    def with_offer(self, label: str, offer: Offer) -> "Toolbox":
+    def with_offer(self, label: str, offer: Offer) -> "RequestTools":
         """Return it with what a server has listed."""
         return replace(
             self,
@@ -159,13 +159,13 @@ class Toolbox:
             ),
         )
 
-    def with_found(self, names: Iterable[str], offers: Mapping[str, Offer]) -> "Toolbox":
+    def with_found(self, names: Iterable[str], offers: Mapping[str, Offer]) -> "RequestTools":
         """Return it with deferred tools that were found; `offers` are those of their servers, by label."""
         entries = tuple(replace(entry, offer=offers.get(entry.server, entry.offer)) for entry in self.entries)
         return replace(self, entries=entries, found=self.found.union(names))
 
 
-NO_TOOLS = Toolbox()
+NO_TOOLS = RequestTools()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class RunPlan:
     unkept: bool = False  # its project keeps nothing: what its tools have made goes with its end
     writer: PromptWriter  # writes its prompts, also the later ones
     omitted: int = 0  # parts of the request that the model cannot read
-    tools: Toolbox = NO_TOOLS  # those that this server runs
+    tools: RequestTools = NO_TOOLS  # those that this server runs
     is_held: bool = False  # the engine can hold the model to `rules`
     client_tools: ClientTools  # that the model can call: those of the request, and those that came later
     late_tools: Sequence[JsonObject] = ()  # declared in the conversation, not in the request

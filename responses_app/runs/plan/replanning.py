@@ -29,7 +29,7 @@ from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns
 from responses_app.protocol.requests.tool_choice import ToolChoice
 from responses_app.protocol.requests.tools import content_of
 from responses_app.protocol.response.steps import ToolsFound, ToolsListed
-from responses_app.runs.plan.plan import CompactionPlan, RunPlan, Toolbox, ToolEntry
+from responses_app.runs.plan.plan import CompactionPlan, RequestTools, RunPlan, ToolEntry
 from responses_app.runs.plan.sessions import session_of
 
 MAX_SHOWN_NAME, MAX_SHOWN_NAMES = 128, 500  # characters of a tool's name, and of those that there are, in an error
@@ -262,7 +262,7 @@ def _can_hold(model_format: ModelFormat, name: str, content: Content, *, hosted:
     return True
 
 
-def none_to_call(choice: ToolChoice, tools: Toolbox) -> ApiError:
+def none_to_call(choice: ToolChoice, tools: RequestTools) -> ApiError:
     """Return the error for a request whose model must call a tool, and has none: it names each server, and its cause.
 
     A server whose tools could not be listed comes before all others (424); the rest is wrong in the request (400).

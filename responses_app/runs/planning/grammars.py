@@ -14,7 +14,7 @@ from responses_app.protocol.errors import ApiError, invalid_request, unsupported
 from responses_app.protocol.items.client_tools import ClientTools
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, enforced_field, rules_of_turns
 from responses_app.protocol.requests.tools import content_of
-from responses_app.runs.plan.plan import RunPlan, Toolbox
+from responses_app.runs.plan.plan import RequestTools, RunPlan
 from responses_app.runs.plan.replanning import none_to_call
 
 
@@ -22,7 +22,7 @@ def plan_rules(
     request: CreateRequest,
     tools: ClientTools,
     *,
-    hosted: Toolbox,
+    hosted: RequestTools,
     model_format: ModelFormat,
     engine: BaseEngine,
 ) -> tuple[RulesOfTurns | None, TurnGrammar | None]:
@@ -41,7 +41,7 @@ def plan_rules(
 
 
 def _planned(
-    request: CreateRequest, tools: ClientTools, hosted: Toolbox, model_format: ModelFormat, engine: BaseEngine
+    request: CreateRequest, tools: ClientTools, hosted: RequestTools, model_format: ModelFormat, engine: BaseEngine
 ) -> tuple[RulesOfTurns | None, TurnGrammar | None]:
     if hosted.is_pending:
         _check_alone(request, tools, model_format, engine)

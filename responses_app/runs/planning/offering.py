@@ -21,7 +21,7 @@ from responses_app.protocol.items.programs import PausedProgram, paused_programs
 from responses_app.protocol.items.tool_search import search_offer
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.server_tools import DECLARED_UNASKED, item_of, private_key, server_tool_missing
-from responses_app.runs.plan.plan import NO_TOOLS, Toolbox, ToolEntry
+from responses_app.runs.plan.plan import NO_TOOLS, RequestTools, ToolEntry
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.planning.history import Context
 from responses_app.tools.base import BaseTool, ToolUse
@@ -33,7 +33,7 @@ _NOT_SHOWN = "Tools that the server runs are the Responses API's: send the reque
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class ServedTools:
     """The tools that this server has."""
 
     tools: Sequence[BaseTool] = ()
@@ -46,7 +46,7 @@ class Shelf:
 
     async def offered(
         self, request: CreateRequest, context: Context, *, project: str, response_id: str, unkept: bool = False
-    ) -> Toolbox:
+    ) -> RequestTools:
         """Return the tools that a request gets. Raises `ApiError` for what it may not have.
 
         `context` is what the request continues; `response_id` is the id of the response to it; `unkept` says that its
@@ -89,7 +89,7 @@ class Shelf:
             entries.append(ToolEntry(tool, use, await tool.offer(use)))
         functions = functions_of_programs(request.tools_json)
         found = frozenset(found_on_servers(context.late_tools)) if search is not None else frozenset()
-        return Toolbox(tuple(entries), approved, states, search, found, agents, functions, paused)
+        return RequestTools(tuple(entries), approved, states, search, found, agents, functions, paused)
 
     def _left_out(self, request: CreateRequest) -> set[int]:
         """Return the places of the tools that a request goes on without; its client is told of them.

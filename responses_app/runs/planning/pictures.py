@@ -34,7 +34,7 @@ from responses_app.protocol.pictures import PictureUnreadable, ReadPicture, Stor
 from responses_app.protocol.prompt.rendering import Items
 from responses_app.resources.files.fields import FileGone
 from responses_app.runs.plan.failures import invalid_image, too_many_images
-from responses_app.runs.plan.pictures import PictureShelf, ShownPictures
+from responses_app.runs.plan.pictures import PictureCache, ShownPictures
 from responses_app.tools.network import NetworkError
 from responses_app.tools.places import SharedPlaces
 from responses_app.tools.settings import PictureSettings
@@ -94,14 +94,14 @@ class PictureReading:
 
     def __init__(
         self,
-        shelf: PictureShelf,
+        cache: PictureCache,
         files: "Files",
         *,
         read: Read = no_pictures,
         fetch: Fetch = no_fetch,
         settings: PictureSettings = PictureSettings(),  # noqa: B008 - it is frozen
     ) -> None:
-        self.shelf = shelf
+        self.cache = cache
         self.settings = settings
         self._files = files
         self._read = read
@@ -111,7 +111,7 @@ class PictureReading:
 
     def shown(self, project: str, named: Mapping[str, str]) -> ShownPictures:
         """Return what a response of a project is to show: nothing yet, but what it was shown by these names before."""
-        shown = ShownPictures(self.shelf, project, self.picture)
+        shown = ShownPictures(self.cache, project, self.picture)
         shown.named |= named
         return shown
 
@@ -166,7 +166,7 @@ class PictureReading:
         if len(content) > self.settings.input_image_max_bytes:
             raise self._too_large()
         digest = await asyncio.to_thread(picture_digest, content, low=low)
-        known = await self.shelf.find(project, digest)
+        known = await self.cache.find(project, digest)
         if known is not None:
             return known
         try:
@@ -177,7 +177,7 @@ class PictureReading:
         picture = StoredPicture(
             digest=digest, media_type=made.media_type, width=made.width, height=made.height, content=made.content
         )
-        return self.shelf.put(project, picture)
+        return self.cache.put(project, picture)
 
     async def _note(self, reading: _Reading, source: ImageSource, seen: dict[int, str], *, is_own: bool) -> None:
         """Read an image, and note which picture it is."""
@@ -186,10 +186,10 @@ class PictureReading:
         if known == "":
             return
         async with self._place(reading):
-            if self.shelf.held_bytes > MAX_HELD_BYTES:
+            if self.cache.held_bytes > MAX_HELD_BYTES:
                 raise overloaded("The images of other requests take all memory for images. Try again.", retry_after=5)
             try:
-                picture = await self.shelf.find(reading.project, known) if known else None
+                picture = await self.cache.find(reading.project, known) if known else None
                 picture = picture or await self.picture(reading.project, source)
             except ImageProblem as problem:
                 if not is_own or source.is_history:
@@ -254,7 +254,7 @@ class PictureReading:
     async def _of_url(self, project: str, url: str, low: bool) -> StoredPicture:
         key = (project, sha256(url.encode(errors="replace")).hexdigest(), low)
         digest, until = self._urls.pop(key, ("", 0.0))
-        if until > monotonic() and (known := await self.shelf.find(project, digest)) is not None:
+        if until > monotonic() and (known := await self.cache.find(project, digest)) is not None:
             self._urls[key] = (digest, until)
             return known
         try:

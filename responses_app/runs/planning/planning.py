@@ -25,7 +25,7 @@ from responses_app.protocol.requests.create_fields import GenerationFields
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, with_choice
 from responses_app.protocol.response.steps import AgentsAllowed, OutputOptions
 from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES, ServiceTier
-from responses_app.runs.plan.plan import Origin, RunPlan, Toolbox
+from responses_app.runs.plan.plan import Origin, RequestTools, RunPlan
 from responses_app.runs.plan.replanning import bounded, plan_compaction, summary_sampling, with_late_tools
 from responses_app.runs.plan.served import Tell
 from responses_app.runs.plan.sessions import session_of
@@ -89,7 +89,7 @@ class Draft:
     tier: ServiceTier
     stored: bool
     unkept: bool
-    tools: Toolbox  # those that this server runs
+    tools: RequestTools  # those that this server runs
     seal: Callable[[bytes], str]  # for the request's project
     late_tools: Sequence[JsonObject]  # that the conversation declares
     asked: OutputOptions

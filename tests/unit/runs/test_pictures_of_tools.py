@@ -16,7 +16,7 @@ from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import OutputGiven, ToolReturned
 from responses_app.protocol.session.tool_outputs import parse_tool_output
 from responses_app.runs.driving import tool_calls
-from responses_app.runs.plan.pictures import PictureShelf
+from responses_app.runs.plan.pictures import PictureCache
 from responses_app.runs.planning import pictures
 from responses_app.stores.base import AcceptedResponse
 from responses_app.tools.base import ToolImage, ToolResult
@@ -178,16 +178,16 @@ def stored(number: int, size: int) -> StoredPicture:
 
 
 async def test_memory_counts_what_it_keeps_and_what_others_hold() -> None:
-    shelf = PictureShelf(MemoryPictureStore(), max_bytes=50_000)
+    cache = PictureCache(MemoryPictureStore(), max_bytes=50_000)
     for number in range(100):
-        shelf.put("p", stored(number, 1))
-    assert sum(shelf.get("p", f"{number:064x}") is not None for number in range(100)) < 50, "small ones count, too"
-    held = [shelf.put("p", stored(number, 20_000)) for number in range(100, 110)]
-    assert shelf.held_bytes > 200_000
-    assert shelf.put("p", stored(100, 20_000)) is held[0]
+        cache.put("p", stored(number, 1))
+    assert sum(cache.get("p", f"{number:064x}") is not None for number in range(100)) < 50, "small ones count, too"
+    held = [cache.put("p", stored(number, 20_000)) for number in range(100, 110)]
+    assert cache.held_bytes > 200_000
+    assert cache.put("p", stored(100, 20_000)) is held[0]
     del held
     gc.collect()
-    assert shelf.held_bytes <= 50_000
+    assert cache.held_bytes <= 50_000
 
 
 async def test_where_all_memory_is_held_no_further_image_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
