@@ -45,9 +45,6 @@ class FileSettings(RoomSettings):
 UNLIMITED = FileSettings(files_max_entries=0, files_max_bytes=0, uploads_max_open=0)
 
 
-UNLIMITED = FileSettings(files_max_entries=0, files_max_bytes=0, uploads_max_open=0)
-
-
 @dataclass(frozen=True, slots=True)
 class FileUsage:
     """How much a project keeps."""

@@ -1,0 +1,83 @@
+"""What extensions do beside requests: what fails in one, or does not end, holds up nothing else of a worker."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from unittest import mock
+
+import pytest
+
+from responses_app.kit.duty import Duty
+from responses_app.wiring import extensions
+from responses_app.wiring.extensions import ExtensionWork
+
+
+class Guest:
+    """An extension that fails at a `step`, and notes what is done with it."""
+
+    def __init__(self, step: str = "") -> None:
+        self.step = step
+        self.tasks: list[asyncio.Task[None] | None] = []  # that entered, and left
+        self.looked, self.may_end = asyncio.Event(), asyncio.Event()
+
+    def serving(self, site: object) -> AbstractAsyncContextManager[None]:
+        """Enter and leave."""
+        return self._serving()
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        self._fail("enter")
+        self.tasks.append(asyncio.current_task())
+        try:
+            yield
+        finally:
+            self.tasks.append(asyncio.current_task())
+            self._fail("leave")
+
+    def duties(self, site: object) -> Iterable[Duty]:
+        """Return one that goes on when it is cancelled, where that is the step."""
+        self._fail("duties")
+        return (Duty("a duty", self._look, 60.0),)
+
+    async def _look(self) -> None:
+        self.looked.set()
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            if self.step == "go on":
+                await self.may_end.wait()
+            raise
+
+    def _fail(self, step: str) -> None:
+        if self.step == step:
+            raise RuntimeError(step)
+
+
+@pytest.mark.parametrize("step", ["enter", "duties"])
+async def test_a_worker_ends_where_an_extension_does_not_start(step: str) -> None:
+    first = Guest()
+    with mock.patch.object(extensions, "extensions", return_value=[first, Guest(step)]), pytest.raises(SystemExit):
+        await ExtensionWork().start(None)
+    assert len(first.tasks) == 2, "it was not left"
+
+
+@pytest.mark.parametrize(("step", "said"), [("", ""), ("leave", "did not end cleanly"), ("go on", "not ended within")])
+async def test_all_are_left_by_the_task_that_entered_them(
+    step: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    guests, work = [Guest(), Guest(step)], ExtensionWork()
+    with (
+        mock.patch.object(extensions, "extensions", return_value=guests),
+        mock.patch.object(extensions, "ENDING_SECONDS", 0.01 if step == "go on" else 60.0),
+    ):
+        await work.start(None)
+        await asyncio.gather(*(guest.looked.wait() for guest in guests))
+        await work.aclose()
+        await work.aclose()
+    for guest in guests:
+        guest.may_end.set()
+    await asyncio.gather(*work._serving, *work._duties, return_exceptions=True)
+    entered = {task for guest in guests for task in guest.tasks}
+    assert [len(guest.tasks) for guest in guests] == [2, 2]
+    assert len(entered) == 1
+    assert (said in caplog.text) if said else not caplog.records
