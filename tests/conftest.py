@@ -24,7 +24,9 @@ httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_
 os.environ["DATA_DIR"] = tempfile.mkdtemp(prefix="respsite-tests-")
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
 
-pytest_plugins = [f"tests.kit.{name}" for name in ("failure_reports", "at_once", "durations", "limits", "capabilities")]
+pytest_plugins = [
+    f"tests.kit.{name}" for name in ("failure_reports", "at_once", "durations", "limits", "capabilities", "extensions")
+]
 
 from tests.kit.databases import DATABASES, choose_database
 from tests.kit.limits import SYSTEM_SECONDS
