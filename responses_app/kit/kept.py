@@ -14,7 +14,10 @@ from datetime import datetime
 from typing import Any
 
 from django.apps import apps
+from django.core.checks import CheckMessage, Warning, register
 from django.db.models import Model, Q, QuerySet
+
+from responses_app.kit.extension import Extension
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,22 @@ def kept_models() -> list[Any]:
     """Return the models of all apps whose rows are a project's, in the order of counts; `kept` of each says how."""
     models: list[Any] = [model for model in apps.get_models() if isinstance(getattr(model, "kept", None), Kept)]
     return sorted(models, key=lambda model: model.kept.shown or (0, ""))
+
+
+@register()
+def check_kept(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
+    """Warn of models of extensions that do not say whose their rows are: these would outlive their project."""
+    return [
+        Warning(
+            "The rows are not counted, exported and erased with their project.",
+            hint="Give the model kept = Kept(…), or OfNoProject(…) with the reason.",
+            obj=model,
+            id="respsite.W002",
+        )
+        for model in apps.get_models()
+        if isinstance(model._meta.app_config, Extension)
+        and not isinstance(getattr(model, "kept", None), Kept | OfNoProject)
+    ]
 
 
 Remove = Callable[["QuerySet[Any]", Sequence[Any]], object]

@@ -1,13 +1,15 @@
 """Each model says whose its rows are (`kit.kept`): else nobody counts, exports or erases them with their project."""
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.apps import apps
 from django.db.models import DateTimeField, Model
 
-from responses_app.kit.kept import Kept, OfNoProject, kept_models
+from responses_app.kit.extension import Extension
+from responses_app.kit.kept import Kept, OfNoProject, check_kept, kept_models
 
 MODELS = {model.__name__: model for model in apps.get_models() if model.__module__.startswith("responses_app.")}
 
@@ -26,6 +28,17 @@ def test_a_model_says_whose_its_rows_are(model: type[Model]) -> None:
     assert said.goes_alone <= bool(said.shown), "what is erased by itself is counted, so that it is seen to be gone"
     if said.line:
         assert said.line.head(model()).keys() == {said.line.name}, "its fields are columns"
+
+
+@pytest.mark.parametrize(
+    ("kept", "warnings"), [(None, 1), (Kept(stays="for a test"), 0), (OfNoProject("for a test"), 0)], ids=repr
+)
+def test_a_model_of_an_extension_that_does_not_say_it_is_warned_of(
+    kept: object, warnings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = SimpleNamespace(_meta=SimpleNamespace(app_config=Extension.__new__(Extension)), kept=kept)
+    monkeypatch.setattr(apps, "get_models", lambda: [model])
+    assert [each.obj for each in check_kept(None)] == [model] * warnings
 
 
 def test_orders_and_names_are_said_once() -> None:
