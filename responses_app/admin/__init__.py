@@ -2,6 +2,8 @@
 
 from django.contrib import admin
 
+from responses_app.admin import users  # noqa: F401 - registers on import
+
 admin.site.site_header = admin.site.site_title = "respsite"
 admin.site.index_title = "Administration"
 admin.site.site_url = None

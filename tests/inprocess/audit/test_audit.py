@@ -8,6 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Group, User
+from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
 from websockets.exceptions import InvalidStatus
 from websockets.sync import client as websockets
 
@@ -365,3 +368,11 @@ def test_no_content_is_in_the_trail_and_all_that_is_recorded_is_an_action(server
     assert {each["action"] for each in entries} <= set(Action)
     assert MARKER not in json.dumps(entries)
     assert PASSWORD not in json.dumps(entries)
+
+
+def test_users_and_sign_ins_are_recorded_without_any_extension() -> None:
+    recording = [type(admin.site.get_model_admin(each)) for each in (User, Group)]
+    for signal in (user_logged_in, user_logged_out, user_login_failed):
+        receivers, _ = signal._live_receivers(None)
+        recording += [each for each in receivers if each.__module__.startswith("responses_app")]
+    assert [each.__module__ for each in recording] == ["responses_app.admin.users"] * 5
