@@ -52,7 +52,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     *audit_logs.ENDPOINTS,
     *projects.SPEND_LIMITS,
     *usage.ENDPOINTS,
-    *_BROUGHT.pop("playground", ()),
+    *_BROUGHT.pop("Playground", ()),
     *openapi.ENDPOINTS,
     *server.ENDPOINTS,
     *(endpoint for endpoints in _BROUGHT.values() for endpoint in endpoints),
