@@ -1,10 +1,12 @@
 """What the console brings: pages of the admin, and pages that watch responses and roll-outs."""
 
 from collections.abc import Sequence
-
-from django.urls import URLPattern, path
+from typing import TYPE_CHECKING
 
 from responses_app.kit.extension import Extension
+
+if TYPE_CHECKING:
+    from django.urls import URLPattern
 
 
 class Console(Extension):
@@ -13,9 +15,10 @@ class Console(Extension):
     name = "responses_app.extensions.console"
     about = "admin pages, and pages to watch responses and roll-outs"
 
-    def pages(self) -> Sequence[URLPattern]:
+    def pages(self) -> Sequence["URLPattern"]:
         """Return the pages that no model has."""
         from django.contrib import admin
+        from django.urls import path
 
         from responses_app.extensions.console.admin.dashboard import dashboard, first_page
         from responses_app.extensions.console.admin.usage import usage

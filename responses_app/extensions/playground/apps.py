@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from django.urls import URLPattern, path
+from typing import TYPE_CHECKING, Any
 
 from responses_app.kit.duty import Duty
 from responses_app.kit.extension import Extension
 from responses_app.protocol.setting import RoomSettings, flag, setting
+
+if TYPE_CHECKING:
+    from django.urls import URLPattern
 
 ADOPTING_SECONDS = 60.0
 
@@ -37,8 +38,10 @@ class Playground(Extension):
 
         return ENDPOINTS
 
-    def pages(self) -> Sequence[URLPattern]:
+    def pages(self) -> Sequence["URLPattern"]:
         """Return the page."""
+        from django.urls import path
+
         from responses_app.extensions.playground.page import playground
 
         return (path("", playground, name="playground"),)

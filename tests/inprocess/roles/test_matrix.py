@@ -103,7 +103,7 @@ ROWS: Mapping[str, Row] = {
     "admin/autocomplete/": Row("/admin/autocomplete/", NOBODY),
     "admin/jsi18n/": Row("/admin/jsi18n/"),
     "admin/r/<path:content_type_id>/<path:object_id>/": Row("/admin/r/1/1/", ok=404),
-    "admin/^(?P<app_label>responses_app|auth)/$": Row("/admin/responses_app/"),
+    "admin/^(?P<app_label>auth|responses_app)/$": Row("/admin/responses_app/"),
     "admin/(?P<url>.*)$": Row("/admin/nothing/", ok=404),
     "watch/responses/<str:response_id>.trace.json": Row("/watch/responses/{response}.trace.json", nobody=401),
     "watch/responses/<str:response_id>.json": Row("/watch/responses/{response}.json", nobody=401, shows=True),

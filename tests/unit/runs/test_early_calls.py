@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import EngineUnavailable, GenerationCut
@@ -478,6 +478,7 @@ def test_whatever_a_model_says_events_log_and_effects_are_the_same(
 
 
 @settings(max_examples=40, deadline=None)
+@example(turns=[[write("1")]], place=24, reason=StopReason.SERVER_STOPPED)
 @given(turns=_TURNS, place=st.integers(0, 60), reason=st.sampled_from(StopReason))
 def test_stopped_anywhere_it_has_changed_only_what_it_says(
     turns: list[list[str]], place: int, reason: StopReason
@@ -496,9 +497,16 @@ def test_stopped_anywhere_it_has_changed_only_what_it_says(
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("early")]
         output = events[-1]["response"]["output"]  # type: ignore[index]
         said = [item["arguments"] for item in output if item["type"] == "mcp_call" and item["name"] == "write"]
-        # What was being said may be dropped; what was done before stays.
-        assert tool.written == said[: len(tool.written)] or reason is StopReason.DISCARDED
-        assert len(tool.written) <= len(said) + (reason is StopReason.DISCARDED)
+        # What was being said may be dropped; what was done before stays. A response that fails with its server drops
+        # the call that was being made, and has told it in its events.
+        dropped = reason in (StopReason.DISCARDED, StopReason.SERVER_STOPPED)
+        assert len(tool.written) <= len(said) + dropped
+        assert tool.written[: len(said)] == said[: len(tool.written)]
+        added = [event["item"] for event in events if event["type"] == "response.output_item.added"]
+        writes = {item["id"] for item in added if item.get("name") == "write"}  # type: ignore[attr-defined, index]
+        done = [event for event in events if event["type"] == "response.mcp_call_arguments.done"]
+        told = [event["arguments"] for event in done if event["item_id"] in writes]
+        assert tool.written == told[: len(tool.written)] or reason is StopReason.DISCARDED
 
     asyncio.run(stopped())
 
