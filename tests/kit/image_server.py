@@ -8,14 +8,17 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.resources.files.store import Files
 from responses_app.tools.image_service import ImageService
 from responses_app.tools.image_tool import EarlierImages, FindItems, ImageTool
 from responses_app.tools.settings import ImageSettings
+
+if TYPE_CHECKING:
+    from responses_app.resources.files.store import Files
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -74,7 +77,7 @@ def image_tool(
     images: ImageServer,
     *,
     stored: FindItems | None = None,
-    files: Files | None = None,
+    files: "Files | None" = None,
     seconds: float = 20.0,
     max_bytes: int = 64 * 1024,
 ) -> ImageTool:

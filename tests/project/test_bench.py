@@ -44,6 +44,11 @@ def test_the_bare_server_of_the_yardsticks_can_be_loaded() -> None:
     subprocess.run([sys.executable, "-c", "import bench.bare"], cwd=ROOT, env=environ, check=True)
 
 
+def test_the_rows_can_be_loaded_without_settings() -> None:
+    """What they take of the tests' kit imports no models: the benchmarks ask servers, and set up no Django."""
+    subprocess.run([sys.executable, "-c", "import bench.__main__"], cwd=ROOT, env=clean_environ(), check=True)
+
+
 def test_an_unknown_row_is_told() -> None:
     with pytest.raises(SystemExit, match="there is no row nonsense; there are events, "):
         main(["nonsense"])
