@@ -22,6 +22,7 @@ NEEDS = {
         inprocess/test_kept_chats.py contracts/adapters/test_kept_chats.py system/playground inprocess/roles
         inprocess/transports/test_places.py inprocess/transports/test_ownership.py
     """,
+    "terminal": "unit/test_agent_files.py unit/test_configure.py",
     "training": """
         inprocess/transports/test_rollouts.py inprocess/transports/test_rollout_export.py inprocess/roles
         inprocess/transports/test_cursors.py inprocess/transports/test_ownership.py inprocess/transports/test_forget.py
