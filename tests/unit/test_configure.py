@@ -11,7 +11,7 @@ import pytest
 
 from responses_app.command_line import main
 from responses_app.extensions.terminal.agents import AGENTS, Format
-from responses_app.extensions.terminal.apps import AGENTS as NAMES
+from responses_app.extensions.terminal.commands import AGENTS as NAMES
 from tests.kit.web_server import answer, web_server
 
 HERE = "http://127.0.0.1:8000/v1"

@@ -14,7 +14,7 @@ from django.core.management import get_commands
 from responses_app import __version__
 from responses_app.command_line import main
 from responses_app.command_line.parser import build_parser
-from responses_app.extensions.terminal.apps import EFFORTS
+from responses_app.extensions.terminal.commands import EFFORTS
 from responses_app.management.djangos import HIDDEN_FLAGS, OF_DJANGO
 from responses_app.protocol.requests.create_fields import Effort
 from tests.kit.server import Server, clean_environ
