@@ -482,7 +482,8 @@ def _waits_for_nothing(settings: Settings, values: Mapping[str, Any]) -> Iterato
 
 def _of_what_is_not_loaded(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning for each setting that is given of an extension of the server's own that is not loaded."""
-    for extension in set(load((DEFAULT,))) - set(load(settings.extensions)):
+    left_out = (each for each in load((DEFAULT,)) if each not in load(settings.extensions))
+    for extension in left_out:
         for name in sorted(each.name.upper() for room in extension.settings for each in fields(room)):
             if not hasattr(settings, name.lower()) and environ.get(name, "").strip():
                 yield f"{name} is set, and means nothing: it is of an extension that EXTENSIONS does not name."

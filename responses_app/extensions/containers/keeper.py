@@ -50,8 +50,6 @@ class SandboxKeeper:
 
     def __init__(self, own: "ServerSettings") -> None:
         self._own = own
-        self._extensions = own.extensions  # whose settings are no host's
-        self._grace = own.shutdown_grace_seconds
         self._silence = own.worker_silence_seconds or None  # that a host may be silent; None: for ever
 
     def __enter__(self) -> "ServerSettings":
@@ -73,7 +71,7 @@ class SandboxKeeper:
         self._stopping.set()
         os.close(self._own_end)  # it hears the end
         os.close(self._wakes)
-        self._thread.join(self._grace + CLOSE_SECONDS)
+        self._thread.join(self._own.shutdown_grace_seconds + CLOSE_SECONDS)
         if self._host is not None:
             _kill_group(self._host)
             self._thread.join()
@@ -111,7 +109,7 @@ class SandboxKeeper:
         try:
             self._host = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, "sandboxes", *flags],
-                env=_environ_of_host(self._extensions),
+                env=_environ_of_host(self._own.extensions),
                 pass_fds=tuple(descriptors.values()),
                 stdin=subprocess.DEVNULL,
                 # Ctrl-C in a terminal is not for it.

@@ -17,7 +17,7 @@ from responses_app.kit.clock import utc
 from responses_app.kit.errors import StoreError
 from responses_app.kit.pieces import MAX_PURGED, read_pieces, remove_all, write_pieces
 from responses_app.kit.sql import in_parts
-from responses_app.kit.table import Store, can_be_known, part_of, reads, writes
+from responses_app.kit.table import Store, Table, can_be_known, part_of, reads, writes
 from responses_app.resources.files import fields, keeping
 from responses_app.resources.files.fields import FileGone, FileSettings, FilesFull, FileUsage, NewFile
 from responses_app.resources.files.model import CANCELLED, COMPLETED, EXPIRED, PENDING, StoredFile, Upload, UploadPart
@@ -29,12 +29,13 @@ REMEMBERED = timedelta(days=1)  # how long an upload whose time is over says so,
 ROWS_AT_ONCE = 500  # parts that one statement gives their places
 
 
-class Files(Store[FileSettings]):
+class Files(Table[StoredFile, FileSettings]):
     """The files of projects. A file is found from the moment it is whole until its `expires_at`.
 
     Every method raises `StoreError`.
     """
 
+    model = StoredFile
     unlimited = fields.UNLIMITED
 
     async def create(
@@ -63,11 +64,6 @@ class Files(Store[FileSettings]):
             raise
         return row
 
-    @reads
-    def get(self, project: str, file_id: str) -> StoredFile | None:
-        """Return a file, None if there is none."""
-        return self._rows(project).filter(pk=file_id).first() if can_be_known(file_id) else None
-
     async def some(self, project: str, file_ids: Sequence[str]) -> Sequence[StoredFile]:
         """Return those of these files that there are, in the order of their ids."""
         ids = sorted({file_id for file_id in file_ids if can_be_known(file_id)})
@@ -75,14 +71,14 @@ class Files(Store[FileSettings]):
 
     @reads
     def _some(self, project: str, ids: Sequence[str]) -> list[StoredFile]:
-        return [row for few in in_parts(ids) for row in self._rows(project).filter(pk__in=few).order_by("pk")]
+        return [row for few in in_parts(ids) for row in self.rows(project).filter(pk__in=few).order_by("pk")]
 
     @reads
     def listed(
         self, project: str, purpose: str | None, *, after: str | None, descending: bool, limit: int
     ) -> Sequence[StoredFile]:
         """Return up to `limit` files behind the file `after`, which may be gone."""
-        rows = self._rows(project) if purpose is None else self._rows(project).filter(purpose=purpose)
+        rows = self.rows(project) if purpose is None else self.rows(project).filter(purpose=purpose)
         return part_of(rows, after=after, descending=descending, limit=limit)
 
     async def pieces(self, project: str, file_id: str) -> AsyncIterator[bytes]:
@@ -149,9 +145,10 @@ class Files(Store[FileSettings]):
     @reads
     def _hide(self, project: str, file_id: str) -> bool:
         """Have nobody find a file any more, however long its removal takes; return whether somebody did."""
-        return can_be_known(file_id) and bool(self._rows(project).filter(pk=file_id).update(is_whole=False))
+        return can_be_known(file_id) and bool(self.rows(project).filter(pk=file_id).update(is_whole=False))
 
-    def _rows(self, project: str) -> "QuerySet[StoredFile]":
+    def rows(self, project: str) -> "QuerySet[StoredFile]":
+        """Return the files of a project that are found; for methods that run on a thread."""
         return keeping.unexpired_files(self._db, project, self._now()).filter(is_whole=True, **self._mine(project))
 
 

@@ -24,6 +24,7 @@ from django.http import HttpRequest
 
 from responses_app.admin.auditing import done
 from responses_app.extensions.console.watch.text import STATUSES, visible
+from responses_app.kit.table import can_be_known
 from responses_app.models import ID_LENGTH, ChainPart, PublicName, Response
 from responses_app.protocol.api_keys import BY_SESSION
 from responses_app.protocol.items.words import MAX_SEARCH, phrases_of
@@ -243,7 +244,7 @@ _IS_ID = re.compile(r"[a-z]+[_-][0-9A-Za-z]{8,}")
 def found_ids(term: str) -> list[str]:
     """Return the ids of the responses that a search is for."""
     term = term.strip()
-    if not _may_be_id(term):
+    if not can_be_known(term):
         return []
     ids = list(beginning_with(Response.objects.all(), term).order_by("-pk").values_list("pk", flat=True)[:MAX_FOUND])
     ids += PublicName.objects.filter(name=term).order_by("-leg").values_list("pk", flat=True)[:MAX_FOUND]
@@ -258,16 +259,12 @@ def beginning_with(queryset: "QuerySet[Model]", beginning: str) -> "QuerySet[Mod
 
     PostgreSQL has one for LIKE. SQLite's LIKE knows no case and so no index; its order of text is that of code points.
     """
-    if not _may_be_id(beginning):
+    if not can_be_known(beginning):
         return queryset.none()
     if connections[queryset.db].vendor == "sqlite":
         # From "resp_1" to before "resp_2": all that begins with "resp_1".
         return queryset.filter(pk__gte=beginning, pk__lt=beginning[:-1] + chr(ord(beginning[-1]) + 1))
     return queryset.filter(pk__startswith=beginning)
-
-
-def _may_be_id(text: str) -> bool:
-    return 0 < len(text) <= ID_LENGTH and text.isascii() and text.isprintable()
 
 
 class SearchedById(admin.ModelAdmin):
