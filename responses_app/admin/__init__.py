@@ -1,4 +1,4 @@
-"""Signing in to pages, and pages that tell what did not work; users and groups, which Django's admin has by itself."""
+"""Signing in to pages, pages of errors, and Django's own pages of users and groups."""
 
 from django.contrib import admin
 

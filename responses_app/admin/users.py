@@ -1,4 +1,4 @@
-"""Users and groups: what Django's own pages change of them, and who signs in, is recorded in the audit trail."""
+"""Users and groups: their changes on Django's own pages, and sign-ins, are recorded in the audit trail."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from responses_app.stores.database.sign_on import by_sign_on
 
 
 class Audited(admin.ModelAdmin):
-    """Records what Django's own pages change of users and groups."""
+    """Records the changes of users and groups on Django's own pages."""
 
     def log_addition(self, request: HttpRequest, obj: Model, message: Any) -> Any:
         """Record it, in the transaction of the change."""
@@ -43,11 +43,11 @@ class Audited(admin.ModelAdmin):
 
 
 class AuditedUserAdmin(Audited, UserAdmin):
-    """Django's page of users, with what was changed recorded."""
+    """Django's page of users, whose changes are recorded."""
 
 
 class AuditedGroupAdmin(Audited, GroupAdmin):
-    """Django's page of groups, with what was changed recorded."""
+    """Django's page of groups, whose changes are recorded."""
 
 
 admin.site.unregister((User, Group))

@@ -2,17 +2,7 @@
 
 from collections.abc import Sequence
 
-from responses_app.api import (
-    chat,
-    completions,
-    decisions,
-    embeddings,
-    messages,
-    models,
-    openapi,
-    responses,
-    server,
-)
+from responses_app.api import chat, completions, decisions, embeddings, messages, models, openapi, responses, server
 from responses_app.kit.extension import extensions
 from responses_app.resources.audit import endpoints as audit_logs
 from responses_app.resources.batches import endpoints as batches

@@ -1,4 +1,4 @@
-"""The arguments of every command of `respsite`. Imports neither Django's settings nor what a command does."""
+"""The arguments of every command of `respsite`. Imports neither Django's settings nor the modules of commands."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
-"""What the playground keeps of a project: what people set of chats, and setups under names.
+"""The rows of the playground: titles and pins of chats, and setups under names.
 
-A chat is no row: it is the responses that have its `chat_id`. What is kept is exported, erased and removed in time on a
+A chat has no row: it is the responses with its `chat_id`. These rows are exported, erased and removed in time on a
 server without the playground, too.
 """
 

@@ -289,7 +289,10 @@ ENDPOINTS = (
     _endpoint("DELETE", _CHAT, _delete, "deletePlaygroundChat", "Delete all responses of a chat"),
     _endpoint("GET", _PROMPTS, _prompts, "listPlaygroundPrompts", "List the named setups of the project"),
     _endpoint(
-        *("POST", _PROMPTS, _put_prompt, "putPlaygroundPrompt"),
+        "POST",
+        _PROMPTS,
+        _put_prompt,
+        "putPlaygroundPrompt",
         "Keep a setup under a name, or replace the one that has it",
         body=NewPlaygroundPrompt,
         keeps=("A setup is kept under its name", "Keep it in a file of your own."),

@@ -159,6 +159,6 @@ ENDPOINTS: Sequence[Endpoint] = (
         answers={JSON: RolloutTreeObject},
     ),
     _endpoint("DELETE", _ROLLOUT, _delete, "deleteRollout", "Delete a roll-out, with all its tokens"),
-    _endpoint(*("POST", f"{_ROLLOUT}/reward", _reward, "rewardRollout", "Add a reward"), body=NewReward, errors=(409,)),
+    _endpoint("POST", f"{_ROLLOUT}/reward", _reward, "rewardRollout", "Add a reward", body=NewReward, errors=(409,)),
     _endpoint("POST", f"{_ROLLOUT}/end", _end, "endRollout", "End a roll-out: it takes no more requests"),
 )

@@ -4,8 +4,8 @@ A query is a mapping of names to all values each was given; the last one counts.
 
 A cursor (`after`, `before`) is a place, not a row: a list goes on behind what was deleted meanwhile. Ids grow with
 time, so the id itself says where that was. Where a list has another order, its store knows the place
-(`kit.places`). Only what is no id of the kind that is listed is refused, so a cursor does not tell what
-others have.
+(`kit.places`). A cursor is refused only where it is not an id of the listed kind, so it does not tell
+which ids others have.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -30,7 +30,7 @@ def reachable(value: str) -> Reachable:
     if word in ("off", "any"):
         return Reachable(any=word == "any")
     try:
-        if word in ("on", "yes", "true", "all"):  # they are no names of domains that anybody means
+        if word in ("on", "yes", "true", "all"):  # nobody means a domain of this name
             raise ValueError
         domains = tuple(map(Domain.parse, filter(None, (each.strip() for each in value.split(",")))))
     except ValueError:
