@@ -1,13 +1,17 @@
-"""What extensions do beside requests: what fails in one, or does not end, holds up nothing else of a worker."""
+"""What fails in an extension, or does not end, holds up nothing else of a worker, and no path is another's."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 from unittest import mock
 
 import pytest
 
+from responses_app.api.endpoints import ENDPOINTS, table_with
 from responses_app.kit.duty import Duty
+from responses_app.web.endpoint import Endpoint
 from responses_app.wiring import extensions
 from responses_app.wiring.extensions import ExtensionWork
 
@@ -81,3 +85,33 @@ async def test_all_are_left_by_the_task_that_entered_them(
     assert [len(guest.tasks) for guest in guests] == [2, 2]
     assert len(entered) == 1
     assert (said in caplog.text) if said else not caplog.records
+
+
+def _brings(label: str, path: str, *, tag: str = "Notes") -> Any:
+    """Return an extension with one endpoint."""
+    endpoint = Endpoint("GET", path, mock.AsyncMock(), "list", "List", tag=tag, scope=None)
+    return mock.Mock(label=label, endpoints=lambda: (endpoint,))
+
+
+@pytest.mark.parametrize(
+    ("brought", "told"),
+    {
+        "the same path": (("/v1/models",), "/v1/models of the server"),
+        "an unused method of it": (("/v1/responses",), "/v1/responses of the server"),
+        "other names in it": (("/v1/models/{name:path}",), "/v1/models/{model:path} of the server"),
+        "a path that a parameter takes": (("/v1/files/newest",), "/v1/files/{file_id} of the server"),
+        "without its prefix": (("/files",), "/v1/files of the server"),
+        "another extension's": (("/v1/notes", "/v1/notes"), "/v1/notes of the extension 'acme1'"),
+    }.values(),
+)
+def test_a_path_that_another_endpoint_has_ends_the_start(brought: tuple[str, ...], told: str) -> None:
+    brings = [_brings(f"acme{number}", path) for number, path in enumerate(brought)]
+    with pytest.raises(SystemExit, match=re.escape(f"{brought[-1]}, and {told} has this path.")):
+        table_with(brings)
+
+
+def test_paths_of_their_own_stand_at_the_place_of_their_tag() -> None:
+    table = [each.path for each in table_with([_brings("a", "/v1/notes"), _brings("b", "/v1/plans", tag="Engine")])]
+    assert table[-1] == "/v1/notes"
+    assert table.index("/v1/plans") < table.index("/v1/conversations")
+    assert len({*table} - {each.path for each in ENDPOINTS}) == 2
