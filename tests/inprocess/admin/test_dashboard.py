@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.conf import settings
@@ -291,6 +292,19 @@ def test_what_the_worker_has_is_shown(admin: Client) -> None:
     assert "background responses wait here" in text
     assert "Responses</th>" in text
     assert "of database" in text
+
+
+def test_an_extension_that_fails_leaves_the_rest_of_the_page(
+    admin: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    works, fails = Mock(figures=lambda site: {"notes kept": "3"}), Mock(label="acme_broken")
+    fails.figures.side_effect = RuntimeError("no figures today")
+    monkeypatch.setattr(panels, "extensions", lambda: [fails, works])
+    page = admin.get("/admin/dashboard/")
+    assert page.status_code == 200
+    assert "notes kept" in page.content.decode()
+    assert "the extension 'acme_broken' did not give its figures" in caplog.text
+    assert "no figures today" in caplog.text
 
 
 def test_requests_that_ran_when_workers_died_are_shown(admin: Client) -> None:

@@ -4,6 +4,7 @@ Each costs the same whatever there is: it looks at the newest few, or stops to c
 """
 
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ from responses_app.protocol.requests.resources import Status
 
 if TYPE_CHECKING:
     from responses_app.wiring.site import Site
+
+logger = logging.getLogger("respsite.admin")
 
 MAX_FAILED = 200  # failed responses whose errors are read: the newest
 MAX_ERROR_BYTES = 256 << 10  # of a response whose error is read
@@ -141,8 +144,18 @@ def here(site: "Site") -> Here:
     troubles = async_to_sync(ask)()
     waiting = {model.name: model.turns.waiting.total() for model in site.service.models}
     engines = [EngineRow(visible(name), troubles.get(name) or "ok", waiting.get(name, 0)) for name in site.engines]
-    figures = {words: text for extension in extensions() for words, text in extension.figures(site).items()}
-    return Here(engines, site.registry.queue.waiting, figures, _suspects(site))
+    return Here(engines, site.registry.queue.waiting, _figures(site), _suspects(site))
+
+
+def _figures(site: "Site") -> dict[str, str]:
+    """Return what extensions say of the worker; of one that fails, nothing: the rest of the page is shown."""
+    figures: dict[str, str] = {}
+    for extension in extensions():
+        try:
+            figures |= extension.figures(site)
+        except Exception:
+            logger.exception("the extension %r did not give its figures of the dashboard", extension.label)
+    return figures
 
 
 def _suspects(site: "Site") -> list[SuspectRow]:
