@@ -258,10 +258,12 @@ def dashboard(request: HttpRequest) -> HttpResponse:
     def address(**changes: str) -> str:
         return "?" + urlencode({"span": name, **chosen.address, **changes})
 
+    from responses_app.wiring.site import get_site
+
     context = {
         **admin.site.each_context(request),
         **page(datetime.now(UTC), PERIODS[name], chosen),
-        "here": here(_site()),
+        "here": here(get_site()),
         "title": "Dashboard",
         "chosen": name,
         "spans": [(address(span=key), period.label, key == name) for key, period in PERIODS.items()],
@@ -271,12 +273,6 @@ def dashboard(request: HttpRequest) -> HttpResponse:
         "link": f"{reverse('admin:responses_app_response_changelist')}?{urlencode({'age': name, **chosen.address})}",
     }
     return TemplateResponse(request, "admin/respsite/dashboard.html", context)
-
-
-def _site() -> "Site":
-    from responses_app.wiring.site import get_site
-
-    return get_site()
 
 
 def _filters(request: HttpRequest, chosen: Chosen) -> list[tuple[str, str, list[tuple[str, str, bool]]]]:

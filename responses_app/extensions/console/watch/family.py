@@ -83,7 +83,8 @@ def family_of(project: str, response_id: str, *, previous: str, ttl: float = 0.0
     """Return the tree of a response that goes on from `previous`. `ttl`: how many seconds responses are known, or 0."""
     path, before = _before(project, response_id, previous)
     parents = _Parents(path)
-    forks = _forks(project, path)
+    parts = ChainPart.objects.filter(project=project, parent_id__in=path[:-1]).exclude(pk__in=path).order_by("pk")
+    forks = [(pk, str(parent)) for pk, parent in parts.values_list("pk", "parent_id")[: MAX_FORKS + 1]]
     parents.add(forks, most=MAX_FORKS)
     parents.more |= _with_more(project, [pk for pk, _ in forks[:MAX_FORKS]])
     after = _rows(_AFTER, [response_id, project, project, MAX_AFTER, MAX_AFTER + 1])
@@ -129,12 +130,6 @@ def _before(project: str, response_id: str, previous: str) -> tuple[list[str], s
         return [response_id], ""
     path = [row[0] for row in reversed(rows)]
     return path, rows[-1][1] or ""
-
-
-def _forks(project: str, path: Sequence[str]) -> list[tuple[str, str]]:
-    """Return what goes on from those before the last one, with its parent."""
-    parts = ChainPart.objects.filter(project=project, parent_id__in=path[:-1]).exclude(pk__in=path).order_by("pk")
-    return [(pk, str(parent)) for pk, parent in parts.values_list("pk", "parent_id")[: MAX_FORKS + 1]]
 
 
 def _young(project: str, response_id: str, parents: _Parents) -> list[tuple[str, str]]:

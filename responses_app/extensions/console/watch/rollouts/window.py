@@ -167,6 +167,8 @@ def generation_page(outline: Outline, step: OutlineStep, *, at: int | None, as_t
     before = step.origin
     calls = outline.calls([step.number, *([] if before is None else [before])])
     call = calls.get(step.number)
+    rewards: Sequence[Mapping[str, Any]] = outline.rollout.rewards
+    own = [each for each in rewards if call is not None and each["turn"] == call.response_id]
     return {
         "step": step,
         "call": call,
@@ -178,7 +180,7 @@ def generation_page(outline: Outline, step: OutlineStep, *, at: int | None, as_t
         "steps_to": _steps_to(step, begin, end),
         "cut": break_of(reader, step),
         "facts": _facts(reader, step, call, calls.get(-1 if before is None else before)),
-        "rewards": _rewards(outline, call),
+        "rewards": [reward_text(each["reward"]) for each in own[-MAX_REWARDS:]],
         "response_id": call.response_id if call is not None and reader.is_stored(call.response_id) else "",
         "images": [(place, digest[:64]) for place, digest in (call.images if call is not None else ())][:MAX_IMAGES],
     }
@@ -232,12 +234,6 @@ def _facts(
         ("Experts", "recorded; read them by the API" if call.experts else ""),
     ]
     return [(name, value) for name, value in facts if value]
-
-
-def _rewards(outline: Outline, call: EngineCall | None) -> list[str]:
-    rewards: Sequence[Mapping[str, Any]] = outline.rollout.rewards
-    own = [each for each in rewards if call is not None and each["turn"] == call.response_id]
-    return [reward_text(each["reward"]) for each in own[-MAX_REWARDS:]]
 
 
 def _each_version(spans: Sequence[WeightsSpan], first: int, count: int) -> list[str | None]:
