@@ -12,9 +12,7 @@ from django.test import Client
 from engine.formats.base import as_tokens
 from engine.formats.harmony.encoding import encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
-from responses_app.extensions.console.watch.rollouts.listing import group_page
-from responses_app.extensions.console.watch.rollouts.outline import Outline, OutlineStep
-from responses_app.extensions.console.watch.rollouts.page import MAX_COLUMNS, Rails
+from responses_app.extensions.console.watch.rollouts.outline import MAX_COLUMNS, Outline, OutlineStep, Rails
 from responses_app.extensions.console.watch.rollouts.showing import (
     MAX_TEXT,
     ShownToken,
@@ -26,7 +24,7 @@ from responses_app.extensions.console.watch.rollouts.showing import (
     texts_of,
     told_of,
 )
-from responses_app.extensions.console.watch.rollouts.views import part
+from responses_app.extensions.console.watch.rollouts.views import group_page, part
 from responses_app.extensions.console.watch.text import Places
 from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import Break, EngineCall, Recorded

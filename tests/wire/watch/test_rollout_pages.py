@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from responses_app.extensions.console.watch.rollouts.window import SIDE, WINDOW
+from responses_app.extensions.console.watch.rollouts.page import SIDE, WINDOW
 from tests.kit.browser import SIZES, axe_finds_nothing, is_wider_than_its_window, needs_chromium
 from tests.kit.people import settings_of
 from tests.kit.sample_rollouts import GROUP, MODEL

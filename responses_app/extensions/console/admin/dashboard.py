@@ -40,7 +40,7 @@ from responses_app.stores.database.response_sql import RUNNING as RUNNING_SQL
 from responses_app.stores.database.roles import sees_figures
 
 if TYPE_CHECKING:
-    from responses_app.wiring.site import Site
+    pass
 
 MAX_COUNTED = 300_000  # responses a chart looks at: the newest
 MAX_OF_KEY = 10_000  # of one key

@@ -1,35 +1,45 @@
-"""The page of a roll-out: its numbers, the tree of its generations, its rewards and what is set for it.
+"""The page of a roll-out: its numbers, the tree of its generations, its rewards, its settings; and one generation.
 
-The tree is drawn as rails: a row for each generation, in the order of commit, and a column for each sequence.
-
-    ● g0
-    ● g1            continues g0
-    ├─╮
-    │ ● g2          leaves g0 before its end: a break
-    ● │ g3          continues g1
-
-A column is free again once nothing leaves its sequence any more, so a conversation whose every turn breaks stays in
-one column. There are `MAX_COLUMNS`; what needs more shares the last one.
+Of a generation it shows where it broke, and a window of what it read and sampled. A window has `WINDOW` tokens at most,
+however many the generation has; links lead to the others.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from django.utils.html import format_html
 
-from responses_app.extensions.console.watch.rollouts.outline import Outline, OutlineStep
+from engine.formats.base import ModelFormat
+from engine.types import WeightsSpan
+from responses_app.extensions.console.watch.rollouts.outline import Outline, OutlineStep, Rail, Rails, TokenStretch
 from responses_app.extensions.console.watch.rollouts.showing import (
+    FINISHES,
     LEGEND,
+    MAX_TOPS,
+    ShownToken,
+    one_text,
     reason_of,
     reward_text,
+    steps_of,
     text_of,
+    texts_of,
     versions,
     whole_reward,
 )
-from responses_app.extensions.console.watch.rollouts.window import TokenReader, generation_page
-from responses_app.extensions.console.watch.text import NONE, Places, ago, in_bytes, milliseconds, moment, visible
+from responses_app.extensions.console.watch.text import (
+    NONE,
+    Places,
+    ago,
+    in_bytes,
+    milliseconds,
+    moment,
+    pretty,
+    visible,
+)
+from responses_app.models import Response
 from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import MAIN, EngineCall
 from responses_app.protocol.rollouts.requests import RolloutObject
@@ -40,121 +50,224 @@ PAGE = 60  # generations of one page
 PREVIEW = 32  # tokens of what was sampled, of which a row shows `CHARACTERS` at most
 CHARACTERS = 120
 MAX_REWARDS = 50  # that are shown, the last ones
-MAX_COLUMNS = 8
-WIDTH, NODE = 16, 22  # pixels: of a column, and from the top of a row to its node
-
-
-@dataclass(slots=True)
-class Strand:
-    """Generations of which each continues the one before."""
-
-    first: int
-    last: int  # its own last generation
-    until: int  # the last one that leaves it, or `last`
-    column: int = 0
-    origin: "Strand | None" = None
+WINDOW = 512  # tokens
+BEFORE = 48  # tokens of a prompt that are shown before what was sampled
+SHORT = 256  # tokens: a new part of a prompt with at most so many is shown whole
+SIDE = 32  # tokens before and behind a break
+MAX_IMAGES = 20
+MAX_TURN_REWARDS = 20  # of the response of one generation
 
 
 @dataclass(frozen=True, slots=True)
-class RailLine:
-    """A line of a row, from its top or its node down to its node or its end."""
+class ShownStretch:
+    """Tokens in a row that one generation has read, or sampled."""
 
-    x: int
-    begin: str
-    end: str
-    kind: str  # own, over: what is left of a sequence is only left by others
+    number: int  # of the generation
+    kind: str  # prompt, sampled
+    tokens: Sequence[ShownToken]
+    version: str  # of the weights
+    has_text: bool  # else the tokens' ids are shown
 
 
 @dataclass(frozen=True, slots=True)
-class Rail:
-    """What stands left of a row."""
+class Side:
+    """The tokens of one sequence around the place at which two part."""
 
-    width: int
-    x: int  # of the node
-    lines: Sequence[RailLine]
-    curve: str = ""  # the path from the column that is left
-    is_cut: bool = False
-
-    @property
-    def y(self) -> int:
-        """Of the node."""
-        return NODE
+    label: str
+    same: Sequence[ShownToken]
+    other: Sequence[ShownToken]
+    before: int  # tokens that are not shown, before and behind
+    behind: int
+    has_text: bool
 
 
-@dataclass(slots=True)
-class Rails:
-    """The columns of all generations of an outline."""
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Where a generation does not go on from another one, and why."""
 
-    strand_of: dict[int, Strand] = field(default_factory=dict)
-    strands: list[Strand] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, outline: Outline) -> "Rails":
-        """Find the sequences, and put each into a column."""
-        rails = cls()
-        for step in outline.steps.values():
-            rails._add(step)
-        busy: list[int] = []  # by columns: up to which generation one is used
-        for each in rails.strands:
-            free = next((place for place, until in enumerate(busy) if until < each.first), len(busy))
-            each.column = min(free, MAX_COLUMNS - 1)
-            if free == len(busy) < MAX_COLUMNS:
-                busy.append(each.until)
-            else:
-                busy[each.column] = max(busy[each.column], each.until)
-        return rails
-
-    def _add(self, step: OutlineStep) -> None:
-        origin = None if step.origin is None else self.strand_of.get(step.origin)
-        if origin is not None and not step.cut and origin.last == step.parent:
-            origin.last = step.number
-            origin.until = max(origin.until, step.number)
-            self.strand_of[step.number] = origin
-            return
-        if origin is not None and step.origin != step.number - 1:
-            # The line to it passes all rows between; from the row before it needs none.
-            origin.until = max(origin.until, step.number)
-        new = Strand(step.number, step.number, step.number, origin=origin)
-        self.strands.append(new)
-        self.strand_of[step.number] = new
-
-    def rows(self, steps: Iterable[OutlineStep]) -> list[Rail]:
-        """Draw the rows of generations in a row."""
-        some = list(steps)
-        if not some:
-            return []
-        begin, end = some[0].number, some[-1].number
-        near = [each for each in self.strands if each.first <= end and each.until >= begin]
-        width = WIDTH * (1 + max(each.column for each in near))
-        return [self._row(step, near, width) for step in some]
-
-    def _row(self, step: OutlineStep, near: Sequence[Strand], width: int) -> Rail:
-        number, own = step.number, self.strand_of[step.number]
-        lines = []
-        for each in near:
-            x = _x(each.column)
-            if each is own:
-                if number > each.first:
-                    lines.append(RailLine(x, "0", str(NODE), "own"))
-                if number < each.until or self._leaves_next(number):
-                    lines.append(RailLine(x, str(NODE), "100%", "own" if number < each.last else "over"))
-            elif each.first < number < each.until:
-                lines.append(RailLine(x, "0", "100%", "own" if number < each.last else "over"))
-        curve = ""
-        if own.first == number and own.origin is not None:
-            x, to = _x(own.origin.column), _x(own.column)
-            curve = f"M{x} 0C{x} {NODE} {to} 0 {to} {NODE}"
-        return Rail(width, _x(own.column), lines, curve, bool(step.cut))
-
-    def _leaves_next(self, number: int) -> bool:
-        """Whether the next generation leaves this one."""
-        following = self.strand_of.get(number + 1)
-        own = self.strand_of[number]
-        return following is not None and following.first == number + 1 and following.origin is own
+    title: str
+    sentence: str
+    near: int
+    position: int
+    near_whole: int
+    sides: Sequence[Side]
 
 
-def _x(column: int) -> int:
-    return WIDTH * column + WIDTH // 2
+class TokenReader:
+    """Reads tokens of an outline as a page shows them."""
+
+    def __init__(self, outline: Outline) -> None:
+        self.outline = outline
+        self._models: dict[str, str] = {}  # by responses: only those that are stored are known to have one
+
+    def look_up(self, response_ids: Sequence[str]) -> None:
+        """Find which responses are stored, and the models that were asked."""
+        project = self.outline.rollout.project
+        known = Response.objects.filter(project=project, pk__in=list(set(response_ids)))
+        self._models |= dict(known.values_list("pk", "model"))
+
+    def is_stored(self, response_id: str) -> bool:
+        """Whether a response that was looked up has a page."""
+        return response_id in self._models
+
+    def model_of(self, response_id: str) -> str:
+        """Return the model of a response; of one that is not stored that which the roll-out asked last."""
+        return self._models.get(response_id) or self.outline.rollout.model
+
+    def format_of(self, response_id: str, call: EngineCall | None) -> ModelFormat | None:
+        """Return the format of a call's model, None where this server does not serve it."""
+        models = get_site().service.models
+        if call is not None and call.vocabulary:
+            return models.format_of(call.vocabulary)
+        served = models.named(self.model_of(response_id))
+        return served.format if served is not None and served.format.is_loaded else None
+
+    def window(self, number: int, begin: int, end: int) -> list[ShownStretch]:
+        """Return the tokens of a generation's sequence from the place `begin` up to `end`."""
+        read = list(self.outline.window(number, begin, end))
+        numbers = [each.stretch.step.number for each in read]
+        response_ids = self.outline.response_ids(numbers)
+        self.look_up(list(response_ids.values()))
+        calls = self.outline.calls(numbers)
+        return [
+            self._shown(each, response_ids[number], calls.get(number))
+            for each, number in zip(read, numbers, strict=True)
+            if len(each.tokens)
+        ]
+
+    def _shown(self, read: TokenStretch, response_id: str, call: EngineCall | None) -> ShownStretch:
+        stretch, written = read.stretch, self.format_of(response_id, call)
+        first, count = stretch.first, len(read.tokens)
+        is_sampled = stretch.kind == "sampled"
+        spans = call.weights if call is not None and is_sampled else ()
+        known_versions = _each_version(spans, first, count)
+        tops = call.tops if call is not None and is_sampled else None
+        roles = {} if is_sampled or written is None else dict(written.messages_in(read.tokens, whole=not stretch.begin))
+        shown = []
+        for at, (token, text) in enumerate(zip(read.tokens, texts_of(read.tokens, written), strict=True)):
+            likeliest = tops[first + at][:MAX_TOPS] if tops is not None and first + at < len(tops) else ()
+            shown.append(
+                ShownToken(
+                    place=stretch.begin + at,
+                    id=token,
+                    shown=text,
+                    logprob=None if read.logprobs is None else read.logprobs[at],
+                    version=known_versions[at] if known_versions else None,
+                    role=roles.get(at, ""),
+                    tops=[(one_text(other, written), other, value) for other, value in likeliest],
+                )
+            )
+        return ShownStretch(stretch.step.number, stretch.kind, shown, versions(spans), written is not None)
+
+    def side(self, label: str, number: int, position: int, *, before: int = SIDE, behind: int = SIDE) -> Side:
+        """Return the tokens of a generation's sequence around a place."""
+        begin, whole = max(0, position - before), self.outline.steps[number].whole
+        end = min(whole, position + behind)
+        stretches = self.window(number, begin, end)
+        tokens = [token for each in stretches for token in each.tokens]
+        same = list(islice(tokens, position - begin))
+        has_text = all(each.has_text for each in stretches)
+        return Side(label, same, tokens[len(same) :], begin, whole - end, has_text)
+
+
+def break_of(reader: TokenReader, step: OutlineStep) -> Break | None:
+    """Return where a generation broke; None where it goes on from another one, or is the first."""
+    near = reader.outline.steps.get(-1 if step.near is None else step.near)
+    if not step.cut or near is None:
+        return None
+    title, sentence = reason_of(step.cut)
+    labels = ((f"g{near.number} had", near.number), (f"g{step.number} has", step.number))
+    sides = [reader.side(label, number, step.shared) for label, number in labels]
+    return Break(title, sentence, near.number, step.shared, near.whole, sides)
+
+
+def generation_page(outline: Outline, step: OutlineStep, *, at: int | None, as_table: bool) -> dict[str, Any]:
+    """Return what the template of one generation needs; the window begins at the place `at`, if it is given."""
+    reader = TokenReader(outline)
+    begin = _first_shown(step) if at is None else max(0, min(at, step.whole - 1))
+    end = min(step.whole, begin + WINDOW)
+    stretches = reader.window(step.number, begin, end)
+    before = step.origin
+    calls = outline.calls([step.number, *([] if before is None else [before])])
+    call = calls.get(step.number)
+    rewards: Sequence[Mapping[str, Any]] = outline.rollout.rewards
+    own = [each for each in rewards if call is not None and each["turn"] == call.response_id]
+    return {
+        "step": step,
+        "call": call,
+        "stretches": stretches,
+        "begin": begin,
+        "end": end,
+        "is_table": as_table,
+        "has_text": all(each.has_text for each in stretches),
+        "steps_to": _steps_to(step, begin, end),
+        "cut": break_of(reader, step),
+        "facts": _facts(reader, step, call, calls.get(-1 if before is None else before)),
+        "rewards": [reward_text(each["reward"]) for each in own[-MAX_TURN_REWARDS:]],
+        "response_id": call.response_id if call is not None and reader.is_stored(call.response_id) else "",
+        "images": [(place, digest[:64]) for place, digest in (call.images if call is not None else ())][:MAX_IMAGES],
+    }
+
+
+def _first_shown(step: OutlineStep) -> int:
+    """Return where a window begins: before the new part of the prompt, if it is short, else before the sampled part."""
+    begin = step.shared if step.new <= SHORT else step.prompt
+    return max(0, min(begin - BEFORE, step.whole - 1))
+
+
+def _steps_to(step: OutlineStep, begin: int, end: int) -> list[tuple[str, int]]:
+    """Return the links to other windows: a name, and where each begins."""
+    places = []
+    if begin > 0:
+        places += [("Beginning", 0), ("Earlier", max(0, begin - WINDOW))]
+    if end < step.whole:
+        places += [("Later", end), ("End", max(0, step.whole - WINDOW))]
+    shown = range(begin, end)
+    if step.new and step.shared and step.shared not in shown:
+        places.append(("New in the prompt", max(0, step.shared - 16)))
+    if step.sampled and step.prompt not in shown:
+        places.append(("Sampled", max(0, step.prompt - 16)))
+    return places
+
+
+def _facts(
+    reader: TokenReader, step: OutlineStep, call: EngineCall | None, before: EngineCall | None
+) -> list[tuple[str, str]]:
+    read = f"{step.prompt:,} tokens"
+    if step.shared and step.parent is not None:
+        read += f": {step.shared:,} as in g{step.parent}, {step.new:,} new"
+    facts = [("Read", read), ("Sampled", f"{step.sampled:,} tokens")]
+    if call is None:
+        return [*facts, ("Details", "too large for this page: read them by the API")]
+    model = visible(reader.model_of(call.response_id))[:200]
+    finish = FINISHES.get(call.finish or "", "something else ended it")
+    facts += [
+        ("Ended", f"{visible(call.finish or 'not known')[:40]}: {finish}"),
+        ("Model", model),
+        ("Weights", versions(call.weights)),
+        ("Branch", visible(call.branch)[:200]),
+        ("Agent", visible(call.agent or "")[:200]),
+        ("API", f"{visible(call.api)}, turn {call.turn + 1:,} of its response" if call.turn else visible(call.api)),
+        ("Sampling", visible(pretty(call.sampling))[:500] if call.sampling else ""),
+        ("Grammar", "One held it: its log probabilities are of what that allowed." if call.grammar else ""),
+        ("Times", ", ".join(f"{name} {value}" for name, value in steps_of(call, step.sampled, before))),
+        ("Reasoning", f"{call.reasoning:,} tokens" if call.reasoning else ""),
+        ("Not read", f"{call.dropped:,} tokens behind the end of the turn" if call.dropped else ""),
+        ("Summary", "It sums up what came before." if call.summary else ""),
+        ("Experts", "recorded; read them by the API" if call.experts else ""),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _each_version(spans: Sequence[WeightsSpan], first: int, count: int) -> list[str | None]:
+    """Return the version of each of `count` sampled tokens, from the one numbered `first` on; none without spans."""
+    found: list[str | None] = []
+    at = 0
+    for span in spans:
+        overlap = min(first + count, at + span.tokens) - max(first, at)
+        found += [span.version and visible(span.version)] * max(0, overlap)
+        at += span.tokens
+    return found if len(found) == count else []
 
 
 @dataclass(frozen=True, slots=True)
