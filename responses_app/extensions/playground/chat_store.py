@@ -8,7 +8,7 @@ entries of an index as the chats it lists have responses, whatever else there is
 newest response of a listed chat alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,14 +17,13 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from engine import orjson
-from responses_app.extensions.playground.chat_search import SEARCHED_RESPONSES, search, titled
 from responses_app.kit.errors import StoreError
 from responses_app.kit.places import leave, left
 from responses_app.kit.sql import for_update, one_at_a_time, placeholders
 from responses_app.kit.table import Store, can_be_known
 from responses_app.models.playground import ChatLabel
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.words import as_searched, words_of_json
+from responses_app.protocol.items.words import as_searched, text_of, words_of_json
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import RetentionSettings
 from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES
@@ -40,6 +39,11 @@ LISTED = "playground.chats"  # the list in which the places of deleted chats are
 ADOPTED_AT_ONCE = 100  # responses a transaction; bounds how long a server's writes wait for one
 ADOPTING_STEPS = 10  # transactions of one call
 TITLE_BYTES = 64 << 10  # characters of a root's input that are read for its title
+SEARCHED_RESPONSES = 2000  # the newest ones of the caller, in which a search looks
+SEARCHED_BYTES = 16 << 20  # of their texts
+SEARCHED_EACH = 256 << 10  # bytes of a response; a larger one is not searched
+SEARCHED_TITLES = 5000  # the titles of a project that were set last
+AT_ONCE = 50  # responses whose texts are in memory together
 
 # Times are said everywhere, also where the chat alone would do: without them SQLite would choose the other index.
 _NEWEST = f"""
@@ -60,6 +64,10 @@ _SEARCHED = f"""
 SELECT newer.id, newer.chat_id FROM {RESPONSES} AS newer
 WHERE newer.project = %s AND newer.created_at > %s AND newer.chat_id <> '' {{own}}
 ORDER BY newer.created_at DESC, newer.id DESC LIMIT %s
+"""
+_SEARCHED_TEXTS = f"""
+SELECT id, CASE WHEN size <= %s THEN input_items END, CASE WHEN size <= %s THEN body END
+FROM {RESPONSES} WHERE id IN ({{ids}})
 """
 _ONE_OF_CHAT = f"""
 (SELECT one.id FROM {RESPONSES} AS one
@@ -443,3 +451,44 @@ def _seconds(value: Any) -> int:
     """Return a time of a row in Unix seconds: SQLite gives it as a text."""
     at = datetime.fromisoformat(value) if isinstance(value, str) else value
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+
+
+def titled(connection: BaseDatabaseWrapper, project: str, needle: str) -> set[str]:
+    """Return chats with this in the titles that were set, of those that were set last."""
+    labels = ChatLabel.objects.using(connection.alias).filter(project=project).order_by("-changed_at")
+    titles = labels.values_list("pk", "title")[:SEARCHED_TITLES]
+    return {chat_id for chat_id, title in titles if needle in as_searched(title)}
+
+
+def search(
+    connection: BaseDatabaseWrapper, responses: Sequence[tuple[str, str]], needle: str, *, known: Collection[str]
+) -> set[str]:
+    """Return the chats of these responses in which it was said; responses are ids with those of their chats.
+
+    Those that are `known` to be found are not looked through. Texts are compared here, and not by the database: JSON
+    has escapes, SQLite folds the case of ASCII alone, and what a person looks for may have any of the characters that
+    a pattern gives a meaning.
+    """
+    found: set[str] = set()
+    bytes_left = SEARCHED_BYTES
+    for start in range(0, len(responses), AT_ONCE):
+        some = [each for each in responses[start : start + AT_ONCE] if each[1] not in found and each[1] not in known]
+        if not some:
+            continue
+        sql = _SEARCHED_TEXTS.format(ids=placeholders(some))
+        with connection.cursor() as cursor:
+            cursor.execute(sql, [SEARCHED_EACH, SEARCHED_EACH, *dict(some)])
+            texts = {row[0]: row[1:] for row in cursor.fetchall()}
+        for response_id, chat_id in some:
+            asked, body = texts.get(response_id, (None, None))
+            bytes_left -= len(asked or "") + len(body or "")
+            if bytes_left < 0:
+                return found
+            if chat_id not in found and any(needle in as_searched(text_of(item)) for item in _items(asked, body)):
+                found.add(chat_id)
+    return found
+
+
+def _items(asked: str | None, body: str | None) -> Iterator[JsonObject]:
+    for items in (orjson.loads_kept(asked) if asked else [], orjson.loads_kept(body).get("output") if body else []):
+        yield from (item for item in items or () if isinstance(item, dict))

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 import orjson
 import pytest
 
-from responses_app.extensions.training import exporting as rollout_exports
-from responses_app.extensions.training.exporting import AT_ONCE, exported
+from responses_app.extensions.training import rollout_exports
 from responses_app.extensions.training.exports import ExportQuery, Selection
+from responses_app.extensions.training.rollout_exports import AT_ONCE, exported
 from responses_app.protocol.rollouts.generations import Recorded, RecordedResponse, RolloutRef
 from responses_app.runs.rollouts import Rollouts
 from responses_app.stores.rollouts import RolloutRecord
