@@ -22,7 +22,7 @@ from responses_app.protocol.requests.requests import new_response, parse_create
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Ended, OutputOptions, RunStarted, Sampled, TurnBegan
 from responses_app.protocol.sealing import Sealer
-from responses_app.runs.planning.reading import Unsealing
+from responses_app.runs.plan.reading import Unsealing
 
 THOUGHT, ANSWER = 700, 300  # tokens of a response
 ITEMS = 200

@@ -12,7 +12,7 @@ from bench.routing.policies import Policy
 from bench.routing.replica import BLOCK, Replica, Request
 from bench.routing.traces import Session, session
 from engine.types import Session as Named
-from responses_app.runs.plan.waits import ToolWaits
+from responses_app.runs.plan.served import ToolWaits
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.response.steps import StopReason
 from responses_app.resources.batches.handlers import LineAnswer, LineHandler, LineRequest, begun, tokens_of
 from responses_app.runs.chats import Choices
-from responses_app.runs.log.reader import ResponseReader
+from responses_app.runs.log.journal import ResponseReader
 from responses_app.runs.plan.failures import without_answer
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, read_quietly

@@ -30,7 +30,7 @@ from responses_app.protocol.response.steps import StopReason
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.resources.batches.handlers import LineAnswer, LineHandler, LineRequest, begun, tokens_of
 from responses_app.runs.chats import Choices
-from responses_app.runs.log.reader import ResponseReader
+from responses_app.runs.log.journal import ResponseReader
 from responses_app.runs.plan.failures import without_answer
 from responses_app.runs.plan.plan import Origin
 from responses_app.tools.base import container_limits

@@ -30,8 +30,7 @@ from responses_app.protocol.requests.requests import CreateRequest, check_beta, 
 from responses_app.protocol.requests.resources import RUNNING, CompactedResponse, ResponseObject, compacted_response
 from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT, ToolOutput, parse_tool_output
 from responses_app.resources.batches.handlers import LineAnswer, LineHandler, LineRequest, begun, tokens_of
-from responses_app.runs.log.journal import Gathering, JournalEntry, ReaderTooSlow, Waiter
-from responses_app.runs.log.reader import ResponseReader
+from responses_app.runs.log.journal import Gathering, JournalEntry, ReaderTooSlow, ResponseReader, Waiter
 from responses_app.runs.plan.failures import store_errors, without_answer
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.endpoint import DIALECT, EVENTS, INCLUDE, JSON, PAGED, SEALS, Endpoint, Parameter, text

@@ -25,8 +25,8 @@ from responses_app.protocol.response.steps import Input
 from responses_app.protocol.response.timeline import Timeline, timeline_of, untimed
 from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import Followers, OtherWorkers
-from responses_app.runs.log.reader import EventSource, ResponseReader
-from responses_app.runs.log.replay import Machines, end_of_failure
+from responses_app.runs.log.journal import EventSource, ResponseReader
+from responses_app.runs.log.run_log import Machines, end_of_failure
 from responses_app.runs.plan.failures import not_answered, out_of_reach, store_errors
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.stores.base import BaseResponseStore, StoredLog

@@ -19,7 +19,7 @@ from responses_app.protocol.response.steps import OutputGiven
 from responses_app.protocol.session.tool_outputs import as_json, from_json, not_waiting
 from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import OtherWorkers
-from responses_app.runs.log.reader import EventSource
+from responses_app.runs.log.journal import EventSource
 from responses_app.runs.plan.failures import (
     invalid_image,
     not_answered,

@@ -36,9 +36,8 @@ from responses_app.protocol.rollouts.requests import (
 )
 from responses_app.protocol.rollouts.weights import WeightsRule, WeightsWanted, oldest_of
 from responses_app.runs.plan.failures import store_errors
-from responses_app.runs.plan.plan import Origin
+from responses_app.runs.plan.plan import Origin, session_of_branch
 from responses_app.runs.plan.served import ServedModel
-from responses_app.runs.plan.sessions import session_of_branch
 from responses_app.runs.retention import RetentionWatch
 from responses_app.stores.rollouts import BaseRolloutStore, RolloutExists, RolloutRecord, RolloutsFull, TooManyRewards
 

@@ -36,28 +36,22 @@ from responses_app.protocol.retention import keeps_nothing
 from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
-from responses_app.runs.admission import Admission, Naming, as_conflict
-from responses_app.runs.approving import Approving
+from responses_app.runs.admission import Admission, Approving, Naming, as_conflict
 from responses_app.runs.driving.persistence import RunPersistence
 from responses_app.runs.driving.run import Run
-from responses_app.runs.driving.unsaved import UnsavedEnds
-from responses_app.runs.driving.usage_book import UsageBook
+from responses_app.runs.driving.unsaved import UnsavedEnds, UsageBook
 from responses_app.runs.known_turns import OF_MESSAGES, KnownTurns
-from responses_app.runs.log.journal import EventJournal
-from responses_app.runs.log.reader import ResponseReader
-from responses_app.runs.log.replay import Machines, as_begun
-from responses_app.runs.log.run_log import LiveLogs, RunLog
+from responses_app.runs.log.journal import EventJournal, ResponseReader
+from responses_app.runs.log.run_log import LiveLogs, Machines, RunLog, as_begun
 from responses_app.runs.plan.failures import engine_errors, refusal, store_errors
+from responses_app.runs.plan.history import History, Recall, with_known_turns
+from responses_app.runs.plan.offering import ServedTools, with_fixed_versions
 from responses_app.runs.plan.pictures import named_in
-from responses_app.runs.plan.plan import Origin, RunPlan
-from responses_app.runs.plan.recorders import of_fields, record
+from responses_app.runs.plan.plan import Origin, RunPlan, of_fields, record
+from responses_app.runs.plan.planning import Draft, check_grammar, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.plan.stores import Stores
-from responses_app.runs.planning.grammars import check_grammar
-from responses_app.runs.planning.history import History, Recall, with_known_turns
-from responses_app.runs.planning.offering import ServedTools, with_fixed_versions
-from responses_app.runs.planning.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.queues.turns import FairThreads
 from responses_app.runs.registry.registry import RunRegistry
 from responses_app.runs.retention import RetentionWatch

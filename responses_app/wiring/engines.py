@@ -28,7 +28,7 @@ from engine.types import EngineInfo
 from responses_app.kit.duty import end_tasks
 from responses_app.limits.rates import Rates
 from responses_app.observing.metrics import Metrics
-from responses_app.runs.driving.usage_book import UsageBook
+from responses_app.runs.driving.unsaved import UsageBook
 from responses_app.runs.queues.turns import FairTurns
 from responses_app.runs.stateless.embedding import EmbeddingModels, EmbeddingService, ServedEmbeddings
 from responses_app.settings.conf import Settings

@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING
 
 from responses_app.protocol.pictures import ReadPicture
-from responses_app.runs.plan.pictures import PictureCache
+from responses_app.runs.plan.pictures import PictureCache, PictureReading
 from responses_app.runs.plan.stores import Stores
-from responses_app.runs.planning.pictures import PictureReading
 from responses_app.settings.conf import Settings
 from responses_app.tools.network import Network, NetworkError
 from responses_app.tools.reading.processes import PictureReader

@@ -34,21 +34,20 @@ from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEAD
 from responses_app.protocol.transport import AnswerHeaders
 from responses_app.resources.batches.handlers import LineOf
 from responses_app.resources.webhooks.sender import WebhookSender
-from responses_app.runs.approving import Approving
+from responses_app.runs.admission import Approving
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.chats import StoredChats
-from responses_app.runs.driving.usage_book import UsageBook
+from responses_app.runs.driving.unsaved import UsageBook
 from responses_app.runs.duties import Draining, Upkeep
 from responses_app.runs.engines.doors import EngineDoors
 from responses_app.runs.engines.following import EngineFollower
 from responses_app.runs.idempotency import IdempotencyKeys
 from responses_app.runs.log.following import Followers
-from responses_app.runs.log.replay import Machines
-from responses_app.runs.log.run_log import LiveLogs
+from responses_app.runs.log.run_log import LiveLogs, Machines
 from responses_app.runs.outputs import GivenOutputs
+from responses_app.runs.plan.history import History
+from responses_app.runs.plan.offering import ServedTools
 from responses_app.runs.plan.served import ServedModel, ServedModels
-from responses_app.runs.planning.history import History
-from responses_app.runs.planning.offering import ServedTools
 from responses_app.runs.queues.turns import FairThreads, FairTurns
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.runs.retention import Expiry, RetentionWatch

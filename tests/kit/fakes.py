@@ -29,22 +29,19 @@ from responses_app.protocol.sealing import Sealer
 from responses_app.resources.usage.fields import UsageEntry
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.driving.run import Run
-from responses_app.runs.driving.usage_book import UsageBook
+from responses_app.runs.driving.unsaved import UsageBook
 from responses_app.runs.log.following import Followers
-from responses_app.runs.log.journal import Waiter
-from responses_app.runs.log.reader import ResponseReader
-from responses_app.runs.log.replay import Machines
-from responses_app.runs.log.run_log import LiveLogs
+from responses_app.runs.log.journal import ResponseReader, Waiter
+from responses_app.runs.log.run_log import LiveLogs, Machines
 from responses_app.runs.outputs import GivenOutputs
-from responses_app.runs.plan.pictures import PictureCache
+from responses_app.runs.plan.history import History
+from responses_app.runs.plan.offering import ServedTools
+from responses_app.runs.plan.pictures import Fetch, PictureCache, PictureReading, Read, no_fetch, no_pictures
 from responses_app.runs.plan.plan import Origin
+from responses_app.runs.plan.reading import no_reader
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.plan.stores import Stores
-from responses_app.runs.planning.history import History
-from responses_app.runs.planning.offering import ServedTools
-from responses_app.runs.planning.pictures import Fetch, PictureReading, Read, no_fetch, no_pictures
-from responses_app.runs.planning.reading import no_reader
 from responses_app.runs.queues.turns import FairTurns
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.runs.service import ResponseService

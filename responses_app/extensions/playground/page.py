@@ -15,7 +15,7 @@ from responses_app.protocol.files import containers
 from responses_app.protocol.items import media
 from responses_app.protocol.requests.server_tools import MAX_STORES
 from responses_app.resources.projects.callers import projects_of
-from responses_app.runs.planning import reading
+from responses_app.runs.plan import reading
 from responses_app.stores.database.roles import sees_figures, session_scopes
 from responses_app.tools.base import container_limits
 from responses_app.web.endpoint import path_not_found

@@ -15,7 +15,7 @@ A turn that its client has changed is rendered as the client sent it. A turn wit
     with the same arguments in another spelling of JSON, or with more that are null or false (`items.spelling`)
 
 `chat.messages` and `messages.blocks` find the turns of their APIs' messages. Clients of the Responses API send back
-items one by one; here all items between two inputs are a turn (`turns_of_items`). `runs.planning.history` looks for it
+items one by one; here all items between two inputs are a turn (`turns_of_items`). `runs.plan.history` looks for it
 in `runs.known_turns`.
 """
 

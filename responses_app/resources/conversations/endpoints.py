@@ -27,7 +27,7 @@ from responses_app.resources.conversations.fields import (
     too_many_conversations,
 )
 from responses_app.resources.conversations.store import ConversationsFull
-from responses_app.runs.plan.sessions import session_of_conversation
+from responses_app.runs.plan.plan import session_of_conversation
 from responses_app.web.endpoint import INCLUDE, JSON, PAGED, Endpoint, Parameter, Refusals, text
 from responses_app.web.http import ApiRequest, include_of, or_raise, read_json
 from responses_app.wiring.site import get_site

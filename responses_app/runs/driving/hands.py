@@ -2,11 +2,20 @@
 
 A response has one. Where its model has started agents, each of them has one of its own: they work at the same time, and
 share nothing but the plan and what was permitted.
+
+`AgentTasks`: the agents below the root of one response, each at work in a task of its own.
+
+    machine ── orders: {1: Generate, 2: Idle} ──> AgentTasks ─┬─> task of agent 1 ── OfAgent(1, Sampled …) ──> run
+                                                              └─> task of agent 2, which ends
+
+Their run owns them: it starts none before its first order, and leaves none behind. All that they tell goes into the one
+machine and the one log of the run, in the order in which it happens. What an agent's step means for another one comes
+back as an order: then what that one does is ended, as an interrupt ends what a response does (`Run.give`).
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -14,9 +23,10 @@ from typing import Any, NoReturn
 from engine.errors import EngineError, GenerationCut, PromptTooLong
 from engine.types import NO_SESSION, FinishReason, GenerationRequest
 from responses_app.kit.duty import end_tasks
+from responses_app.kit.errors import StoreError
 from responses_app.observing.metrics import TurnMeter
 from responses_app.observing.traces import Span
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.offers import Offer, found_on_servers, not_listed
 from responses_app.protocol.items.tool_search import OUTPUT_ITEM, ToolQuery, find, groups_of, shown
 from responses_app.protocol.prompt.rendering import rendered_item
@@ -27,10 +37,13 @@ from responses_app.protocol.response.steps import (
     AwaitAgents,
     CallTool,
     Command,
+    Failed,
     Finish,
     Generate,
+    Idle,
     Input,
     ListTools,
+    OfAgent,
     RunProgram,
     Sampled,
     SearchTools,
@@ -39,6 +52,7 @@ from responses_app.protocol.response.steps import (
     ToolsListed,
     TurnBegan,
 )
+from responses_app.runs.driving.early import Guess
 from responses_app.runs.driving.generating import (
     Continuing,
     Tell,
@@ -50,16 +64,18 @@ from responses_app.runs.driving.generating import (
     request_of,
     unlogged_finish,
 )
-from responses_app.runs.driving.predicting import Guess
 from responses_app.runs.driving.programs import run_tool
 from responses_app.runs.driving.spans import agent_span, turn_span
-from responses_app.runs.driving.tool_calls import Effects, room_behind, wait_until
+from responses_app.runs.driving.tool_calls import Effects, cut_call, room_behind, wait_until
+from responses_app.runs.plan.failures import failure
 from responses_app.runs.plan.plan import RunPlan, ToolEntry
 from responses_app.runs.plan.replanning import check_callable, learnt_elsewhere, with_found, with_tools
-from responses_app.runs.plan.served import ServedModel
+from responses_app.runs.plan.served import ServedModel, ToolWaits
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.runs.plan.waits import ToolWaits
+from responses_app.stores.base import ClaimLost
 from responses_app.tools.base import ToolFailed
+
+logger = logging.getLogger("respsite.runs")
 
 
 async def learn_tools(
@@ -182,8 +198,6 @@ class ClientWait:
         expected = self._waits.expected(self._project, self._open.values())
         return expected is None or expected - elapsed <= SOON_SECONDS
 
-
-logger = logging.getLogger("respsite.runs")
 
 Work = Generate | ListTools | SearchTools | CallTool | RunProgram | Await | AwaitAgents
 
@@ -402,3 +416,125 @@ class Hand:
 
 def _is_over(*_: object) -> NoReturn:
     raise RuntimeError("the run of this hand is over")
+
+
+class AgentTasks:
+    """The agents of one run that work. `tell` gives the run's machine an input, `lost` says that the run is lost."""
+
+    def __init__(
+        self,
+        # The number of an agent, and what tells its inputs → its hand
+        make: Callable[[int, Callable[[Input], Command | None]], Hand],
+        tell: Callable[[Input], object],
+        *,
+        lost: Callable[[], None],
+        request_id: str,
+    ) -> None:
+        self._make = make
+        self._tell_run = tell
+        self._lost = lost
+        self._request_id = request_id
+        self._tasks: dict[int, asyncio.Task[None]] = {}  # by the numbers of agents; also of those that have ended
+        self._instead: dict[int, Command] = {}  # what is to be done in place of what a task does
+        self._telling = 0  # the agent whose input goes in now
+        self._next: Command | None = None  # what is to be done next for that one
+        self._is_over = False  # nothing is done for any agent any more
+
+    def follow(self, orders: Mapping[int, Command]) -> None:
+        """Do what the machine wants for agents."""
+        for number, command in orders.items():
+            if number == self._telling:
+                self._next = command
+            else:
+                self._order(number, command)
+
+    def go_on(self, dues: Mapping[int, Command]) -> None:
+        """Go on behind the log of another worker. What that one had under way is not done twice, unless it may be."""
+        for number, due in dues.items():
+            if isinstance(due, CallTool) and not due.repeatable:
+                command = self._tell(number, cut_call(due))
+                self._order(number, Idle() if command is None else command)
+            else:
+                self._order(number, due)
+
+    def cancel(self) -> None:
+        """End what all do, soon: nothing more is told."""
+        self._is_over = True
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def aclose(self) -> None:
+        """End what all do; return when it has ended."""
+        self._is_over = True
+        await end_tasks(self._tasks.values())
+
+    def _order(self, number: int, command: Command) -> None:
+        if self._is_over:
+            return
+        task = self._tasks.get(number)
+        if task is None or task.done():
+            if not isinstance(command, Idle):
+                name = f"agent {number}"
+                self._tasks[number] = asyncio.create_task(self._drive(number, command), name=name)
+        else:
+            # Where a cancellation is under way already, it finds the latest order.
+            if number not in self._instead:
+                task.cancel()
+            self._instead[number] = command
+
+    def _tell(self, number: int, input_: Input) -> Command | None:
+        """Tell what came to an agent; return what is to be done next for it."""
+        if self._is_over:
+            return Idle()
+        self._telling = number
+        self._forget_next()
+        try:
+            self._tell_run(OfAgent(number, input_))
+        finally:
+            self._telling = 0
+        command = self._next
+        # It was ended by what all have sampled, in the middle of its turn.
+        if isinstance(command, Idle) and isinstance(input_, Sampled) and input_.finish is None:
+            self._order(number, command)
+            return None
+        return command
+
+    def _forget_next(self) -> None:
+        self._next = None
+
+    async def _drive(self, number: int, command: Command | None) -> None:
+        """Do what one agent wants, until it rests."""
+        hand = self._make(number, lambda input_: self._tell(number, input_))
+        try:
+            with hand.as_agent(number):
+                while command is not None and not isinstance(command, Idle):
+                    try:
+                        command = await self._done(hand, command)
+                    except asyncio.CancelledError:
+                        command = self._interruption(number)
+                        if command is None:
+                            raise
+        except ClaimLost:
+            self._lost()
+        finally:
+            hand.place.leave()
+
+    async def _done(self, hand: Hand, command: Command) -> Command | None:
+        """Do one thing; return what is to be done next. What breaks ends the agent's task, and its parent reads why."""
+        try:
+            assert isinstance(command, Work), "all else is the root's"
+            return await hand.do(command)
+        except ClaimLost:
+            raise
+        except (EngineError, StoreError, ApiError) as error:
+            logger.warning("an agent failed: %s: %s", type(error).__name__, error)
+            return hand.tell(Failed(failure(error, self._request_id)))
+        except Exception:
+            logger.exception("an agent broke")
+            return hand.tell(Failed(failure(None, self._request_id)))
+
+    def _interruption(self, number: int) -> Command | None:
+        """Return what is to be done in place of what was cancelled; None where all ends."""
+        instead, task = self._instead.pop(number, None), asyncio.current_task()
+        assert task is not None
+        return None if self._is_over or instead is None or task.uncancel() > 0 else instead

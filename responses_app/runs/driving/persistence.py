@@ -25,13 +25,11 @@ from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
 from responses_app.resources.conversations.fields import ConversationAppend
 from responses_app.resources.usage.fields import UsedTokens
 from responses_app.resources.webhooks.messages import message_of_wait
-from responses_app.runs.driving.unsaved import UnsavedEnd, UnsavedEnds
-from responses_app.runs.driving.usage_book import UsageBook
+from responses_app.runs.driving.unsaved import UnsavedEnd, UnsavedEnds, UsageBook
 from responses_app.runs.log.run_log import RunLog
 from responses_app.runs.plan.failures import failure, unanswered
 from responses_app.runs.plan.pictures import NAMED_PICTURES
-from responses_app.runs.plan.plan import RunPlan
-from responses_app.runs.plan.recorders import ROLLOUT, as_fields
+from responses_app.runs.plan.plan import ROLLOUT, RunPlan, as_fields
 from responses_app.runs.plan.stores import Stores
 from responses_app.stores.base import AcceptedResponse, Claim, ClaimLost, NameTaken, ParentGone, StoredResponse
 

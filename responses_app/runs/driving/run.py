@@ -61,15 +61,13 @@ from responses_app.protocol.response.steps import (
 )
 from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.session.tool_outputs import answered_already, call_not_found, not_waiting
-from responses_app.runs.driving.agents import AgentTasks
 from responses_app.runs.driving.early import EarlyCalls
 from responses_app.runs.driving.generating import asked_again, prefill
-from responses_app.runs.driving.hands import Hand, Shared
+from responses_app.runs.driving.hands import AgentTasks, Hand, Shared
 from responses_app.runs.driving.measuring import RunMeasure
 from responses_app.runs.driving.persistence import KeptEnd, RunPersistence
 from responses_app.runs.driving.tool_calls import Effects, cut_call
-from responses_app.runs.log.journal import EventJournal
-from responses_app.runs.log.reader import EventSource
+from responses_app.runs.log.journal import EventJournal, EventSource
 from responses_app.runs.plan.failures import Cause, failure, server_stopped, unanswered, unanswered_by_stopped_server
 from responses_app.runs.plan.plan import CompactionPlan, RunPlan
 from responses_app.runs.plan.replanning import compacted, go_on, learnt_elsewhere

@@ -29,8 +29,7 @@ from responses_app.protocol.engine_state import (
     update_open,
 )
 from responses_app.protocol.errors import ApiError, conflict, invalid_value
-from responses_app.runs.engines.actions import applying, calling, pausing, resuming
-from responses_app.runs.engines.following import EngineFollower
+from responses_app.runs.engines.following import EngineFollower, applying, calling, pausing, resuming
 from responses_app.runs.engines.operations import EngineOperations, Operation, weights_of
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.plan.settings import RunSettings

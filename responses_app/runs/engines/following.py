@@ -7,25 +7,77 @@ done (or notes what somebody did to an engine that all share), and says so:
     each worker                    reads it ──> its engine ──> reports
     the worker that was asked      waits for the reports of all workers that live
 
-Without Redis nobody hears "look", and the others do it within `LOOK_SECONDS`.
+Without Redis nobody hears "look", and the others do it within `LOOK_SECONDS`. What is done to an engine is an `Action`:
+JSON, since workers that have engines of their own read it, and do it to them.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from engine.errors import EngineError, WeightsRefused
-from engine.weights import BaseWeights, PauseMode
+from engine.weights import Announce, BaseWeights, PauseMode, RemoteCall, WeightsCall, WeightsStep, nobody
 from responses_app.kit.duty import end_tasks, keep_looking, until_kept
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.engine_state import EngineState
 from responses_app.protocol.errors import JsonObject
-from responses_app.runs.engines.actions import perform
 from responses_app.runs.plan.served import ServedModel
 from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
 
 logger = logging.getLogger("respsite.runs")
+
+Action = dict[str, Any]
+PAUSE, RESUME, CALL, APPLY = "pause", "resume", "call", "apply"
+
+
+def pausing(mode: str) -> Action:
+    """Return what pauses an engine."""
+    return {"do": PAUSE, "mode": mode}
+
+
+def resuming() -> Action:
+    """Return what has an engine go on."""
+    return {"do": RESUME}
+
+
+def calling(call: WeightsCall) -> Action:
+    """Return one step of a change of weights."""
+    return {"do": CALL, "call": asdict(call)}
+
+
+def applying(calls: Iterable[WeightsCall], mode: str, *, rolling: bool) -> Action:
+    """Return a whole change of weights."""
+    return {"do": APPLY, "mode": mode, "rolling": rolling, "calls": [asdict(call) for call in calls]}
+
+
+async def perform(weights: BaseWeights, actions: Sequence[Action], *, told: Announce = nobody) -> None:
+    """Do it; `told` is awaited where weights have changed, before these sample anything. Raises `EngineError`."""
+    for action in actions:
+        match action["do"]:
+            case "pause":
+                await weights.pause(PauseMode(action["mode"]))
+            case "resume":
+                await told()
+                await weights.resume()
+            case "call":
+                await weights.call(_call(action["call"]))
+            case "apply":
+                change = weights.roll if action["rolling"] else weights.apply
+                await change([_call(each) for each in action["calls"]], PauseMode(action["mode"]), told=told)
+
+
+def _call(kept: Mapping[str, Any]) -> WeightsCall:
+    remote = kept["remote"]
+    return WeightsCall(
+        step=WeightsStep(kept["step"]),
+        version=kept["version"],
+        info=kept["info"],
+        transfer=kept["transfer"],
+        remote=None if remote is None else RemoteCall(**remote),
+    )
+
 
 LOOK_SECONDS = 1.0  # between two looks at the states
 LOADING = ""  # where the engine of a worker is that loads its model

@@ -22,8 +22,7 @@ from responses_app.kit.duty import end_tasks
 from responses_app.kit.errors import StoreError
 from responses_app.protocol.engine_state import EngineState, busy
 from responses_app.protocol.errors import ApiError, conflict, invalid_request, overloaded
-from responses_app.runs.engines.actions import Action, perform
-from responses_app.runs.engines.following import LOADING, LOOK_SECONDS, EngineFollower, problems_of
+from responses_app.runs.engines.following import LOADING, LOOK_SECONDS, Action, EngineFollower, perform, problems_of
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport

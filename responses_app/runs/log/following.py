@@ -30,10 +30,8 @@ from responses_app.protocol.requests.resources import RUNNING, ResponseObject, S
 from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Input
-from responses_app.runs.log.journal import EventJournal, JournalEntry, JournalReader, ReaderTooSlow, Waiter
-from responses_app.runs.log.reader import EventSource
-from responses_app.runs.log.replay import Machines, end_of_failure
-from responses_app.runs.log.run_log import INTEREST_SECONDS
+from responses_app.runs.log.journal import EventJournal, EventSource, JournalEntry, JournalReader, ReaderTooSlow, Waiter
+from responses_app.runs.log.run_log import INTEREST_SECONDS, Machines, end_of_failure
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.base import BaseResponseStore, LogNews, StoredLog
 

@@ -1,1 +1,1 @@
-"""What was decided before a run starts."""
+"""What is decided before a run starts: a request and what it continues become the plan of a run."""

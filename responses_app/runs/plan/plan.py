@@ -1,12 +1,25 @@
-"""What was decided before a run starts: `RunPlan`, with the request's `Origin` and its `RequestTools`."""
+"""What was decided before a run starts: `RunPlan`, with the request's `Origin` and its `RequestTools`.
+
+`session_of`: which session a request belongs to, for every endpoint, by the first of these that a request has.
+
+    1  a key of its client (`prompt_cache_key`, `continuation_id`), unless that is the name of 4 again
+    2  its roll-out, and the branch of that
+    3  its conversation
+    4  the session of its coding agent, by the agent's own headers
+    5  the first response of its chain
+
+A request that has none of the first four, and sends all that was said again, is a session of its own: nothing but its
+prompt says what it continues.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from engine.formats.base import FunctionTool, ModelFormat, RenderedMessage, Tokens, ToolNamespace, as_tokens
-from engine.types import CallRule, GenerationRequest, SamplingOptions, TurnGrammar
+from engine.types import CallRule, GenerationRequest, SamplingOptions, Session, TurnGrammar, digest_of
 from responses_app.observing.traces import NO_SPAN, Span
-from responses_app.protocol.api_keys import Caller
+from responses_app.protocol.api_keys import DEFAULT_PROJECT, Caller
 from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
@@ -21,12 +34,14 @@ from responses_app.protocol.prompt.prompt import PromptWriter
 from responses_app.protocol.rate_limits import Amount, LimitedSubject
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns
 from responses_app.protocol.response.steps import AgentsAllowed, Declared, Mode, Offered, OutputOptions, RunStarted
-from responses_app.protocol.rollouts.generations import RolloutRef
-from responses_app.protocol.rollouts.recording import Recorder
-from responses_app.protocol.rollouts.weights import WeightsWanted
+from responses_app.protocol.rollouts.generations import NOWHERE, RolloutRef
+from responses_app.protocol.rollouts.recording import AboutPrompts, Recorder
+from responses_app.protocol.rollouts.requests import branch_of
+from responses_app.protocol.rollouts.weights import WeightsRule, WeightsWanted
 from responses_app.protocol.sessions import NO_HARNESS, HarnessSession
 from responses_app.protocol.tiers import BEHIND_ALL, ServiceTier
 from responses_app.runs.plan.pictures import ShownPictures
+from responses_app.runs.plan.served import ServedModel
 from responses_app.stores.stores import ReadConversation
 from responses_app.tools.base import BaseTool, ToolUse
 
@@ -398,3 +413,83 @@ class RunPlan:
             # It knows the tokens that the client asked to see with the response.
             recorder=self.recorder if self.request.wants_tokens else None,
         )
+
+
+def session_of(origin: Origin, *, root: str, key: str | None = None, conversation: str | None = None) -> Session:
+    """Return the session of a request; `root` is the id of its chain's first response."""
+    project, rollout, harness = origin.project, origin.rollout, origin.harness
+    if key is not None and key != harness.name:
+        return _session(project, key, shared=True)
+    if rollout is not None and rollout.name:
+        return session_of_branch(project, rollout.name, rollout.branch, parent=_parent_branch(rollout))
+    if conversation is not None:
+        return session_of_conversation(project, conversation)
+    if harness.name:
+        return _session(project, harness.name, parent=digest_of(project, harness.parent) if harness.parent else "")
+    return _session(project, root)
+
+
+def session_of_conversation(project: str, conversation: str) -> Session:
+    """Return the session of a conversation."""
+    return _session(project, conversation)
+
+
+def session_of_branch(project: str, rollout: str, branch: str, *, parent: str = "") -> Session:
+    """Return the session of a branch of a roll-out; `parent` is the branch that began it."""
+    begun_by = digest_of(project, rollout, parent) if parent else ""
+    return Session(id=digest_of(project, rollout, branch), parent=begun_by, project=_project(project))
+
+
+def _session(project: str, name: str, *, parent: str = "", shared: bool = False) -> Session:
+    return Session(id=digest_of(project, name), parent=parent, project=_project(project), shared=shared)
+
+
+def _project(project: str) -> str:
+    """Return how a project is called outside: the default one, where nobody is asked for a key, has no name there."""
+    return "" if project == DEFAULT_PROJECT else digest_of(project)
+
+
+def _parent_branch(rollout: RolloutRef) -> str:
+    harness = rollout.harness
+    if not harness.parent:
+        return ""
+    return branch_of(harness.session, "" if harness.parent == harness.session else harness.parent)
+
+
+ROLLOUT = "respsite_rollout"  # of the request, as it is kept for another worker
+
+
+def record(plan: RunPlan, model: ServedModel, *, now: Callable[[], float], rule: WeightsRule | None) -> None:
+    """Have what a plan generates recorded, for its roll-out or for its client, who wants the tokens."""
+    ref = plan.origin.rollout
+    if plan.request.warm_up:
+        return
+    prompt, written = plan.generation.prompt_token_ids, plan.format
+    # Where a template renders the whole, nobody knows how much of it stands before the first message.
+    rest = 0 if written.renders_elsewhere else len(plan.link.prompt_tokens()) + len(written.generation_start())
+    plan.recorder = Recorder(
+        plan.response_id,
+        ref or NOWHERE,
+        now=now,
+        logged=plan.durable,
+        hides=plan.request.logprobs is None or not model.engine.supports_logprobs,
+        about=AboutPrompts(
+            model=model.name,
+            instructions=max(0, len(prompt) - rest) if rest else 0,
+            # By a summary among them, or by one that is asked for (`compaction_trigger`) and written here.
+            compacted=any(str(item["type"]).startswith("compaction") for item in plan.input_items),
+            format=written,
+        ),
+        rule=rule,
+    )
+
+
+def as_fields(ref: RolloutRef) -> JsonObject:
+    """Return what is kept of it with the request."""
+    return {"name": ref.name, "branch": ref.branch, "api": ref.api, "id": ref.id}
+
+
+def of_fields(fields: Mapping[str, Any]) -> RolloutRef | None:
+    """Read what was kept with a request."""
+    kept = fields.get(ROLLOUT)
+    return RolloutRef(**kept) if kept else None

@@ -29,8 +29,7 @@ from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns
 from responses_app.protocol.requests.tool_choice import ToolChoice
 from responses_app.protocol.requests.tools import content_of
 from responses_app.protocol.response.steps import ToolsFound, ToolsListed
-from responses_app.runs.plan.plan import CompactionPlan, RequestTools, RunPlan, ToolEntry
-from responses_app.runs.plan.sessions import session_of
+from responses_app.runs.plan.plan import CompactionPlan, RequestTools, RunPlan, ToolEntry, session_of
 
 MAX_SHOWN_NAME, MAX_SHOWN_NAMES = 128, 500  # characters of a tool's name, and of those that there are, in an error
 _NONE_TO_CALL = "A call is demanded, and there is no tool that can be called."

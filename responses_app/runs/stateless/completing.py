@@ -37,7 +37,7 @@ from responses_app.protocol.stateless.completions import (
 from responses_app.resources.usage.fields import UsedTokens
 from responses_app.runs.driving.generating import Continuing
 from responses_app.runs.driving.spans import turn_span
-from responses_app.runs.driving.usage_book import UsageBook
+from responses_app.runs.driving.unsaved import UsageBook
 from responses_app.runs.log.journal import ENTRY_BYTES, ReaderTooSlow
 from responses_app.runs.plan.failures import refusal, unanswered_by_stopped_server
 from responses_app.runs.plan.plan import Origin

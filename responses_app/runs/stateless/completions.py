@@ -33,10 +33,9 @@ from responses_app.protocol.stateless.completions import (
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.driving.spans import operation_span
 from responses_app.runs.plan.failures import refusal
-from responses_app.runs.plan.plan import Origin
+from responses_app.runs.plan.plan import Origin, session_of
+from responses_app.runs.plan.planning import check_tokens, project_salt, sampling_of
 from responses_app.runs.plan.served import ServedModel
-from responses_app.runs.plan.sessions import session_of
-from responses_app.runs.planning.planning import check_tokens, project_salt, sampling_of
 from responses_app.runs.queues.turns import FairThreads
 from responses_app.runs.rollouts import as_part, part_of, with_sampling
 from responses_app.runs.service import ResponseService

@@ -42,10 +42,9 @@ from responses_app.protocol.tiers import PRIORITIES, ServiceTier
 from responses_app.resources.usage.fields import UsedTokens
 from responses_app.runs.driving.spans import operation_span, turn_span
 from responses_app.runs.plan.failures import refusal
-from responses_app.runs.plan.plan import Origin
+from responses_app.runs.plan.plan import Origin, session_of
+from responses_app.runs.plan.planning import project_salt
 from responses_app.runs.plan.served import ServedModel
-from responses_app.runs.plan.sessions import session_of
-from responses_app.runs.planning.planning import project_salt
 from responses_app.runs.queues.turns import TurnPlace
 from responses_app.runs.service import ResponseService
 

@@ -22,7 +22,7 @@ from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.stateless.embeddings import EmbeddingsWanted
 from responses_app.resources.usage.fields import UsedTokens
 from responses_app.runs.driving.spans import operation_span
-from responses_app.runs.driving.usage_book import UsageBook
+from responses_app.runs.driving.unsaved import UsageBook
 from responses_app.runs.plan.failures import refusal
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.queues.turns import FairTurns

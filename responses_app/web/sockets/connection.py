@@ -41,8 +41,7 @@ from responses_app.protocol.session.session import CancelRuns, Close, Command, S
 from responses_app.protocol.session.steering import Create, Inject, Reply, Send, Stop
 from responses_app.protocol.session.tool_outputs import not_waiting, parse_injected
 from responses_app.protocol.transport import message_too_large, not_json
-from responses_app.runs.log.journal import Gathering, ReaderTooSlow
-from responses_app.runs.log.reader import ResponseReader
+from responses_app.runs.log.journal import Gathering, ReaderTooSlow, ResponseReader
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.servers.backpressure import SocketExtras
 from responses_app.web.sockets.lanes import Lane, Lanes

@@ -9,7 +9,7 @@ from responses_app.protocol.events.frames import event_bytes, with_headers
 from responses_app.protocol.fields import IGNORED_HEADER
 from responses_app.protocol.session.session import Command, WebSocketSession
 from responses_app.protocol.session.steering import Create
-from responses_app.runs.log.reader import ResponseReader
+from responses_app.runs.log.journal import ResponseReader
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ from engine.types import ChatPrompt
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.requests.requests import parse_create
+from responses_app.runs.plan.history import _chain, _Rewrite
 from responses_app.runs.plan.plan import Origin
-from responses_app.runs.planning.history import _chain, _Rewrite
 from tests.kit.fakes import TOOL_F, FakeEngine, KnownConversation, KnownItem, Reading, Site, Turn
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event

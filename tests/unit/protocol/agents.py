@@ -29,7 +29,7 @@ from responses_app.protocol.response.steps import (
     TurnBegan,
     WaitBegan,
 )
-from responses_app.runs.log.replay import machine_of
+from responses_app.runs.log.run_log import machine_of
 
 KEY = b"k" * 32
 RESPONSE_ID = "resp_019a0000000070008000000000000000"

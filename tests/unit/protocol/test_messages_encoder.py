@@ -28,7 +28,7 @@ from responses_app.protocol.requests.requests import new_response, parse_create
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import OutputOptions, RunStarted, ToolReturned
-from responses_app.runs.planning.reading import Unsealing
+from responses_app.runs.plan.reading import Unsealing
 from tests.kit.laws import chunked, play, transcripts
 from tests.kit.messages import THINKING, USER, encoded, message, put_together
 from tests.unit.protocol.machines import KEY, RESPONSE_ID, SEALER, Driver, turn_of

@@ -19,7 +19,7 @@ from responses_app.protocol.prompt.rendering import Items, render_items
 from responses_app.protocol.prompt.sealed_items import PURPOSE, SealedOthers, read_seal
 from responses_app.protocol.requests.resources import CONTINUABLE, Status
 from responses_app.protocol.response.steps import OutputOptions, RunStarted, Summaries, ToolReturned
-from responses_app.runs.planning.reading import UNREADABLE_THOUGHT, Unsealing
+from responses_app.runs.plan.reading import UNREADABLE_THOUGHT, Unsealing
 from tests.kit.plain_format import FORMAT as PLAIN
 from tests.unit.protocol.machines import RESPONSE_ID, SEALER, Driver, machine, turn_of
 from tests.unit.protocol.refusals import refusal

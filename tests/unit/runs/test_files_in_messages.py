@@ -10,7 +10,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.media import MAX_FILES
 from responses_app.resources.files.fields import NewFile
 from responses_app.resources.files.store import Files
-from responses_app.runs.planning import reading
+from responses_app.runs.plan import reading
 from responses_app.wiring.server_tools import document_text
 from tests.kit.fakes import FakeEngine, Site
 from tests.unit.runs.upkeep import kept as stored

@@ -16,8 +16,8 @@ from responses_app.protocol.prompt.replaying import KnownTurn
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.known_turns import KnownTurns
 from responses_app.runs.log.journal import EventJournal
+from responses_app.runs.plan.reading import FileReading
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.runs.planning.reading import FileReading
 from responses_app.tools.browser.fetching import PageCache, WebPage
 from tests.kit.clock import Clock
 from tests.kit.fakes import FakeEngine, Site
@@ -90,7 +90,7 @@ def test_the_bytes_that_are_counted_are_those_that_are_taken(name: str) -> None:
 
 
 async def test_documents_are_bounded_by_the_memory_of_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("responses_app.runs.planning.reading.MAX_REMEMBERED", 100_000)
+    monkeypatch.setattr("responses_app.runs.plan.reading.MAX_REMEMBERED", 100_000)
 
     async def read(name: str, content: bytes) -> str:
         return "🙂" * 1000  # four bytes each

@@ -16,8 +16,8 @@ from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import OutputGiven, ToolReturned
 from responses_app.protocol.session.tool_outputs import parse_tool_output
 from responses_app.runs.driving import tool_calls
+from responses_app.runs.plan import pictures
 from responses_app.runs.plan.pictures import PictureCache
-from responses_app.runs.planning import pictures
 from responses_app.stores.base import AcceptedResponse
 from responses_app.tools.base import ToolImage, ToolResult
 from tests.kit.fakes import CALL_F, TOOL_F, FakeEngine, Site

@@ -10,7 +10,7 @@ from engine.errors import EngineUnavailable
 from responses_app.protocol.requests.resources import ResponseObject, Status
 from responses_app.runs import by_id
 from responses_app.runs.log.journal import JournalEntry
-from responses_app.runs.registry.resumable import size_of
+from responses_app.runs.registry.registry import size_of
 from responses_app.stores.base import StoredLog
 from tests.kit.fakes import FakeEngine, Reading, Site, run_settings
 from tests.kit.waiting import eventually

@@ -14,8 +14,8 @@ from responses_app.kit.errors import StoreError
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import parse_create
+from responses_app.runs.plan import planning
 from responses_app.runs.plan.plan import Origin
-from responses_app.runs.planning import planning
 from tests.kit.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Reading, Site
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually

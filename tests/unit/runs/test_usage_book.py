@@ -9,8 +9,8 @@ import pytest
 from responses_app.kit.errors import StoreError
 from responses_app.observing.metrics import Metrics
 from responses_app.resources.usage.fields import UsageEntry, UsedTokens
-from responses_app.runs.driving import usage_book as book_module
-from responses_app.runs.driving.usage_book import UsageBook
+from responses_app.runs.driving import unsaved as book_module
+from responses_app.runs.driving.unsaved import UsageBook
 from responses_app.runs.plan.plan import Origin
 from tests.kit.laws import counting_ids
 from tests.unit.runs.readers import away

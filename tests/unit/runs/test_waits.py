@@ -14,9 +14,9 @@ from responses_app.protocol.rollouts.generations import RolloutRef
 from responses_app.runs import rollouts
 from responses_app.runs.driving import hands
 from responses_app.runs.driving.hands import EVICTED_SECONDS, SOON_SECONDS, ClientWait
-from responses_app.runs.plan import waits as learned
+from responses_app.runs.plan import served as learned
 from responses_app.runs.plan.plan import Origin
-from responses_app.runs.plan.waits import FEW, MAX_SECONDS, SAMPLES, ToolWaits
+from responses_app.runs.plan.served import FEW, MAX_SECONDS, SAMPLES, ToolWaits
 from tests.kit.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Reading, Site
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually

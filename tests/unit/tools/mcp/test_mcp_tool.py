@@ -517,7 +517,7 @@ async def test_one_that_stood_still_for_so_long_that_another_may_have_made_its_c
     """Of a stored one everybody knows that it runs, and its log tells whether it is still this worker's."""
     clock, approvals = Clock(), _StandsStill(now=lambda: NOW)
     approvals.clock = clock
-    monkeypatch.setattr("responses_app.runs.approving.own_clock", clock)
+    monkeypatch.setattr("responses_app.runs.admission.own_clock", clock)
     site = Site(FakeEngine([call("say", '{"text":"hi"}'), ANSWER]), tools=[tool], approvals=approvals)
     tools = declared(running, require_approval="always")
     first = await site.ask(input="hi", tools=tools)

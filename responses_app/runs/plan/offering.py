@@ -21,9 +21,9 @@ from responses_app.protocol.items.programs import PausedProgram, paused_programs
 from responses_app.protocol.items.tool_search import search_offer
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.server_tools import DECLARED_UNASKED, item_of, private_key, server_tool_missing
+from responses_app.runs.plan.history import Context
 from responses_app.runs.plan.plan import NO_TOOLS, RequestTools, ToolEntry
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.runs.planning.history import Context
 from responses_app.tools.base import BaseTool, ToolUse
 
 if TYPE_CHECKING:

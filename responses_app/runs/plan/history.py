@@ -50,12 +50,11 @@ from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.resources import RUNNING, Status
 from responses_app.protocol.requests.server_tools import is_image_by_id
 from responses_app.protocol.sealing import Sealer
-from responses_app.runs.plan.pictures import ShownPictures
+from responses_app.runs.plan.pictures import PictureReading, ShownPictures
 from responses_app.runs.plan.plan import Origin
+from responses_app.runs.plan.reading import FileReading, Unsealing, is_sealed, no_reader
 from responses_app.runs.plan.served import Tell
 from responses_app.runs.plan.stores import Stores
-from responses_app.runs.planning.pictures import PictureReading
-from responses_app.runs.planning.reading import FileReading, Unsealing, is_sealed, no_reader
 from responses_app.stores.stores import ReadConversation
 
 LONG_INPUT = 20_000  # bytes of JSON; so much is opened and rendered in 5 ms at most

@@ -1,1 +1,0 @@
-"""A request and what it continues become the plan of a run."""
