@@ -143,9 +143,11 @@ class ChainLink:
         """Return the tokens of the whole chain as they are fed to the model, system and developer messages apart."""
         parts: list[Tokens[int]] = []
         settled = False
-        for link in self.lineage():
+        link: ChainLink | None = self
+        while link is not None:  # not `lineage`, which would take longer than the rest for each of a thousand links
             parts.append(link.settled if settled else link.own.tokens)
             settled = settled or link.own.settles
+            link = link.parent
         return _join(reversed(parts))
 
     def all_late_tools(self) -> list[JsonObject]:
@@ -341,6 +343,5 @@ _SIZE_OF_LINK = 512  # the objects of a link, beside its tokens
 
 def _join(parts: "Iterable[Tokens[int]]") -> "Tokens[int]":
     joined = as_tokens()
-    for part in parts:
-        joined.extend(part)
+    joined.frombytes(b"".join(parts))  # a copy more, and a third of the time of extending by each part
     return joined
