@@ -28,7 +28,13 @@ def make_application(site: Site) -> Application:
     site.make()  # all of it, before anybody waits for an answer
     lifecycle = Lifecycle(partial(site.start, line_of), site.aclose, hurry=site.registry.hurry.set)
     lifecycle.hook_daphne()
-    rules, frame_rules = body_rules(site.settings, site.watch.metrics.turned_away), _frame_rules(site)
+    own = site.settings
+    rules = body_rules(own, site.watch.metrics.turned_away)
+    frame_rules = FrameRules(
+        arrival_seconds=own.request_arrival_seconds,
+        max_message_bytes=own.websocket_max_message_bytes,
+        max_unfinished_bytes=max(own.websocket_max_unfinished_bytes, 2 * own.websocket_max_message_bytes),
+    )
     hook_daphne(rules, site.answer_headers)
     http = traced(cast(Application, StaticFiles(Handler(site))), site.traces)
     exposure = Exposure(
@@ -38,27 +44,26 @@ def make_application(site: Site) -> Application:
                     "http": Served(http, site.draining.serving),
                     "websocket": URLRouter(websocket_urlpatterns),
                     "lifespan": UvicornHook(
-                        lifecycle, rules, frame_rules, site.answer_headers, grace=site.settings.shutdown_grace_seconds
+                        lifecycle, rules, frame_rules, site.answer_headers, grace=own.shutdown_grace_seconds
                     ),
                 }
             ),
             rules,
             headers=site.answer_headers,
         ),
-        any_host="*" in site.settings.allowed_hosts,
-        asks_nobody=site.settings.auth == "off",
+        any_host="*" in own.allowed_hosts,
+        asks_nobody=own.auth == "off",
         exposed=site.door.expose,
     )
     exposure.hook_daphne()
     application = Backpressure(
         exposure,
-        stall_seconds=site.settings.stream_stall_seconds,
-        max_message_bytes=site.settings.websocket_max_message_bytes,
+        stall_seconds=own.stream_stall_seconds,
+        max_message_bytes=own.websocket_max_message_bytes,
         frame_rules=frame_rules,
         is_stopping=lifecycle.is_stopping,
     )
     site.draining.is_sending = application.is_unsent
-    own = site.settings
     # Outermost, as it asks the server's own `send` who calls.
     senders = Senders(None if own.behind_proxy == "no" else TrustedProxies(own.trusted_proxies), peer_of)
     return Heads(application, senders, site.answer_headers, rules.refused)
@@ -76,14 +81,4 @@ def body_rules(own: Settings, refused: Callable[[ApiError], None]) -> BodyRules:
         max_file_bytes=max_file_bytes,
         max_file_setting=max_file_setting,
         max_skill_bytes=max(own.skill_max_bytes, own.skill_max_unpacked_bytes),
-    )
-
-
-def _frame_rules(site: Site) -> FrameRules:
-    return FrameRules(
-        arrival_seconds=site.settings.request_arrival_seconds,
-        max_message_bytes=site.settings.websocket_max_message_bytes,
-        max_unfinished_bytes=max(
-            site.settings.websocket_max_unfinished_bytes, 2 * site.settings.websocket_max_message_bytes
-        ),
     )

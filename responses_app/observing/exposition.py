@@ -1,13 +1,13 @@
 """The numbers as Prometheus reads them: the one file that knows its library."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from responses_app.observing.metrics import Histogram, Metrics, Numbers, Timings
+from responses_app.observing.metrics import Histogram, Metrics, Numbers
 
 
 class _Collected(Collector):
@@ -29,7 +29,9 @@ def _as_metric(family: Numbers) -> Metric:
     if isinstance(family, Histogram):
         timed = HistogramMetricFamily(family.name, family.about, labels=family.labels)
         for values, timings in family.cells.items():
-            timed.add_metric(values, list(_buckets(timings)), timings.total)
+            bounds = [*map(str, timings.bounds), "+Inf"]
+            # Prometheus' buckets are cumulative: each has all that is not longer than its bound.
+            timed.add_metric(values, list(zip(bounds, accumulate(timings.counts), strict=True)), timings.total)
         return timed
     make = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
     metric: CounterMetricFamily | GaugeMetricFamily = make(family.name, family.about, labels=family.labels)
@@ -37,9 +39,3 @@ def _as_metric(family: Numbers) -> Metric:
     for values, cell in family.cells.items() or ([((), None)] if not family.labels else ()):
         metric.add_metric(values, 0.0 if cell is None else cell.value)
     return metric
-
-
-def _buckets(timings: Timings) -> Iterator[tuple[str, float]]:
-    names = [*map(str, timings.bounds), "+Inf"]
-    # Prometheus' buckets are cumulative: each has all that is not longer than its bound.
-    return zip(names, accumulate(timings.counts), strict=True)

@@ -15,7 +15,7 @@ from django.http.response import HttpResponseBase
 from responses_app.protocol.api_keys import Area, Caller
 from responses_app.protocol.errors import ApiError
 from responses_app.resources.audit.fields import Action, AuditUnavailable
-from responses_app.web.endpoint import Endpoint, Route
+from responses_app.web.endpoint import Route
 from responses_app.web.http import ApiRequest
 from responses_app.web.idempotency import close_stream
 
@@ -59,7 +59,8 @@ async def answer_audited(
         await viewing()
         return await answer()
     response = await answer()
-    if response.status_code < 400 and _shows(endpoint):
+    shows = endpoint.method == "GET" or (endpoint.only_asks and endpoint.scope is Area.VECTOR_STORES)
+    if shows and response.status_code < 400:
         try:
             await viewing()
         except AuditUnavailable:
@@ -93,7 +94,3 @@ async def _delete(
             with suppress(AuditUnavailable):
                 await record(failed=failed)
     return response
-
-
-def _shows(endpoint: Endpoint) -> bool:
-    return endpoint.method == "GET" or (endpoint.only_asks and endpoint.scope is Area.VECTOR_STORES)

@@ -203,15 +203,12 @@ class Bodies:
                 headers = [(name, value) for name, value in scope["headers"] if name not in _OF_PACKED]
                 await self._app({**scope, "headers": headers}, unpacked.receive, send)
         except ApiError as error:
-            await self._refuse(error, head, scope, send)
-
-    async def _refuse(self, error: ApiError, head: RequestHead, scope: Message, send: SendMessage) -> None:
-        self._rules.refused(error)
-        status, headers, body = answer(error, scope["headers"], self._headers, path=head.path)
-        # Nobody knows where the next request would begin.
-        if head.end_is_unclear:
-            headers.append((b"connection", b"close"))
-        await say(send, status, headers, body)
+            self._rules.refused(error)
+            status, lines, content = answer(error, scope["headers"], self._headers, path=head.path)
+            # Nobody knows where the next request would begin.
+            if head.end_is_unclear:
+                lines.append((b"connection", b"close"))
+            await say(send, status, lines, content)
 
 
 async def say(send: SendMessage, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

@@ -333,7 +333,9 @@ class Route:
         """Answer. Raises `ApiError`: 405 for a method that is not taken, 503 where the database is away, its own."""
         endpoint = self._by_method.get(str(request.method))
         if endpoint is None:
-            raise self._not_allowed(request)
+            upgrades = any(each.websocket for each in self.endpoints)
+            hint = "" if not upgrades else UPGRADE_LOST if WEBSOCKET_KEY in request.headers else UPGRADE_NEEDED
+            raise MethodNotAllowed(str(request.method), [each.method for each in self.endpoints], hint)
         key = key_of(request) if IDEMPOTENCY_KEY in request.headers and endpoint.is_once else None
         if key is not None or endpoint.keeps is not None:
             await _check_keeps(request, endpoint.keeps or ANSWER_KEPT)
@@ -367,11 +369,6 @@ class Route:
     def scope(self, method: str) -> str | None:
         """Return the scope that a method needs, also one that is not taken; None where not even a key is needed."""
         return self._reads if method in SAFE_METHODS else self._writes
-
-    def _not_allowed(self, request: ApiRequest) -> ApiError:
-        upgrades = any(each.websocket for each in self.endpoints)
-        hint = "" if not upgrades else UPGRADE_LOST if WEBSOCKET_KEY in request.headers else UPGRADE_NEEDED
-        return MethodNotAllowed(str(request.method), [each.method for each in self.endpoints], hint)
 
 
 async def _check_keeps(request: ApiRequest, keeps: tuple[str, str]) -> None:
@@ -468,9 +465,11 @@ def not_served_name(path: str) -> str | None:
 
 def path_not_found(path: str) -> ApiError:
     """Nothing is served at this path (404); of one that OpenAI has it says so."""
+    left_out = set(load((DEFAULT,))).difference(map(type, extensions()))  # by EXTENSIONS, of the server's own
+    hint = " Extensions that EXTENSIONS leaves out may have more." if left_out else ""
     message = (
         f"Nothing is served at '{path[:200]}'.{_about(path)} The API begins at /v1 and has {', '.join(served()[:-1])} "
-        f"and {served()[-1]}: try GET /v1/models. All paths are told at /openapi.{_left_out()}"
+        f"and {served()[-1]}: try GET /v1/models. All paths are told at /openapi.{hint}"
     )
     return not_found(message, code="not_found")
 
@@ -479,12 +478,6 @@ def websocket_not_found(path: str) -> ApiError:
     """No WebSocket is served at this path (404), whether or not something else is."""
     message = f"No WebSocket is served at '{path[:200]}'.{_about(path)} Connect to /v1/responses."
     return not_found(message, code="not_found")
-
-
-def _left_out() -> str:
-    """Return a hint, after a space, where EXTENSIONS leaves out one of the server's own; else an empty text."""
-    left = set(load((DEFAULT,))).difference(map(type, extensions()))
-    return " Extensions that EXTENSIONS leaves out may have more." if left else ""
 
 
 def _about(path: str) -> str:

@@ -12,7 +12,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from hashlib import blake2b
 
@@ -145,7 +145,8 @@ class Once:
             if head.streams:
                 # Read once before, too: behind the head of an answer no error could be told.
                 await self._keys.piece(self._project, self._key, 0)
-                return StreamingHttpResponse(await _begun(pieces), status=head.status, headers=headers)
+                await anext(pieces)  # only a generator that has begun is closed in any case
+                return StreamingHttpResponse(pieces, status=head.status, headers=headers)
             content = b"".join([piece async for piece in pieces if piece])
         except SealBroken:  # with a key of the server's that was taken away since
             raise answer_unreadable() from None
@@ -188,7 +189,12 @@ class Once:
                 stored = await self._stored(held)
                 if stored is not None:
                     return stored
-                held = await self._with_free_id(held)
+                # There is a response with that id, which is no answer.
+                if await self._serving.responses.knows(held.project, held.object_id):
+                    assert self._decide is not None
+                    free = await self._decide(self._request)
+                    rewind(self._request)
+                    held = await self._keys.rename(held, free)
             except BaseException:  # its client may leave, too
                 self._keys.settle(held, KeyState.FREE)
                 raise
@@ -227,18 +233,6 @@ class Once:
         response = await self._serving.responses.response(self._project, response_id)
         return response is not None and response["status"] == Status.FAILED.value and not response["output"]
 
-    async def _with_free_id(self, held: HeldKey) -> HeldKey:
-        """Return the key with the id of a response that there is not."""
-        if not await self._serving.responses.knows(held.project, held.object_id):
-            return held
-        return await self._keys.rename(held, await self._new_id())
-
-    async def _new_id(self) -> str:
-        assert self._decide is not None
-        new = await self._decide(self._request)
-        rewind(self._request)
-        return new
-
     async def _perform(self, held: HeldKey) -> HttpResponseBase:
         """Have the handler answer, and keep what it answers, or note why it does not."""
         self._request.decided_response = held.decided
@@ -254,29 +248,29 @@ class Once:
         if held.object_id:
             self._keys.settle(held, KeyState.ANSWERED)
             return answer
-        head = _head_of(answer, self._request)
-        if isinstance(answer, StreamingHttpResponse):
-            return self._recorded(held, head, answer)
-        assert isinstance(answer, HttpResponse)
-        await self._keep(held, head, answer.content)
-        return answer
-
-    async def _keep(self, held: HeldKey, head: AnswerHead, content: bytes) -> None:
+        headers = {name.lower(): value for name, value in answer.items()}
+        if self._request.ignored_fields is not None and (ignored := str(self._request.ignored_fields)):
+            headers["respsite-ignored"] = ignored
+        head = AnswerHead(status=answer.status_code, headers=headers, streams=answer.streaming)
         recording = Recording(self._keys, held, head)
-        for piece in in_pieces(content):
+        if isinstance(answer, StreamingHttpResponse):
+            return self._recorded(answer, recording, headers)
+        assert isinstance(answer, HttpResponse)
+        for piece in in_pieces(answer.content):
             recording.add(piece)
         await recording.end(whole=True)
+        return answer
 
-    def _recorded(self, held: HeldKey, head: AnswerHead, answer: StreamingHttpResponse) -> HttpResponseBase:
+    def _recorded(
+        self, answer: StreamingHttpResponse, recording: Recording, headers: Mapping[str, str]
+    ) -> HttpResponseBase:
         """Return a stream that is kept as it goes out, and to its end, also where its client leaves."""
         out = _Outgoing(self._serving.max_lag_bytes, self._request.cut)
         # What the handler cuts off is cut off for its client, and is not whole for others.
         if out.cut is not None:
             self._request.cut = out.cut_off
-        recording = Recording(self._keys, held, head)
         self._keys.carry_out(_record(answer, recording, out), name="idempotent stream")
-        sent = StreamingHttpResponse(out.chunks(), status=answer.status_code, headers=dict(head.headers))
-        return sent
+        return StreamingHttpResponse(out.chunks(), status=answer.status_code, headers=dict(headers))
 
 
 class _Outgoing:
@@ -355,21 +349,9 @@ def close_stream(answer: object, keys: IdempotencyKeys) -> None:
             keys.carry_out(closing(), name="unread stream")
 
 
-async def _begun(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    await anext(events)
-    return events
-
-
 async def _cut_off(cut: Cut | None) -> None:
     if cut is not None:
         await cut()
-
-
-def _head_of(answer: HttpResponseBase, request: ApiRequest) -> AnswerHead:
-    headers = {name.lower(): value for name, value in answer.items()}
-    if request.ignored_fields is not None and (ignored := str(request.ignored_fields)):
-        headers["respsite-ignored"] = ignored
-    return AnswerHead(status=answer.status_code, headers=headers, streams=answer.streaming)
 
 
 def rewind(request: ApiRequest) -> None:

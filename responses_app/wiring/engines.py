@@ -188,17 +188,14 @@ class EngineStarter(Generic[Engine]):
                 self.tried.set()
                 await asyncio.sleep(wait)
             else:
-                self._announce(self.info)
+                # The start lines came before this was known.
+                if (info := self.info).detail:
+                    about = f"{info.backend}, {info.model}, {info.max_model_len} tokens of context, {info.detail}"
+                    logger.info("%s is ready: %s", self._called, about)
                 self.when_started(self.info)
                 self._ready()
                 self.tried.set()
                 return
-
-    def _announce(self, info: EngineInfo) -> None:
-        """Say how it is reached, where there is anything to say: the start lines came before that was known."""
-        if info.detail:
-            about = f"{info.backend}, {info.model}, {info.max_model_len} tokens of context, {info.detail}"
-            logger.info("%s is ready: %s", self._called, about)
 
 
 class Starters(Generic[Engine]):

@@ -39,7 +39,9 @@ def server_tools(parts: ToolParts) -> tuple[BaseTool, ...]:
     settings: Settings = parts.settings
     inside = _inside(settings)
     if settings.mcp_server_urls or settings.mcp_servers or inside:
-        parts = replace(parts, mcp=_mcp(settings, inside))
+        from responses_app.tools.mcp.tool import McpTool
+
+        parts = replace(parts, mcp=McpTool(settings, inside))
     return (*_tools(parts, settings), *(tool for each in extensions() for tool in each.tools(parts)))
 
 
@@ -51,7 +53,10 @@ def _tools(parts: ToolParts, settings: Settings) -> Iterator[BaseTool]:
     if settings.file_search:
         yield _file_search(settings, parts)
     if settings.image_service_url:
-        yield _images(settings, parts)
+        from responses_app.tools.image_service import ImageService
+        from responses_app.tools.image_tool import EarlierImages, ImageTool
+
+        yield ImageTool(ImageService(settings), EarlierImages(parts.stored_items, parts.files, settings))
 
 
 def _inside(settings: Settings) -> Mapping[str, Callable[[str], object]]:
@@ -89,19 +94,6 @@ def file_search_of(tools: Iterable[BaseTool]) -> "FileSearchTool":
         if isinstance(tool, FileSearchTool):
             return tool
     raise invalid_request("This server has no vector stores (FILE_SEARCH=off).", code="unsupported_parameter")
-
-
-def _mcp(settings: Settings, inside: Mapping[str, Callable[[str], object]]) -> BaseTool:
-    from responses_app.tools.mcp.tool import McpTool
-
-    return McpTool(settings, inside)
-
-
-def _images(settings: Settings, parts: ToolParts) -> BaseTool:
-    from responses_app.tools.image_service import ImageService
-    from responses_app.tools.image_tool import EarlierImages, ImageTool
-
-    return ImageTool(ImageService(settings), EarlierImages(parts.stored_items, parts.files, settings))
 
 
 def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:

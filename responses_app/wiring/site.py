@@ -490,7 +490,7 @@ class Site(Adapters):
         return ServedModel(
             model.name,
             starter.engine,
-            lambda: starter.info,
+            partial(getattr, starter, "info"),
             created=int(self.started_at),
             format=make_format(family_of(model), starter.engine),
             meter=meter,

@@ -20,7 +20,7 @@ from mozilla_django_oidc.auth import OIDCAuthenticationBackend
 from responses_app.admin.auditing import actor_of
 from responses_app.auth.sign_on.provider import Provider
 from responses_app.auth.sign_on.refusal import Reason, SignOnRefused
-from responses_app.auth.sign_on.tokens import Claims, SignedInPerson, person_of, roles_of, verified
+from responses_app.auth.sign_on.tokens import Claims, person_of, roles_of, verified
 from responses_app.settings.conf import Settings
 from responses_app.stores.database.roles import apply_roles
 from responses_app.stores.database.sign_on import make_user, user_of
@@ -97,9 +97,17 @@ class SignOnBackend(OIDCAuthenticationBackend):
         try:
             roles = roles_of(claims, own.oidc_groups_claim, own.oidc_roles, who=person.name)
         except SignOnRefused:
-            self._take_roles(person)
+            # Without a role they lose those of before, in all their sessions.
+            if (known := user_of(person.issuer, person.subject)) is not None:
+                apply_roles(known, (), address=actor_of(self.request).address)
             raise
-        return self._user_with(person, roles)
+        user = user_of(person.issuer, person.subject)
+        if user is None:
+            user = make_user(person.issuer, person.subject, name=person.name, email=person.email)
+        if not user.is_active:
+            raise SignOnRefused(Reason.DISABLED, who=user.get_username())
+        apply_roles(user, roles, address=actor_of(self.request).address)
+        return user
 
     def get_user(self, user_id: int) -> User | None:
         """Return the user of a session, unless they are disabled: that ends it at once."""
@@ -114,18 +122,3 @@ class SignOnBackend(OIDCAuthenticationBackend):
         if told and told.get("sub") != payload["sub"]:
             raise SignOnRefused(Reason.PROVIDER_INVALID, "its userinfo is of somebody else")
         return {**told, **payload}
-
-    def _user_with(self, person: SignedInPerson, roles: frozenset[str]) -> User:
-        user = user_of(person.issuer, person.subject)
-        if user is None:
-            user = make_user(person.issuer, person.subject, name=person.name, email=person.email)
-        if not user.is_active:
-            raise SignOnRefused(Reason.DISABLED, who=user.get_username())
-        apply_roles(user, roles, address=actor_of(self.request).address)
-        return user
-
-    def _take_roles(self, person: SignedInPerson) -> None:
-        """Have somebody without a role lose those of before, in all their sessions."""
-        user = user_of(person.issuer, person.subject)
-        if user is not None:
-            apply_roles(user, (), address=actor_of(self.request).address)

@@ -189,15 +189,12 @@ def renewal(get_response: GetResponse) -> GetResponse:
         own = (reverse("oidc_authentication_init"), reverse("oidc_authentication_callback"), reverse("admin:logout"))
         if is_over(request.session) and request.path not in own:
             # The login page stays one for local accounts, as a browser may not reach the provider.
-            if _opens_page(request) and request.path != reverse("admin:login"):
+            navigates = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+            opens_page = request.method == "GET" and navigates and request.accepts("text/html")
+            if opens_page and request.path != reverse("admin:login"):
                 query: dict[str, Any] = {RENEW: 1, "next": request.get_full_path()}
                 return HttpResponseRedirect(f"{own[0]}?{urlencode(query)}")
             request.user = AnonymousUser()
         return get_response(request)
 
     return middleware
-
-
-def _opens_page(request: HttpRequest) -> bool:
-    mode = request.headers.get("sec-fetch-mode", "navigate")
-    return request.method == "GET" and mode == "navigate" and request.accepts("text/html")

@@ -57,7 +57,7 @@ def bound_requests(rules: BodyRules, headers: AnswerHeaders) -> bool:
     """Make the running daphne's listeners build bounded connections; return False where there are none to be found."""
     factories = [factory for reader in reactor.getReaders() if (factory := _http_factory(reader)) is not None]
     for factory in factories:
-        factory.protocol = partial(_protocol, rules, headers)
+        factory.protocol = lambda: http._GenericHTTPChannelProtocol(BoundedChannel(rules, headers))
         factory.server.ws_factory.protocol = partial(WebSocket, rules, headers)
         factory.buildProtocol = partial(_build, factory, partial(Request, rules=rules, headers=headers))
     return bool(factories)
@@ -69,10 +69,6 @@ def _http_factory(reader: Any) -> HTTPFactory | None:
     # A TLS listener has daphne's factory inside another one.
     factory = getattr(factory, "wrappedFactory", factory)
     return factory if isinstance(factory, HTTPFactory) else None
-
-
-def _protocol(rules: BodyRules, headers: AnswerHeaders) -> Any:
-    return http._GenericHTTPChannelProtocol(BoundedChannel(rules, headers))
 
 
 def _build(factory: HTTPFactory, requests: Callable[..., "Request"], address: Any) -> Any:

@@ -145,7 +145,9 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
             case "websocket.receive":
                 await self.websocket_receive(message)
             case kind if kind == REFUSED:
-                await self._refuse(message["error"])
+                # What the server does not take of what comes: it is said, and closes the connection.
+                if self.connection is not None:
+                    self.connection.refuse(message["error"])
             case "websocket.connect":
                 await self.websocket_connect(message)
             case "websocket.disconnect":
@@ -194,11 +196,6 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
             extras.frames_in.owner = caller.project
         await self._accept()
         self.connection = SocketConnection(site, send=self.send_frame, close=self.close, extras=extras, terms=terms)
-
-    async def _refuse(self, error: ApiError) -> None:
-        """Say what the server does not take of what comes, and close."""
-        if self.connection is not None:
-            self.connection.refuse(error)
 
     async def _accept(self) -> None:
         await self.accept(accepted_subprotocol(self.scope.get("subprotocols", ())), headers=self.headers)
