@@ -25,7 +25,7 @@ from responses_app.extensions.containers.sandbox.sandboxes import Bubblewrap
 from responses_app.extensions.containers.sandbox.session import SandboxSession
 from responses_app.extensions.containers.sandbox.settings import SandboxSettings
 from responses_app.extensions.containers.sandbox.sharing import SharedContainers
-from responses_app.kit.clock import id_factory
+from responses_app.kit.clock import IdFactory
 from responses_app.protocol.setting import MIB
 from tests.kit.mcp_servers import PROGRAM as MCP_PROGRAM
 from tests.kit.sandboxes import has_bubblewrap, plain_python
@@ -129,7 +129,7 @@ def _from_another_process() -> Result:
 
 
 async def _both(path: str) -> tuple[list[float], list[float]]:
-    own = Containers(has_bubblewrap, SandboxSettings(), new_id=id_factory(time.time))
+    own = Containers(has_bubblewrap, SandboxSettings(), new_id=IdFactory(time.time))
     hosts = (OwnHost(own), RemoteHost(path))
     took: tuple[list[float], list[float]] = ([], [])
     for host, times in zip(hosts, took, strict=True):

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
-from responses_app.protocol.ids import IdFactory
+from responses_app.protocol.ids import COUNTER_BITS
 
 # Seconds that count also while the process is stopped or the machine sleeps, where the system can tell. Nobody sets
 # this clock; what it says means nothing to another machine.
@@ -43,9 +43,25 @@ class StoreClock:
         self._difference = min(max(before, least), most)
 
 
-def id_factory(now: Callable[[], float]) -> IdFactory:
-    """Return what makes ids. `now` says the Unix time in seconds."""
-    return IdFactory(now, random.SystemRandom().getrandbits)
+_random_bits: Callable[[int], int] = random.SystemRandom().getrandbits
+
+
+class IdFactory:
+    """Makes ids by a clock: `now()` is Unix seconds, `random_bits(n)` an n-bit int."""
+
+    def __init__(self, now: Callable[[], float], random_bits: Callable[[int], int] = _random_bits) -> None:
+        self._now = now
+        self._random_bits = random_bits
+        self._last = 0  # milliseconds and counter as one number, so that a full counter carries into the time
+
+    def __call__(self, prefix: str) -> str:
+        """Return a new id; a clock that stands still or goes back does not disturb the order."""
+        # Never less than one more than the last: so ids are ordered whatever the clock does.
+        self._last = max(self._last + 1, int(self._now() * 1000) << COUNTER_BITS)
+        milliseconds, counter = divmod(self._last, 1 << COUNTER_BITS)
+        # RFC 9562: 48 bits of time, version 7, 12 bits of counter, variant 0b10, 62 bits of chance.
+        value = milliseconds << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62 | self._random_bits(62)
+        return f"{prefix}{value:032x}"
 
 
 def utc(seconds: float) -> datetime:

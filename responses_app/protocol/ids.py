@@ -10,7 +10,7 @@ continues it means the leg that `leg_to_continue` says.
 """
 
 import re
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -70,25 +70,7 @@ WEBHOOK_ENDPOINT = "we_"
 USAGE = "usage_"  # of what a request used that made nothing with an id
 
 _NUMBER = re.compile(r"[0-9a-f]{12}7[0-9a-f]{19}", re.ASCII)  # a UUID of version 7: 12 digits are its milliseconds
-_COUNTER_BITS = 12  # rand_a of RFC 9562 section 5.7, used as a counter (section 6.2, method 1)
-
-
-class IdFactory:
-    """Makes ids. Clock and randomness are passed in: `now()` is Unix seconds, `random_bits(n)` an n-bit int."""
-
-    def __init__(self, now: Callable[[], float], random_bits: Callable[[int], int]) -> None:
-        self._now = now
-        self._random_bits = random_bits
-        self._last = 0  # milliseconds and counter as one number, so that a full counter carries into the time
-
-    def __call__(self, prefix: str) -> str:
-        """Return a new id; a clock that stands still or goes back does not disturb the order."""
-        # Never less than one more than the last: so ids are ordered whatever the clock does.
-        self._last = max(self._last + 1, int(self._now() * 1000) << _COUNTER_BITS)
-        milliseconds, counter = divmod(self._last, 1 << _COUNTER_BITS)
-        # RFC 9562: 48 bits of time, version 7, 12 bits of counter, variant 0b10, 62 bits of chance.
-        value = milliseconds << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62 | self._random_bits(62)
-        return f"{prefix}{value:032x}"
+COUNTER_BITS = 12  # rand_a of RFC 9562 section 5.7, used as a counter (section 6.2, method 1)
 
 
 def milliseconds_of(made: str) -> int | None:
@@ -116,14 +98,14 @@ class DerivedIds:
 
     def __init__(self, response_id: str, *, created_ms: int, key: bytes) -> None:
         self._response_id = response_id.encode()
-        self._base = created_ms << _COUNTER_BITS
+        self._base = created_ms << COUNTER_BITS
         self._key = key
         self._place = 0  # how many ids were made; the first has place 1
 
     def __call__(self, prefix: str) -> str:
         """Return the next id."""
         self._place += 1
-        milliseconds, counter = divmod(self._base + self._place, 1 << _COUNTER_BITS)
+        milliseconds, counter = divmod(self._base + self._place, 1 << COUNTER_BITS)
         digest = blake2b(b"%b %d" % (self._response_id, self._place), key=self._key, digest_size=8).digest()
         # 62 of the digest's 64 bits fill what is chance in other ids.
         random = int.from_bytes(digest, "big") >> 2

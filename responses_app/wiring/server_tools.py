@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from responses_app.kit.clock import StoreClock, id_factory
+from responses_app.kit.clock import IdFactory, StoreClock
 from responses_app.kit.extension import extensions
 from responses_app.protocol import ids
 from responses_app.protocol.errors import invalid_request
@@ -119,5 +119,5 @@ def _file_search(settings: Settings, parts: ToolParts) -> BaseTool:
     stores = VectorStores(
         settings=settings, now=parts.now, timeout=settings.database_timeout_seconds, retentions=parts.retentions
     )
-    worker = id_factory(time.time)(ids.WORKER)
+    worker = IdFactory(time.time)(ids.WORKER)
     return FileSearchTool(stores, Indexer(stores, parts.files, DocumentReader(), worker=worker))

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 
-from responses_app.kit.clock import id_factory
+from responses_app.kit.clock import IdFactory
 from responses_app.protocol import ids
 from responses_app.resources.files.fields import PIECE_BYTES, FileSettings, NewFile
 from responses_app.resources.files.model import StoredFile
@@ -11,7 +11,7 @@ from responses_app.resources.files.store import Files
 
 PROJECT = "default"
 NOW = 1_796_000_000
-_new_id = id_factory(time.time)
+_new_id = IdFactory(time.time)
 LIMITS = FileSettings(files_max_entries=6, files_max_bytes=3 * PIECE_BYTES, uploads_max_open=4)
 
 

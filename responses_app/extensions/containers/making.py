@@ -18,7 +18,7 @@ from responses_app.extensions.containers.sandbox.containers import Containers
 from responses_app.extensions.containers.sandbox.hosts import BaseHost, HostListener, HostServer, OwnHost, RemoteHost
 from responses_app.extensions.containers.sandbox.records import SandboxError
 from responses_app.extensions.containers.settings import ContainerSettings
-from responses_app.kit.clock import id_factory
+from responses_app.kit.clock import IdFactory
 
 if TYPE_CHECKING:
     from responses_app.extensions.containers.egress.proxies import ContainerProxies
@@ -32,7 +32,7 @@ def own_containers(settings: "ServerSettings") -> Containers:
     return Containers(
         partial(choose, settings.sandbox, settings.sandbox_python or plain_python()),
         settings,
-        new_id=id_factory(time.time),
+        new_id=IdFactory(time.time),
         checkpoints=_checkpoints(settings),
         proxies=partial(_proxies, settings),
     )

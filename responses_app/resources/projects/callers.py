@@ -11,7 +11,7 @@ from django.contrib.auth import get_user
 from django.contrib.sessions.backends.db import SessionStore
 from django.db import IntegrityError, transaction
 
-from responses_app.kit.clock import id_factory, utc
+from responses_app.kit.clock import IdFactory, utc
 from responses_app.kit.sql import in_parts
 from responses_app.kit.table import Store, reads
 from responses_app.protocol import ids
@@ -28,7 +28,7 @@ from responses_app.stores.database.sign_on import is_over
 
 FIRST = f"{ids.API_KEY}first"  # the id of the key that a server makes for itself: there is one at most
 
-_new_id = id_factory(time.time)
+_new_id = IdFactory(time.time)
 
 
 class KeyStore(Store[None], BaseKeyStore):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from django.db.models import Model, Q, QuerySet
 
-from responses_app.kit.clock import id_factory
+from responses_app.kit.clock import IdFactory
 from responses_app.kit.columns import ID_LENGTH
 from responses_app.kit.places import made_at
 from responses_app.kit.sql import one_at_a_time
@@ -70,7 +70,7 @@ class Projects(Store[None]):
         """Make a project. Its name is its id, too, where it can be one, since operators and logs know it by that."""
         name, others = body.name, body.model_dump(exclude={"name"})
         can_be_id = len(name) <= ID_LENGTH and re.fullmatch(PROJECT_NAME, name) is not None
-        own_id, title = (name, "") if can_be_id else (id_factory(self._now)(ids.PROJECT), name)
+        own_id, title = (name, "") if can_be_id else (IdFactory(self._now)(ids.PROJECT), name)
         row = Project(name=own_id, title=title, created_at=self._at(), **others)
         await self._add_project(row, by)
         return row
@@ -147,7 +147,7 @@ class Projects(Store[None]):
         """Make a key; return its secret and its row, None for no such project."""
         secret, at = new_secret(os.urandom, start=START if project_id else ADMIN_START), self._at()
         columns: dict[str, Any] = {
-            "id": id_factory(self._now)(ids.API_KEY if project_id else ids.ADMIN_KEY),
+            "id": IdFactory(self._now)(ids.API_KEY if project_id else ids.ADMIN_KEY),
             "expires_at": _until(at, body.expires_in_seconds),
             **body.model_dump(exclude={"expires_in_seconds"}),
             **secret_columns(secret, at),

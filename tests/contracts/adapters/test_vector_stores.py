@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from responses_app.kit.clock import id_factory, utc
+from responses_app.kit.clock import IdFactory, utc
 from responses_app.kit.places import KEPT_SECONDS, GonePlace
 from responses_app.protocol.files.searches import Filter
 from responses_app.protocol.requests.pages import ListQuery
@@ -30,7 +30,7 @@ from tests.kit.waiting import eventually
 
 DAY = 86_400  # seconds
 LIMITS = VectorStoreSettings(vector_stores_max_entries=3, vector_store_max_files=5, vector_store_max_chunks=200)
-_new_id = id_factory(time.time)
+_new_id = IdFactory(time.time)
 MINE, THEIRS = "mine", "theirs"
 TURTLES = {
     "shell.txt": ("The shell of a turtle is made of bone.", "Turtles leave their eggs on the beach."),

@@ -6,8 +6,8 @@ import uuid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from responses_app.kit.clock import IdFactory
 from responses_app.protocol import ids
-from responses_app.protocol.ids import IdFactory
 
 
 def factory(*times: int, bits: int = 0x2AAAAAAAAAAAAAAA) -> IdFactory:

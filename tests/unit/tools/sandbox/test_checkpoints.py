@@ -20,7 +20,7 @@ from responses_app.extensions.containers.sandbox.records import ContainerFilePar
 from responses_app.extensions.containers.sandbox.session import SandboxSession
 from responses_app.extensions.containers.sandbox.settings import SKILLS_FOLDER
 from responses_app.extensions.containers.sandbox.skills import SkillFolder
-from responses_app.kit.clock import id_factory
+from responses_app.kit.clock import IdFactory
 from responses_app.protocol.setting import MIB
 from tests.kit.clock import Clock
 from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, host_at, needs_bubblewrap, pieces_of, shared, started
@@ -33,7 +33,7 @@ pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
 def saving(folder: Path, clock: Clock, most: int = 64 * MIB, **more: float) -> Containers:
     settings = replace(SMALL, **more)  # type: ignore[arg-type]
     checkpoints = Checkpoints(folder, most)
-    return Containers(has_bubblewrap, settings, new_id=id_factory(clock), clock=clock, checkpoints=checkpoints)
+    return Containers(has_bubblewrap, settings, new_id=IdFactory(clock), clock=clock, checkpoints=checkpoints)
 
 
 class Saved:

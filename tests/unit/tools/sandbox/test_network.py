@@ -28,7 +28,7 @@ from responses_app.extensions.containers.sandbox.records import (
 )
 from responses_app.extensions.containers.sandbox.sandboxes import Sandlock
 from responses_app.extensions.containers.sandbox.sharing import SharedContainers
-from responses_app.kit.clock import id_factory
+from responses_app.kit.clock import IdFactory
 from tests.kit.echo_host import EchoHost, certificate, echo_host
 from tests.kit.egress import NAMES, TOKEN, policy, proxies
 from tests.kit.sandboxes import SMALL, has_bubblewrap, host_at, needs_bubblewrap, plain_python, session_of
@@ -49,7 +49,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EchoHost]:
 
 def containers_of(own: EgressSettings | None = None, **more: Any) -> Containers:
     """Return containers that may reach what requests say, which is this machine."""
-    return Containers(has_bubblewrap, SMALL, new_id=id_factory(time.time), proxies=lambda: proxies(own), **more)
+    return Containers(has_bubblewrap, SMALL, new_id=IdFactory(time.time), proxies=lambda: proxies(own), **more)
 
 
 @pytest.fixture

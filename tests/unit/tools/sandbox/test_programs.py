@@ -15,7 +15,7 @@ from responses_app.extensions.containers.sandbox.containers import Containers
 from responses_app.extensions.containers.sandbox.hosts import OwnHost, RemoteHost
 from responses_app.extensions.containers.sandbox.records import CellEnd, HostGone, SandboxError
 from responses_app.extensions.containers.sandbox.sharing import SharedContainers
-from responses_app.kit.clock import id_factory
+from responses_app.kit.clock import IdFactory
 from tests.kit.sandboxes import SMALL, has_bubblewrap, host_at, needs_bubblewrap
 from tests.kit.waiting import eventually
 
@@ -52,7 +52,7 @@ class Tools:
 
 
 def of_a_host() -> Containers:
-    return Containers(has_bubblewrap, SMALL, new_id=id_factory(time.time))
+    return Containers(has_bubblewrap, SMALL, new_id=IdFactory(time.time))
 
 
 @pytest.fixture(params=["this process", "another"])

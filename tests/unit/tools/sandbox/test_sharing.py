@@ -26,7 +26,7 @@ from responses_app.extensions.containers.sandbox.records import (
 from responses_app.extensions.containers.sandbox.settings import SKILLS_FOLDER, SandboxSettings
 from responses_app.extensions.containers.sandbox.sharing import SharedContainers
 from responses_app.extensions.containers.sandbox.skills import MountedSkill
-from responses_app.kit.clock import id_factory
+from responses_app.kit.clock import IdFactory
 from responses_app.protocol.errors import JsonObject
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, host_at, needs_bubblewrap, pieces_of
@@ -39,7 +39,7 @@ pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
 
 
 def containers_of(checkpoints: Checkpoints | None = None, settings: SandboxSettings = SMALL) -> Containers:
-    return Containers(has_bubblewrap, settings, new_id=id_factory(lambda: 1.0), checkpoints=checkpoints)
+    return Containers(has_bubblewrap, settings, new_id=IdFactory(lambda: 1.0), checkpoints=checkpoints)
 
 
 def worker(*paths: Path) -> CodeInterpreterTool:
