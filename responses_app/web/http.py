@@ -5,7 +5,7 @@ What the events are is for who makes them: responses, chats and completions have
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import IO, Any, TypeVar
 
 from django.core.exceptions import SuspiciousOperation
@@ -13,7 +13,6 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse, QueryDict, StreamingHttpResponse
 from django.http.request import UnreadablePostError
 
-from engine import orjson
 from responses_app.kit.retention import Retentions
 from responses_app.observing.traces import NO_SPAN, SPAN, Span
 from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
@@ -24,7 +23,6 @@ from responses_app.protocol.errors import (
     JsonObject,
     invalid_request,
     invalid_value,
-    not_an_object,
 )
 from responses_app.protocol.fields import IgnoredFields
 from responses_app.protocol.items.resources import SCREENSHOTS
@@ -144,25 +142,21 @@ async def read_json(request: ApiRequest, parse: Callable[[JsonObject], Parsed], 
         raise unsupported_media_type(request.content_type)
     # Only which thread reads it depends on this. In chunks the length is unknown, and the longest is assumed.
     length = "" if "Transfer-Encoding" in request.headers else request.META.get("CONTENT_LENGTH") or ""
-
-    def read(content: bytes) -> Parsed:
-        return parse_noting(request, parse, _as_object(content, reader), reader)
-
-    def content() -> bytes:  # which the request does not keep, as it would with `request.body`
-        try:
-            return request.read()
-        except UnreadablePostError:
-            raise invalid_request("The body could not be read to its end. Send it again.") from None
-
     size = int(length) if length.isdecimal() else reader.max_body_bytes
-    return await reader.read(request.caller.project, size, content, read)
+    read = partial(reader.parsed, parse, request.headers.get(FOREIGN_SEALS), request.ignored_fields)
+    try:
+        # `request.read`, not `request.body`: the request is not to keep what was read.
+        parsed, request.ignored_fields = await reader.read(request.caller.project, size, request.read, read)
+    except UnreadablePostError:
+        raise invalid_request("The body could not be read to its end. Send it again.") from None
+    return parsed
 
 
 async def read_line(line: LineRequest, parse: Callable[[JsonObject], Parsed], reader: JsonReader) -> Parsed:
     """Return what `parse` makes of a line of a batch, as `read_json` does of a body. Raises `ApiError`."""
 
     def read(content: bytes) -> Parsed:
-        data = _as_object(content, reader)
+        data = reader.as_object(content)
         for name in ("stream", "background"):
             if data.get(name):
                 raise invalid_value(name, "a line of a batch has no client to answer meanwhile. Leave it out.")
@@ -173,25 +167,11 @@ async def read_line(line: LineRequest, parse: Callable[[JsonObject], Parsed], re
 
 
 def parse_noting(request: ApiRequest, parse: Callable[[Fields], Parsed], fields: Fields, reader: JsonReader) -> Parsed:
-    """Return what `parse` makes of a body's fields; the answer will name those that are ignored. Raises `ApiError`."""
+    """Return what `parse` makes of a form's fields; the answer will name those that are ignored. Raises `ApiError`."""
     assert isinstance(request, ApiRequest)
-    of_query = request.ignored_fields
-    with reader.noting(request.headers.get(FOREIGN_SEALS)) as ignored:
-        if of_query is not None:
-            ignored.names, ignored.more = [*of_query.names], of_query.more
-        parsed = parse(fields)
-    request.ignored_fields = ignored
+    seals, of_query = request.headers.get(FOREIGN_SEALS), request.ignored_fields
+    parsed, request.ignored_fields = reader.parsed(parse, seals, of_query, fields)
     return parsed
-
-
-def _as_object(content: bytes, reader: JsonReader) -> JsonObject:
-    try:
-        data = reader.loads(content)
-    except orjson.JSONDecodeError as error:
-        raise invalid_request(f"The body is not valid JSON: {error}.", code="invalid_json") from None
-    if not isinstance(data, dict):
-        raise not_an_object()
-    return data
 
 
 def or_raise(row: Parsed | None, absent: ApiError) -> Parsed:

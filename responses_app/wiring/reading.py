@@ -7,10 +7,11 @@ is bounded by MAX_JSON_VALUES, MAX_INPUT_ITEMS and the largest body. The threads
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from engine import orjson
 from responses_app.limits.suspects import Name, Running, current_holds, name_of
-from responses_app.protocol.errors import FOREIGN_SEALS, NOTE, REFUSE, JsonObject
+from responses_app.protocol.errors import FOREIGN_SEALS, NOTE, REFUSE, JsonObject, invalid_request, not_an_object
 from responses_app.protocol.fields import IgnoredFields, header_choice, noting
 from responses_app.protocol.json_text import check_lengths, loads_bounded
 from responses_app.runs.queues.turns import FairThreads
@@ -18,6 +19,7 @@ from responses_app.settings.conf import Settings
 
 READ_AT_ONCE = 4 * 1024  # bytes; what is longer is read on a thread: a schema takes up to 50 µs for each of its parts
 
+Fields = TypeVar("Fields")
 Result = TypeVar("Result")
 
 
@@ -49,6 +51,33 @@ class JsonReader:
             fields: JsonObject = data
             check_lengths(fields, max_items=self._max_items)
         return data
+
+    def as_object(self, content: bytes) -> JsonObject:
+        """Parse a body. Raises `ApiError`, also where it is no object."""
+        try:
+            data = self.loads(content)
+        except orjson.JSONDecodeError as error:
+            raise invalid_request(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+        if not isinstance(data, dict):
+            raise not_an_object()
+        return data
+
+    def parsed(
+        self,
+        parse: Callable[[Fields], Result],
+        foreign_seals: str | None,
+        of_query: IgnoredFields | None,
+        given: Fields | bytes,
+    ) -> tuple[Result, IgnoredFields]:
+        """Return what `parse` makes of a body or its fields, and all names that are ignored: `of_query` are first.
+
+        Raises `ApiError`.
+        """
+        fields: Any = self.as_object(given) if isinstance(given, bytes) else given
+        with self.noting(foreign_seals) as ignored:
+            if of_query is not None:
+                ignored.names, ignored.more = [*of_query.names], of_query.more
+            return parse(fields), ignored
 
     def noting(self, foreign_seals: str | None = None) -> AbstractContextManager[IgnoredFields]:
         """Note what is ignored of what is read; `foreign_seals` is that header of its request. Raises `ApiError`."""

@@ -16,7 +16,7 @@ from django.conf import settings as django_settings
 
 from engine.models import make_format, plain_messages
 from responses_app.auth.origins import is_listed
-from responses_app.kit.clock import id_factory
+from responses_app.kit.clock import IdFactory
 from responses_app.kit.deadline import end_within
 from responses_app.observing.logs import keep_silent
 from responses_app.observing.memory import TrimmedMemory
@@ -94,7 +94,7 @@ class Site(Adapters):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self.new_id = id_factory(self.clock)  # so that ids sort by the store's time
+        self.new_id = IdFactory(self.clock)  # so that ids sort by the store's time
         self.worker = self.new_id(ids.WORKER)  # its id among the workers
         self.started_at = time.time()  # Unix seconds
         # Whether clients may send the fields of requests that are for the engine's operator
