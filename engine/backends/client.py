@@ -348,7 +348,13 @@ class ServerClient:
             response = await self._post(path, body, headers, call)
             clock = self._silence_clock(lambda: response.content.set_exception(self._silent()))
             call.content = response.content
-            _read_less_at_once(response)
+            # Into a small buffer: asyncio makes room for 256 KiB at each read. By the state of its heap the C library
+            # asks the kernel for them and gives them back each time, which takes up to 14 µs (measured), and there is
+            # a read for every token.
+            connection = response.connection  # None where the answer has come to its end
+            transport: object = None if connection is None else connection.transport
+            if hasattr(transport, "max_size"):  # asyncio's own; uvloop has none
+                transport.max_size = READ_AT_ONCE
             try:
                 while not tokens.finished:
                     clock.start()
@@ -437,18 +443,6 @@ class ServerClient:
         unconnected = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
         kind = OutOfReach if unconnected else EngineUnavailable
         return kind(f"{self.name} is out of reach ({reason_of(error)}).")
-
-
-def _read_less_at_once(response: aiohttp.ClientResponse) -> None:
-    """Have what comes of an answer read into a small buffer.
-
-    asyncio makes room for 256 KiB at each read. By the state of its heap the C library asks the kernel for them and
-    gives them back each time, which takes up to 14 µs (measured), and there is a read for every token.
-    """
-    connection = response.connection  # None where the answer has come to its end
-    transport: object = None if connection is None else connection.transport
-    if hasattr(transport, "max_size"):  # asyncio's own; uvloop has none
-        transport.max_size = READ_AT_ONCE
 
 
 async def _content(response: aiohttp.ClientResponse, limit: int = MAX_ANSWER) -> bytes:

@@ -18,7 +18,7 @@ from engine.backends.simulated import PromptTranscript, SimulatedEngine, cut_int
 from engine.errors import EngineConfigurationError, EngineOverloaded, EngineUnavailable, GenerationFailed, PromptTooLong
 from engine.formats.harmony.encoding import encode_harmony
 from engine.formats.harmony.grammar import problem_of_turn
-from engine.types import FinishReason, GenerationRequest, RankedToken, TokenChunk, TokenLogprob, TurnGrammar
+from engine.types import FinishReason, GenerationRequest, RankedToken, TokenChunk, TokenLogprob
 
 
 class Fault(Enum):
@@ -81,7 +81,14 @@ class ScriptEntry:
             fault_after=options.whole_number("fault_after", 0, minimum=0),
             cached_tokens=options.whole_number("cached_tokens", None, minimum=0),
         )
-        entry._require_sense(place)
+        if entry.say is not None and entry.tokens is not None:
+            raise EngineConfigurationError(f"{place} has both say and tokens; it needs one of them.")
+        if entry.say is None and entry.tokens is None and entry.fault is None:
+            raise EngineConfigurationError(f"{place} needs say, tokens or fault.")
+        if entry.wait_for_file is not None and entry.hang_after is None:
+            raise EngineConfigurationError(f"{place} has wait_for_file and needs hang_after with it.")
+        if entry.fault_after and entry.fault is None:
+            raise EngineConfigurationError(f"{place} has fault_after and needs fault with it.")
         return entry
 
     def fits(self, last: str, transcript: PromptTranscript) -> bool:
@@ -100,16 +107,6 @@ class ScriptEntry:
         if self.tokens is not None:
             return self.tokens
         return tuple(encode_harmony(self.say or ""))
-
-    def _require_sense(self, place: str) -> None:
-        if self.say is not None and self.tokens is not None:
-            raise EngineConfigurationError(f"{place} has both say and tokens; it needs one of them.")
-        if self.say is None and self.tokens is None and self.fault is None:
-            raise EngineConfigurationError(f"{place} needs say, tokens or fault.")
-        if self.wait_for_file is not None and self.hang_after is None:
-            raise EngineConfigurationError(f"{place} has wait_for_file and needs hang_after with it.")
-        if self.fault_after and self.fault is None:
-            raise EngineConfigurationError(f"{place} has fault_after and needs fault with it.")
 
 
 def read_script_file(path: Path) -> Sequence[object]:
@@ -216,7 +213,12 @@ class ScriptedEngine(SimulatedEngine):
         limit = await self._admit(request)
         part, behind = self._choose(request)
         if request.grammar is not None:
-            _require_to_follow(request.grammar, part)
+            entry = part.entry
+            cut = entry.finish is FinishReason.LENGTH or entry.fault is not None or entry.hang_after is not None
+            problem = problem_of_turn(request.grammar.rules, part.completion, cut=cut)
+            if problem is not None:
+                logger.error("the script breaks the grammar of its request: %s", problem)
+                raise GenerationFailed(f"The script breaks the grammar of its request: {problem}.")
         with self._following(request, behind) as generation:
             for chunk in part.chunks(limit, behind=behind):
                 # Before the chunk: `fault_after` 0 fails before anything is said.
@@ -330,16 +332,6 @@ class ScriptedEngine(SimulatedEngine):
                 line["pictures"] = [picture.digest for picture in generation.request.pictures]
             with self._journal.open("a", encoding="utf-8") as journal:
                 journal.write(json.dumps(line) + "\n")
-
-
-def _require_to_follow(grammar: TurnGrammar, part: _Part) -> None:
-    """Raise `GenerationFailed` where a script has the model say what its request's grammar keeps it from."""
-    entry = part.entry
-    cut = entry.finish is FinishReason.LENGTH or entry.fault is not None or entry.hang_after is not None
-    problem = problem_of_turn(grammar.rules, part.completion, cut=cut)
-    if problem is not None:
-        logger.error("the script breaks the grammar of its request: %s", problem)
-        raise GenerationFailed(f"The script breaks the grammar of its request: {problem}.")
 
 
 def _add_details(chunk: TokenChunk, request: GenerationRequest, *, first: bool) -> None:

@@ -134,7 +134,9 @@ class _Escaping:
         return tree
 
     def _class(self, ranges: Ranges) -> Tree:
-        special = _special(ranges)
+        # Ranges beyond the last character that must be escaped cannot have one.
+        low = [each for each in ranges if each[0] <= _LAST_ESCAPED]
+        special = tuple(each for each in _ESCAPED if any(first <= each <= last for first, last in low))
         if not special:
             return OneCharacter(ranges)
         if special not in self._escapes:
@@ -150,12 +152,6 @@ class _Escaping:
             plain = complement((*complement(ranges), *((each, each) for each in special)))
             self._classes[ranges] = Alternation((OneCharacter(plain), escapes))
         return RuleName(_name(ranges))
-
-
-def _special(ranges: Ranges) -> Specials:
-    # Ranges beyond the last character that must be escaped cannot have one.
-    low = [each for each in ranges if each[0] <= _LAST_ESCAPED]
-    return tuple(each for each in _ESCAPED if any(first <= each <= last for first, last in low))
 
 
 def _name(of: Ranges | Specials) -> str:

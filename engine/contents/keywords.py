@@ -120,7 +120,14 @@ def both(one: Schema, other: Schema) -> Schema:
         merged[name] = _merged(name, one[name], value) if name in one else value
     # Together: what one schema says of other properties holds for those that only the other one names.
     if "properties" in merged or "additionalProperties" in merged:
-        merged["properties"] = _properties(one, other)
+        mine, its = one.get("properties", {}), other.get("properties", {})
+        merged["properties"] = {
+            name: _all_of(
+                mine.get(name, one.get("additionalProperties", True)),
+                its.get(name, other.get("additionalProperties", True)),
+            )
+            for name in (*mine, *(each for each in its if each not in mine))
+        }
         if not merged["properties"]:
             del merged["properties"]
     return merged
@@ -169,18 +176,6 @@ def _all_of(one: object, other: object) -> object:
     if one is False or other is False:
         return False
     return {"allOf": [one, other]}
-
-
-def _properties(one: Schema, other: Schema) -> Schema:
-    """Return the properties of both; one that a schema does not name is what its `additionalProperties` says."""
-    mine, its = one.get("properties", {}), other.get("properties", {})
-    return {
-        name: _all_of(
-            mine.get(name, one.get("additionalProperties", True)),
-            its.get(name, other.get("additionalProperties", True)),
-        )
-        for name in (*mine, *(each for each in its if each not in mine))
-    }
 
 
 MERGED: dict[str, Callable[[Any, Any], Any]] = {

@@ -172,7 +172,10 @@ class _Translation:
                 definitions[self._names[reference]] = self._node(self._budget.target(reference), reference)
             except Unsatisfiable as error:
                 raise GrammarRefused(f"No value fits {reference}: {error}.") from error
-        _refuse_circles(definitions)
+        try:
+            TopologicalSorter({name: _begins_with(each) for name, each in definitions.items()}).prepare()
+        except CycleError:
+            raise GrammarRefused("The schema has an alternative that refers to itself without end.") from None
         return {**outcome, "$defs": definitions} if definitions else outcome
 
     def _node(self, schema: object, place: str) -> Schema:
@@ -186,7 +189,14 @@ class _Translation:
             return {"$ref": DEFINITION + self._names[reference]}
         # An enum says all there is to say, once the values that do not fit are gone.
         if "enum" in flat:
-            return {"enum": self._chosen(flat)}
+            rest = {name: value for name, value in flat.items() if name != "enum"}
+            # The validator of the whole schema: references are resolved there.
+            validator = self._validator.evolve(schema=rest)
+            self._budget.take(size(flat["enum"]))
+            chosen = [value for value in flat["enum"] if validator.is_valid(value)]
+            if not chosen:
+                raise Unsatisfiable("none of its enum's values fits the rest of it")
+            return {"enum": chosen}
         if "anyOf" in flat:
             with self._budget.deeper():
                 return self._any_of(flat, place)
@@ -269,16 +279,6 @@ class _Translation:
                 f"{place or 'The schema'}: two alternatives of oneOf may both fit a value, which cannot be prevented: "
                 "use anyOf, or give each a property with a const of its own."
             )
-
-    def _chosen(self, flat: Schema) -> list[object]:
-        rest = {name: value for name, value in flat.items() if name != "enum"}
-        # The validator of the whole schema: references are resolved there.
-        validator = self._validator.evolve(schema=rest)
-        self._budget.take(size(flat["enum"]))
-        chosen = [value for value in flat["enum"] if validator.is_valid(value)]
-        if not chosen:
-            raise Unsatisfiable("none of its enum's values fits the rest of it")
-        return chosen
 
     # Types.
 
@@ -388,14 +388,6 @@ def _kinds(flat: Schema) -> list[str] | None:
 
 def _alternatives(schemas: list[Schema]) -> Schema:
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-
-
-def _refuse_circles(definitions: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise `GrammarRefused` where a definition is, or may be, itself: nothing is read on the way round."""
-    try:
-        TopologicalSorter({name: _begins_with(each) for name, each in definitions.items()}).prepare()
-    except CycleError:
-        raise GrammarRefused("The schema has an alternative that refers to itself without end.") from None
 
 
 def _begins_with(schema: Mapping[str, Any]) -> set[str]:

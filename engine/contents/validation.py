@@ -67,11 +67,22 @@ class _Sampler:
         if self._steps > MAX_STEPS:
             raise GrammarRefused("The schema is too large: no small value fits it.")
         if "$ref" in schema:
-            return self._of_definition(schema["$ref"].removeprefix("#/$defs/"), inside)
+            name = schema["$ref"].removeprefix("#/$defs/")
+            # A value of it within itself: this way leads to no end, another alternative may.
+            if name in inside:
+                raise _NoneFits
+            if name not in self._samples:
+                self._samples[name] = self.value(self._definitions[name], (*inside, name))
+            return self._samples[name]
         if "enum" in schema:
             return schema["enum"][0]
         if "anyOf" in schema:
-            return self._of_any(schema["anyOf"], inside)
+            for branch in schema["anyOf"]:
+                try:
+                    return self.value(branch, inside)
+                except _NoneFits:
+                    continue
+            raise _NoneFits
         kind = schema.get("type", "string")
         if kind in ("object", "array"):
             return self._object(schema, inside) if kind == "object" else self._array(schema, inside)
@@ -86,22 +97,6 @@ class _Sampler:
             case "number":
                 return self._of_number(schema)
         return True if kind == "boolean" else None
-
-    def _of_definition(self, name: str, inside: tuple[str, ...]) -> object:
-        # A value of it within itself: this way leads to no end, another alternative may.
-        if name in inside:
-            raise _NoneFits
-        if name not in self._samples:
-            self._samples[name] = self.value(self._definitions[name], (*inside, name))
-        return self._samples[name]
-
-    def _of_any(self, branches: list[Schema], inside: tuple[str, ...]) -> object:
-        for branch in branches:
-            try:
-                return self.value(branch, inside)
-            except _NoneFits:
-                continue
-        raise _NoneFits
 
     def _object(self, schema: Schema, inside: tuple[str, ...]) -> object:
         properties, required = schema.get("properties", {}), frozenset(schema.get("required", ()))

@@ -40,7 +40,12 @@ def run(options: Namespace) -> int:
     worst = max(findings, key=lambda each: list(Severity).index(each.level)).level
     seconds = time.monotonic() - began
     if options.json:
-        sys.stdout.write(_as_json(findings, worst, seconds))
+        entries = [
+            {"level": each.level.value, "subject": each.subject, "text": each.text, "advice": each.advice}
+            for each in findings
+        ]
+        whole = {"status": worst.value, "version": __version__, "seconds": round(seconds, 2), "findings": entries}
+        sys.stdout.write(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
     else:
         _tell(findings, seconds)
     return FAILED if worst is Severity.PROBLEM else 0
@@ -106,15 +111,6 @@ async def _checked(name: str, check: Awaitable[Sequence[Finding]], seconds: floa
     except TimeoutError:
         advice = HANGING.get(name, "This machine may be too busy to look at it.")
         return [warning(name, f"no answer within {seconds:.1f} s", f"{advice} --seconds gives it more time.")]
-
-
-def _as_json(findings: Sequence[Finding], worst: Severity, seconds: float) -> str:
-    entries = [
-        {"level": each.level.value, "subject": each.subject, "text": each.text, "advice": each.advice}
-        for each in findings
-    ]
-    whole = {"status": worst.value, "version": __version__, "seconds": round(seconds, 2), "findings": entries}
-    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
 def _tell(findings: Sequence[Finding], seconds: float) -> None:

@@ -63,7 +63,14 @@ def run_export(options: Namespace) -> int:
                 records = lines(options.project, place, counted)
                 count = errors().is_terminal and not place.kind  # to count takes a while
                 _write(records, file, counted, total=to_export(options.project) if count else None)
-    _tell(counted)
+    kinds = f"{counted.responses:,} responses, {counted.conversations:,} conversations"
+    errors().print(f"Exported {kinds} and {counted.parts:,} parts of chains whose response is gone. {NOT_EXPORTED}")
+    if counted.running_count:
+        named = ", ".join(counted.running[:3])
+        errors().print(
+            f"Left out: {counted.running_count:,} responses that have not ended ({named}). Export once more, "
+            "into another file, when they have; an import adds what is missing."
+        )
     return 0
 
 
@@ -117,17 +124,6 @@ def whole_lines(file: BinaryIO) -> tuple["ExportPlace", int]:
             place = ExportPlace(kind, name)
         offset += len(line)
     return (before, begin) if place.kind == "conversation" else (place, offset)
-
-
-def _tell(counted: "Exported") -> None:
-    kinds = f"{counted.responses:,} responses, {counted.conversations:,} conversations"
-    errors().print(f"Exported {kinds} and {counted.parts:,} parts of chains whose response is gone. {NOT_EXPORTED}")
-    if counted.running_count:
-        named = ", ".join(counted.running[:3])
-        errors().print(
-            f"Left out: {counted.running_count:,} responses that have not ended ({named}). Export once more, "
-            "into another file, when they have; an import adds what is missing."
-        )
 
 
 MAX_LINE = 512 * 1024 * 1024  # bytes: a response with its images

@@ -319,7 +319,15 @@ class _ForkServerProcess:
             logger.error("the fork server cannot be started: %s", problem)
         finally:
             self._theirs.close()
-            self._lose_all(status)
+            # It is gone: what it was to fork is not forked, and what it has forked is looked after alone.
+            self._hear_answers()
+            asyncio.get_running_loop().remove_reader(self._control)
+            self._control.close()
+            for process in self._processes.values():
+                if process.pid:
+                    process.orphaned()
+                else:
+                    process.ended(status or os.EX_SOFTWARE)
             self._ended(self, status)
 
     async def _start(self, ends: Ends) -> asyncio.subprocess.Process:
@@ -350,17 +358,6 @@ class _ForkServerProcess:
         else:
             self._processes.pop(answer["number"]).ended(answer["status"])
         return True
-
-    def _lose_all(self, status: int | None) -> None:
-        """It is gone: what it was to fork is not forked, and what it has forked is looked after alone."""
-        self._hear_answers()
-        asyncio.get_running_loop().remove_reader(self._control)
-        self._control.close()
-        for process in self._processes.values():
-            if process.pid:
-                process.orphaned()
-            else:
-                process.ended(status or os.EX_SOFTWARE)
 
 
 class ForkClient:

@@ -121,7 +121,10 @@ class DemoWeights(BaseWeights):
             case WeightsStep.BEGIN:
                 self._next = self.seed
             case WeightsStep.UPDATE:
-                self._next = _seed_of(call)
+                seed = call.info.get("seed") if isinstance(call.info, dict) else None
+                if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < MAX_SEED:
+                    raise WeightsRefused('The demo engine takes updates like {"seed": 7}.')
+                self._next = seed
             case WeightsStep.FINISH if self._next is not None:
                 self.seed, self._next, self._version = self._next, None, call.version
             case WeightsStep.CANCEL:
@@ -180,13 +183,6 @@ def is_begun(reply: Sequence[int], begun: Sequence[int]) -> bool:
     """Whether a reply begins like this, whatever weights said it."""
     beginning = reply[: len(begun)]
     return list(beginning) == list(begun) or list(map(_variants, beginning)) == list(map(_variants, begun))
-
-
-def _seed_of(call: WeightsCall) -> int:
-    seed = call.info.get("seed") if isinstance(call.info, dict) else None
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < MAX_SEED:
-        raise WeightsRefused('The demo engine takes updates like {"seed": 7}.')
-    return seed
 
 
 @lru_cache(maxsize=10_000)

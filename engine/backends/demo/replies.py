@@ -165,7 +165,9 @@ def _chosen(transcript: PromptTranscript, seen: Mapping[str, str]) -> DemoAnswer
         return DemoAnswer("The user wants pictures described.", " ".join(sentences))
     if _answers_outputs(transcript):
         return DemoAnswer("The output is here. Nothing is left to be called.", _report(transcript))
-    end = _end_of_count(text)
+    match = _COUNT.search(text)
+    # Fifteen digits at most; MAX_COUNT refuses such numbers anyway.
+    end = int(match[1][:15].replace(",", "")) if match else 0
     if 1 <= end <= MAX_COUNT:
         return DemoAnswer("The user wants me to count.", " ".join(map(str, range(1, end + 1))))
     return DemoAnswer("No model is loaded. I say so, and what I was told.", _introduction(transcript, text))
@@ -333,13 +335,6 @@ def _introduction(transcript: PromptTranscript, text: str) -> str:
 def _quoted(text: str) -> str:
     # Cut before the white space goes: a quote of a megabyte is never split into words.
     return _shortened(" ".join(text[: 10 * MAX_QUOTE].split()), MAX_QUOTE)
-
-
-def _end_of_count(text: str) -> int:
-    """Return the number to count to, 0 where the text asks for no count."""
-    match = _COUNT.search(text)
-    # Fifteen digits at most; MAX_COUNT refuses such numbers anyway.
-    return int(match[1][:15].replace(",", "")) if match else 0
 
 
 def _shortened(text: str, longest: int) -> str:

@@ -229,7 +229,12 @@ class LlamaServerEngine(BaseEngine):
         """
         service, pieces = await self._serving()
         turn = LlamaTurn(request, room(request, service.max_model_len))
-        _check_bias(request, service.tokens)
+        # Refuse a bias of a token that is none: llama.cpp would leave it out.
+        strange = [token for token in request.sampling.logit_bias or () if int(token) >= service.tokens]
+        if strange:
+            raise GenerationFailed(
+                f"The model has no token {strange[0]}, which logit_bias names; it has {service.tokens}."
+            )
         if self._running >= self._max_connections:
             raise EngineOverloaded(f"{self._max_connections} generations run; max_connections allows no more.")
         self._running += 1
@@ -435,10 +440,3 @@ class LlamaServerEngine(BaseEngine):
 
 def _closed() -> EngineUnavailable:
     return EngineUnavailable("The llama-server engine is closed.")
-
-
-def _check_bias(request: GenerationRequest, tokens: int) -> None:
-    """Refuse a bias of a token that is none: llama.cpp would leave it out."""
-    strange = [token for token in request.sampling.logit_bias or () if int(token) >= tokens]
-    if strange:
-        raise GenerationFailed(f"The model has no token {strange[0]}, which logit_bias names; it has {tokens}.")

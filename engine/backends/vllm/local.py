@@ -107,7 +107,13 @@ class LocalWeights(BaseWeights):
             if call.step not in CHANGES:
                 raise
             # The core may refuse this, too: then it goes on under the old name, and the caller is told all the same.
-            await self._name(llm, FAILED + call.version)
+            version = FAILED + call.version
+            try:
+                await self._done(llm.update_weight_version(version))
+            except EngineError as error:
+                logger.warning("weights that are a mixture go on under their old version: %s", error)
+            else:
+                self._note(llm, version)
             raise WeightsRefused(refused.reason, changed=True) from refused
 
     async def replicas(self) -> Sequence[ReplicaState]:
@@ -143,27 +149,15 @@ class LocalWeights(BaseWeights):
                 await llm.update_weights(WeightTransferUpdateRequest(update_info=call.info))
             case WeightsStep.FINISH | WeightsStep.CANCEL:
                 if call.transfer:
-                    await self._finish(llm, is_cancelled=call.step is WeightsStep.CANCEL)
+                    try:
+                        await llm.finish_weight_update()
+                    except Exception as error:
+                        # vLLM says so where no update is open: one failed in its middle, or had not come so far.
+                        if call.step is not WeightsStep.CANCEL or isinstance(translated(error), EngineUnavailable):
+                            raise
                 if call.version:
                     await llm.update_weight_version(call.version)
                     self._note(llm, call.version)
-
-    async def _finish(self, llm: Any, *, is_cancelled: bool) -> None:
-        """End an update: without that vLLM would take no other one."""
-        try:
-            await llm.finish_weight_update()
-        except Exception as error:
-            # vLLM says so where no update is open: one failed in its middle, or had not come so far.
-            if not is_cancelled or isinstance(translated(error), EngineUnavailable):
-                raise
-
-    async def _name(self, llm: Any, version: str) -> None:
-        try:
-            await self._done(llm.update_weight_version(version))
-        except EngineError as error:
-            logger.warning("weights that are a mixture go on under their old version: %s", error)
-        else:
-            self._note(llm, version)
 
     async def _done(self, asked: Awaitable[Any]) -> Any:
         """Return what vLLM says. Raises `EngineUnavailable`, and `WeightsRefused` for what its workers raise."""

@@ -318,7 +318,14 @@ class ReplicaPool:
                 self._replicas[url] = self._new(url)
         tasks = {asyncio.create_task(each.inspect(), name=f"inspect {each}"): each for each in self.replicas}
         try:
-            late = await _late_ones(tasks)
+            # For the first answer that is a good one, and then a little for the others. A server that fails at once
+            # ends no waiting: the next one may do.
+            late, good = set(tasks), False
+            while late and not good:
+                done, late = await asyncio.wait(late, return_when=asyncio.FIRST_COMPLETED)
+                good = any(task.exception() is None for task in done)
+            if late:
+                _, late = await asyncio.wait(late, timeout=OTHERS_SECONDS)
             # Only of those that are done: `exception()` of the others would raise.
             self._take_answers({replica: task for task, replica in tasks.items() if task not in late})
         # Those that are late are cancelled as well; their watchers inspect them again.
@@ -410,15 +417,3 @@ class ReplicaPool:
             task.cancel()
             # Waited for: a watcher that still looks would use a server that is gone.
             await asyncio.wait([task])
-
-
-async def _late_ones(tasks: Iterable[asyncio.Task[ReplicaService]]) -> Collection[asyncio.Task[ReplicaService]]:
-    """Wait for the first answer that is a good one, and then a little for the others; return those that are missing."""
-    # A server that fails at once ends no waiting: the next one may do.
-    waiting, good = set(tasks), False
-    while waiting and not good:
-        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        good = any(task.exception() is None for task in done)
-    if waiting:
-        _, waiting = await asyncio.wait(waiting, timeout=OTHERS_SECONDS)
-    return waiting

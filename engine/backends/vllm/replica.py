@@ -204,8 +204,16 @@ class Replica:
         try:
             async with asyncio.timeout(seconds):
                 max_model_len = await self._find_model()
-                await self._check_version()
-                await self._go_on()
+                if self.client.is_held:
+                    raise EngineUnavailable(f"{self} is not used before the pause of the others has ended.")
+                await self.ask_version()
+                if problem := self.disagreement():
+                    raise EngineUnavailable(problem)
+                # A pause of it that is over everywhere else ends here: nobody asks for that again. Another one may have
+                # begun since that was looked at.
+                if self.may_be_paused and not self.client.is_held:
+                    with suppress(Refusal):  # it was started anew, perhaps, without doors
+                        await self.resume()
                 service = await self._find_wire(max_model_len)
                 return replace(service, takes_grammars=await self._takes_grammars(service))
         except TimeoutError as error:
@@ -250,20 +258,6 @@ class Replica:
         if not (self.wanted and self.version != self.wanted and others_have):
             return ""
         return f"{self} has the weights {shown(self.version or 'of an unknown version')}, and others {self.wanted}."
-
-    async def _check_version(self) -> None:
-        """Raise `EngineUnavailable` for one that may not be used beside the others now."""
-        if self.client.is_held:
-            raise EngineUnavailable(f"{self} is not used before the pause of the others has ended.")
-        await self.ask_version()
-        if problem := self.disagreement():
-            raise EngineUnavailable(problem)
-
-    async def _go_on(self) -> None:
-        """End a pause of it that is over everywhere else: nobody asks for that again."""
-        if self.may_be_paused and not self.client.is_held:  # another pause may have begun since that was looked at
-            with suppress(Refusal):  # it was started anew, perhaps, without doors
-                await self.resume()
 
     async def resume(self) -> None:
         """Have it sample again. Raises `EngineUnavailable`, `Refusal`."""

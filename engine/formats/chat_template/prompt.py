@@ -257,7 +257,17 @@ class _Writer:
             case "system":
                 self._system(each.said["text"])
             case "output":
-                self._output(each.said)
+                # The earliest call of that name: outputs carry no ids in a chain.
+                # An output without a call takes the id of the latest one.
+                call_id = self._unanswered.answer(each.said["name"]) or f"call_{self._calls}"
+                self._message(
+                    {
+                        "role": "tool",
+                        "tool_call_id": call_id,
+                        "name": each.said["name"],
+                        "content": self._content(each.said),
+                    }
+                )
             case "reasoning" | "answer" | "call":
                 self._assistant(each)
 
@@ -288,12 +298,6 @@ class _Writer:
     def _message(self, message: Json) -> None:
         self._close()
         self._made.messages.append(message)
-
-    def _output(self, said: Saying) -> None:
-        # The earliest call of that name: outputs carry no ids in a chain.
-        # An output without a call takes the id of the latest one.
-        call_id = self._unanswered.answer(said["name"]) or f"call_{self._calls}"
-        self._message({"role": "tool", "tool_call_id": call_id, "name": said["name"], "content": self._content(said)})
 
     def _content(self, said: Saying) -> str:
         body = body_of(said)

@@ -204,7 +204,13 @@ class HarmonyParser(TurnParser):
         for token in token_ids:
             if self._state is _CONTENT:
                 if token in _NO_TEXT:
-                    self._end_content(token, events)
+                    if token in END_TOKENS:
+                        self._tokens.append(token)
+                        self._complete(events)
+                        self._begin(_BETWEEN)
+                    else:  # the model forgot to end its message
+                        self._complete(events, repaired=True)
+                        self._begin(_HEADER, token)
                     continue
                 # Ordinary tokens and special ones without a meaning here: their text is kept.
                 self._tokens.append(token)
@@ -240,15 +246,6 @@ class HarmonyParser(TurnParser):
         # `getstate` gives the bytes that are held: none between two characters.
         self._mid_character = bool(self._decoder.getstate()[0])
         return text
-
-    def _end_content(self, token: int, events: list[TurnEvent]) -> None:
-        if token in END_TOKENS:
-            self._tokens.append(token)
-            self._complete(events)
-            self._begin(_BETWEEN)
-        else:  # the model forgot to end its message
-            self._complete(events, repaired=True)
-            self._begin(_HEADER, token)
 
     def _in_header(self, token: int, events: list[TurnEvent]) -> None:
         if token == MESSAGE:

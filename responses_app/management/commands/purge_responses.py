@@ -4,7 +4,7 @@ Files whose time is over go, too: each says when that is.
 """
 
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -94,19 +94,16 @@ class Command(DatabaseCommand):
                     report=lambda sum, before=before: tell((before + sum).responses),
                 )
                 for start in range(0, len(step.ids), MAX_RESPONSES):
-                    self._tell(step.ids[start : start + MAX_RESPONSES])
+                    # Workers know at once, where there is a way to them; else the database tells them when it is asked.
+                    relay = Relay()
+                    if relay.reaches_others:
+                        async_to_sync(relay.ask_to_forget)(step.ids[start : start + MAX_RESPONSES])
                 # Without the ids, of which there may be millions.
                 before += replace(step, ids=())
                 # The second: what is left cannot be removed now, as another process holds it.
                 if not step.more or not step.responses:
                     break
         self.stdout.write(f"Removed {_told(before)} and {before.parts:,} parts of chains.")
-
-    def _tell(self, response_ids: Collection[str]) -> None:
-        """Let the workers know at once, where there is a way to them; else the database tells them when it is asked."""
-        relay = Relay()
-        if response_ids and relay.reaches_others:
-            async_to_sync(relay.ask_to_forget)(response_ids)
 
 
 def _kept(options: dict[str, Any]) -> RetentionSettings:

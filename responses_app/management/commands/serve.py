@@ -185,20 +185,16 @@ def _do_in_child(work: Callable[[], None]) -> None:
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _end_with_parent(parent)
+        # SIGTERM ends this process when its parent ends.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
         work()
         raise SystemExit(0)
     _, status = os.waitpid(pid, 0)
     if code := os.waitstatus_to_exitcode(status):
         # It has said why; a signal is told as shells tell it.
         raise SystemExit(code if code > 0 else 128 - code)
-
-
-def _end_with_parent(parent: int) -> None:
-    """Have this process, which `parent` has forked, be ended by SIGTERM when that ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager

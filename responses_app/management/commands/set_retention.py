@@ -55,7 +55,14 @@ class Command(DatabaseCommand):
             note(Action.RETENTION_CHANGED, [(row.pk, row.pk)], retention=written(hours))
         self.stdout.write(f"{row.pk}: {written(hours)}")
         if hours is not None and hours >= NEVER:
-            self._erase(row.pk, hours)
+            # What workers accept that have not heard of it yet is there by then.
+            time.sleep(AGAIN_SECONDS)
+            with connections["default"].cursor() as cursor:
+                now = database_time(cursor)
+            relay = Relay()
+            for ids in erase_past("default", row.pk, oldest(hours, now), running=hours == NEVER):
+                async_to_sync(relay.ask_to_forget)(ids)  # does nothing where there is no way to them
+            self.stdout.write(f"What was past it is erased. {KEPT_ELSEWHERE}")
 
     def _is_sure(self, row: Project, hours: int) -> bool:
         counted = count(Subject(project=row.pk), stays=False)
@@ -65,16 +72,6 @@ class Command(DatabaseCommand):
         if not sys.stdin.isatty():
             return False
         return input(f"Type {row.pk} to go on: ").strip() == row.pk
-
-    def _erase(self, project: str, hours: int) -> None:
-        # What workers accept that have not heard of it yet is there by then.
-        time.sleep(AGAIN_SECONDS)
-        with connections["default"].cursor() as cursor:
-            now = database_time(cursor)
-        relay = Relay()
-        for ids in erase_past("default", project, oldest(hours, now), running=hours == NEVER):
-            async_to_sync(relay.ask_to_forget)(ids)  # does nothing where there is no way to them
-        self.stdout.write(f"What was past it is erased. {KEPT_ELSEWHERE}")
 
 
 def _row(name: str) -> Project:
